@@ -1,1 +1,20 @@
-//! placeholder
+//! The domain of Vestibule: what its objects mean and what follows from them.
+//!
+//! Pure types and functions shared by webhook, operator, proxy and CLI, so that all four give the
+//! same verdict. No I/O, no clock, no Kubernetes client: time and objects are inputs.
+//!
+//! Sources of the rules are cited as in the Gateway API repository: "GEP-1713", the Go types
+//! (`gateway_types.go`), or the conformance tests; where they disagree, the conformance test wins
+//! over the type, the type over the GEP.
+
+pub mod attach;
+pub mod condition;
+pub mod conflict;
+pub mod finding;
+pub mod grant;
+pub mod hostname;
+pub mod issuer;
+pub mod key;
+pub mod object;
+pub mod policy;
+pub mod selector;
