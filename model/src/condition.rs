@@ -1,1 +1,252 @@
-//! condition
+//! Conditions, their reasons, and statuses as values. Rendering them to the wire is `crds`' part.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::key::ListenerKey;
+use crate::object::ParentRef;
+
+macro_rules! named {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($(#[$vmeta])* $variant),+ }
+
+        impl $name {
+            /// The text the API uses.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant)),+ }
+            }
+
+            /// The value the API's text stands for.
+            #[must_use]
+            pub fn from_text(text: &str) -> Option<Self> {
+                match text { $(stringify!($variant) => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+named! {
+    /// Types of conditions that Vestibule writes; all are upstream's.
+    ConditionType {
+        /// The object is semantically valid and will have effect.
+        Accepted,
+        /// Every reference resolved.
+        ResolvedRefs,
+        /// The configuration is in force in every ready proxy.
+        Programmed,
+        /// The listener conflicts with another one (negative polarity).
+        Conflicted,
+        /// TLS hostnames of this port overlap (negative polarity, GEP-3567).
+        OverlappingTLSConfig,
+    }
+}
+
+named! {
+    /// Reasons of conditions, findings and rejects; upstream's wherever one exists.
+    Reason {
+        // Positive.
+        /// Positive reason of Accepted.
+        Accepted,
+        /// Positive reason of ResolvedRefs.
+        ResolvedRefs,
+        /// Positive reason of Programmed.
+        Programmed,
+        /// Not known yet.
+        Pending,
+        // Gateway, ListenerSet and their listeners.
+        /// Some, or all, listeners are not valid.
+        ListenersNotValid,
+        /// The parent does not allow this object.
+        NotAllowed,
+        /// The parent is not accepted.
+        ParentNotAccepted,
+        /// The parent is not programmed.
+        ParentNotProgrammed,
+        /// The configuration is not valid.
+        Invalid,
+        /// Parameters do not resolve.
+        InvalidParameters,
+        /// Address type not supported.
+        UnsupportedAddress,
+        /// Address not usable.
+        AddressNotUsable,
+        /// Nobody assigned an address.
+        AddressNotAssigned,
+        /// Port cannot be used.
+        PortUnavailable,
+        /// Protocol not supported.
+        UnsupportedProtocol,
+        /// Over a limit on listeners.
+        TooManyListeners,
+        /// A value or field that this release does not support.
+        UnsupportedValue,
+        /// Another listener has the hostname on that port.
+        HostnameConflict,
+        /// Another listener speaks another protocol on that port.
+        ProtocolConflict,
+        /// Both kinds of conflict at once.
+        ListenerConflict,
+        /// No conflict.
+        NoConflicts,
+        /// Hostnames of TLS listeners overlap.
+        OverlappingHostnames,
+        /// A certificate reference does not lead to a usable certificate.
+        InvalidCertificateRef,
+        /// HTTPS without a usable TLS configuration.
+        InvalidTLSConfig,
+        /// A kind in allowedRoutes that the protocol does not take.
+        InvalidRouteKinds,
+        /// No ReferenceGrant permits the reference.
+        RefNotPermitted,
+        // Routes.
+        /// The parent permits no such route.
+        NotAllowedByListeners,
+        /// No hostname in common with a listener.
+        NoMatchingListenerHostname,
+        /// No such listener in the parent.
+        NoMatchingParent,
+        /// The backend does not exist.
+        BackendNotFound,
+        /// The kind of a reference is not supported.
+        InvalidKind,
+        // Ours.
+        /// A hostname that is not one.
+        InvalidHostname,
+        /// A wildcard hostname in a TLSRoute, where the admission mode refuses it.
+        WildcardHostname,
+        /// The object cannot be decoded.
+        Unreadable,
+        /// A field that this release does not know.
+        UnknownField,
+        /// A proxy rejected it.
+        Rejected,
+        /// Issuer annotations contradict one another.
+        ContradictingIssuers,
+        /// A value outside its range.
+        InvalidValue,
+        /// The object exists more than once.
+        Duplicate,
+        /// The object is of no use to Vestibule.
+        Ignored,
+    }
+}
+
+/// Value of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Truth {
+    /// "True"
+    True,
+    /// "False"
+    False,
+    /// "Unknown"
+    Unknown,
+}
+
+impl Truth {
+    /// The text the API uses.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// One condition, without times and generation, which whoever writes it adds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Its type.
+    pub kind: ConditionType,
+    /// Its value.
+    pub truth: Truth,
+    /// Why.
+    pub reason: Reason,
+    /// Why, for people.
+    pub message: String,
+}
+
+impl Condition {
+    /// A condition that holds.
+    pub fn holds(kind: ConditionType, reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            truth: Truth::True,
+            reason,
+            message: message.into(),
+        }
+    }
+
+    /// A condition that does not.
+    pub fn fails(kind: ConditionType, reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            truth: Truth::False,
+            ..Self::holds(kind, reason, message)
+        }
+    }
+}
+
+/// What the Programmed condition rests on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Programmed {
+    /// Nothing of it is given to the proxies, for this reason.
+    Never(Reason, String),
+    /// True once every ready proxy holds the last change of these listeners; what else is needed
+    /// (a part that is not valid) is in the message.
+    WhenHeld(BTreeSet<ListenerKey>),
+}
+
+/// Status of one listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerStatus {
+    /// Its name in the object.
+    pub name: Arc<str>,
+    /// Route kinds it takes, as (group, kind).
+    pub supported_kinds: Vec<(&'static str, &'static str)>,
+    /// Routes with Accepted=True for it.
+    pub attached_routes: usize,
+    /// All conditions but Programmed.
+    pub conditions: Vec<Condition>,
+    /// What Programmed rests on.
+    pub programmed: Programmed,
+}
+
+/// Status of a Gateway or ListenerSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenersStatus {
+    /// Of the object; all conditions but Programmed.
+    pub conditions: Vec<Condition>,
+    /// What the object's Programmed rests on.
+    pub programmed: Programmed,
+    /// One per listener of the object, in spec order.
+    pub listeners: Vec<ListenerStatus>,
+    /// Gateways: number of attached ListenerSets.
+    pub attached_listener_sets: usize,
+}
+
+/// Status of a route: one entry per parent reference that leads to a Gateway of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteStatus {
+    /// Entries in the order of the parent references.
+    pub parents: Vec<RouteParentStatus>,
+}
+
+/// A route's status towards one parent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteParentStatus {
+    /// The reference as the route declares it.
+    pub parent: ParentRef,
+    /// Accepted and ResolvedRefs.
+    pub conditions: Vec<Condition>,
+}

@@ -1,1 +1,102 @@
-//! finding
+//! Findings: what is wrong with an object, where, why it matters and what to do. The same finding is
+//! an admission message, a status condition, and a line of `vestibule check`.
+
+use std::fmt;
+
+use crate::condition::Reason;
+
+/// How much a finding weighs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Worth knowing; nothing is refused.
+    Warning,
+    /// The object, or the part of it named by the field, is refused.
+    Refused,
+}
+
+/// Where a rule comes from, which decides where it binds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Gateway API, or what the protocols make possible. Always holds, in status too.
+    Specification,
+    /// Ours: legal upstream, refused only where the admission mode is Enforce.
+    Policy,
+}
+
+/// One thing that is wrong. Never names another tenant's objects.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// Refused, or only a warning.
+    pub severity: Severity,
+    /// Whose rule it is.
+    pub origin: Origin,
+    /// Condition reason and metric label.
+    pub reason: Reason,
+    /// Path of the field, such as `spec.listeners[1].hostname`.
+    pub field: String,
+    /// What is wrong: a clause without a full stop.
+    pub message: String,
+    /// What to do about it: an imperative clause without a full stop.
+    pub action: String,
+}
+
+impl Finding {
+    /// A refusal by the specification.
+    pub fn refused(
+        reason: Reason,
+        field: impl Into<String>,
+        message: impl Into<String>,
+        action: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity: Severity::Refused,
+            origin: Origin::Specification,
+            reason,
+            field: field.into(),
+            message: message.into(),
+            action: action.into(),
+        }
+    }
+
+    /// A warning.
+    pub fn warning(
+        reason: Reason,
+        field: impl Into<String>,
+        message: impl Into<String>,
+        action: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::refused(reason, field, message, action)
+        }
+    }
+
+    /// The same finding as a rule of ours.
+    #[must_use]
+    pub fn by_policy(self) -> Self {
+        Self {
+            origin: Origin::Policy,
+            ..self
+        }
+    }
+
+    /// Whether it refuses.
+    #[must_use]
+    pub fn refuses(&self) -> bool {
+        self.severity == Severity::Refused
+    }
+}
+
+/// `field: message; action` on one line: the text of conditions and admission messages.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        write!(f, "{}", self.message)?;
+        if !self.action.is_empty() {
+            write!(f, "; {}", self.action)?;
+        }
+        Ok(())
+    }
+}

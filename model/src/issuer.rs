@@ -1,1 +1,139 @@
-//! issuer
+//! Which issuer a listener's certificate comes from: one (engine, name, kind, group) value, never the
+//! name of one annotation with the kind of another.
+//!
+//! The ListenerSet's own choice wins over its Gateway's as a whole (cert-manager's shim copies the
+//! Gateway's `issuer-kind` and `issuer-group` over the set's; we do not).
+
+use std::sync::Arc;
+
+use crate::condition::Reason;
+use crate::finding::Finding;
+
+/// The issuer annotations of one object, as written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IssuerAnnotations {
+    /// `cert-manager.io/issuer`
+    pub cert_manager_issuer: Option<Arc<str>>,
+    /// `cert-manager.io/cluster-issuer`
+    pub cert_manager_cluster_issuer: Option<Arc<str>>,
+    /// `cert-manager.io/issuer-kind`
+    pub cert_manager_kind: Option<Arc<str>>,
+    /// `cert-manager.io/issuer-group`
+    pub cert_manager_group: Option<Arc<str>>,
+    /// `vestibule.dev/acme-issuer`
+    pub acme_issuer: Option<Arc<str>>,
+    /// `vestibule.dev/acme-cluster-issuer`
+    pub acme_cluster_issuer: Option<Arc<str>>,
+}
+
+/// Annotation keys in the order of [`IssuerAnnotations`]' fields.
+pub const ANNOTATIONS: [&str; 6] = [
+    "cert-manager.io/issuer",
+    "cert-manager.io/cluster-issuer",
+    "cert-manager.io/issuer-kind",
+    "cert-manager.io/issuer-group",
+    "vestibule.dev/acme-issuer",
+    "vestibule.dev/acme-cluster-issuer",
+];
+
+/// Who makes the certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Engine {
+    /// cert-manager, by `Certificate` objects.
+    CertManager,
+    /// The built-in ACME client.
+    Acme,
+}
+
+/// The issuer chosen for an object's listeners.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IssuerRef {
+    /// Who makes the certificate.
+    pub engine: Engine,
+    /// Name of the issuer.
+    pub name: Arc<str>,
+    /// Its kind.
+    pub kind: Arc<str>,
+    /// Its API group.
+    pub group: Arc<str>,
+}
+
+impl IssuerAnnotations {
+    /// The issuer this object names, if any; a refusal if its annotations contradict one another.
+    pub fn choice(&self) -> Result<Option<IssuerRef>, Finding> {
+        let named: Vec<&str> = [
+            &self.cert_manager_issuer,
+            &self.cert_manager_cluster_issuer,
+            &None,
+            &None,
+            &self.acme_issuer,
+            &self.acme_cluster_issuer,
+        ]
+        .into_iter()
+        .zip(ANNOTATIONS)
+        .filter_map(|(value, key)| value.as_ref().map(|_| key))
+        .collect();
+        if let [first, second, ..] = named[..] {
+            return Err(contradiction(first, second));
+        }
+        let cert_manager = |name: &Arc<str>, kind: &str, group: &str| IssuerRef {
+            engine: Engine::CertManager,
+            name: name.clone(),
+            kind: kind.into(),
+            group: group.into(),
+        };
+        let acme = |name: &Arc<str>, kind: &str| IssuerRef {
+            engine: Engine::Acme,
+            name: name.clone(),
+            kind: kind.into(),
+            group: "vestibule.dev".into(),
+        };
+        Ok(if let Some(name) = &self.cert_manager_cluster_issuer {
+            // As cert-manager: a cluster issuer has no other kind or group.
+            for (value, key) in [&self.cert_manager_kind, &self.cert_manager_group]
+                .into_iter()
+                .zip(&ANNOTATIONS[2..])
+            {
+                if value.is_some() {
+                    return Err(contradiction(ANNOTATIONS[1], key));
+                }
+            }
+            Some(cert_manager(name, "ClusterIssuer", "cert-manager.io"))
+        } else if let Some(name) = &self.cert_manager_issuer {
+            Some(cert_manager(
+                name,
+                self.cert_manager_kind.as_deref().unwrap_or("Issuer"),
+                self.cert_manager_group
+                    .as_deref()
+                    .unwrap_or("cert-manager.io"),
+            ))
+        } else if let Some(name) = &self.acme_issuer {
+            Some(acme(name, "ACMEIssuer"))
+        } else {
+            self.acme_cluster_issuer
+                .as_ref()
+                .map(|name| acme(name, "ClusterACMEIssuer"))
+        })
+    }
+}
+
+/// The issuer of a ListenerSet's listeners: the set's own choice, else its Gateway's. A contradiction
+/// in the set's annotations is not papered over by the Gateway's.
+pub fn choose(
+    set: &IssuerAnnotations,
+    gateway: &IssuerAnnotations,
+) -> Result<Option<IssuerRef>, Finding> {
+    match set.choice()? {
+        Some(own) => Ok(Some(own)),
+        None => gateway.choice(),
+    }
+}
+
+fn contradiction(first: &str, second: &str) -> Finding {
+    Finding::refused(
+        Reason::ContradictingIssuers,
+        format!("metadata.annotations[{second}]"),
+        format!("contradicts {first}, so no certificate is requested"),
+        "keep one of the two",
+    )
+}

@@ -1,1 +1,227 @@
-//! key
+//! Names of objects: what identifies a thing inside Vestibule.
+//!
+//! Listener names are unique only within one object, and object names only within a namespace and
+//! kind, so every key carries all of them (two tenants will use the same names).
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The kinds of objects that Vestibule reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `gateway.networking.k8s.io` GatewayClass, cluster-scoped.
+    GatewayClass,
+    /// `gateway.networking.k8s.io` Gateway.
+    Gateway,
+    /// `gateway.networking.k8s.io` ListenerSet.
+    ListenerSet,
+    /// `gateway.networking.k8s.io` TLSRoute.
+    TlsRoute,
+    /// `gateway.networking.k8s.io` ReferenceGrant.
+    ReferenceGrant,
+    /// Core Namespace, cluster-scoped.
+    Namespace,
+    /// Core Service.
+    Service,
+    /// `discovery.k8s.io` EndpointSlice.
+    EndpointSlice,
+    /// Core Secret.
+    Secret,
+}
+
+/// The API group of Gateway API.
+pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+
+impl Kind {
+    /// Every kind, in the order above.
+    pub const ALL: [Self; 9] = [
+        Self::GatewayClass,
+        Self::Gateway,
+        Self::ListenerSet,
+        Self::TlsRoute,
+        Self::ReferenceGrant,
+        Self::Namespace,
+        Self::Service,
+        Self::EndpointSlice,
+        Self::Secret,
+    ];
+
+    /// The kind as the API writes it, such as `TLSRoute`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::GatewayClass => "GatewayClass",
+            Self::Gateway => "Gateway",
+            Self::ListenerSet => "ListenerSet",
+            Self::TlsRoute => "TLSRoute",
+            Self::ReferenceGrant => "ReferenceGrant",
+            Self::Namespace => "Namespace",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Secret => "Secret",
+        }
+    }
+
+    /// The API group; empty for the core group.
+    #[must_use]
+    pub fn group(self) -> &'static str {
+        match self {
+            Self::GatewayClass
+            | Self::Gateway
+            | Self::ListenerSet
+            | Self::TlsRoute
+            | Self::ReferenceGrant => GATEWAY_GROUP,
+            Self::EndpointSlice => "discovery.k8s.io",
+            Self::Namespace | Self::Service | Self::Secret => "",
+        }
+    }
+
+    /// Whether objects of the kind live in a namespace.
+    #[must_use]
+    pub fn is_namespaced(self) -> bool {
+        !matches!(self, Self::GatewayClass | Self::Namespace)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Namespace and name. The namespace is empty for cluster-scoped objects.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// Namespace, or empty.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    /// A namespaced name.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+impl fmt::Debug for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Kind, namespace and name of an object.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// What kind of object.
+    pub kind: Kind,
+    /// Which one.
+    pub name: ObjectName,
+}
+
+impl ObjectKey {
+    /// The key of an object; the namespace is empty for cluster-scoped kinds.
+    pub fn new(kind: Kind, namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self {
+            kind,
+            name: ObjectName::new(namespace, name),
+        }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
+}
+
+impl fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
+    }
+}
+
+/// The object that declares listeners: a Gateway, or a ListenerSet.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ParentKey {
+    /// A Gateway.
+    Gateway(ObjectName),
+    /// A ListenerSet.
+    ListenerSet(ObjectName),
+}
+
+impl ParentKey {
+    /// Namespace and name.
+    #[must_use]
+    pub fn name(&self) -> &ObjectName {
+        match self {
+            Self::Gateway(name) | Self::ListenerSet(name) => name,
+        }
+    }
+
+    /// The kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Gateway(_) => Kind::Gateway,
+            Self::ListenerSet(_) => Kind::ListenerSet,
+        }
+    }
+
+    /// As an object key.
+    #[must_use]
+    pub fn object(&self) -> ObjectKey {
+        ObjectKey {
+            kind: self.kind(),
+            name: self.name().clone(),
+        }
+    }
+}
+
+impl fmt::Display for ParentKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind(), self.name())
+    }
+}
+
+impl fmt::Debug for ParentKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// A listener: its object and its name there. Prints as `<Kind>/<namespace>/<object>/<listener>`,
+/// which is also its name on the configuration stream.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerKey {
+    /// The object that declares it.
+    pub parent: ParentKey,
+    /// Its name in that object.
+    pub listener: Arc<str>,
+}
+
+impl fmt::Display for ListenerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.parent, self.listener)
+    }
+}
+
+impl fmt::Debug for ListenerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}

@@ -1,1 +1,417 @@
-//! object
+//! The objects Vestibule reads, parsed: what is wrong with a part stays with that part as findings,
+//! so that one bad listener or hostname never hides its siblings.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use crate::finding::Finding;
+use crate::hostname::HostPattern;
+use crate::issuer::IssuerAnnotations;
+use crate::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use crate::selector::{Labels, NamespaceScope};
+
+/// A port of a listener or backend.
+pub type Port = NonZeroU16;
+
+/// What every object carries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// UID, empty if the object never was on a server.
+    pub uid: Arc<str>,
+    /// Creation, in seconds since the Unix epoch.
+    pub created: i64,
+    /// Generation of the spec.
+    pub generation: i64,
+    /// Whether it is being deleted: such an object claims nothing.
+    pub deleting: bool,
+}
+
+/// GatewayClass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayClass {
+    /// Name.
+    pub name: Arc<str>,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.controllerName`.
+    pub controller: Arc<str>,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+/// Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gateway {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.gatewayClassName`.
+    pub class: Arc<str>,
+    /// `spec.listeners`.
+    pub listeners: Vec<Listener>,
+    /// `spec.allowedListeners`; absent is `None`.
+    pub allowed_listeners: NamespaceScope,
+    /// Issuer annotations.
+    pub issuers: IssuerAnnotations,
+    /// What is wrong outside the listeners.
+    pub findings: Vec<Finding>,
+}
+
+/// ListenerSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerSet {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// The Gateway it wants to extend; `None` if `parentRef` names another kind.
+    pub gateway: Option<ObjectName>,
+    /// `spec.listeners`.
+    pub listeners: Vec<Listener>,
+    /// Issuer annotations.
+    pub issuers: IssuerAnnotations,
+    /// What is wrong outside the listeners.
+    pub findings: Vec<Finding>,
+}
+
+/// What a listener speaks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// HTTP
+    Http,
+    /// HTTPS
+    Https,
+    /// TLS
+    Tls,
+    /// TCP
+    Tcp,
+    /// UDP
+    Udp,
+    /// A protocol this release does not know.
+    Other(Arc<str>),
+}
+
+impl Protocol {
+    /// The text the API uses.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Https => "HTTPS",
+            Self::Tls => "TLS",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Other(text) => text,
+        }
+    }
+
+    /// Reads the API's text.
+    #[must_use]
+    pub fn from_text(text: &str) -> Self {
+        match text {
+            "HTTP" => Self::Http,
+            "HTTPS" => Self::Https,
+            "TLS" => Self::Tls,
+            "TCP" => Self::Tcp,
+            "UDP" => Self::Udp,
+            other => Self::Other(other.into()),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One listener of a Gateway or ListenerSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// Name, unique within the object.
+    pub name: Arc<str>,
+    /// Path in the object, such as `spec.listeners[0]`.
+    pub field: String,
+    /// Hostname; [`HostPattern::Any`] if absent, empty, or not one (then a finding says so).
+    pub hostname: HostPattern,
+    /// Port; `None` if it is not one (then a finding says so).
+    pub port: Option<Port>,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// TLS settings; `None` if absent or for protocols without TLS.
+    pub tls: Option<ListenerTls>,
+    /// `allowedRoutes.namespaces`; absent is `Same`, from the declaring object's point of view.
+    pub allowed_namespaces: NamespaceScope,
+    /// `allowedRoutes.kinds` as (group, kind); empty: whatever the protocol takes.
+    pub allowed_kinds: Vec<(Arc<str>, Arc<str>)>,
+    /// What is wrong with it. A refusal here means that it claims nothing.
+    pub findings: Vec<Finding>,
+}
+
+/// TLS settings of a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerTls {
+    /// Passthrough or Terminate.
+    pub mode: TlsMode,
+    /// `certificateRefs`, in order. Ignored with Passthrough.
+    pub certificates: Vec<Reference>,
+}
+
+/// What happens to TLS on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TlsMode {
+    /// The bytes go through untouched.
+    Passthrough,
+    /// TLS ends here.
+    Terminate,
+}
+
+/// A reference to an object as written, defaults filled in, before any check.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reference {
+    /// API group; empty for core.
+    pub group: Arc<str>,
+    /// Kind.
+    pub kind: Arc<str>,
+    /// Target, its namespace defaulted to the referrer's.
+    pub target: ObjectName,
+    /// Path in the object.
+    pub field: String,
+}
+
+impl Reference {
+    /// Whether it names this kind.
+    #[must_use]
+    pub fn is(&self, kind: Kind) -> bool {
+        *self.group == *kind.group() && *self.kind == *kind.as_str()
+    }
+}
+
+/// TLSRoute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsRoute {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.parentRefs`.
+    pub parents: Vec<ParentRef>,
+    /// `spec.hostnames` that are ones, with their index in the spec. Findings name the others.
+    pub hostnames: Vec<(usize, HostPattern)>,
+    /// `spec.rules[].backendRefs` of all rules (v1 has exactly one rule).
+    pub backends: Vec<BackendRef>,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+/// A parent reference of a route.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParentRef {
+    /// Group as written, if it was.
+    pub group: Option<Arc<str>>,
+    /// Kind as written, if it was.
+    pub kind: Option<Arc<str>>,
+    /// Namespace as written, if it was.
+    pub namespace: Option<Arc<str>>,
+    /// Name.
+    pub name: Arc<str>,
+    /// `sectionName`.
+    pub section: Option<Arc<str>>,
+    /// `port`.
+    pub port: Option<Port>,
+}
+
+impl ParentRef {
+    /// The parent it leads to from a route in `namespace`; `None` for kinds that are no parents.
+    #[must_use]
+    pub fn parent(&self, namespace: &Arc<str>) -> Option<ParentKey> {
+        if self.group.as_deref().unwrap_or(crate::key::GATEWAY_GROUP) != crate::key::GATEWAY_GROUP {
+            return None;
+        }
+        let name = ObjectName {
+            namespace: self.namespace.as_ref().unwrap_or(namespace).clone(),
+            name: self.name.clone(),
+        };
+        match self.kind.as_deref().unwrap_or("Gateway") {
+            "Gateway" => Some(ParentKey::Gateway(name)),
+            "ListenerSet" => Some(ParentKey::ListenerSet(name)),
+            _ => None,
+        }
+    }
+}
+
+/// A backend of a route.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendRef {
+    /// What it refers to.
+    pub reference: Reference,
+    /// Port of the Service.
+    pub port: Option<Port>,
+    /// Share of the connections, 0 to 1,000,000.
+    pub weight: u32,
+}
+
+/// Service, as far as routing needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// Ports: number, name, transport.
+    pub ports: Vec<ServicePort>,
+    /// `type: ExternalName`: never a backend (it would let a tenant reach any address).
+    pub external_name: bool,
+}
+
+/// A port of a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Name; empty if it has none. EndpointSlices repeat it.
+    pub name: Arc<str>,
+    /// Number.
+    pub port: Port,
+    /// Whether it is TCP.
+    pub tcp: bool,
+    /// `appProtocol`.
+    pub app_protocol: Option<Arc<str>>,
+}
+
+/// EndpointSlice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// Name.
+    pub name: ObjectName,
+    /// The Service it belongs to (label `kubernetes.io/service-name`).
+    pub service: Option<Arc<str>>,
+    /// Ports by name.
+    pub ports: Vec<(Arc<str>, Port)>,
+    /// Addresses that are ready to serve.
+    pub addresses: Vec<IpAddr>,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+/// Secret of type `kubernetes.io/tls`, unparsed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `type`.
+    pub secret_type: Arc<str>,
+    /// `data["tls.crt"]`, PEM.
+    pub certificate: Option<Arc<[u8]>>,
+    /// `data["tls.key"]`, PEM.
+    pub private_key: Option<Arc<Zeroizing<Vec<u8>>>>,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret")
+            .field("name", &self.name)
+            .field("secret_type", &self.secret_type)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    /// Name.
+    pub name: Arc<str>,
+    /// Labels.
+    pub labels: Labels,
+}
+
+/// ReferenceGrant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReferenceGrant {
+    /// Name.
+    pub name: ObjectName,
+    /// `spec.from` as (group, kind, namespace).
+    pub from: Vec<(Arc<str>, Arc<str>, Arc<str>)>,
+    /// `spec.to` as (group, kind, name); no name: all of the kind.
+    pub to: Vec<(Arc<str>, Arc<str>, Option<Arc<str>>)>,
+}
+
+/// Any object, parsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Object {
+    /// GatewayClass
+    GatewayClass(GatewayClass),
+    /// Gateway
+    Gateway(Gateway),
+    /// ListenerSet
+    ListenerSet(ListenerSet),
+    /// TLSRoute
+    TlsRoute(TlsRoute),
+    /// ReferenceGrant
+    ReferenceGrant(ReferenceGrant),
+    /// Namespace
+    Namespace(Namespace),
+    /// Service
+    Service(Service),
+    /// EndpointSlice
+    EndpointSlice(EndpointSlice),
+    /// Secret
+    Secret(Secret),
+    /// There, but it does not decode: it has a status and takes part in nothing.
+    Unreadable(ObjectKey, Meta, Finding),
+}
+
+impl Object {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> ObjectKey {
+        let (kind, name) = match self {
+            Self::GatewayClass(o) => return ObjectKey::new(Kind::GatewayClass, "", o.name.clone()),
+            Self::Namespace(o) => return ObjectKey::new(Kind::Namespace, "", o.name.clone()),
+            Self::Unreadable(key, ..) => return key.clone(),
+            Self::Gateway(o) => (Kind::Gateway, &o.name),
+            Self::ListenerSet(o) => (Kind::ListenerSet, &o.name),
+            Self::TlsRoute(o) => (Kind::TlsRoute, &o.name),
+            Self::ReferenceGrant(o) => (Kind::ReferenceGrant, &o.name),
+            Self::Service(o) => (Kind::Service, &o.name),
+            Self::EndpointSlice(o) => (Kind::EndpointSlice, &o.name),
+            Self::Secret(o) => (Kind::Secret, &o.name),
+        };
+        ObjectKey {
+            kind,
+            name: name.clone(),
+        }
+    }
+}
+
+impl Gateway {
+    /// Its key as a parent.
+    #[must_use]
+    pub fn parent_key(&self) -> ParentKey {
+        ParentKey::Gateway(self.name.clone())
+    }
+}
+
+impl ListenerSet {
+    /// Its key as a parent.
+    #[must_use]
+    pub fn parent_key(&self) -> ParentKey {
+        ParentKey::ListenerSet(self.name.clone())
+    }
+}
+
+impl Listener {
+    /// Its key within `parent`.
+    #[must_use]
+    pub fn key(&self, parent: &ParentKey) -> ListenerKey {
+        ListenerKey {
+            parent: parent.clone(),
+            listener: self.name.clone(),
+        }
+    }
+}
