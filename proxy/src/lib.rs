@@ -1,1 +1,15 @@
-//! placeholder
+//! The data plane: accepts TLS connections, reads their server name, and relays them to backends,
+//! by configuration that it receives from the operator or reads from a file. Knows no Kubernetes.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+pub mod metrics;
+pub mod table;

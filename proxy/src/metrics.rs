@@ -1,0 +1,323 @@
+//! Owns the proxy's Prometheus metrics: `vestibule_proxy_<noun>_<unit>`.
+//!
+//! Labels come from fixed sets in this program, never from the network: no server name, no address
+//! and no object name is a label, so the number of series does not grow with tenants or attackers.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Why something happened, out of a fixed set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ReasonLabel {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DirectionLabel {
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
+/// Version and kind of a TLS handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct HandshakeLabel {
+    version: &'static str,
+    resumed: &'static str,
+}
+
+/// All metrics of a proxy process. Cheap to update from any thread.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Connections accepted from clients.
+    pub connections_accepted: Counter,
+    /// Client connections open now.
+    pub connections_active: Gauge,
+    connections_closed: Family<ReasonLabel, Counter>,
+    /// Bytes received from clients and sent to backends.
+    pub bytes_upstream: Counter,
+    /// Bytes received from backends and sent to clients.
+    pub bytes_downstream: Counter,
+    handshakes: Family<HandshakeLabel, Counter>,
+    /// Seconds from accept to a complete ClientHello.
+    pub hello_seconds: Histogram,
+    /// Seconds from the ClientHello to a finished handshake, where this proxy terminates.
+    pub handshake_seconds: Histogram,
+    /// Seconds to connect to a backend.
+    pub connect_seconds: Histogram,
+    /// Attempts to connect to a backend that failed.
+    connect_failures: Family<ReasonLabel, Counter>,
+    /// Lease term of the generation in force.
+    pub config_term: Gauge,
+    /// Counter of the generation in force.
+    pub config_generation: Gauge,
+    /// Batches that were applied.
+    pub config_batches: Counter,
+    config_rejects: Family<ReasonLabel, Counter>,
+    config_refusals: Family<ReasonLabel, Counter>,
+    resources: Family<KindLabel, Gauge>,
+    /// Ports that are bound.
+    pub binds: Gauge,
+    /// 1 while the configuration stream is connected.
+    pub stream_connected: Gauge,
+    /// Seconds since the Unix epoch at which the first of the certificates held expires; 0 without.
+    pub certificate_expiry: Gauge,
+    /// 1 while the proxy drains.
+    pub draining: Gauge,
+}
+
+/// Bounds of the histograms: loopback round trips to the slowest hello we wait for.
+const SECONDS: [f64; 12] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0,
+];
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Registers every metric under `vestibule_proxy_`.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("vestibule_proxy");
+        let connections_accepted = Counter::default();
+        let connections_active = Gauge::default();
+        let connections_closed = Family::<ReasonLabel, Counter>::default();
+        let bytes = Family::<DirectionLabel, Counter>::default();
+        let handshakes = Family::<HandshakeLabel, Counter>::default();
+        let hello_seconds = Histogram::new(SECONDS);
+        let handshake_seconds = Histogram::new(SECONDS);
+        let connect_seconds = Histogram::new(SECONDS);
+        let connect_failures = Family::<ReasonLabel, Counter>::default();
+        let config_term = Gauge::default();
+        let config_generation = Gauge::default();
+        let config_batches = Counter::default();
+        let config_rejects = Family::<ReasonLabel, Counter>::default();
+        let config_refusals = Family::<ReasonLabel, Counter>::default();
+        let resources = Family::<KindLabel, Gauge>::default();
+        let binds = Gauge::default();
+        let stream_connected = Gauge::default();
+        let certificate_expiry = Gauge::default();
+        let draining = Gauge::default();
+
+        let r = &mut registry;
+        r.register(
+            "connections_accepted",
+            "Connections accepted from clients",
+            connections_accepted.clone(),
+        );
+        r.register(
+            "connections_active",
+            "Client connections open now",
+            connections_active.clone(),
+        );
+        r.register(
+            "connections_closed",
+            "Client connections that ended, by reason",
+            connections_closed.clone(),
+        );
+        r.register_with_unit(
+            "relayed",
+            "Bytes relayed, upstream (to backends) or downstream (to clients)",
+            Unit::Bytes,
+            bytes.clone(),
+        );
+        r.register(
+            "handshakes",
+            "TLS handshakes finished by this proxy, by version and whether a session was resumed",
+            handshakes.clone(),
+        );
+        r.register_with_unit(
+            "hello",
+            "Time from accept to a complete ClientHello",
+            Unit::Seconds,
+            hello_seconds.clone(),
+        );
+        r.register_with_unit(
+            "handshake",
+            "Time from the ClientHello to a finished handshake",
+            Unit::Seconds,
+            handshake_seconds.clone(),
+        );
+        r.register_with_unit(
+            "backend_connect",
+            "Time to connect to a backend",
+            Unit::Seconds,
+            connect_seconds.clone(),
+        );
+        r.register(
+            "backend_connect_failures",
+            "Attempts to connect to a backend that failed, by reason",
+            connect_failures.clone(),
+        );
+        r.register(
+            "config_term",
+            "Lease term of the configuration generation in force",
+            config_term.clone(),
+        );
+        r.register(
+            "config_generation",
+            "Counter, within its term, of the configuration generation in force",
+            config_generation.clone(),
+        );
+        r.register(
+            "config_batches",
+            "Configuration batches applied",
+            config_batches.clone(),
+        );
+        r.register(
+            "config_rejects",
+            "Resources rejected, by reason",
+            config_rejects.clone(),
+        );
+        r.register(
+            "config_refusals",
+            "Configuration batches refused as a whole, by reason",
+            config_refusals.clone(),
+        );
+        r.register(
+            "config_resources",
+            "Resources held, by kind",
+            resources.clone(),
+        );
+        r.register("binds", "Ports that are bound", binds.clone());
+        r.register(
+            "config_stream_connected",
+            "1 while the configuration stream is connected",
+            stream_connected.clone(),
+        );
+        r.register_with_unit(
+            "certificate_expiry_timestamp",
+            "When the first of the certificates held expires, since the Unix epoch; 0 without any",
+            Unit::Seconds,
+            certificate_expiry.clone(),
+        );
+        r.register("draining", "1 while the proxy drains", draining.clone());
+
+        let direction = |direction| bytes.get_or_create(&DirectionLabel { direction }).clone();
+        Self {
+            bytes_upstream: direction("upstream"),
+            bytes_downstream: direction("downstream"),
+            registry,
+            connections_accepted,
+            connections_active,
+            connections_closed,
+            handshakes,
+            hello_seconds,
+            handshake_seconds,
+            connect_seconds,
+            connect_failures,
+            config_term,
+            config_generation,
+            config_batches,
+            config_rejects,
+            config_refusals,
+            resources,
+            binds,
+            stream_connected,
+            certificate_expiry,
+            draining,
+        }
+    }
+
+    /// Counts a connection that ended. `reason` is one of a fixed set of words.
+    pub fn closed(&self, reason: &'static str) {
+        self.connections_closed
+            .get_or_create(&ReasonLabel { reason })
+            .inc();
+    }
+
+    /// Counts a failed attempt to connect to a backend.
+    pub fn connect_failed(&self, reason: &'static str) {
+        self.connect_failures
+            .get_or_create(&ReasonLabel { reason })
+            .inc();
+    }
+
+    /// Counts a finished handshake.
+    pub fn handshake(&self, version: &'static str, resumed: bool) {
+        let resumed = if resumed { "true" } else { "false" };
+        self.handshakes
+            .get_or_create(&HandshakeLabel { version, resumed })
+            .inc();
+    }
+
+    /// Counts a rejected resource.
+    pub fn rejected(&self, reason: &'static str) {
+        self.config_rejects
+            .get_or_create(&ReasonLabel { reason })
+            .inc();
+    }
+
+    /// Counts a batch that was refused as a whole.
+    pub fn refused(&self, reason: &'static str) {
+        self.config_refusals
+            .get_or_create(&ReasonLabel { reason })
+            .inc();
+    }
+
+    /// Says how many resources of a kind are held.
+    pub fn held(&self, kind: &'static str, count: usize) {
+        self.resources
+            .get_or_create(&KindLabel { kind })
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// How many connections ended for `reason` so far.
+    #[must_use]
+    pub fn closed_count(&self, reason: &'static str) -> u64 {
+        self.connections_closed
+            .get(&ReasonLabel { reason })
+            .map_or(0, |counter| {
+                counter.inner().load(std::sync::atomic::Ordering::Relaxed)
+            })
+    }
+
+    /// The exposition in the `OpenMetrics` text format.
+    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        let mut out = String::new();
+        text::encode(&mut out, &self.registry)?;
+        Ok(out)
+    }
+}
+
+/// Keeps the type of the counters visible where a 32-bit platform would choose another one.
+const _: fn(&Counter) -> &AtomicU64 = Counter::inner;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exposition_has_prefix_units_and_end_marker() {
+        let metrics = Metrics::new();
+        metrics.closed("NoRoute");
+        metrics.handshake("1.3", true);
+        metrics.bytes_upstream.inc_by(7);
+        metrics.hello_seconds.observe(0.002);
+        let text = metrics.encode().unwrap();
+        for line in [
+            "vestibule_proxy_connections_closed_total{reason=\"NoRoute\"} 1",
+            "vestibule_proxy_handshakes_total{version=\"1.3\",resumed=\"true\"} 1",
+            "vestibule_proxy_relayed_bytes_total{direction=\"upstream\"} 7",
+            "vestibule_proxy_hello_seconds_count 1",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+        }
+        assert_eq!(metrics.closed_count("NoRoute"), 1);
+        assert_eq!(metrics.closed_count("Other"), 0);
+    }
+}

@@ -1,0 +1,447 @@
+//! Owns the routing table: immutable snapshots that share structure, and the selection of listener,
+//! route and backend for a connection.
+//!
+//! Semantics: Gateway API, GEP-2643 and `concepts/hostnames.md`. The server name selects the most
+//! specific listener of the bind (exact, then the wildcard with most labels, then the listener
+//! without a hostname), and then the most specific route *of that listener*; a listener without a
+//! matching route closes the connection, it never hands it to a less specific listener. Without a
+//! server name no TLSRoute matches.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
+use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
+
+/// A socket that listeners share: one address and port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BindKey {
+    /// `::` binds dual stack.
+    pub address: IpAddr,
+    /// Never 0 in configuration; tests bind 0 to be given a free port.
+    pub port: u16,
+}
+
+impl fmt::Display for BindKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        SocketAddr::new(self.address, self.port).fmt(f)
+    }
+}
+
+/// Term and counter of a configuration generation; see the stream's protocol.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub struct Generation {
+    /// Lease term of the publisher.
+    pub term: u64,
+    /// Counts batches within the term.
+    pub counter: u64,
+}
+
+/// What a listener does with a connection that it was selected for.
+#[derive(Clone)]
+pub enum Mode {
+    /// Bytes go to the backend as they came.
+    Passthrough,
+    /// TLS ends here. `None`: no usable certificate is held, so the connection is closed.
+    Terminate(Option<Arc<rustls::ServerConfig>>),
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Passthrough => "Passthrough",
+            Self::Terminate(Some(_)) => "Terminate",
+            Self::Terminate(None) => "Terminate (no certificate)",
+        })
+    }
+}
+
+/// A listener as connections see it. Immutable: an edit makes a new one, and connections keep the
+/// one they started with.
+#[derive(Debug)]
+pub struct Listener {
+    /// `<Gateway|ListenerSet>/<namespace>/<object>/<listener>`.
+    pub key: Arc<str>,
+    /// `<namespace>/<name>` of the Gateway.
+    pub gateway: Arc<str>,
+    /// Namespace of the object that declares the listener.
+    pub tenant: Arc<str>,
+    /// Passthrough or terminate.
+    pub mode: Mode,
+}
+
+/// The endpoints of one Service port. They are swapped in place, so that routes need not be made
+/// anew when a pod comes or goes.
+#[derive(Debug)]
+pub struct Backend {
+    /// `<namespace>/<service>:<port>`.
+    pub key: Arc<str>,
+    endpoints: ArcSwap<Vec<SocketAddr>>,
+}
+
+impl Backend {
+    /// A backend without endpoints.
+    #[must_use]
+    pub fn new(key: Arc<str>) -> Self {
+        Self {
+            key,
+            endpoints: ArcSwap::default(),
+        }
+    }
+
+    /// The endpoints at this moment.
+    #[must_use]
+    pub fn endpoints(&self) -> Arc<Vec<SocketAddr>> {
+        self.endpoints.load_full()
+    }
+
+    pub(crate) fn set_endpoints(&self, endpoints: Vec<SocketAddr>) {
+        self.endpoints.store(Arc::new(endpoints));
+    }
+}
+
+/// Where a connection goes.
+#[derive(Debug, Clone)]
+pub enum Pick {
+    /// Connect here.
+    Endpoint(SocketAddr, Arc<Backend>),
+    /// The share of an invalid backend reference: close.
+    InvalidBackend,
+    /// The backend picked has no endpoint: close.
+    NoEndpoints,
+    /// No backend, or all weights are 0: close.
+    NoWeight,
+}
+
+/// One weighted reference of a route.
+#[derive(Debug, Clone)]
+pub struct WeightedBackend {
+    /// Share among the route's backends, up to 1,000,000.
+    pub weight: u32,
+    /// `None`: an invalid reference, which keeps its share.
+    pub backend: Option<Arc<Backend>>,
+}
+
+/// A route as connections see it.
+#[derive(Debug)]
+pub struct Route {
+    /// `<namespace>/<name>`.
+    pub key: Arc<str>,
+    /// Namespace of the route.
+    pub tenant: Arc<str>,
+    /// Seconds since the Unix epoch: precedence between equal hostnames.
+    pub created: i64,
+    backends: Box<[WeightedBackend]>,
+    total: u64,
+}
+
+impl Route {
+    /// A route with its backends in the order written.
+    #[must_use]
+    pub fn new(
+        key: Arc<str>,
+        tenant: Arc<str>,
+        created: i64,
+        backends: Vec<WeightedBackend>,
+    ) -> Self {
+        let total = backends.iter().map(|b| u64::from(b.weight)).sum();
+        Self {
+            key,
+            tenant,
+            created,
+            backends: backends.into(),
+            total,
+        }
+    }
+
+    /// The weighted references.
+    #[must_use]
+    pub fn backends(&self) -> &[WeightedBackend] {
+        &self.backends
+    }
+
+    /// Picks a backend by weight and one of its endpoints. The upper half of `random` chooses the
+    /// backend, the lower half the endpoint.
+    #[must_use]
+    pub fn pick(&self, random: u64) -> Pick {
+        if self.total == 0 {
+            return Pick::NoWeight;
+        }
+        let mut at = scale(random >> 32, self.total);
+        for candidate in &self.backends {
+            let weight = u64::from(candidate.weight);
+            if at >= weight {
+                at -= weight;
+                continue;
+            }
+            let Some(backend) = &candidate.backend else {
+                return Pick::InvalidBackend;
+            };
+            let endpoints = backend.endpoints.load();
+            let index = scale(random & u64::from(u32::MAX), endpoints.len() as u64);
+            return match usize::try_from(index).ok().and_then(|i| endpoints.get(i)) {
+                Some(address) => Pick::Endpoint(*address, Arc::clone(backend)),
+                None => Pick::NoEndpoints,
+            };
+        }
+        Pick::NoWeight
+    }
+}
+
+/// Maps 32 random bits evenly to `0..bound`, or 0 if `bound` is 0.
+fn scale(random32: u64, bound: u64) -> u64 {
+    u64::try_from((u128::from(random32) * u128::from(bound)) >> 32).unwrap_or(0)
+}
+
+/// What was selected for a connection.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    /// The most specific listener.
+    pub listener: Arc<Listener>,
+    /// `None`: the listener has no route for this name. Close without an alert; never fall back to a
+    /// less specific listener.
+    pub route: Option<Arc<Route>>,
+}
+
+/// Why no listener was selected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmatched {
+    /// The bind is not in the configuration (any more).
+    NoBind,
+    /// No listener of the bind matches the server name.
+    NoListener,
+    /// There is no server name, and every listener of the bind has a hostname.
+    NoServerName,
+}
+
+/// Values by hostname pattern, with the lookup that specificity asks for.
+#[derive(Clone)]
+struct PatternMap<V> {
+    exact: HashTrieMapSync<Hostname, V>,
+    wildcard: HashTrieMapSync<Hostname, V>,
+    any: Option<V>,
+}
+
+impl<V: Clone> PatternMap<V> {
+    fn new() -> Self {
+        Self {
+            exact: HashTrieMapSync::new_sync(),
+            wildcard: HashTrieMapSync::new_sync(),
+            any: None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.any.is_none() && self.exact.is_empty() && self.wildcard.is_empty()
+    }
+
+    fn get(&self, pattern: &HostPattern) -> Option<&V> {
+        match pattern {
+            HostPattern::Any => self.any.as_ref(),
+            HostPattern::Wildcard(suffix) => self.wildcard.get(suffix),
+            HostPattern::Exact(name) => self.exact.get(name),
+        }
+    }
+
+    fn insert(&mut self, pattern: HostPattern, value: V) {
+        match pattern {
+            HostPattern::Any => self.any = Some(value),
+            HostPattern::Wildcard(suffix) => self.wildcard.insert_mut(suffix, value),
+            HostPattern::Exact(name) => self.exact.insert_mut(name, value),
+        }
+    }
+
+    fn remove(&mut self, pattern: &HostPattern) {
+        match pattern {
+            HostPattern::Any => self.any = None,
+            HostPattern::Wildcard(suffix) => {
+                self.wildcard.remove_mut(suffix);
+            }
+            HostPattern::Exact(name) => {
+                self.exact.remove_mut(name);
+            }
+        }
+    }
+
+    /// The values of every pattern that matches `name`, most specific pattern first.
+    fn matching<'a>(&'a self, name: &'a Hostname) -> impl Iterator<Item = &'a V> {
+        self.exact
+            .get(name)
+            .into_iter()
+            .chain(
+                name.parents()
+                    .filter_map(|suffix| self.wildcard.get(suffix)),
+            )
+            .chain(self.any.as_ref())
+    }
+}
+
+/// Place of a route among those that match one name: [`vestibule_model::hostname::route_precedence`]
+/// as a key. The smallest wins.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Precedence {
+    rank: Reverse<Specificity>,
+    created: i64,
+    key: Arc<str>,
+}
+
+/// The routes of one listener.
+#[derive(Clone)]
+pub(crate) struct RouteTable(PatternMap<RedBlackTreeMapSync<Precedence, Arc<Route>>>);
+
+impl RouteTable {
+    pub(crate) fn new() -> Self {
+        Self(PatternMap::new())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a route under the pattern it matches and the pattern that ranks it.
+    pub(crate) fn insert(&mut self, pattern: &HostPattern, rank: &HostPattern, route: &Arc<Route>) {
+        let mut routes = self
+            .0
+            .get(pattern)
+            .cloned()
+            .unwrap_or_else(RedBlackTreeMapSync::new_sync);
+        routes.insert_mut(precedence(rank, route), Arc::clone(route));
+        self.0.insert(pattern.clone(), routes);
+    }
+
+    /// Takes out what [`Self::insert`] added.
+    pub(crate) fn remove(&mut self, pattern: &HostPattern, rank: &HostPattern, route: &Route) {
+        let Some(mut routes) = self.0.get(pattern).cloned() else {
+            return;
+        };
+        routes.remove_mut(&precedence(rank, route));
+        if routes.is_empty() {
+            self.0.remove(pattern);
+        } else {
+            self.0.insert(pattern.clone(), routes);
+        }
+    }
+
+    fn select(&self, name: &Hostname) -> Option<&Arc<Route>> {
+        self.0
+            .matching(name)
+            .filter_map(RedBlackTreeMapSync::first)
+            .min_by(|a, b| a.0.cmp(b.0))
+            .map(|(_, route)| route)
+    }
+}
+
+fn precedence(rank: &HostPattern, route: &Route) -> Precedence {
+    Precedence {
+        rank: Reverse(rank.specificity()),
+        created: route.created,
+        key: Arc::clone(&route.key),
+    }
+}
+
+/// A listener with its routes, in its place in a bind.
+#[derive(Clone)]
+struct Entry {
+    listener: Arc<Listener>,
+    routes: RouteTable,
+}
+
+/// Everything a connection is routed by, as of one generation. Immutable once published; making the
+/// next one shares all but the path to what changed.
+#[derive(Clone)]
+pub struct Snapshot {
+    generation: Generation,
+    binds: RedBlackTreeMapSync<BindKey, PatternMap<Entry>>,
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self {
+            generation: Generation::default(),
+            binds: RedBlackTreeMapSync::new_sync(),
+        }
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("generation", &self.generation)
+            .field("binds", &self.binds.size())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    /// Selects listener and route for a connection that came in on `bind`.
+    pub fn select(
+        &self,
+        bind: &BindKey,
+        server_name: Option<&Hostname>,
+    ) -> Result<Selection, Unmatched> {
+        let listeners = self.binds.get(bind).ok_or(Unmatched::NoBind)?;
+        let Some(name) = server_name else {
+            let entry = listeners.any.as_ref().ok_or(Unmatched::NoServerName)?;
+            return Ok(Selection {
+                listener: Arc::clone(&entry.listener),
+                route: None,
+            });
+        };
+        let entry = listeners
+            .matching(name)
+            .next()
+            .ok_or(Unmatched::NoListener)?;
+        Ok(Selection {
+            listener: Arc::clone(&entry.listener),
+            route: entry.routes.select(name).cloned(),
+        })
+    }
+
+    /// The binds that at least one listener is on.
+    pub fn binds(&self) -> impl Iterator<Item = &BindKey> {
+        self.binds.keys()
+    }
+
+    /// The generation this snapshot belongs to.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    pub(crate) fn set_generation(&mut self, generation: Generation) {
+        self.generation = generation;
+    }
+
+    /// Puts a listener with its routes in its place, instead of whatever was there.
+    pub(crate) fn place(
+        &mut self,
+        bind: BindKey,
+        pattern: HostPattern,
+        listener: Arc<Listener>,
+        routes: RouteTable,
+    ) {
+        let mut listeners = self
+            .binds
+            .get(&bind)
+            .cloned()
+            .unwrap_or_else(PatternMap::new);
+        listeners.insert(pattern, Entry { listener, routes });
+        self.binds.insert_mut(bind, listeners);
+    }
+
+    /// Takes a place's listener away, and the bind with its last listener.
+    pub(crate) fn clear(&mut self, bind: &BindKey, pattern: &HostPattern) {
+        let Some(mut listeners) = self.binds.get(bind).cloned() else {
+            return;
+        };
+        listeners.remove(pattern);
+        if listeners.is_empty() {
+            self.binds.remove_mut(bind);
+        } else {
+            self.binds.insert_mut(*bind, listeners);
+        }
+    }
+}
