@@ -1,12 +1,36 @@
 //! The configuration stream between operator and proxy: its messages, content hashes, and the pure
 //! state machines of either end. Knows neither Kubernetes nor sockets.
+//!
+//! The proxy's end is [`Held`] (pure; applies batches through [`Apply`]), driven by a gRPC client
+//! or by [`recording::Reader`] from a file. The operator's end is in its `publish` module.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+mod encoded;
+mod hash;
+mod held;
+mod key;
+pub mod limits;
+pub mod recording;
+
+pub use encoded::{Encoded, Invalid};
+pub use hash::{ContentHash, Digest};
+pub use held::{Apply, Change, Held, Identity, Refusal, UNKNOWN_RESOURCE, decode_and_hold};
+pub use proto::{Batch, Generation, Reject, Resource, ResourceKey, ResourceKind};
 
 /// The messages of `proto/stream.proto`.
-#[allow(missing_docs, clippy::pedantic, unreachable_pub)]
+#[allow(missing_docs, clippy::pedantic, unreachable_pub, unused_qualifications)]
 pub mod proto {
     tonic::include_proto!("vestibule.stream.v1");
 
-    // The generated code has no Debug for it: a derived one would print the private key.
+    // The generated code has no Debug for these two: a derived one would print the private key.
     impl std::fmt::Debug for Certificate {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.debug_struct("Certificate")
@@ -15,7 +39,30 @@ pub mod proto {
                 .finish()
         }
     }
+
+    impl std::fmt::Debug for Upsert {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Upsert")
+                .field("kind", &self.kind())
+                .field("resource", &format_args!("{} bytes", self.resource.len()))
+                .finish()
+        }
+    }
 }
 
-/// Version of the protocol spoken by this release.
+/// Highest version of the protocol that this release speaks.
 pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Lowest version of the protocol that this release speaks.
+pub const MIN_PROTOCOL_VERSION: u32 = 1;
+
+/// Names of the resource kinds this release knows: what a proxy says in its Hello.
+pub const CAPABILITIES: &[&str] = &["listener/tls", "route/tls", "backend", "certificate"];
+
+/// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is
+/// one this release no longer speaks. A release talks to the one before it and the one after it.
+#[must_use]
+pub fn negotiate(theirs: u32) -> Option<u32> {
+    let common = theirs.min(PROTOCOL_VERSION);
+    (common >= MIN_PROTOCOL_VERSION).then_some(common)
+}

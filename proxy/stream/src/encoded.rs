@@ -1,0 +1,145 @@
+//! A resource encoded once, checked against the limits, with its key and hash.
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::{
+    ContentHash,
+    limits::{MAX_NAME_BYTES, MAX_RESOURCE_BYTES},
+    proto::{Resource, ResourceKey, Upsert},
+};
+
+/// Why a resource or a key cannot be sent, or a received one cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// The name is empty.
+    #[error("a resource without a name")]
+    NoName,
+    /// The name is longer than [`MAX_NAME_BYTES`].
+    #[error("a resource name of {0} bytes (at most {MAX_NAME_BYTES})")]
+    LongName(usize),
+    /// The encoding is longer than [`MAX_RESOURCE_BYTES`].
+    #[error("{0} encodes to {1} bytes (at most {MAX_RESOURCE_BYTES})")]
+    TooLarge(ResourceKey, usize),
+    /// The resource carries nothing.
+    #[error("resource {0:?} carries nothing")]
+    Empty(String),
+    /// The bytes are not a resource.
+    #[error("a resource that does not decode: {0}")]
+    Undecodable(String),
+    /// The kind beside the resource is another one than the resource's.
+    #[error("{0} carries another kind of resource")]
+    WrongKind(ResourceKey),
+}
+
+/// An encoded resource: what is sent, kept by the publisher, and hashed. Cheap to clone.
+///
+/// There is no `Debug` of the bytes, which may be a private key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Encoded {
+    key: ResourceKey,
+    hash: ContentHash,
+    bytes: Bytes,
+}
+
+impl Encoded {
+    /// Encodes `resource`.
+    pub fn new(resource: &Resource) -> Result<Self, Invalid> {
+        let key = resource
+            .key()
+            .ok_or_else(|| Invalid::Empty(resource.name.clone()))?;
+        check_name(&key.name)?;
+        // Fields are encoded in the order of their numbers and no message has a map: equal resources
+        // have equal bytes.
+        let bytes = Bytes::from(resource.encode_to_vec());
+        if bytes.len() > MAX_RESOURCE_BYTES {
+            return Err(Invalid::TooLarge(key, bytes.len()));
+        }
+        Ok(Self {
+            key,
+            hash: ContentHash::of(&bytes),
+            bytes,
+        })
+    }
+
+    /// Kind and name.
+    #[must_use]
+    pub fn key(&self) -> &ResourceKey {
+        &self.key
+    }
+
+    /// Hash of the encoding.
+    #[must_use]
+    pub fn hash(&self) -> ContentHash {
+        self.hash
+    }
+
+    /// Length of the encoding in bytes.
+    #[must_use]
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "an encoding is never empty: it has a name"
+    )]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// As an entry of a batch; shares the bytes.
+    #[must_use]
+    pub fn upsert(&self) -> Upsert {
+        Upsert {
+            kind: self.key.kind,
+            resource: self.bytes.clone(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({} bytes, {:?})", self.key, self.len(), self.hash)
+    }
+}
+
+/// An upsert after decoding: `resource` is none when the kind is not one this release knows.
+pub(crate) struct Decoded {
+    pub(crate) key: ResourceKey,
+    pub(crate) hash: ContentHash,
+    pub(crate) resource: Option<Resource>,
+}
+
+impl Decoded {
+    pub(crate) fn new(upsert: &Upsert) -> Result<Self, Invalid> {
+        if upsert.resource.len() > MAX_RESOURCE_BYTES {
+            let key = ResourceKey {
+                kind: upsert.kind,
+                name: String::new(),
+            };
+            return Err(Invalid::TooLarge(key, upsert.resource.len()));
+        }
+        let resource = Resource::decode(upsert.resource.clone())
+            .map_err(|error| Invalid::Undecodable(error.to_string()))?;
+        let key = ResourceKey {
+            kind: upsert.kind,
+            name: resource.name.clone(),
+        };
+        check_name(&key.name)?;
+        if let Some(inner) = &resource.resource
+            && i32::from(inner.kind()) != upsert.kind
+        {
+            return Err(Invalid::WrongKind(key));
+        }
+        Ok(Self {
+            key,
+            hash: ContentHash::of(&upsert.resource),
+            resource: resource.resource.is_some().then_some(resource),
+        })
+    }
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), Invalid> {
+    match name.len() {
+        0 => Err(Invalid::NoName),
+        length if length > MAX_NAME_BYTES => Err(Invalid::LongName(length)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,371 @@
+//! The proxy's end of the stream as a pure state machine: what is held, and which batches it takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use prost::Message;
+
+use crate::{
+    ContentHash, Digest, Invalid, PROTOCOL_VERSION,
+    encoded::{Decoded, check_name},
+    limits::{INVENTORY_CHUNK, MAX_ENTRIES, MAX_MESSAGE_BYTES, cut},
+    proto::{
+        Ack, Batch, BatchRefusal, Generation, Hello, Inventory, InventoryEntry, Reject, Resource,
+        ResourceKey,
+    },
+};
+
+/// Where a batch takes effect: implemented by the proxy's tables.
+///
+/// It is synchronous, so that a batch is applied at one point in time; binding a socket does not wait.
+/// The driver calls it off the asynchronous threads where the runtime allows that.
+pub trait Apply {
+    /// Applies `change` atomically and returns what could not be put in force. A rejected upsert
+    /// leaves the resource as it was (its last good version, or absent); all others are in force on
+    /// return. A resource of a known kind whose inner `oneof` is unset comes from a newer release: it
+    /// is rejected (`UnknownResource`), never ignored.
+    fn apply(&mut self, change: &Change) -> Vec<Reject>;
+}
+
+/// A batch resolved against what is held: each key occurs at most once, upserts differ from what is
+/// held, removals are held. All of it may be empty: then only the generation moves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The generation that is in force afterwards.
+    pub generation: Generation,
+    /// Came from a full batch. What is to go away is listed in `removals` all the same.
+    pub full: bool,
+    /// New and changed resources, ordered by key; the kind in the key fits the resource.
+    pub upserts: Vec<(ResourceKey, Resource)>,
+    /// Resources to remove, ordered by key.
+    pub removals: Vec<ResourceKey>,
+}
+
+/// Why a batch was refused as a whole: nothing of it is in force.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The generation is not above the one held: an older message or a replay.
+    #[error("generation {offered} is not above {held}, which is held")]
+    StaleGeneration {
+        /// The batch's.
+        offered: Generation,
+        /// The last one applied.
+        held: Generation,
+    },
+    /// The batch builds on something else than what is held.
+    #[error("the batch builds on {0}")]
+    BaseMismatch(String),
+    /// The batch builds on something, and nothing is held yet.
+    #[error("nothing is held yet, and the batch is not a full one")]
+    NotFull,
+    /// The batch breaks a rule of the protocol or a limit, or does not decode.
+    #[error("malformed batch: {0}")]
+    Malformed(String),
+}
+
+impl Refusal {
+    /// CamelCase, of a bounded set: metric label and what the ack carries.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::StaleGeneration { .. } => "StaleGeneration",
+            Self::BaseMismatch(_) => "BaseMismatch",
+            Self::NotFull => "NotFull",
+            Self::Malformed(_) => "Malformed",
+        }
+    }
+}
+
+impl From<Invalid> for Refusal {
+    fn from(invalid: Invalid) -> Self {
+        Self::Malformed(invalid.to_string())
+    }
+}
+
+/// Reason of a reject for a resource of a kind this release does not know.
+pub const UNKNOWN_RESOURCE: &str = "UnknownResource";
+
+/// Who the proxy says it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Stable for the life of the process: the pod's name.
+    pub proxy: String,
+    /// Release, for logs.
+    pub release: String,
+    /// Resource kinds it knows: [`crate::CAPABILITIES`].
+    pub capabilities: Vec<String>,
+}
+
+impl Identity {
+    /// A proxy of this release.
+    #[must_use]
+    pub fn new(proxy: impl Into<String>) -> Self {
+        Self {
+            proxy: proxy.into(),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            capabilities: crate::CAPABILITIES
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+        }
+    }
+}
+
+/// What a proxy holds: the generation and the content hash of each resource in force. The resources
+/// themselves are with whoever implements [`Apply`].
+#[derive(Debug, Clone, Default)]
+pub struct Held {
+    generation: Option<Generation>,
+    entries: BTreeMap<ResourceKey, ContentHash>,
+    digest: Digest,
+}
+
+impl Held {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The last generation applied; none before the first full batch.
+    #[must_use]
+    pub fn generation(&self) -> Option<Generation> {
+        self.generation
+    }
+
+    /// Digest over everything held.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Key and content hash of everything held, in order.
+    pub fn entries(&self) -> impl Iterator<Item = (&ResourceKey, ContentHash)> {
+        self.entries.iter().map(|(key, hash)| (key, *hash))
+    }
+
+    /// The first message on a stream.
+    #[must_use]
+    pub fn hello(&self, identity: &Identity) -> Hello {
+        Hello {
+            protocol: PROTOCOL_VERSION,
+            release: identity.release.clone(),
+            proxy: identity.proxy.clone(),
+            capabilities: identity.capabilities.clone(),
+            held: self.generation,
+            held_digest: self.digest.to_vec(),
+        }
+    }
+
+    /// The answer to an `InventoryRequest`: at least one message, the last one marked.
+    #[must_use]
+    pub fn inventory(&self) -> Vec<Inventory> {
+        let mut chunks = Vec::with_capacity(self.entries.len() / INVENTORY_CHUNK + 1);
+        let mut chunk = Inventory::default();
+        for (key, hash) in &self.entries {
+            if chunk.entries.len() == INVENTORY_CHUNK {
+                chunks.push(std::mem::take(&mut chunk));
+            }
+            chunk.entries.push(InventoryEntry {
+                key: Some(key.clone()),
+                hash: hash.to_vec(),
+            });
+        }
+        chunk.last = true;
+        chunks.push(chunk);
+        chunks
+    }
+
+    /// Takes `batch` through `sink`, or refuses it and changes nothing. The ack says which, and names
+    /// the resources that were rejected.
+    pub fn offer(&mut self, batch: &Batch, sink: &mut (impl Apply + ?Sized)) -> Ack {
+        match self.try_offer(batch, sink) {
+            Ok(rejects) => Ack {
+                generation: batch.generation,
+                rejects,
+                refusal: None,
+            },
+            Err(refusal) => refused(batch.generation, &refusal),
+        }
+    }
+
+    fn try_offer(
+        &mut self,
+        batch: &Batch,
+        sink: &mut (impl Apply + ?Sized),
+    ) -> Result<Vec<Reject>, Refusal> {
+        let generation = self.check_header(batch)?;
+        let Resolved {
+            change,
+            hashes,
+            mut rejects,
+            digest,
+        } = self.resolve(batch, generation)?;
+        // A digest says what the sender expects when nothing is rejected, so it is compared before.
+        if !batch.digest.is_empty() && batch.digest != digest.to_vec() {
+            return Err(Refusal::BaseMismatch(
+                "other content than what is held".to_owned(),
+            ));
+        }
+
+        rejects.extend(sink.apply(&change).into_iter().map(|reject| Reject {
+            reason: cut(reject.reason),
+            message: cut(reject.message),
+            ..reject
+        }));
+        let rejected: BTreeSet<&ResourceKey> = rejects
+            .iter()
+            .filter_map(|reject| reject.key.as_ref())
+            .collect();
+        for key in change.removals.iter().filter(|key| !rejected.contains(key)) {
+            self.forget(key);
+        }
+        for (key, hash) in hashes {
+            // What was rejected is not held, or it would never be sent again.
+            if !rejected.contains(&key) {
+                self.hold(key, hash);
+            }
+        }
+        self.generation = Some(generation);
+        Ok(rejects)
+    }
+
+    /// What can be said without looking at the resources.
+    fn check_header(&self, batch: &Batch) -> Result<Generation, Refusal> {
+        let malformed = |text: &str| Err(Refusal::Malformed(text.to_owned()));
+        let Some(generation) = batch.generation else {
+            return malformed("no generation");
+        };
+        if batch.full && batch.base.is_some() {
+            return malformed("a full batch with a base");
+        }
+        if batch.keep_held && !batch.full {
+            return malformed("keep_held without full");
+        }
+        if batch.upserts.len().saturating_add(batch.removals.len()) > MAX_ENTRIES {
+            return malformed("too many entries");
+        }
+        match self.generation {
+            Some(held) if generation <= held => {
+                return Err(Refusal::StaleGeneration {
+                    offered: generation,
+                    held,
+                });
+            }
+            None if !batch.full || batch.keep_held => return Err(Refusal::NotFull),
+            _ => {}
+        }
+        if !batch.full && batch.base != self.generation {
+            return Err(Refusal::BaseMismatch(match batch.base {
+                Some(base) => base.to_string(),
+                None => "nothing".to_owned(),
+            }));
+        }
+        Ok(generation)
+    }
+
+    /// The difference to what is held, without the resources of unknown kinds.
+    fn resolve(&self, batch: &Batch, generation: Generation) -> Result<Resolved, Refusal> {
+        let mut upserts = BTreeMap::new();
+        for upsert in &batch.upserts {
+            let decoded = Decoded::new(upsert)?;
+            let key = decoded.key.clone();
+            if upserts.insert(key.clone(), decoded).is_some() {
+                return Err(Refusal::Malformed(format!("{key} occurs twice")));
+            }
+        }
+        let mut removals = BTreeSet::new();
+        for key in &batch.removals {
+            check_name(&key.name)?;
+            if upserts.contains_key(key) || !removals.insert(key.clone()) {
+                return Err(Refusal::Malformed(format!("{key} occurs twice")));
+            }
+        }
+        if batch.full && !batch.keep_held {
+            removals = self.entries.keys().cloned().collect();
+            removals.retain(|key| !upserts.contains_key(key));
+        } else {
+            removals.retain(|key| self.entries.contains_key(key));
+        }
+
+        let mut resolved = Resolved {
+            change: Change {
+                generation,
+                full: batch.full,
+                upserts: Vec::new(),
+                removals: Vec::new(),
+            },
+            hashes: Vec::new(),
+            rejects: Vec::new(),
+            digest: self.digest,
+        };
+        for key in removals {
+            if let Some(hash) = self.entries.get(&key) {
+                resolved.digest.remove(&key, *hash);
+            }
+            resolved.change.removals.push(key);
+        }
+        for (key, decoded) in upserts {
+            let held = self.entries.get(&key);
+            if held == Some(&decoded.hash) {
+                continue;
+            }
+            if let Some(hash) = held {
+                resolved.digest.remove(&key, *hash);
+            }
+            resolved.digest.add(&key, decoded.hash);
+            if let Some(resource) = decoded.resource {
+                resolved.hashes.push((key.clone(), decoded.hash));
+                resolved.change.upserts.push((key, resource));
+            } else {
+                let message = format!("{key} is of a kind that this release does not know");
+                resolved
+                    .rejects
+                    .push(Reject::new(key, UNKNOWN_RESOURCE, message));
+            }
+        }
+        Ok(resolved)
+    }
+
+    fn hold(&mut self, key: ResourceKey, hash: ContentHash) {
+        self.forget(&key);
+        self.digest.add(&key, hash);
+        self.entries.insert(key, hash);
+    }
+
+    fn forget(&mut self, key: &ResourceKey) {
+        if let Some(old) = self.entries.remove(key) {
+            self.digest.remove(key, old);
+        }
+    }
+}
+
+struct Resolved {
+    change: Change,
+    hashes: Vec<(ResourceKey, ContentHash)>,
+    rejects: Vec<Reject>,
+    digest: Digest,
+}
+
+/// Decodes a batch and offers it to `held`: bytes that are no batch are refused like any other that
+/// breaks the protocol. Never panics; memory stays within a small factor of `bytes` and of what is held.
+pub fn decode_and_hold(bytes: &[u8], held: &mut Held, sink: &mut (impl Apply + ?Sized)) -> Ack {
+    if bytes.len() > MAX_MESSAGE_BYTES {
+        let text = format!("{} bytes (at most {MAX_MESSAGE_BYTES})", bytes.len());
+        return refused(None, &Refusal::Malformed(text));
+    }
+    match Batch::decode(bytes) {
+        Ok(batch) => held.offer(&batch, sink),
+        Err(error) => refused(None, &Refusal::Malformed(error.to_string())),
+    }
+}
+
+fn refused(generation: Option<Generation>, refusal: &Refusal) -> Ack {
+    Ack {
+        generation,
+        rejects: Vec::new(),
+        refusal: Some(BatchRefusal {
+            reason: refusal.reason().to_owned(),
+            message: cut(refusal.to_string()),
+        }),
+    }
+}

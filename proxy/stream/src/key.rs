@@ -1,0 +1,99 @@
+//! Resource keys and generations: how they are made, ordered and printed.
+
+use std::fmt;
+
+use crate::proto::{Generation, Reject, Resource, ResourceKey, ResourceKind, resource};
+
+impl ResourceKind {
+    /// Lower-case name of the kind, as in `kind/name`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Unspecified => "unspecified",
+            Self::Listener => "listener",
+            Self::TlsRoute => "tlsroute",
+            Self::Backend => "backend",
+            Self::Certificate => "certificate",
+        }
+    }
+}
+
+impl ResourceKey {
+    /// The key of a resource of `kind` called `name`.
+    #[must_use]
+    pub fn new(kind: ResourceKind, name: impl Into<String>) -> Self {
+        Self {
+            kind: kind.into(),
+            name: name.into(),
+        }
+    }
+}
+
+/// `kind/name`; a kind of a newer release is printed by its number.
+impl fmt::Display for ResourceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match ResourceKind::try_from(self.kind) {
+            Ok(kind) => write!(f, "{}/{}", kind.label(), self.name),
+            Err(_) => write!(f, "kind-{}/{}", self.kind, self.name),
+        }
+    }
+}
+
+impl resource::Resource {
+    /// The kind of this resource.
+    #[must_use]
+    pub fn kind(&self) -> ResourceKind {
+        match self {
+            Self::Listener(_) => ResourceKind::Listener,
+            Self::TlsRoute(_) => ResourceKind::TlsRoute,
+            Self::Backend(_) => ResourceKind::Backend,
+            Self::Certificate(_) => ResourceKind::Certificate,
+        }
+    }
+}
+
+impl Resource {
+    /// A resource called `name`.
+    #[must_use]
+    pub fn new(name: impl Into<String>, resource: resource::Resource) -> Self {
+        Self {
+            name: name.into(),
+            resource: Some(resource),
+        }
+    }
+
+    /// The key of this resource; none if it carries nothing that this release knows.
+    #[must_use]
+    pub fn key(&self) -> Option<ResourceKey> {
+        self.resource
+            .as_ref()
+            .map(|resource| ResourceKey::new(resource.kind(), self.name.clone()))
+    }
+}
+
+impl Generation {
+    /// The `counter`th generation of `term`.
+    #[must_use]
+    pub fn new(term: u64, counter: u64) -> Self {
+        Self { term, counter }
+    }
+}
+
+/// `term.counter`.
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.term, self.counter)
+    }
+}
+
+impl Reject {
+    /// A reject of `key`. `reason` is CamelCase and of a bounded set; `message` is for people.
+    #[must_use]
+    pub fn new(key: ResourceKey, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            key: Some(key),
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+}
