@@ -325,7 +325,7 @@ impl RouteTable {
         }
     }
 
-    fn select(&self, name: &Hostname) -> Option<&Arc<Route>> {
+    fn select<'a>(&'a self, name: &'a Hostname) -> Option<&'a Arc<Route>> {
         self.0
             .matching(name)
             .filter_map(RedBlackTreeMapSync::first)
