@@ -6,7 +6,7 @@ use prost::Message;
 use crate::{
     ContentHash,
     limits::{MAX_NAME_BYTES, MAX_RESOURCE_BYTES},
-    proto::{Resource, ResourceKey, Upsert},
+    proto::{Batch, Generation, Resource, ResourceKey, Upsert},
 };
 
 /// Why a resource or a key cannot be sent, or a received one cannot be taken.
@@ -97,6 +97,39 @@ impl Encoded {
 impl std::fmt::Debug for Encoded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({} bytes, {:?})", self.key, self.len(), self.hash)
+    }
+}
+
+impl Batch {
+    /// A batch that describes everything.
+    pub fn full<'a>(
+        generation: Generation,
+        resources: impl IntoIterator<Item = &'a Resource>,
+    ) -> Result<Self, Invalid> {
+        let mut batch = Self {
+            generation: Some(generation),
+            full: true,
+            ..Self::default()
+        };
+        for resource in resources {
+            batch.upserts.push(Encoded::new(resource)?.upsert());
+        }
+        Ok(batch)
+    }
+
+    /// A batch on top of `base`.
+    pub fn delta<'a>(
+        generation: Generation,
+        base: Generation,
+        upserts: impl IntoIterator<Item = &'a Resource>,
+        removals: Vec<ResourceKey>,
+    ) -> Result<Self, Invalid> {
+        Ok(Self {
+            base: Some(base),
+            full: false,
+            removals,
+            ..Self::full(generation, upserts)?
+        })
     }
 }
 

@@ -75,6 +75,14 @@ impl Refusal {
     }
 }
 
+/// A reason from an ack made by [`Held`], as a label.
+pub(crate) fn static_reason(reason: &str) -> &'static str {
+    ["StaleGeneration", "BaseMismatch", "NotFull"]
+        .into_iter()
+        .find(|known| *known == reason)
+        .unwrap_or("Malformed")
+}
+
 impl From<Invalid> for Refusal {
     fn from(invalid: Invalid) -> Self {
         Self::Malformed(invalid.to_string())

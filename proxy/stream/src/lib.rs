@@ -1,8 +1,8 @@
 //! The configuration stream between operator and proxy: its messages, content hashes, and the pure
 //! state machines of either end. Knows neither Kubernetes nor sockets.
 //!
-//! The proxy's end is [`Held`] (pure; applies batches through [`Apply`]), driven by a gRPC client
-//! or by [`recording::Reader`] from a file. The operator's end is in its `publish` module.
+//! The proxy's end is [`Held`] (pure; applies batches through [`Apply`]), driven by [`client::Client`]
+//! over gRPC or by [`recording::Reader`] from a file. The operator's end is in its `publish` module.
 #![cfg_attr(
     not(test),
     deny(
@@ -13,6 +13,7 @@
     )
 )]
 
+pub mod client;
 mod encoded;
 mod hash;
 mod held;

@@ -4,6 +4,9 @@
 /// certificates is one message of about 100 MiB at worst. Set as tonic's decoding and encoding limit.
 pub const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
+/// Longest message of a proxy, in bytes: an ack that rejects every resource of such a batch.
+pub const MAX_PROXY_MESSAGE_BYTES: usize = 64 << 20;
+
 /// Longest resource name, in bytes. Kubernetes names are at most 253 characters, and the longest of
 /// ours joins three of them.
 pub const MAX_NAME_BYTES: usize = 1024;

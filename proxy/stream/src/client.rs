@@ -1,0 +1,520 @@
+//! The proxy's end of the stream over gRPC: connects, reconnects, feeds batches to [`Held`].
+//!
+//! The client owns what is held for the life of the process. Whatever happens on the network or
+//! comes over it, what is in force stays in force until a batch that is accepted replaces it.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::{mpsc, watch},
+    time::{sleep, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Code, Status,
+    transport::{Channel, Endpoint},
+};
+use tracing::{debug, info, warn};
+
+use crate::{
+    Apply, Held, Identity,
+    limits::{MAX_MESSAGE_BYTES, cut},
+    negotiate,
+    proto::{
+        Ack, Batch, Generation, OperatorMessage, ProxyMessage, Refused,
+        config_stream_client::ConfigStreamClient, operator_message, proxy_message,
+    },
+};
+
+/// What a connector fails with.
+pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Makes the transport to an operator replica: TCP, TLS, or a pipe in memory.
+pub trait Connect: Send + Sync {
+    /// A channel to `address` (`host:port`): one of the configured ones, or the leader's as a replica
+    /// told it. Use [`endpoint`] for the settings that the stream wants.
+    fn connect(&self, address: &str) -> impl Future<Output = Result<Channel, ConnectError>> + Send;
+}
+
+/// Plaintext over TCP, for loopback.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tcp;
+
+impl Connect for Tcp {
+    async fn connect(&self, address: &str) -> Result<Channel, ConnectError> {
+        Ok(endpoint(address)?.connect().await?)
+    }
+}
+
+/// HTTP/2 settings for the stream to `address` (`host:port`): windows for large batches, and
+/// keepalives so that a peer that went away without a word is noticed.
+pub fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
+    Ok(Endpoint::from_shared(format!("http://{address}"))?
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(8 << 20)
+        .http2_keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .keep_alive_while_idle(true)
+        .tcp_nodelay(true))
+}
+
+/// What the client needs to know.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Who the proxy is.
+    pub identity: Identity,
+    /// Operator replicas to ask, `host:port`, in turn.
+    pub addresses: Vec<String>,
+    /// A connection attempt that takes longer has failed.
+    pub connect_timeout: Duration,
+    /// An operator that is silent for longer is gone. It sends a heartbeat every 15 s.
+    pub silence: Duration,
+    /// Wait before the second attempt; doubled each time, between half and all of it (jitter).
+    pub backoff_min: Duration,
+    /// Longest wait between attempts.
+    pub backoff_max: Duration,
+    /// Wait after the operator refused this proxy.
+    pub backoff_refused: Duration,
+}
+
+impl Config {
+    /// The defaults for a proxy that asks `addresses`.
+    #[must_use]
+    pub fn new(identity: Identity, addresses: Vec<String>) -> Self {
+        Self {
+            identity,
+            addresses,
+            connect_timeout: Duration::from_secs(10),
+            silence: Duration::from_secs(45),
+            backoff_min: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(15),
+            backoff_refused: Duration::from_mins(1),
+        }
+    }
+}
+
+/// What the client is doing; for readiness, metrics and the admin endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// The replica that welcomed this proxy, while the stream is up.
+    pub connected: Option<String>,
+    /// The generation in force; the proxy is ready once there is one.
+    pub held: Option<Generation>,
+    /// Streams that were welcomed so far.
+    pub welcomed: u64,
+    /// The last refusal or failure.
+    pub last_refusal: Option<LastRefusal>,
+    /// How many of each reason so far (see [`LastRefusal::reason`]).
+    pub refusals: BTreeMap<&'static str, u64>,
+    /// Resources rejected by the last batch that carried any resource.
+    pub rejects: usize,
+}
+
+/// Something that this proxy refused, or that was refused to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastRefusal {
+    /// CamelCase, of a bounded set: the reasons of [`crate::Refusal`] for a batch; `Unreachable`,
+    /// `Silent`, `Broken` (the stream ended), `NotLeader`, `Refused`, `Protocol` for a stream.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+/// How a stream ended.
+enum End {
+    /// Nobody answered, or not in time.
+    Unreachable(String),
+    /// No message for [`Config::silence`].
+    Silent,
+    /// The transport broke, or the operator ended the call.
+    Broken(String),
+    /// A message that does not decode: the transport cannot go on after it.
+    Malformed(String),
+    /// The operator did something that the protocol does not have.
+    Protocol(&'static str),
+    NotLeader(String),
+    Refused(Refused),
+}
+
+impl End {
+    fn describe(&self) -> LastRefusal {
+        let (reason, message) = match self {
+            Self::Unreachable(text) => ("Unreachable", text.clone()),
+            Self::Silent => ("Silent", "no message within the deadline".to_owned()),
+            Self::Broken(text) => ("Broken", text.clone()),
+            Self::Malformed(text) => ("Malformed", text.clone()),
+            Self::Protocol(text) => ("Protocol", (*text).to_owned()),
+            Self::NotLeader(leader) if leader.is_empty() => {
+                ("NotLeader", "and the leader is not known".to_owned())
+            }
+            Self::NotLeader(leader) => ("NotLeader", format!("the leader is {leader}")),
+            Self::Refused(refused) => {
+                let Refused { reason, message } = refused;
+                ("Refused", format!("{reason}: {message}"))
+            }
+        };
+        LastRefusal {
+            reason,
+            message: cut(message),
+        }
+    }
+}
+
+impl From<Status> for End {
+    fn from(status: Status) -> Self {
+        // What prost cannot decode, and what is longer than the limit: tonic reports the first in the
+        // same code as broken transports, so the text tells them apart.
+        let undecodable = status.code() == Code::Internal && status.message().contains("decode");
+        if undecodable || status.code() == Code::OutOfRange {
+            Self::Malformed(status.to_string())
+        } else {
+            Self::Broken(status.to_string())
+        }
+    }
+}
+
+/// Redirects to a leader that are followed at once; after that the client backs off.
+const MAX_REDIRECTS: u32 = 3;
+
+/// Entries of a batch from which applying it is kept off the asynchronous threads.
+const LARGE_BATCH: usize = 64;
+
+/// The client: run it as a task of its own.
+#[derive(Debug)]
+pub struct Client<C, A> {
+    config: Config,
+    connector: C,
+    sink: A,
+    held: Held,
+    state: watch::Sender<State>,
+}
+
+impl<C: Connect, A: Apply + Send> Client<C, A> {
+    /// A client that holds nothing yet and applies to `sink`, and its state.
+    pub fn new(config: Config, connector: C, sink: A) -> (Self, watch::Receiver<State>) {
+        Self::resume(config, connector, sink, Held::new())
+    }
+
+    /// As [`Client::new`], with `held` in force in `sink` already (from a recording).
+    pub fn resume(
+        config: Config,
+        connector: C,
+        sink: A,
+        held: Held,
+    ) -> (Self, watch::Receiver<State>) {
+        let (state, watch) = watch::channel(State {
+            held: held.generation(),
+            ..State::default()
+        });
+        let client = Self {
+            config,
+            connector,
+            sink,
+            held,
+            state,
+        };
+        (client, watch)
+    }
+
+    /// Keeps a stream to the leader, for ever: drop the future to stop. That is safe at any time,
+    /// since a batch is applied without a point at which to drop it.
+    pub async fn run(mut self) {
+        let mut jitter = Jitter::new(&self.config.identity.proxy);
+        let mut target = Target::default();
+        loop {
+            let address = target.address(&self.config.addresses);
+            let welcomed = self.state.borrow().welcomed;
+            let end = self.stream(&address).await;
+            let end_text = end.describe();
+            let served = self.state.borrow().welcomed > welcomed;
+            self.state.send_modify(|state| state.connected = None);
+            self.note(&end_text);
+
+            let wait = match &end {
+                End::Refused(_) => {
+                    warn!(
+                        address,
+                        message = end_text.message,
+                        "the operator refuses this proxy"
+                    );
+                    target.rotate();
+                    Some(self.config.backoff_refused)
+                }
+                End::NotLeader(leader) => {
+                    debug!(address, leader, "not the leader");
+                    if target.redirect(leader) {
+                        None
+                    } else {
+                        Some(target.backoff(&self.config))
+                    }
+                }
+                _ => {
+                    info!(
+                        address,
+                        reason = end_text.reason,
+                        message = end_text.message,
+                        "stream ended; the configuration in force stays"
+                    );
+                    if served {
+                        target.served();
+                    } else {
+                        target.rotate();
+                    }
+                    Some(target.backoff(&self.config))
+                }
+            };
+            if let Some(wait) = wait {
+                sleep(jitter.spread(wait)).await;
+            }
+        }
+    }
+
+    /// One stream, from connecting to its end.
+    async fn stream(&mut self, address: &str) -> End {
+        if address.is_empty() {
+            return End::Unreachable("no address of an operator is configured".to_owned());
+        }
+        let connect = timeout(self.config.connect_timeout, self.connector.connect(address));
+        let channel = match connect.await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => return End::Unreachable(chain(&*error)),
+            Err(_) => return End::Unreachable("no connection within the deadline".to_owned()),
+        };
+        let mut client = ConfigStreamClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        let (outbound, messages) = mpsc::channel(4);
+        let hello = proxy_message::Message::Hello(self.held.hello(&self.config.identity));
+        if let Err(end) = self.send(&outbound, hello).await {
+            return end;
+        }
+        let call = client.subscribe(ReceiverStream::new(messages));
+        let mut inbound = match timeout(self.config.silence, call).await {
+            Ok(Ok(response)) => response.into_inner(),
+            Ok(Err(status)) => return status.into(),
+            Err(_) => return End::Silent,
+        };
+        let mut welcomed = false;
+        loop {
+            let message = match timeout(self.config.silence, inbound.message()).await {
+                Ok(Ok(Some(OperatorMessage { message }))) => message,
+                Ok(Ok(None)) => return End::Broken("the operator ended the stream".to_owned()),
+                Ok(Err(status)) => return status.into(),
+                Err(_) => return End::Silent,
+            };
+            if let Err(end) = self.take(address, &mut welcomed, message, &outbound).await {
+                return end;
+            }
+        }
+    }
+
+    /// Acts on one message of the operator.
+    async fn take(
+        &mut self,
+        address: &str,
+        welcomed: &mut bool,
+        message: Option<operator_message::Message>,
+        outbound: &mpsc::Sender<ProxyMessage>,
+    ) -> Result<(), End> {
+        use operator_message::Message;
+        match message {
+            Some(Message::NotLeader(not_leader)) => Err(End::NotLeader(cut(not_leader.leader))),
+            Some(Message::Refused(refused)) => Err(End::Refused(refused)),
+            Some(Message::Welcome(welcome)) if !*welcomed => {
+                if negotiate(welcome.protocol) != Some(welcome.protocol) {
+                    return Err(End::Protocol("a version that this proxy does not speak"));
+                }
+                *welcomed = true;
+                info!(
+                    address,
+                    term = welcome.term,
+                    release = cut(welcome.release),
+                    "stream is up"
+                );
+                self.state.send_modify(|state| {
+                    state.connected = Some(address.to_owned());
+                    state.welcomed += 1;
+                });
+                Ok(())
+            }
+            Some(Message::Heartbeat(beat)) => {
+                self.send(outbound, proxy_message::Message::Heartbeat(beat))
+                    .await
+            }
+            Some(Message::InventoryRequest(_)) if *welcomed => {
+                for chunk in self.held.inventory() {
+                    self.send(outbound, proxy_message::Message::Inventory(chunk))
+                        .await?;
+                }
+                Ok(())
+            }
+            Some(Message::Batch(batch)) if *welcomed => {
+                let ack = self.apply(&batch);
+                drop(batch);
+                self.send(outbound, proxy_message::Message::Ack(ack)).await
+            }
+            Some(Message::Welcome(_)) => Err(End::Protocol("a second welcome")),
+            Some(_) => Err(End::Protocol("a message before the welcome")),
+            // A message that a later release adds: whoever needs an answer to it will miss it.
+            None => Ok(()),
+        }
+    }
+
+    fn apply(&mut self, batch: &Batch) -> Ack {
+        let entries = batch.upserts.len().saturating_add(batch.removals.len());
+        let large = entries > LARGE_BATCH || batch.full;
+        let ack = if large && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+            tokio::task::block_in_place(|| self.held.offer(batch, &mut self.sink))
+        } else {
+            self.held.offer(batch, &mut self.sink)
+        };
+        if let Some(refusal) = &ack.refusal {
+            warn!(
+                reason = refusal.reason,
+                message = refusal.message,
+                "batch refused"
+            );
+            self.note(&LastRefusal {
+                reason: crate::held::static_reason(&refusal.reason),
+                message: refusal.message.clone(),
+            });
+        } else {
+            debug!(entries, rejects = ack.rejects.len(), "batch applied");
+            for reject in ack.rejects.iter().take(10) {
+                let key = reject
+                    .key
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                warn!(
+                    key,
+                    reason = reject.reason,
+                    message = reject.message,
+                    "resource rejected"
+                );
+            }
+            self.state.send_modify(|state| {
+                state.held = self.held.generation();
+                if entries > 0 {
+                    state.rejects = ack.rejects.len();
+                }
+            });
+        }
+        ack
+    }
+
+    async fn send(
+        &self,
+        outbound: &mpsc::Sender<ProxyMessage>,
+        message: proxy_message::Message,
+    ) -> Result<(), End> {
+        let message = ProxyMessage {
+            message: Some(message),
+        };
+        match timeout(self.config.silence, outbound.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::Broken("the operator ended the stream".to_owned())),
+            Err(_) => Err(End::Silent),
+        }
+    }
+
+    fn note(&self, refusal: &LastRefusal) {
+        self.state.send_modify(|state| {
+            *state.refusals.entry(refusal.reason).or_default() += 1;
+            state.last_refusal = Some(refusal.clone());
+        });
+    }
+}
+
+/// Whom to ask next.
+#[derive(Debug, Default)]
+struct Target {
+    next: usize,
+    leader: Option<String>,
+    redirects: u32,
+    failures: u32,
+}
+
+impl Target {
+    fn address(&mut self, addresses: &[String]) -> String {
+        if let Some(leader) = self.leader.take() {
+            return leader;
+        }
+        let index = self.next % addresses.len().max(1);
+        addresses.get(index).cloned().unwrap_or_default()
+    }
+
+    /// The address just tried is of no use.
+    fn rotate(&mut self) {
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Says whether to go to `leader` at once; otherwise the next address is tried after a while.
+    fn redirect(&mut self, leader: &str) -> bool {
+        self.rotate();
+        if leader.is_empty() || self.redirects >= MAX_REDIRECTS {
+            return false;
+        }
+        self.redirects += 1;
+        self.leader = Some(leader.to_owned());
+        true
+    }
+
+    /// The stream had been up: begin again with a short wait.
+    fn served(&mut self) {
+        self.failures = 0;
+        self.rotate();
+    }
+
+    fn backoff(&mut self, config: &Config) -> Duration {
+        self.redirects = 0;
+        let factor = 1_u32.checked_shl(self.failures.min(16)).unwrap_or(u32::MAX);
+        self.failures = self.failures.saturating_add(1);
+        config
+            .backoff_min
+            .saturating_mul(factor)
+            .min(config.backoff_max)
+    }
+}
+
+/// Spreads the proxies of a fleet over time. Seeded by the proxy's name: it needs to differ between
+/// proxies, not to be secret, and tests stay repeatable.
+#[derive(Debug)]
+struct Jitter(u64);
+
+impl Jitter {
+    fn new(proxy: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        proxy.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+
+    /// Between half and all of `wait`.
+    fn spread(&mut self, wait: Duration) -> Duration {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let share = ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
+        wait.mul_f64(0.5 + share / 2.0)
+    }
+}
+
+/// An error with its causes: tonic's own text is only "transport error".
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
