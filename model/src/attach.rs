@@ -1,1 +1,205 @@
-//! attach
+//! Who may attach to what: ListenerSets to Gateways, routes to listeners, and with which hostnames.
+//!
+//! GEP-1713 (handshake), `shared_types.go` (ParentReference), GEP-2643 and
+//! `site/content/en/docs/concepts/hostnames.md` (intersection). A reference reaches its direct parent only: kind
+//! ListenerSet reaches that set's listeners, kind Gateway only `Gateway.spec.listeners`.
+
+use std::sync::Arc;
+
+use crate::condition::Reason;
+use crate::finding::Finding;
+use crate::hostname::HostPattern;
+use crate::key::{GATEWAY_GROUP, Kind, ListenerKey, ParentKey};
+use crate::object::{Gateway, Listener, ListenerSet, ParentRef, Protocol, TlsRoute};
+use crate::selector::Labels;
+
+/// Whether `gateway` lets `set` in; `labels` are those of the set's namespace.
+pub fn admit_set(
+    gateway: &Gateway,
+    set: &ListenerSet,
+    labels: Option<&Labels>,
+) -> Result<(), Finding> {
+    if gateway
+        .allowed_listeners
+        .admits(&gateway.name.namespace, &set.name.namespace, labels)
+    {
+        return Ok(());
+    }
+    Err(Finding::refused(
+        Reason::NotAllowed,
+        "spec.parentRef",
+        format!(
+            "Gateway {} does not allow ListenerSets from namespace {}",
+            gateway.name, set.name.namespace
+        ),
+        "ask the owner of the Gateway to allow it in spec.allowedListeners.namespaces",
+    ))
+}
+
+/// Route kinds that a listener takes, as (group, kind), and a finding if `allowedRoutes.kinds` lists
+/// any other.
+#[must_use]
+pub fn supported_kinds(
+    listener: &Listener,
+) -> (Vec<(&'static str, &'static str)>, Option<Finding>) {
+    let native: &[(&str, &str)] = match listener.protocol {
+        Protocol::Tls => &[(GATEWAY_GROUP, "TLSRoute")],
+        // Routing for these comes with their protocols.
+        Protocol::Http | Protocol::Https | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => {
+            &[]
+        }
+    };
+    if listener.allowed_kinds.is_empty() {
+        return (native.to_vec(), None);
+    }
+    let listed = |kind: &(&str, &str)| {
+        listener
+            .allowed_kinds
+            .iter()
+            .any(|(group, name)| **group == *kind.0 && **name == *kind.1)
+    };
+    let supported = native.iter().copied().filter(|k| listed(k)).collect();
+    let foreign = listener
+        .allowed_kinds
+        .iter()
+        .position(|(group, name)| !native.iter().any(|k| *k.0 == **group && *k.1 == **name));
+    let finding = foreign.map(|index| {
+        Finding::refused(
+            Reason::InvalidRouteKinds,
+            format!("{}.allowedRoutes.kinds[{index}]", listener.field),
+            format!("a {} listener takes no such routes", listener.protocol),
+            match native {
+                [] => "remove it".to_owned(),
+                [(_, kind), ..] => format!("use {kind}, or leave kinds out"),
+            },
+        )
+    });
+    (supported, finding)
+}
+
+/// A route's hostname on a listener.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RouteHostname {
+    /// What is matched: the route's hostname intersected with the listener's.
+    pub matches: HostPattern,
+    /// What ranks: the route's hostname as written.
+    pub rank: HostPattern,
+}
+
+/// A route attached to a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// The listener.
+    pub listener: ListenerKey,
+    /// The hostnames left there, at least one.
+    pub hostnames: Vec<RouteHostname>,
+}
+
+/// Judges one parent reference of a route against the listeners that its parent declares.
+///
+/// One listener that takes the route suffices. A listener that is itself not accepted still takes
+/// routes (they are counted, and served once it is accepted).
+pub fn attach_tls_route(
+    route: &TlsRoute,
+    index: usize,
+    reference: &ParentRef,
+    parent: &ParentKey,
+    listeners: &[Listener],
+    labels: Option<&Labels>,
+) -> Result<Vec<Attached>, Finding> {
+    let field = format!("spec.parentRefs[{index}]");
+    let selected: Vec<&Listener> = listeners
+        .iter()
+        .filter(|l| reference.section.as_ref().is_none_or(|s| *s == l.name))
+        .filter(|l| reference.port.is_none_or(|p| l.port == Some(p)))
+        .collect();
+    if selected.is_empty() {
+        let wanted = match (&reference.section, reference.port) {
+            (Some(section), Some(port)) => format!("a listener {section:?} on port {port}"),
+            (Some(section), None) => format!("a listener {section:?}"),
+            (None, Some(port)) => format!("a listener on port {port}"),
+            (None, None) => "any listener".to_owned(),
+        };
+        return Err(Finding::refused(
+            Reason::NoMatchingParent,
+            field,
+            format!(
+                "{} {} does not declare {wanted}",
+                parent.kind(),
+                parent.name()
+            ),
+            match parent {
+                ParentKey::Gateway(_) => {
+                    "name a listener of the Gateway itself, or refer to the ListenerSet that declares it"
+                }
+                ParentKey::ListenerSet(_) => {
+                    "name one of its listeners, or leave sectionName and port out"
+                }
+            },
+        ));
+    }
+    let allowing: Vec<&Listener> = selected
+        .into_iter()
+        .filter(|l| {
+            supported_kinds(l)
+                .0
+                .contains(&(GATEWAY_GROUP, Kind::TlsRoute.as_str()))
+                && l.allowed_namespaces.admits(
+                    &parent.name().namespace,
+                    &route.name.namespace,
+                    labels,
+                )
+        })
+        .collect();
+    if allowing.is_empty() {
+        return Err(Finding::refused(
+            Reason::NotAllowedByListeners,
+            field,
+            format!(
+                "no listener of {} {} takes TLSRoutes from namespace {}",
+                parent.kind(),
+                parent.name(),
+                route.name.namespace
+            ),
+            "refer to a TLS listener whose allowedRoutes include this namespace and kind",
+        ));
+    }
+    let attached: Vec<Attached> = allowing
+        .into_iter()
+        .filter_map(|listener| {
+            let hostnames: Vec<RouteHostname> = route
+                .hostnames
+                .iter()
+                .filter_map(|(_, rank)| {
+                    Some(RouteHostname {
+                        matches: listener.hostname.intersect(rank)?,
+                        rank: rank.clone(),
+                    })
+                })
+                .collect();
+            (!hostnames.is_empty()).then(|| Attached {
+                listener: listener.key(parent),
+                hostnames,
+            })
+        })
+        .collect();
+    if attached.is_empty() {
+        return Err(Finding::refused(
+            Reason::NoMatchingListenerHostname,
+            "spec.hostnames",
+            format!(
+                "none of the hostnames is one of a listener of {} {}",
+                parent.kind(),
+                parent.name()
+            ),
+            "use hostnames that lie within a listener's hostname",
+        ));
+    }
+    Ok(attached)
+}
+
+/// Namespaced name of a route as it counts in route precedence.
+#[must_use]
+pub fn precedence_name(namespace: &str, name: &str) -> Arc<str> {
+    format!("{namespace}/{name}").into()
+}

@@ -1,1 +1,416 @@
-//! conflict
+//! Which listeners of one Gateway and port can stand side by side, and who wins where they cannot.
+//!
+//! GEP-1713 and `gateway_types.go` ("Distinct Listeners"). The Gateway's own listeners come first,
+//! then its ListenerSets, oldest first, ties by `namespace/name`; within a set, spec order. Two
+//! regimes: among the Gateway's own listeners nobody wins and all that cannot be told apart are
+//! conflicted, yet keep their slot; across objects, and inside one ListenerSet, the first one wins
+//! and only later ones are marked.
+//!
+//! [`PortClaims`] answers for one port and is kept up to date claim by claim: a change costs the
+//! claims whose verdict it can change, not the port.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::condition::Reason;
+use crate::finding::Finding;
+use crate::hostname::{HostPattern, Hostname};
+use crate::key::{ListenerKey, ObjectName};
+use crate::object::Protocol;
+
+/// A claim's place in the merge order; less comes first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precedence {
+    /// The Gateway's own listener, by index.
+    Gateway(usize),
+    /// A ListenerSet's listener.
+    Set {
+        /// Creation of the set, seconds since the epoch.
+        created: i64,
+        /// `namespace/name` of the set, compared as one text, as upstream does.
+        object: Arc<str>,
+        /// Index in the set.
+        index: usize,
+    },
+}
+
+impl Precedence {
+    /// Of the listener with this index in this set.
+    #[must_use]
+    pub fn of_set(created: i64, name: &ObjectName, index: usize) -> Self {
+        Self::Set {
+            created,
+            object: name.to_string().into(),
+            index,
+        }
+    }
+
+    fn is_own(&self) -> bool {
+        matches!(self, Self::Gateway(_))
+    }
+}
+
+/// What protocols have to agree on to share a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    Http,
+    /// HTTPS and TLS: told apart by server name.
+    Tls,
+    Raw,
+}
+
+/// The transport whose port numbers a protocol uses: TCP and UDP ports never meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Transport {
+    /// TCP
+    Tcp,
+    /// UDP
+    Udp,
+}
+
+impl Protocol {
+    /// Its transport; `None` for protocols this release does not know.
+    #[must_use]
+    pub fn transport(&self) -> Option<Transport> {
+        match self {
+            Self::Http | Self::Https | Self::Tls | Self::Tcp => Some(Transport::Tcp),
+            Self::Udp => Some(Transport::Udp),
+            Self::Other(_) => None,
+        }
+    }
+
+    fn group(&self) -> Group {
+        match self {
+            Self::Http => Group::Http,
+            Self::Https | Self::Tls => Group::Tls,
+            Self::Tcp | Self::Udp | Self::Other(_) => Group::Raw,
+        }
+    }
+}
+
+/// A listener's claim to a hostname on a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Whose.
+    pub listener: ListenerKey,
+    /// Its place in the order.
+    pub precedence: Precedence,
+    /// What it wants to speak.
+    pub protocol: Protocol,
+    /// For which names.
+    pub hostname: HostPattern,
+}
+
+/// Why a listener cannot stand beside the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Conflict {
+    /// Same protocol and hostname.
+    Hostname,
+    /// The port, or the hostname on it, speaks another protocol.
+    Protocol,
+    /// Both at once.
+    Both,
+}
+
+impl Conflict {
+    fn of(hostname: bool, protocol: bool) -> Option<Self> {
+        match (hostname, protocol) {
+            (false, false) => None,
+            (true, false) => Some(Self::Hostname),
+            (false, true) => Some(Self::Protocol),
+            (true, true) => Some(Self::Both),
+        }
+    }
+
+    /// The reason of the conditions Conflicted, Accepted and Programmed alike
+    /// (`conformance/tests/listenerset-{hostname,protocol}-conflict.go`).
+    #[must_use]
+    pub fn reason(self) -> Reason {
+        match self {
+            Self::Hostname => Reason::HostnameConflict,
+            Self::Protocol => Reason::ProtocolConflict,
+            Self::Both => Reason::ListenerConflict,
+        }
+    }
+
+    /// What to tell the author of `claim`, whose listener is at `field` and on `port` of `gateway`.
+    #[must_use]
+    pub fn finding(self, claim: &Claim, field: &str, port: u16, gateway: &ObjectName) -> Finding {
+        let name = match &claim.hostname {
+            HostPattern::Any => "every hostname".to_owned(),
+            pattern => format!("hostname {:?}", pattern.to_string()),
+        };
+        let (at, message, action) = match self {
+            Self::Hostname => (
+                "hostname",
+                format!("{name} on port {port} is taken by another listener on Gateway {gateway}"),
+                "use another hostname or port, or have the present listener removed first",
+            ),
+            Self::Protocol => (
+                "protocol",
+                format!(
+                    "{name} on port {port} cannot speak {} because another listener on Gateway {gateway} speaks another protocol there",
+                    claim.protocol
+                ),
+                "use another port, or the protocol that the port already speaks",
+            ),
+            Self::Both => (
+                "port",
+                format!(
+                    "{name} on port {port} is claimed by other listeners on Gateway {gateway}, with the same and with another protocol"
+                ),
+                "use another hostname or port",
+            ),
+        };
+        Finding::refused(self.reason(), format!("{field}.{at}"), message, action)
+    }
+}
+
+/// A pattern as a sort key under which everything below a suffix is one range: labels reversed, each
+/// followed by a dot, and a `*` for wildcards.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Reversed(String);
+
+impl Reversed {
+    fn of(pattern: &HostPattern) -> Self {
+        match pattern {
+            HostPattern::Any => Self("*".into()),
+            HostPattern::Wildcard(suffix) => Self(Self::labels(suffix.as_str()) + "*"),
+            HostPattern::Exact(name) => Self(Self::labels(name.as_str())),
+        }
+    }
+
+    fn labels(name: &str) -> String {
+        name.rsplit('.')
+            .fold(String::with_capacity(name.len() + 2), |mut text, label| {
+                text.push_str(label);
+                text.push('.');
+                text
+            })
+    }
+
+    fn wildcard_above(suffix: &str) -> Self {
+        Self(Self::labels(suffix) + "*")
+    }
+}
+
+type Bucket = BTreeMap<Precedence, ListenerKey>;
+
+/// Every claim to one port (of one transport) of one Gateway.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PortClaims {
+    claims: BTreeMap<ListenerKey, Claim>,
+    /// Number of the Gateway's own claims by group.
+    own: BTreeMap<Group, usize>,
+    /// The ListenerSets' claims in order.
+    sets: BTreeMap<Precedence, Group>,
+    /// Claims that want the same names of the same group.
+    buckets: BTreeMap<(Group, Reversed), Bucket>,
+}
+
+/// What the port as a whole has settled on: a claim's verdict depends on it and on its bucket only.
+type Ground = (Vec<Group>, Option<Group>);
+
+impl PortClaims {
+    /// Whether nobody claims anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
+    /// Adds a claim, in place of the listener's former one, and returns the listeners whose verdict
+    /// may have changed, its own included.
+    pub fn insert(&mut self, claim: Claim) -> BTreeSet<ListenerKey> {
+        let mut affected = self.remove(&claim.listener);
+        let before = self.ground();
+        let group = claim.protocol.group();
+        if claim.precedence.is_own() {
+            *self.own.entry(group).or_default() += 1;
+        } else {
+            self.sets.insert(claim.precedence.clone(), group);
+        }
+        self.buckets
+            .entry((group, Reversed::of(&claim.hostname)))
+            .or_default()
+            .insert(claim.precedence.clone(), claim.listener.clone());
+        self.claims.insert(claim.listener.clone(), claim.clone());
+        self.affected_by(&claim, &before, &mut affected);
+        affected.insert(claim.listener);
+        affected
+    }
+
+    /// Takes a listener's claim away and returns the listeners whose verdict may have changed.
+    pub fn remove(&mut self, listener: &ListenerKey) -> BTreeSet<ListenerKey> {
+        let mut affected = BTreeSet::new();
+        let Some(claim) = self.claims.remove(listener) else {
+            return affected;
+        };
+        // The claim is still counted in the ground, as it was while the verdicts were given.
+        let before = self.ground();
+        let group = claim.protocol.group();
+        if claim.precedence.is_own() {
+            if let Some(count) = self.own.get_mut(&group) {
+                *count -= 1;
+                if *count == 0 {
+                    self.own.remove(&group);
+                }
+            }
+        } else {
+            self.sets.remove(&claim.precedence);
+        }
+        let at = (group, Reversed::of(&claim.hostname));
+        if let Some(bucket) = self.buckets.get_mut(&at) {
+            bucket.remove(&claim.precedence);
+            if bucket.is_empty() {
+                self.buckets.remove(&at);
+            }
+        }
+        self.affected_by(&claim, &before, &mut affected);
+        affected
+    }
+
+    /// The claim of a listener.
+    #[must_use]
+    pub fn claim(&self, listener: &ListenerKey) -> Option<&Claim> {
+        self.claims.get(listener)
+    }
+
+    /// Whether `claim` conflicts with those before it. It need not be one of the claims held, and if
+    /// it is, it is not compared with itself.
+    #[must_use]
+    pub fn conflict(&self, claim: &Claim) -> Option<Conflict> {
+        self.judge(claim, false)
+    }
+
+    /// Whether `claim` conflicts with any other object's present claim, whatever the order: what
+    /// admission asks, so that an older object does not evict a younger one by an edit.
+    #[must_use]
+    pub fn conflict_as_newcomer(&self, claim: &Claim) -> Option<Conflict> {
+        self.judge(claim, true)
+    }
+
+    fn judge(&self, claim: &Claim, newcomer: bool) -> Option<Conflict> {
+        let group = claim.protocol.group();
+        let bucket = self.buckets.get(&(group, Reversed::of(&claim.hostname)));
+        let rivals = bucket
+            .into_iter()
+            .flatten()
+            .filter(|(_, listener)| **listener != claim.listener);
+        let (mut hostname, mut protocol) = (false, false);
+        let mut meet = |rival: &ListenerKey| {
+            let same = self
+                .claims
+                .get(rival)
+                .is_some_and(|c| c.protocol == claim.protocol);
+            if same && group != Group::Raw {
+                hostname = true;
+            } else {
+                protocol = true;
+            }
+        };
+        if claim.precedence.is_own() {
+            rivals
+                .filter(|(p, _)| p.is_own())
+                .for_each(|(_, rival)| meet(rival));
+            protocol |= self.own.keys().any(|g| *g != group);
+        } else if self.own.keys().any(|g| *g != group) {
+            protocol = true;
+        } else {
+            let precedes = |p: &Precedence| {
+                *p < claim.precedence || (newcomer && !same_object(p, &claim.precedence))
+            };
+            let first = self.sets.iter().find(|(p, _)| precedes(p));
+            if self.own.is_empty() && first.is_some_and(|(_, g)| *g != group) {
+                protocol = true;
+            } else {
+                let mut before = rivals.filter(|(p, _)| precedes(p)).peekable();
+                if before.peek().is_some_and(|(p, _)| p.is_own()) {
+                    before
+                        .take_while(|(p, _)| p.is_own())
+                        .for_each(|(_, rival)| meet(rival));
+                } else if let Some((_, winner)) = before.next() {
+                    meet(winner);
+                }
+            }
+        }
+        Conflict::of(hostname, protocol)
+    }
+
+    /// Whether another listener in force on this port matches some of the same TLS names
+    /// (GEP-3567: such listeners carry the condition OverlappingTLSConfig).
+    #[must_use]
+    pub fn overlaps(&self, claim: &Claim) -> bool {
+        claim.protocol.group() == Group::Tls
+            && self.neighbours(&claim.hostname).any(|bucket| {
+                bucket
+                    .values()
+                    .next()
+                    .and_then(|first| self.claims.get(first))
+                    .is_some_and(|first| self.conflict(first).is_none())
+            })
+    }
+
+    /// TLS buckets of other patterns that overlap with this one.
+    fn neighbours<'a>(&'a self, pattern: &'a HostPattern) -> impl Iterator<Item = &'a Bucket> {
+        let own = Reversed::of(pattern);
+        let (name, below): (Option<&Hostname>, Option<String>) = match pattern {
+            HostPattern::Any => (None, Some(String::new())),
+            HostPattern::Wildcard(suffix) => {
+                (Some(suffix), Some(Reversed::labels(suffix.as_str())))
+            }
+            HostPattern::Exact(name) => (Some(name), None),
+        };
+        let above = name
+            .into_iter()
+            .flat_map(Hostname::parents)
+            .map(Reversed::wildcard_above)
+            .chain((*pattern != HostPattern::Any).then(|| Reversed("*".into())))
+            .filter_map(|key| self.buckets.get(&(Group::Tls, key)));
+        let below = below.into_iter().flat_map(move |prefix| {
+            let own = own.clone();
+            let apex = prefix.clone();
+            let from = Bound::Included((Group::Tls, Reversed(prefix.clone())));
+            self.buckets
+                .range((from, Bound::Unbounded))
+                .take_while(move |((group, key), _)| {
+                    *group == Group::Tls && key.0.starts_with(&prefix)
+                })
+                // A wildcard does not match its own apex.
+                .filter(move |((_, key), _)| *key != own && (apex.is_empty() || key.0 != apex))
+                .map(|(_, bucket)| bucket)
+        });
+        above.chain(below)
+    }
+
+    fn ground(&self) -> Ground {
+        (
+            self.own.keys().copied().collect(),
+            self.sets.values().next().copied(),
+        )
+    }
+
+    fn affected_by(&self, claim: &Claim, before: &Ground, affected: &mut BTreeSet<ListenerKey>) {
+        if self.ground() != *before {
+            affected.extend(self.claims.keys().cloned());
+            return;
+        }
+        let group = claim.protocol.group();
+        if let Some(bucket) = self.buckets.get(&(group, Reversed::of(&claim.hostname))) {
+            affected.extend(bucket.values().cloned());
+        }
+        if group == Group::Tls {
+            for bucket in self.neighbours(&claim.hostname) {
+                affected.extend(bucket.values().cloned());
+            }
+        }
+    }
+}
+
+fn same_object(a: &Precedence, b: &Precedence) -> bool {
+    match (a, b) {
+        (Precedence::Gateway(_), Precedence::Gateway(_)) => true,
+        (Precedence::Set { object: a, .. }, Precedence::Set { object: b, .. }) => a == b,
+        _ => false,
+    }
+}

@@ -15,6 +15,7 @@ pub mod grant;
 pub mod hostname;
 pub mod issuer;
 pub mod key;
+pub mod merge;
 pub mod object;
 pub mod policy;
 pub mod selector;

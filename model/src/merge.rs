@@ -1,0 +1,402 @@
+//! The merge: which ListenerSets extend which Gateway, and what all their listeners come to together.
+//!
+//! One index, used by the operator to translate and by the webhook to admit, so that both judge from
+//! the same facts. Each change returns whose verdict it may have changed; nothing else needs a look.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::attach::admit_set;
+use crate::conflict::{Claim, Conflict, PortClaims, Precedence, Transport};
+use crate::finding::Finding;
+use crate::key::{ListenerKey, ObjectName, ParentKey};
+use crate::object::{Gateway, GatewayClass, Listener, ListenerSet, Port};
+use crate::selector::Labels;
+
+/// A port of one Gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortKey {
+    /// The Gateway.
+    pub gateway: ObjectName,
+    /// The listeners' port.
+    pub port: Port,
+    /// TCP or UDP.
+    pub transport: Transport,
+}
+
+/// What became of a ListenerSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetVerdict {
+    /// Its Gateway is not there, or another controller's: no status, no effect.
+    Orphan,
+    /// The Gateway does not let it in: no effect.
+    NotAllowed(Finding),
+    /// Its listeners take part.
+    Allowed,
+}
+
+/// Whose verdict a change may have changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Affected {
+    /// Gateways, by their own doing or their class's.
+    pub gateways: BTreeSet<ObjectName>,
+    /// ListenerSets.
+    pub sets: BTreeSet<ObjectName>,
+    /// Listeners.
+    pub listeners: BTreeSet<ListenerKey>,
+}
+
+/// Classes, Gateways, ListenerSets and namespaces, and the claims that follow from them.
+#[derive(Debug, Clone, Default)]
+pub struct Merge {
+    controller: Arc<str>,
+    classes: BTreeMap<Arc<str>, GatewayClass>,
+    gateways: BTreeMap<ObjectName, Arc<Gateway>>,
+    sets: BTreeMap<ObjectName, Arc<ListenerSet>>,
+    namespaces: BTreeMap<Arc<str>, Labels>,
+    gateways_by_class: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    sets_by_gateway: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+    sets_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    ports: BTreeMap<PortKey, PortClaims>,
+    /// Where each object's claims are.
+    claimed: BTreeMap<ParentKey, BTreeMap<ListenerKey, PortKey>>,
+}
+
+impl Merge {
+    /// An empty merge for the GatewayClasses of `controller`.
+    pub fn new(controller: impl Into<Arc<str>>) -> Self {
+        Self {
+            controller: controller.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Takes a new version of a GatewayClass, or its removal.
+    pub fn put_class(&mut self, name: &Arc<str>, class: Option<GatewayClass>) -> Affected {
+        match class {
+            Some(class) => self.classes.insert(name.clone(), class),
+            None => self.classes.remove(name),
+        };
+        let mut affected = Affected::default();
+        for gateway in self
+            .gateways_by_class
+            .get(name)
+            .cloned()
+            .unwrap_or_default()
+        {
+            self.settle_gateway(&gateway, &mut affected);
+        }
+        affected
+    }
+
+    /// Takes a new version of a Gateway, or its removal.
+    pub fn put_gateway(&mut self, name: &ObjectName, gateway: Option<Arc<Gateway>>) -> Affected {
+        if let Some(old) = self.gateways.remove(name) {
+            forget(&mut self.gateways_by_class, &old.class, name);
+        }
+        if let Some(gateway) = gateway {
+            self.gateways_by_class
+                .entry(gateway.class.clone())
+                .or_default()
+                .insert(name.clone());
+            self.gateways.insert(name.clone(), gateway);
+        }
+        let mut affected = Affected::default();
+        self.settle_gateway(name, &mut affected);
+        affected
+    }
+
+    /// Takes a new version of a ListenerSet, or its removal.
+    pub fn put_set(&mut self, name: &ObjectName, set: Option<Arc<ListenerSet>>) -> Affected {
+        if let Some(old) = self.sets.remove(name) {
+            if let Some(gateway) = &old.gateway {
+                forget(&mut self.sets_by_gateway, gateway, name);
+            }
+            forget(&mut self.sets_by_namespace, &name.namespace, name);
+        }
+        if let Some(set) = set {
+            if let Some(gateway) = &set.gateway {
+                self.sets_by_gateway
+                    .entry(gateway.clone())
+                    .or_default()
+                    .insert(name.clone());
+            }
+            self.sets_by_namespace
+                .entry(name.namespace.clone())
+                .or_default()
+                .insert(name.clone());
+            self.sets.insert(name.clone(), set);
+        }
+        let mut affected = Affected::default();
+        self.settle_set(name, &mut affected);
+        affected
+    }
+
+    /// Takes a namespace's labels, or its removal.
+    pub fn put_namespace(&mut self, name: &Arc<str>, labels: Option<Labels>) -> Affected {
+        match labels {
+            Some(labels) => self.namespaces.insert(name.clone(), labels),
+            None => self.namespaces.remove(name),
+        };
+        let mut affected = Affected::default();
+        for set in self
+            .sets_by_namespace
+            .get(name)
+            .cloned()
+            .unwrap_or_default()
+        {
+            self.settle_set(&set, &mut affected);
+        }
+        affected
+    }
+
+    /// The labels of a namespace, if known.
+    #[must_use]
+    pub fn labels(&self, namespace: &str) -> Option<&Labels> {
+        self.namespaces.get(namespace)
+    }
+
+    /// A GatewayClass.
+    #[must_use]
+    pub fn class(&self, name: &str) -> Option<&GatewayClass> {
+        self.classes.get(name)
+    }
+
+    /// Whether a GatewayClass is of our controller.
+    #[must_use]
+    pub fn is_our_class(&self, name: &str) -> bool {
+        self.classes
+            .get(name)
+            .is_some_and(|class| class.controller == self.controller)
+    }
+
+    /// A Gateway of one of our classes that is not being deleted.
+    #[must_use]
+    pub fn gateway(&self, name: &ObjectName) -> Option<&Arc<Gateway>> {
+        self.gateways
+            .get(name)
+            .filter(|gateway| !gateway.meta.deleting && self.is_our_class(&gateway.class))
+    }
+
+    /// A ListenerSet.
+    #[must_use]
+    pub fn set(&self, name: &ObjectName) -> Option<&Arc<ListenerSet>> {
+        self.sets.get(name)
+    }
+
+    /// The ListenerSets that name a Gateway, in order of their names.
+    pub fn sets_of(&self, gateway: &ObjectName) -> impl Iterator<Item = &ObjectName> {
+        self.sets_by_gateway.get(gateway).into_iter().flatten()
+    }
+
+    /// What became of a ListenerSet.
+    #[must_use]
+    pub fn verdict(&self, set: &ListenerSet) -> SetVerdict {
+        let Some(gateway) = set.gateway.as_ref().and_then(|name| self.gateway(name)) else {
+            return SetVerdict::Orphan;
+        };
+        match admit_set(gateway, set, self.labels(&set.name.namespace)) {
+            Ok(()) => SetVerdict::Allowed,
+            Err(finding) => SetVerdict::NotAllowed(finding),
+        }
+    }
+
+    /// The listeners that an object declares, and the Gateway they belong to.
+    #[must_use]
+    pub fn listeners(&self, parent: &ParentKey) -> Option<(&[Listener], &ObjectName)> {
+        match parent {
+            ParentKey::Gateway(name) => {
+                let gateway = self.gateway(name)?;
+                Some((&gateway.listeners, &gateway.name))
+            }
+            ParentKey::ListenerSet(name) => {
+                let set = self.sets.get(name)?;
+                Some((&set.listeners, set.gateway.as_ref()?))
+            }
+        }
+    }
+
+    /// The claims to a port.
+    #[must_use]
+    pub fn port(&self, key: &PortKey) -> Option<&PortClaims> {
+        self.ports.get(key)
+    }
+
+    /// The claim a listener holds or contends for: `None` if it takes no part (its object is not let
+    /// in or being deleted, or the listener itself is refused).
+    #[must_use]
+    pub fn claim(&self, listener: &ListenerKey) -> Option<(&PortKey, &Claim)> {
+        let key = self.claimed.get(&listener.parent)?.get(listener)?;
+        Some((key, self.ports.get(key)?.claim(listener)?))
+    }
+
+    /// Whether a listener that takes part conflicts with another one.
+    #[must_use]
+    pub fn conflict(&self, listener: &ListenerKey) -> Option<Conflict> {
+        let (key, claim) = self.claim(listener)?;
+        self.ports.get(key)?.conflict(claim)
+    }
+
+    /// Whether a listener overlaps with another TLS listener of its port.
+    #[must_use]
+    pub fn overlaps(&self, listener: &ListenerKey) -> bool {
+        self.claim(listener)
+            .and_then(|(key, claim)| Some(self.ports.get(key)?.overlaps(claim)))
+            .unwrap_or(false)
+    }
+
+    /// The conflicts a ListenerSet would have as a newcomer, as findings: its listeners against those
+    /// of every other object, and against its own earlier ones. Empty where its Gateway does not let
+    /// it in (its status says so) or does not exist (yet).
+    #[must_use]
+    pub fn conflicts_of_newcomer(&self, set: &ListenerSet) -> Vec<Finding> {
+        if self.verdict(set) != SetVerdict::Allowed {
+            return Vec::new();
+        }
+        let Some(gateway) = &set.gateway else {
+            return Vec::new();
+        };
+        // Its own listeners are few: the earlier ones are held aside, the port's claims stay untouched.
+        let mut own: BTreeMap<PortKey, PortClaims> = BTreeMap::new();
+        let mut findings = Vec::new();
+        for (listener, key, claim) in set_claims(set, gateway) {
+            let elsewhere = self
+                .ports
+                .get(&key)
+                .and_then(|port| port.conflict_as_newcomer(&claim));
+            let port = own.entry(key).or_default();
+            let inside = port.conflict(&claim);
+            if let Some(conflict) = elsewhere.or(inside) {
+                let number = listener.port.map_or(0, Port::get);
+                findings.push(conflict.finding(&claim, &listener.field, number, gateway));
+            } else {
+                port.insert(claim);
+            }
+        }
+        findings
+    }
+
+    fn settle_gateway(&mut self, name: &ObjectName, affected: &mut Affected) {
+        affected.gateways.insert(name.clone());
+        let claims = self
+            .gateway(name)
+            .map(|gateway| gateway_claims(gateway))
+            .unwrap_or_default();
+        self.settle_claims(&ParentKey::Gateway(name.clone()), claims, affected);
+        for set in self.sets_by_gateway.get(name).cloned().unwrap_or_default() {
+            self.settle_set(&set, affected);
+        }
+    }
+
+    fn settle_set(&mut self, name: &ObjectName, affected: &mut Affected) {
+        affected.sets.insert(name.clone());
+        let claims = match self.sets.get(name) {
+            Some(set) if !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed => set
+                .gateway
+                .as_ref()
+                .map(|gateway| set_claims(set, gateway).map(|(_, k, c)| (k, c)).collect())
+                .unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        self.settle_claims(&ParentKey::ListenerSet(name.clone()), claims, affected);
+    }
+
+    fn settle_claims(
+        &mut self,
+        parent: &ParentKey,
+        claims: Vec<(PortKey, Claim)>,
+        affected: &mut Affected,
+    ) {
+        let mut before = self.claimed.remove(parent).unwrap_or_default();
+        let mut after = BTreeMap::new();
+        for (key, claim) in claims {
+            let listener = claim.listener.clone();
+            let kept = before.remove(&listener);
+            if let Some(old) = kept.filter(|old| *old != key) {
+                self.retract(&old, &listener, affected);
+            }
+            let port = self.ports.entry(key.clone()).or_default();
+            if port.claim(&listener) != Some(&claim) {
+                affected.listeners.extend(port.insert(claim));
+            }
+            after.insert(listener, key);
+        }
+        for (listener, key) in before {
+            self.retract(&key, &listener, affected);
+            affected.listeners.insert(listener);
+        }
+        if !after.is_empty() {
+            self.claimed.insert(parent.clone(), after);
+        }
+    }
+
+    fn retract(&mut self, key: &PortKey, listener: &ListenerKey, affected: &mut Affected) {
+        if let Some(port) = self.ports.get_mut(key) {
+            affected.listeners.extend(port.remove(listener));
+            if port.is_empty() {
+                self.ports.remove(key);
+            }
+        }
+    }
+}
+
+fn gateway_claims(gateway: &Gateway) -> Vec<(PortKey, Claim)> {
+    let parent = gateway.parent_key();
+    gateway
+        .listeners
+        .iter()
+        .enumerate()
+        .filter_map(|(index, listener)| {
+            claim(listener, &parent, &gateway.name, Precedence::Gateway(index))
+        })
+        .collect()
+}
+
+fn set_claims<'a>(
+    set: &'a ListenerSet,
+    gateway: &'a ObjectName,
+) -> impl Iterator<Item = (&'a Listener, PortKey, Claim)> {
+    let parent = set.parent_key();
+    set.listeners
+        .iter()
+        .enumerate()
+        .filter_map(move |(index, listener)| {
+            let precedence = Precedence::of_set(set.meta.created, &set.name, index);
+            let (key, claim) = claim(listener, &parent, gateway, precedence)?;
+            Some((listener, key, claim))
+        })
+}
+
+/// What a listener claims; nothing if it is refused for its own sake.
+fn claim(
+    listener: &Listener,
+    parent: &ParentKey,
+    gateway: &ObjectName,
+    precedence: Precedence,
+) -> Option<(PortKey, Claim)> {
+    if listener.findings.iter().any(Finding::refuses) {
+        return None;
+    }
+    Some((
+        PortKey {
+            gateway: gateway.clone(),
+            port: listener.port?,
+            transport: listener.protocol.transport()?,
+        },
+        Claim {
+            listener: listener.key(parent),
+            precedence,
+            protocol: listener.protocol.clone(),
+            hostname: listener.hostname.clone(),
+        },
+    ))
+}
+
+fn forget<K: Ord>(index: &mut BTreeMap<K, BTreeSet<ObjectName>>, key: &K, name: &ObjectName) {
+    if let Some(names) = index.get_mut(key) {
+        names.remove(name);
+        if names.is_empty() {
+            index.remove(key);
+        }
+    }
+}
