@@ -11,5 +11,6 @@
     )
 )]
 
+pub mod apply;
 pub mod metrics;
 pub mod table;

@@ -3,8 +3,6 @@
 //! Labels come from fixed sets in this program, never from the network: no server name, no address
 //! and no object name is a label, so the number of series does not grow with tenants or attackers.
 
-use std::sync::atomic::AtomicU64;
-
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -49,9 +47,9 @@ pub struct Metrics {
     /// Bytes received from backends and sent to clients.
     pub bytes_downstream: Counter,
     handshakes: Family<HandshakeLabel, Counter>,
-    /// Seconds from accept to a complete ClientHello.
+    /// Seconds from accept to a complete hello.
     pub hello_seconds: Histogram,
-    /// Seconds from the ClientHello to a finished handshake, where this proxy terminates.
+    /// Seconds from the hello to a finished handshake, where this proxy terminates.
     pub handshake_seconds: Histogram,
     /// Seconds to connect to a backend.
     pub connect_seconds: Histogram,
@@ -92,143 +90,76 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("vestibule_proxy");
-        let connections_accepted = Counter::default();
-        let connections_active = Gauge::default();
-        let connections_closed = Family::<ReasonLabel, Counter>::default();
-        let bytes = Family::<DirectionLabel, Counter>::default();
-        let handshakes = Family::<HandshakeLabel, Counter>::default();
-        let hello_seconds = Histogram::new(SECONDS);
-        let handshake_seconds = Histogram::new(SECONDS);
-        let connect_seconds = Histogram::new(SECONDS);
-        let connect_failures = Family::<ReasonLabel, Counter>::default();
-        let config_term = Gauge::default();
-        let config_generation = Gauge::default();
-        let config_batches = Counter::default();
-        let config_rejects = Family::<ReasonLabel, Counter>::default();
-        let config_refusals = Family::<ReasonLabel, Counter>::default();
-        let resources = Family::<KindLabel, Gauge>::default();
-        let binds = Gauge::default();
-        let stream_connected = Gauge::default();
-        let certificate_expiry = Gauge::default();
-        let draining = Gauge::default();
-
         let r = &mut registry;
-        r.register(
-            "connections_accepted",
-            "Connections accepted from clients",
-            connections_accepted.clone(),
-        );
-        r.register(
-            "connections_active",
-            "Client connections open now",
-            connections_active.clone(),
-        );
-        r.register(
-            "connections_closed",
-            "Client connections that ended, by reason",
-            connections_closed.clone(),
-        );
+        let bytes = Family::<DirectionLabel, Counter>::default();
         r.register_with_unit(
             "relayed",
             "Bytes relayed, upstream (to backends) or downstream (to clients)",
             Unit::Bytes,
             bytes.clone(),
         );
-        r.register(
-            "handshakes",
-            "TLS handshakes finished by this proxy, by version and whether a session was resumed",
-            handshakes.clone(),
-        );
-        r.register_with_unit(
-            "hello",
-            "Time from accept to a complete ClientHello",
-            Unit::Seconds,
-            hello_seconds.clone(),
-        );
-        r.register_with_unit(
-            "handshake",
-            "Time from the ClientHello to a finished handshake",
-            Unit::Seconds,
-            handshake_seconds.clone(),
-        );
-        r.register_with_unit(
-            "backend_connect",
-            "Time to connect to a backend",
-            Unit::Seconds,
-            connect_seconds.clone(),
-        );
-        r.register(
-            "backend_connect_failures",
-            "Attempts to connect to a backend that failed, by reason",
-            connect_failures.clone(),
-        );
-        r.register(
-            "config_term",
-            "Lease term of the configuration generation in force",
-            config_term.clone(),
-        );
-        r.register(
-            "config_generation",
-            "Counter, within its term, of the configuration generation in force",
-            config_generation.clone(),
-        );
-        r.register(
-            "config_batches",
-            "Configuration batches applied",
-            config_batches.clone(),
-        );
-        r.register(
-            "config_rejects",
-            "Resources rejected, by reason",
-            config_rejects.clone(),
-        );
-        r.register(
-            "config_refusals",
-            "Configuration batches refused as a whole, by reason",
-            config_refusals.clone(),
-        );
-        r.register(
-            "config_resources",
-            "Resources held, by kind",
-            resources.clone(),
-        );
-        r.register("binds", "Ports that are bound", binds.clone());
-        r.register(
-            "config_stream_connected",
-            "1 while the configuration stream is connected",
-            stream_connected.clone(),
-        );
+        let direction = |direction| bytes.get_or_create(&DirectionLabel { direction }).clone();
+        let certificate_expiry = Gauge::default();
         r.register_with_unit(
             "certificate_expiry_timestamp",
             "When the first of the certificates held expires, since the Unix epoch; 0 without any",
             Unit::Seconds,
             certificate_expiry.clone(),
         );
-        r.register("draining", "1 while the proxy drains", draining.clone());
-
-        let direction = |direction| bytes.get_or_create(&DirectionLabel { direction }).clone();
         Self {
             bytes_upstream: direction("upstream"),
             bytes_downstream: direction("downstream"),
-            registry,
-            connections_accepted,
-            connections_active,
-            connections_closed,
-            handshakes,
-            hello_seconds,
-            handshake_seconds,
-            connect_seconds,
-            connect_failures,
-            config_term,
-            config_generation,
-            config_batches,
-            config_rejects,
-            config_refusals,
-            resources,
-            binds,
-            stream_connected,
             certificate_expiry,
-            draining,
+            connections_accepted: add(r, "connections_accepted", "Connections accepted"),
+            connections_active: add(r, "connections_active", "Client connections open now"),
+            connections_closed: add(
+                r,
+                "connections_closed",
+                "Client connections that ended, by reason",
+            ),
+            handshakes: add(
+                r,
+                "handshakes",
+                "TLS handshakes finished here, by version and whether a session was resumed",
+            ),
+            hello_seconds: add_seconds(r, "hello", "Time from accept to a complete ClientHello"),
+            handshake_seconds: add_seconds(
+                r,
+                "handshake",
+                "Time from the ClientHello to a finished handshake",
+            ),
+            connect_seconds: add_seconds(r, "backend_connect", "Time to connect to a backend"),
+            connect_failures: add(
+                r,
+                "backend_connect_failures",
+                "Attempts to connect to a backend that failed, by reason",
+            ),
+            config_term: add(
+                r,
+                "config_term",
+                "Lease term of the configuration generation in force",
+            ),
+            config_generation: add(
+                r,
+                "config_generation",
+                "Counter, within its term, of the configuration generation in force",
+            ),
+            config_batches: add(r, "config_batches", "Configuration batches applied"),
+            config_rejects: add(r, "config_rejects", "Resources rejected, by reason"),
+            config_refusals: add(
+                r,
+                "config_refusals",
+                "Configuration batches refused as a whole, by reason",
+            ),
+            resources: add(r, "config_resources", "Resources held, by kind"),
+            binds: add(r, "binds", "Ports that are bound"),
+            stream_connected: add(
+                r,
+                "config_stream_connected",
+                "1 while the configuration stream is connected",
+            ),
+            draining: add(r, "draining", "1 while the proxy drains"),
+            registry,
         }
     }
 
@@ -293,8 +224,21 @@ impl Metrics {
     }
 }
 
-/// Keeps the type of the counters visible where a 32-bit platform would choose another one.
-const _: fn(&Counter) -> &AtomicU64 = Counter::inner;
+/// Registers a metric that starts at its default.
+fn add<M>(registry: &mut Registry, name: &str, help: &str) -> M
+where
+    M: prometheus_client::registry::Metric + Clone + Default,
+{
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn add_seconds(registry: &mut Registry, name: &str, help: &str) -> Histogram {
+    let histogram = Histogram::new(SECONDS);
+    registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+    histogram
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@
 //! specific listener of the bind (exact, then the wildcard with most labels, then the listener
 //! without a hostname), and then the most specific route *of that listener*; a listener without a
 //! matching route closes the connection, it never hands it to a less specific listener. Without a
-//! server name no TLSRoute matches.
+//! server name no route matches.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -403,6 +403,12 @@ impl Snapshot {
     /// The binds that at least one listener is on.
     pub fn binds(&self) -> impl Iterator<Item = &BindKey> {
         self.binds.keys()
+    }
+
+    /// Whether at least one listener is on `bind`.
+    #[must_use]
+    pub fn has_bind(&self, bind: &BindKey) -> bool {
+        self.binds.contains_key(bind)
     }
 
     /// The generation this snapshot belongs to.

@@ -1,0 +1,658 @@
+//! Owns the configuration in force: takes changes, checks each resource, and publishes the next
+//! snapshot with one atomic store.
+//!
+//! What one change costs depends on what it touches, not on what is held: persistent maps share the
+//! rest, and [`Work`] counts what was made anew.
+
+mod dump;
+mod names;
+mod parse;
+mod tls;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use vestibule_model::hostname::HostPattern;
+use vestibule_stream::proto::resource::Resource as Wire;
+use vestibule_stream::{Change, Reject, ResourceKey, ResourceKind};
+
+pub use dump::{BackendDump, ListenerDump, RouteDump, StateDump};
+pub use parse::{RejectReason, is_dual_stack};
+pub use tls::CertificateInfo;
+
+use crate::metrics::Metrics;
+use crate::table::{
+    Backend, BindKey, Generation, Listener, Mode, Route, RouteTable, Snapshot, WeightedBackend,
+};
+use names::Names;
+use parse::{ListenerSpec, RouteSpec};
+use tls::{ConfigFactory, HeldCertificate, ListenerTicketer};
+
+/// Where the sockets of listeners come from.
+pub trait Binder {
+    /// Returns once `bind` is bound and listens. Called before a listener on it is accepted, so that
+    /// a port in use is part of the acknowledgement; opening an open one is no error.
+    fn open(&mut self, bind: &BindKey) -> io::Result<()>;
+
+    /// Called after each change: binds that are not in `snapshot` may be closed.
+    fn settle(&mut self, snapshot: &Snapshot);
+}
+
+/// Binds nothing, for tests and fuzzing.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct NoSockets;
+
+impl Binder for NoSockets {
+    fn open(&mut self, _: &BindKey) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn settle(&mut self, _: &Snapshot) {}
+}
+
+/// What a change made anew, counted over the life of the state.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// Listener places written into the snapshot.
+    pub places: u64,
+    /// Entries added to or taken out of routing tables.
+    pub route_entries: u64,
+    /// TLS configurations built.
+    pub tls_configs: u64,
+    /// Endpoint lists swapped.
+    pub endpoint_lists: u64,
+}
+
+/// How many resources are held, by kind.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Counts {
+    /// Listeners in force.
+    pub listeners: usize,
+    /// Routes in force.
+    pub routes: usize,
+    /// Backends in force.
+    pub backends: usize,
+    /// Certificates held.
+    pub certificates: usize,
+}
+
+struct HeldListener {
+    spec: ListenerSpec,
+    ticketer: Arc<ListenerTicketer>,
+    built: Arc<Listener>,
+}
+
+struct HeldRoute {
+    spec: Vec<(Arc<str>, HostPattern, HostPattern)>,
+    route: Arc<Route>,
+}
+
+struct HeldBackend {
+    backend: Arc<Backend>,
+    /// Sent by the operator; otherwise only referenced, and without endpoints.
+    held: bool,
+    references: usize,
+}
+
+/// Where a listener sits. At most one listener is at a place.
+type Place = (BindKey, HostPattern);
+
+/// The configuration in force.
+pub struct State {
+    published: Arc<ArcSwap<Snapshot>>,
+    snapshot: Snapshot,
+    listeners: BTreeMap<Arc<str>, HeldListener>,
+    places: HashMap<Place, Arc<str>>,
+    /// Routes by listener, also of listeners that are not held (yet).
+    tables: HashMap<Arc<str>, RouteTable>,
+    routes: BTreeMap<Arc<str>, HeldRoute>,
+    backends: BTreeMap<Arc<str>, HeldBackend>,
+    certificates: BTreeMap<Arc<str>, HeldCertificate>,
+    expiries: BTreeSet<(i64, Arc<str>)>,
+    /// Listeners by the certificates they name, held or not.
+    certificate_users: HashMap<String, BTreeSet<Arc<str>>>,
+    names: Names,
+    configs: ConfigFactory,
+    work: Work,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("generation", &self.snapshot.generation())
+            .field("held", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The upserts of a change that passed their checks, by kind.
+#[derive(Default)]
+struct Parsed {
+    listeners: BTreeMap<String, ListenerSpec>,
+    routes: BTreeMap<String, RouteSpec>,
+    backends: BTreeMap<String, Vec<SocketAddr>>,
+    certificates: BTreeMap<String, HeldCertificate>,
+}
+
+impl State {
+    /// Nothing yet. Snapshots are published to `published`.
+    pub fn new(published: Arc<ArcSwap<Snapshot>>) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            published,
+            snapshot: Snapshot::default(),
+            listeners: BTreeMap::new(),
+            places: HashMap::new(),
+            tables: HashMap::new(),
+            routes: BTreeMap::new(),
+            backends: BTreeMap::new(),
+            certificates: BTreeMap::new(),
+            expiries: BTreeSet::new(),
+            certificate_users: HashMap::new(),
+            names: Names::default(),
+            configs: ConfigFactory::new()?,
+            work: Work::default(),
+        })
+    }
+
+    /// Puts `change` in force, except for the resources it returns: a rejected upsert leaves the last
+    /// good version as it was. The order of resources within the change does not matter.
+    pub fn apply(&mut self, change: &Change, binder: &mut dyn Binder) -> Vec<Reject> {
+        let mut rejects = Rejects::default();
+        let mut parsed = Self::parse(change, &mut rejects);
+        let removed = |kind| {
+            change
+                .removals
+                .iter()
+                .filter(move |key| key.kind() == kind)
+                .map(|key| key.name.as_str())
+        };
+
+        let removed_listeners: HashSet<&str> = removed(ResourceKind::Listener).collect();
+        self.open_binds(&mut parsed.listeners, binder, &mut rejects);
+        self.settle_conflicts(&mut parsed.listeners, &removed_listeners, &mut rejects);
+
+        let mut dirty = BTreeSet::new();
+        let mut rebuild = BTreeSet::new();
+        for name in removed(ResourceKind::Certificate) {
+            self.drop_certificate(name, &mut rebuild);
+        }
+        for (name, certificate) in parsed.certificates {
+            self.hold_certificate(&name, certificate, &mut rebuild);
+        }
+        for name in removed(ResourceKind::TlsRoute) {
+            self.drop_route(name, &mut dirty);
+        }
+        for (name, spec) in parsed.routes {
+            self.drop_route(&name, &mut dirty);
+            self.hold_route(&name, &spec, &mut dirty);
+        }
+        // Every place is vacated before one is taken, so that listeners can swap hostnames.
+        for name in &removed_listeners {
+            self.vacate(name);
+            self.drop_listener(name);
+        }
+        for name in parsed.listeners.keys() {
+            self.vacate(name);
+        }
+        for (name, spec) in parsed.listeners {
+            dirty.insert(self.hold_listener(&name, spec));
+        }
+        for name in rebuild {
+            if self.rebuild_listener(&name) {
+                dirty.insert(name);
+            }
+        }
+        for name in dirty {
+            self.place(&name);
+        }
+
+        // A backend that comes gets its endpoints before a route can lead to it, and one that goes
+        // loses them after the routes are gone.
+        for (name, endpoints) in parsed.backends {
+            self.hold_backend(&name, endpoints);
+        }
+        self.snapshot.set_generation(Generation {
+            term: change.generation.term,
+            counter: change.generation.counter,
+        });
+        self.published.store(Arc::new(self.snapshot.clone()));
+        for name in removed(ResourceKind::Backend) {
+            self.drop_backend(name);
+        }
+        self.names.sweep();
+        binder.settle(&self.snapshot);
+        rejects.0
+    }
+
+    fn parse(change: &Change, rejects: &mut Rejects) -> Parsed {
+        let mut parsed = Parsed::default();
+        for (key, resource) in &change.upserts {
+            let name = key.name.as_str();
+            let outcome = match &resource.resource {
+                None => Err(RejectReason::UnknownResource("the resource")),
+                Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
+                    parsed.listeners.insert(name.to_owned(), spec);
+                }),
+                Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|spec| {
+                    parsed.routes.insert(name.to_owned(), spec);
+                }),
+                Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|endpoints| {
+                    parsed.backends.insert(name.to_owned(), endpoints);
+                }),
+                Some(Wire::Certificate(wire)) => {
+                    HeldCertificate::parse(name, wire).map(|certificate| {
+                        parsed.certificates.insert(name.to_owned(), certificate);
+                    })
+                }
+            };
+            if let Err(reason) = outcome {
+                rejects.add(key.clone(), &reason);
+            }
+        }
+        parsed
+    }
+
+    /// Opens the binds that are new, and rejects the listeners of those that cannot be opened.
+    fn open_binds(
+        &self,
+        listeners: &mut BTreeMap<String, ListenerSpec>,
+        binder: &mut dyn Binder,
+        rejects: &mut Rejects,
+    ) {
+        let wanted: BTreeSet<BindKey> = listeners
+            .values()
+            .map(|spec| spec.bind)
+            .filter(|bind| !self.snapshot.has_bind(bind))
+            .collect();
+        for bind in wanted {
+            let Err(error) = binder.open(&bind) else {
+                continue;
+            };
+            listeners.retain(|name, spec| {
+                if spec.bind != bind {
+                    return true;
+                }
+                // io::Error is not Clone, and there is one message per listener.
+                let error = io::Error::new(error.kind(), error.to_string());
+                rejects.add(
+                    ResourceKey::new(ResourceKind::Listener, name),
+                    &RejectReason::PortUnavailable(bind, error),
+                );
+                false
+            });
+        }
+    }
+
+    /// Rejects listeners that would sit where another one sits. A rejected one stays where it was,
+    /// which may take that place from a third: so this repeats until nothing more is rejected.
+    fn settle_conflicts(
+        &self,
+        listeners: &mut BTreeMap<String, ListenerSpec>,
+        removed: &HashSet<&str>,
+        rejects: &mut Rejects,
+    ) {
+        loop {
+            let mut taken: HashMap<Place, &str> = HashMap::with_capacity(listeners.len());
+            let mut losers = Vec::new();
+            // Who sits at a place already has precedence over who comes.
+            let stays = |name: &str, spec: &ListenerSpec| {
+                self.places
+                    .get(&(spec.bind, spec.pattern.clone()))
+                    .is_some_and(|holder| **holder == *name)
+            };
+            let (staying, coming): (Vec<_>, Vec<_>) =
+                listeners.iter().partition(|(name, spec)| stays(name, spec));
+            for (name, spec) in staying.into_iter().chain(coming) {
+                let place = (spec.bind, spec.pattern.clone());
+                let kept = self.places.get(&place).is_some_and(|holder| {
+                    **holder != **name
+                        && !removed.contains(&**holder)
+                        && !listeners.contains_key(&**holder)
+                });
+                if kept || taken.contains_key(&place) {
+                    losers.push((name.clone(), spec.bind));
+                } else {
+                    taken.insert(place, name);
+                }
+            }
+            if losers.is_empty() {
+                return;
+            }
+            for (name, bind) in losers {
+                listeners.remove(&name);
+                rejects.add(
+                    ResourceKey::new(ResourceKind::Listener, name),
+                    &RejectReason::HostnameConflict(bind),
+                );
+            }
+        }
+    }
+
+    fn hold_certificate(
+        &mut self,
+        name: &str,
+        certificate: HeldCertificate,
+        rebuild: &mut BTreeSet<Arc<str>>,
+    ) {
+        self.drop_certificate(name, rebuild);
+        let name: Arc<str> = name.into();
+        self.expiries
+            .insert((certificate.not_after, Arc::clone(&name)));
+        self.certificates.insert(name, certificate);
+    }
+
+    fn drop_certificate(&mut self, name: &str, rebuild: &mut BTreeSet<Arc<str>>) {
+        if let Some((name, old)) = self.certificates.remove_entry(name) {
+            self.expiries.remove(&(old.not_after, name));
+        }
+        if let Some(users) = self.certificate_users.get(name) {
+            rebuild.extend(users.iter().cloned());
+        }
+    }
+
+    fn hold_route(&mut self, name: &str, spec: &RouteSpec, dirty: &mut BTreeSet<Arc<str>>) {
+        let backends = spec
+            .backends
+            .iter()
+            .map(|(backend, weight)| WeightedBackend {
+                weight: *weight,
+                backend: backend.as_deref().map(|name| self.refer(name)),
+            })
+            .collect();
+        let key: Arc<str> = name.into();
+        let tenant = self.names.intern(&spec.tenant);
+        let route = Arc::new(Route::new(Arc::clone(&key), tenant, spec.created, backends));
+        let mut attachments = Vec::with_capacity(spec.attachments.len());
+        for (listener, of_match, of_rank) in &spec.attachments {
+            let listener = self.names.intern(listener);
+            self.tables
+                .entry(Arc::clone(&listener))
+                .or_insert_with(RouteTable::new)
+                .insert(of_match, of_rank, &route);
+            self.work.route_entries += 1;
+            dirty.insert(Arc::clone(&listener));
+            attachments.push((listener, of_match.clone(), of_rank.clone()));
+        }
+        attachments.shrink_to_fit();
+        self.routes.insert(
+            key,
+            HeldRoute {
+                spec: attachments,
+                route,
+            },
+        );
+    }
+
+    fn drop_route(&mut self, name: &str, dirty: &mut BTreeSet<Arc<str>>) {
+        let Some(old) = self.routes.remove(name) else {
+            return;
+        };
+        for (listener, of_match, of_rank) in &old.spec {
+            if let Some(table) = self.tables.get_mut(listener) {
+                table.remove(of_match, of_rank, &old.route);
+                self.work.route_entries += 1;
+                if table.is_empty() {
+                    self.tables.remove(listener);
+                }
+            }
+            dirty.insert(Arc::clone(listener));
+        }
+        for backend in old.route.backends() {
+            if let Some(backend) = &backend.backend {
+                self.release(&backend.key);
+            }
+        }
+    }
+
+    /// The backend called `name`, for a route that refers to it, held or not.
+    fn refer(&mut self, name: &str) -> Arc<Backend> {
+        if let Some(entry) = self.backends.get_mut(name) {
+            entry.references += 1;
+            return Arc::clone(&entry.backend);
+        }
+        let key: Arc<str> = name.into();
+        let backend = Arc::new(Backend::new(Arc::clone(&key)));
+        self.backends.insert(
+            key,
+            HeldBackend {
+                backend: Arc::clone(&backend),
+                held: false,
+                references: 1,
+            },
+        );
+        backend
+    }
+
+    fn release(&mut self, name: &str) {
+        if let Some(entry) = self.backends.get_mut(name) {
+            entry.references = entry.references.saturating_sub(1);
+            if entry.references == 0 && !entry.held {
+                self.backends.remove(name);
+            }
+        }
+    }
+
+    fn hold_backend(&mut self, name: &str, endpoints: Vec<SocketAddr>) {
+        self.work.endpoint_lists += 1;
+        if let Some(entry) = self.backends.get_mut(name) {
+            entry.held = true;
+            entry.backend.set_endpoints(endpoints);
+            return;
+        }
+        let key: Arc<str> = name.into();
+        let backend = Arc::new(Backend::new(Arc::clone(&key)));
+        backend.set_endpoints(endpoints);
+        self.backends.insert(
+            key,
+            HeldBackend {
+                backend,
+                held: true,
+                references: 0,
+            },
+        );
+    }
+
+    fn drop_backend(&mut self, name: &str) {
+        let Some(entry) = self.backends.get_mut(name) else {
+            return;
+        };
+        entry.held = false;
+        entry.backend.set_endpoints(Vec::new());
+        if entry.references == 0 {
+            self.backends.remove(name);
+        }
+    }
+
+    /// Takes a listener out of its place; what is held of it stays.
+    fn vacate(&mut self, name: &str) {
+        let Some(listener) = self.listeners.get(name) else {
+            return;
+        };
+        let place = (listener.spec.bind, listener.spec.pattern.clone());
+        if self
+            .places
+            .get(&place)
+            .is_some_and(|holder| **holder == *name)
+        {
+            self.snapshot.clear(&place.0, &place.1);
+            self.places.remove(&place);
+        }
+    }
+
+    fn drop_listener(&mut self, name: &str) -> Option<HeldListener> {
+        let old = self.listeners.remove(name)?;
+        for certificate in old.spec.terminate.iter().flatten() {
+            if let Some(users) = self.certificate_users.get_mut(certificate) {
+                users.remove(name);
+                if users.is_empty() {
+                    self.certificate_users.remove(certificate);
+                }
+            }
+        }
+        Some(old)
+    }
+
+    fn hold_listener(&mut self, name: &str, spec: ListenerSpec) -> Arc<str> {
+        let key = self.names.intern(name);
+        // Tickets outlive every edit of the listener but one that makes it somebody else's.
+        let ticketer = match self.drop_listener(name) {
+            Some(old) if (&old.spec.gateway, &old.spec.tenant) == (&spec.gateway, &spec.tenant) => {
+                old.ticketer
+            }
+            _ => self.configs.ticketer(),
+        };
+        for certificate in spec.terminate.iter().flatten() {
+            self.certificate_users
+                .entry(certificate.clone())
+                .or_default()
+                .insert(Arc::clone(&key));
+        }
+        let built = self.build_listener(&key, &spec, &ticketer);
+        self.places
+            .insert((spec.bind, spec.pattern.clone()), Arc::clone(&key));
+        self.listeners.insert(
+            Arc::clone(&key),
+            HeldListener {
+                spec,
+                ticketer,
+                built,
+            },
+        );
+        key
+    }
+
+    fn build_listener(
+        &mut self,
+        key: &Arc<str>,
+        spec: &ListenerSpec,
+        ticketer: &Arc<ListenerTicketer>,
+    ) -> Arc<Listener> {
+        let mode = match &spec.terminate {
+            None => Mode::Passthrough,
+            Some(names) => Mode::Terminate(
+                names
+                    .iter()
+                    .find_map(|name| self.certificates.get(name.as_str()))
+                    .map(|certificate| {
+                        self.work.tls_configs += 1;
+                        self.configs.build(certificate, ticketer)
+                    }),
+            ),
+        };
+        Arc::new(Listener {
+            key: Arc::clone(key),
+            gateway: self.names.intern(&spec.gateway),
+            tenant: self.names.intern(&spec.tenant),
+            mode,
+        })
+    }
+
+    /// Makes a listener anew whose certificates changed. Says whether there is such a listener.
+    fn rebuild_listener(&mut self, name: &Arc<str>) -> bool {
+        let Some(mut held) = self.listeners.remove(name) else {
+            return false;
+        };
+        held.built = self.build_listener(name, &held.spec, &held.ticketer);
+        self.listeners.insert(Arc::clone(name), held);
+        true
+    }
+
+    /// Puts a listener and its routes as they are now into the snapshot.
+    fn place(&mut self, name: &Arc<str>) {
+        let Some(held) = self.listeners.get(name) else {
+            return;
+        };
+        let routes = self
+            .tables
+            .get(name)
+            .cloned()
+            .unwrap_or_else(RouteTable::new);
+        self.work.places += 1;
+        self.snapshot.place(
+            held.spec.bind,
+            held.spec.pattern.clone(),
+            Arc::clone(&held.built),
+            routes,
+        );
+    }
+
+    /// The snapshot that was published last.
+    #[must_use]
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// What changes made anew so far.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        self.work
+    }
+
+    /// How many resources are in force.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            listeners: self.listeners.len(),
+            routes: self.routes.len(),
+            backends: self.backends.values().filter(|b| b.held).count(),
+            certificates: self.certificates.len(),
+        }
+    }
+
+    /// Brings the metrics about the configuration up to date.
+    pub fn report(&self, metrics: &Metrics) {
+        let counts = self.counts();
+        metrics.held("listener", counts.listeners);
+        metrics.held("tlsroute", counts.routes);
+        metrics.held("backend", counts.backends);
+        metrics.held("certificate", counts.certificates);
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let generation = self.snapshot.generation();
+        metrics.config_term.set(signed(generation.term));
+        metrics.config_generation.set(signed(generation.counter));
+        metrics
+            .binds
+            .set(signed(self.snapshot.binds().count() as u64));
+        let first = self.expiries.first().map_or(0, |(at, _)| *at);
+        metrics.certificate_expiry.set(first);
+    }
+}
+
+#[derive(Default)]
+struct Rejects(Vec<Reject>);
+
+impl Rejects {
+    fn add(&mut self, key: ResourceKey, reason: &RejectReason) {
+        tracing::warn!(resource = %key, reason = reason.reason(), "rejected: {reason}");
+        self.0
+            .push(Reject::new(key, reason.reason(), reason.to_string()));
+    }
+}
+
+/// The reasons a reject can have, as the metric labels they become.
+pub(crate) fn reject_label(reason: &str) -> &'static str {
+    const KNOWN: [&str; 12] = [
+        vestibule_stream::UNKNOWN_RESOURCE,
+        "InvalidName",
+        "MissingField",
+        "InvalidHostname",
+        "InvalidBind",
+        "UnsupportedTransport",
+        "InvalidEndpoint",
+        "InvalidCertificate",
+        "InvalidKey",
+        "KeyMismatch",
+        "HostnameConflict",
+        "PortUnavailable",
+    ];
+    KNOWN
+        .into_iter()
+        .find(|known| *known == reason)
+        .unwrap_or("Other")
+}
+
+#[cfg(test)]
+mod tests;

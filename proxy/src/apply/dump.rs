@@ -1,0 +1,180 @@
+//! Owns the view of the configuration in force that the admin endpoint shows. Never a private key.
+
+use super::{CertificateInfo, State};
+use crate::table::{Generation, Mode};
+
+/// Everything in force.
+#[derive(Debug, serde::Serialize)]
+pub struct StateDump {
+    /// The generation applied last.
+    pub generation: Generation,
+    /// By name.
+    pub listeners: Vec<ListenerDump>,
+    /// By name.
+    pub routes: Vec<RouteDump>,
+    /// By name; also those that routes refer to and that are not held.
+    pub backends: Vec<BackendDump>,
+    /// By name.
+    pub certificates: Vec<NamedCertificate>,
+}
+
+/// A listener.
+#[derive(Debug, serde::Serialize)]
+pub struct ListenerDump {
+    /// `<Gateway|ListenerSet>/<namespace>/<object>/<listener>`.
+    pub name: String,
+    /// `<namespace>/<name>`.
+    pub gateway: String,
+    /// Namespace.
+    pub tenant: String,
+    /// `address:port`.
+    pub bind: String,
+    /// Pattern; empty for everything.
+    pub hostname: String,
+    /// `Passthrough` or `Terminate`.
+    pub mode: &'static str,
+    /// What a terminating listener names, in order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificates: Option<Vec<String>>,
+    /// Whether connections are served: false for a terminating listener without a usable certificate.
+    pub serving: bool,
+}
+
+/// A route.
+#[derive(Debug, serde::Serialize)]
+pub struct RouteDump {
+    /// `<namespace>/<name>`.
+    pub name: String,
+    /// Namespace.
+    pub tenant: String,
+    /// Seconds since the Unix epoch.
+    pub created: i64,
+    /// Where it is attached.
+    pub attachments: Vec<AttachmentDump>,
+    /// In the order written.
+    pub backends: Vec<WeightDump>,
+}
+
+/// One hostname of a route on one listener.
+#[derive(Debug, serde::Serialize)]
+pub struct AttachmentDump {
+    /// Name of the listener.
+    pub listener: String,
+    /// Pattern matched against the server name.
+    #[serde(rename = "match")]
+    pub pattern: String,
+    /// The hostname as written.
+    pub rank: String,
+}
+
+/// A weighted backend reference.
+#[derive(Debug, serde::Serialize)]
+pub struct WeightDump {
+    /// `null`: an invalid reference that keeps its share.
+    pub backend: Option<String>,
+    /// Its share.
+    pub weight: u32,
+}
+
+/// A backend.
+#[derive(Debug, serde::Serialize)]
+pub struct BackendDump {
+    /// `<namespace>/<service>:<port>`.
+    pub name: String,
+    /// False if routes refer to it and the operator did not send it.
+    pub held: bool,
+    /// `address:port`.
+    pub endpoints: Vec<String>,
+}
+
+/// A certificate.
+#[derive(Debug, serde::Serialize)]
+pub struct NamedCertificate {
+    /// `<namespace>/<secret>`.
+    pub name: String,
+    /// Public facts.
+    #[serde(flatten)]
+    pub info: Option<CertificateInfo>,
+}
+
+impl State {
+    /// What is in force now.
+    #[must_use]
+    pub fn dump(&self) -> StateDump {
+        StateDump {
+            generation: self.snapshot.generation(),
+            listeners: self.dump_listeners(),
+            routes: self.dump_routes(),
+            backends: self
+                .backends
+                .iter()
+                .map(|(name, held)| BackendDump {
+                    name: name.to_string(),
+                    held: held.held,
+                    endpoints: held
+                        .backend
+                        .endpoints()
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect(),
+                })
+                .collect(),
+            certificates: self
+                .certificates
+                .iter()
+                .map(|(name, certificate)| NamedCertificate {
+                    name: name.to_string(),
+                    info: certificate.info(),
+                })
+                .collect(),
+        }
+    }
+
+    fn dump_listeners(&self) -> Vec<ListenerDump> {
+        self.listeners
+            .iter()
+            .map(|(name, held)| ListenerDump {
+                name: name.to_string(),
+                gateway: held.spec.gateway.clone(),
+                tenant: held.spec.tenant.clone(),
+                bind: held.spec.bind.to_string(),
+                hostname: held.spec.pattern.to_string(),
+                mode: match held.built.mode {
+                    Mode::Passthrough => "Passthrough",
+                    Mode::Terminate(_) => "Terminate",
+                },
+                certificates: held.spec.terminate.clone(),
+                serving: !matches!(held.built.mode, Mode::Terminate(None)),
+            })
+            .collect()
+    }
+
+    fn dump_routes(&self) -> Vec<RouteDump> {
+        self.routes
+            .iter()
+            .map(|(name, held)| RouteDump {
+                name: name.to_string(),
+                tenant: held.route.tenant.to_string(),
+                created: held.route.created,
+                attachments: held
+                    .spec
+                    .iter()
+                    .map(|(listener, pattern, rank)| AttachmentDump {
+                        listener: listener.to_string(),
+                        pattern: pattern.to_string(),
+                        rank: rank.to_string(),
+                    })
+                    .collect(),
+                backends: held
+                    .route
+                    .backends()
+                    .iter()
+                    .map(|b| WeightDump {
+                        backend: b.backend.as_ref().map(|b| b.key.to_string()),
+                        weight: b.weight,
+                    })
+                    .collect(),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,339 @@
+//! Owns the step from wire messages to typed values: whatever passes here can be put in force.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use vestibule_model::hostname::{HostPattern, HostnameError};
+use vestibule_stream::proto;
+
+use crate::table::BindKey;
+
+/// Why a resource was rejected.
+#[derive(Debug, thiserror::Error)]
+pub enum RejectReason {
+    /// A kind, protocol or mode that this release does not know.
+    #[error("this release of the proxy does not know what {0} carries")]
+    UnknownResource(&'static str),
+    /// The name does not have the form of its kind.
+    #[error("the name is not of the form {0}")]
+    InvalidName(&'static str),
+    /// A field that must be set is empty.
+    #[error("{0} is empty")]
+    MissingField(&'static str),
+    /// A hostname or pattern.
+    #[error("hostname {0:?} {1}")]
+    InvalidHostname(String, HostnameError),
+    /// The bind address or port.
+    #[error("{0}")]
+    InvalidBind(String),
+    /// A transport that no listener of this release can use.
+    #[error("TLS listeners use TCP")]
+    UnsupportedTransport,
+    /// An endpoint's address or port.
+    #[error("{0}")]
+    InvalidEndpoint(String),
+    /// The certificate chain does not parse.
+    #[error("certificate {0} of the chain: {1}")]
+    InvalidCertificate(usize, String),
+    /// The private key does not parse, or is of a kind that is not supported.
+    #[error("the private key is malformed or of an unsupported kind")]
+    InvalidKey,
+    /// The private key belongs to another certificate.
+    #[error("the private key does not fit the certificate")]
+    KeyMismatch,
+    /// Another listener is at the same place: same bind, same hostname.
+    #[error("another listener has this hostname on {0}")]
+    HostnameConflict(BindKey),
+    /// The socket could not be bound.
+    #[error("cannot listen on {0}: {1}")]
+    PortUnavailable(BindKey, std::io::Error),
+}
+
+impl RejectReason {
+    /// Metric label and condition reason, out of a fixed set.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::UnknownResource(_) => vestibule_stream::UNKNOWN_RESOURCE,
+            Self::InvalidName(_) => "InvalidName",
+            Self::MissingField(_) => "MissingField",
+            Self::InvalidHostname(..) => "InvalidHostname",
+            Self::InvalidBind(_) => "InvalidBind",
+            Self::UnsupportedTransport => "UnsupportedTransport",
+            Self::InvalidEndpoint(_) => "InvalidEndpoint",
+            Self::InvalidCertificate(..) => "InvalidCertificate",
+            Self::InvalidKey => "InvalidKey",
+            Self::KeyMismatch => "KeyMismatch",
+            Self::HostnameConflict(_) => "HostnameConflict",
+            Self::PortUnavailable(..) => "PortUnavailable",
+        }
+    }
+}
+
+/// A listener that can be put in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ListenerSpec {
+    pub(super) gateway: String,
+    pub(super) tenant: String,
+    pub(super) bind: BindKey,
+    pub(super) pattern: HostPattern,
+    /// Names of certificates in order of preference; `None` is passthrough.
+    pub(super) terminate: Option<Vec<String>>,
+}
+
+/// A route that can be put in force.
+#[derive(Debug)]
+pub(super) struct RouteSpec {
+    pub(super) tenant: String,
+    pub(super) created: i64,
+    /// Listener name, pattern to match, pattern that ranks.
+    pub(super) attachments: Vec<(String, HostPattern, HostPattern)>,
+    /// Backend name (`None`: invalid reference) and weight.
+    pub(super) backends: Vec<(Option<String>, u32)>,
+}
+
+pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpec, RejectReason> {
+    use proto::{listener::Protocol, tls_listener::Mode};
+
+    let parts: Vec<&str> = segments(name).collect();
+    if parts.len() != 4 || !matches!(parts.first(), Some(&("Gateway" | "ListenerSet"))) {
+        return Err(RejectReason::InvalidName(
+            "<Gateway|ListenerSet>/<namespace>/<object>/<listener>",
+        ));
+    }
+    let Some(Protocol::Tls(tls)) = &wire.protocol else {
+        return Err(RejectReason::UnknownResource("the listener's protocol"));
+    };
+    let terminate = match &tls.mode {
+        None => return Err(RejectReason::UnknownResource("the listener's TLS mode")),
+        Some(Mode::Passthrough(_)) => None,
+        Some(Mode::Terminate(terminate)) => Some(terminate.certificates.clone()),
+    };
+    Ok(ListenerSpec {
+        gateway: required(&wire.gateway, "gateway")?,
+        tenant: required(&wire.tenant, "tenant")?,
+        bind: bind(wire.bind.as_ref())?,
+        pattern: pattern(&wire.hostname)?,
+        terminate,
+    })
+}
+
+fn bind(wire: Option<&proto::Bind>) -> Result<BindKey, RejectReason> {
+    let wire = wire.ok_or(RejectReason::MissingField("bind"))?;
+    match proto::Transport::try_from(wire.transport) {
+        Ok(proto::Transport::Tcp) => {}
+        Ok(proto::Transport::Udp) => return Err(RejectReason::UnsupportedTransport),
+        _ => return Err(RejectReason::UnknownResource("the listener's transport")),
+    }
+    let invalid = |what: String| RejectReason::InvalidBind(what);
+    let address: IpAddr = wire
+        .address
+        .parse()
+        .map_err(|_| invalid(format!("{:?} is not an IP address to bind", wire.address)))?;
+    let port = port(wire.port).ok_or_else(|| invalid(format!("{} is not a port", wire.port)))?;
+    if address.is_multicast() {
+        return Err(invalid(format!("{address} is a multicast address")));
+    }
+    Ok(BindKey { address, port })
+}
+
+fn port(wire: u32) -> Option<u16> {
+    u16::try_from(wire).ok().filter(|port| *port != 0)
+}
+
+fn pattern(text: &str) -> Result<HostPattern, RejectReason> {
+    HostPattern::parse(text).map_err(|error| RejectReason::InvalidHostname(text.to_owned(), error))
+}
+
+pub(super) fn route(name: &str, wire: &proto::TlsRoute) -> Result<RouteSpec, RejectReason> {
+    two_segments(name, "<namespace>/<name>")?;
+    let mut attachments = Vec::new();
+    for attachment in &wire.attachments {
+        let listener = required(&attachment.listener, "an attachment's listener")?;
+        for hostname in &attachment.hostnames {
+            let (of_match, of_rank) = (pattern(&hostname.r#match)?, pattern(&hostname.rank)?);
+            attachments.push((listener.clone(), of_match, of_rank));
+        }
+    }
+    let backends = wire
+        .backends
+        .iter()
+        .map(|b| ((!b.backend.is_empty()).then(|| b.backend.clone()), b.weight))
+        .collect();
+    Ok(RouteSpec {
+        tenant: required(&wire.tenant, "tenant")?,
+        created: wire.created,
+        attachments,
+        backends,
+    })
+}
+
+pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Vec<SocketAddr>, RejectReason> {
+    let form = "<namespace>/<service>:<port>";
+    two_segments(name, form)?;
+    let number = name.rsplit_once(':').map(|(_, number)| number);
+    if number.and_then(|n| n.parse().ok()).and_then(port).is_none() {
+        return Err(RejectReason::InvalidName(form));
+    }
+    wire.endpoints.iter().map(endpoint).collect()
+}
+
+fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
+    let invalid = |why: &str| {
+        RejectReason::InvalidEndpoint(format!("endpoint {:?}:{} {why}", wire.address, wire.port))
+    };
+    let address: IpAddr = wire
+        .address
+        .parse()
+        .map_err(|_| invalid("has no IP address"))?;
+    let port = port(wire.port).ok_or_else(|| invalid("has no port"))?;
+    // Connecting to "any address" reaches this host itself, which nobody means.
+    let address = address.to_canonical();
+    if address.is_unspecified() || address.is_multicast() {
+        return Err(invalid("is no address to connect to"));
+    }
+    Ok(SocketAddr::new(address, port))
+}
+
+pub(super) fn certificate_name(name: &str) -> Result<(), RejectReason> {
+    two_segments(name, "<namespace>/<secret>")
+}
+
+fn two_segments(name: &str, form: &'static str) -> Result<(), RejectReason> {
+    if segments(name).count() == 2 {
+        Ok(())
+    } else {
+        Err(RejectReason::InvalidName(form))
+    }
+}
+
+/// The parts between slashes; none at all if a part is empty or has a character that Kubernetes
+/// names never have and logs would suffer from.
+fn segments(name: &str) -> impl Iterator<Item = &str> {
+    let clean = name.split('/').all(|part| {
+        !part.is_empty()
+            && part
+                .chars()
+                .all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'))
+    });
+    clean.then(|| name.split('/')).into_iter().flatten()
+}
+
+fn required(text: &str, field: &'static str) -> Result<String, RejectReason> {
+    if text.is_empty() {
+        Err(RejectReason::MissingField(field))
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+/// Whether a bind takes IPv4 and IPv6 connections alike.
+#[must_use]
+pub fn is_dual_stack(bind: &BindKey) -> bool {
+    bind.address == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire() -> proto::Listener {
+        proto::Listener {
+            gateway: "infra/edge".into(),
+            bind: Some(proto::Bind {
+                address: "::".into(),
+                port: 10443,
+                transport: proto::Transport::Tcp.into(),
+            }),
+            hostname: "*.Example.com.".into(),
+            tenant: "team-a".into(),
+            protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
+                mode: Some(proto::tls_listener::Mode::Passthrough(
+                    proto::TlsPassthrough {},
+                )),
+            })),
+        }
+    }
+
+    const NAME: &str = "ListenerSet/team-a/web/tls";
+
+    #[test]
+    fn listener_is_normalised() {
+        let spec = listener(NAME, &wire()).unwrap();
+        assert_eq!(spec.pattern.to_string(), "*.example.com");
+        assert_eq!(spec.bind.to_string(), "[::]:10443");
+        assert!(is_dual_stack(&spec.bind));
+        assert_eq!(spec.terminate, None);
+    }
+
+    #[test]
+    fn bad_listeners_say_why() {
+        type Edit = fn(&mut proto::Listener);
+        let cases: [(&str, Edit); 11] = [
+            ("UnknownResource", |l| l.protocol = None),
+            ("UnknownResource", |l| {
+                l.protocol = Some(proto::listener::Protocol::Tls(proto::TlsListener {
+                    mode: None,
+                }));
+            }),
+            ("MissingField", |l| l.bind = None),
+            ("MissingField", |l| l.gateway = String::new()),
+            ("MissingField", |l| l.tenant = String::new()),
+            ("InvalidHostname", |l| l.hostname = "a..b".into()),
+            ("InvalidHostname", |l| l.hostname = "192.0.2.1".into()),
+            ("InvalidBind", |l| l.bind.as_mut().unwrap().port = 0),
+            ("InvalidBind", |l| l.bind.as_mut().unwrap().port = 65_536),
+            ("InvalidBind", |l| {
+                l.bind.as_mut().unwrap().address = "localhost".into();
+            }),
+            ("UnsupportedTransport", |l| {
+                l.bind.as_mut().unwrap().transport = proto::Transport::Udp.into();
+            }),
+        ];
+        for (reason, edit) in cases {
+            let mut wire = wire();
+            edit(&mut wire);
+            let error = listener(NAME, &wire).unwrap_err();
+            assert_eq!(error.reason(), reason, "{error}");
+        }
+        for name in [
+            "",
+            "a",
+            "Gateway/a/b",
+            "Gateway/a//c",
+            "Other/a/b/c",
+            "Gateway/a/b/\n",
+        ] {
+            let error = listener(name, &wire()).unwrap_err();
+            assert_eq!(error.reason(), "InvalidName", "{name:?}");
+        }
+    }
+
+    #[test]
+    fn bad_endpoints_and_names_say_why() {
+        let with = |address: &str, port| proto::Backend {
+            endpoints: vec![proto::Endpoint {
+                address: address.into(),
+                port,
+            }],
+        };
+        let name = "team-a/web:443";
+        for (address, port) in [
+            ("x", 1),
+            ("127.0.0.1", 0),
+            ("0.0.0.0", 1),
+            ("::", 1),
+            ("::ffff:0.0.0.0", 1),
+        ] {
+            let error = backend(name, &with(address, port)).unwrap_err();
+            assert_eq!(error.reason(), "InvalidEndpoint", "{address} {port}");
+        }
+        assert_eq!(
+            backend(name, &with("::ffff:127.0.0.1", 443)).unwrap(),
+            ["127.0.0.1:443".parse().unwrap()]
+        );
+        for name in ["team-a/web", "team-a/web:0", "web:443", "team-a/web:99999"] {
+            let error = backend(name, &with("::1", 443)).unwrap_err();
+            assert_eq!(error.reason(), "InvalidName", "{name}");
+        }
+    }
+}
