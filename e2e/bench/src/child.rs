@@ -1,0 +1,130 @@
+//! Child processes: started pinned, ended by their own process id whatever happens.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+
+use crate::{proc, sys};
+
+/// Set once the run was asked to stop; every wait ends then, and dropping ends the children.
+pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Whether the run was asked to stop.
+pub(crate) fn stopped() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
+
+const POLL: Duration = Duration::from_millis(5);
+
+/// Polls until the function gives something, the bound passes, or the run is to stop.
+pub(crate) fn poll<T>(
+    bound: Duration,
+    what: &str,
+    mut ready: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let deadline = Instant::now() + bound;
+    loop {
+        if let Some(value) = ready()? {
+            return Ok(value);
+        }
+        if stopped() {
+            bail!("asked to stop");
+        }
+        if Instant::now() > deadline {
+            bail!("{what}: not within {bound:?}");
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// A child that does not outlive its guard.
+pub(crate) struct Guarded {
+    child: Child,
+    name: String,
+    output: Option<BufReader<std::process::ChildStdout>>,
+}
+
+impl Guarded {
+    /// Starts the command on the core. Standard error goes to `log`, standard output to a pipe if
+    /// `talk` is set (then standard input is one too) and to nothing otherwise.
+    pub(crate) fn start(
+        mut command: Command,
+        name: &str,
+        core: usize,
+        log: &Path,
+        talk: bool,
+    ) -> Result<Self> {
+        let sink = File::create(log).with_context(|| format!("creating the log of {name}"))?;
+        command.stderr(sink);
+        if talk {
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        } else {
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+        }
+        sys::confine(&mut command, core);
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        let output = child.stdout.take().map(BufReader::new);
+        Ok(Self {
+            child,
+            name: name.to_owned(),
+            output,
+        })
+    }
+
+    /// Process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it ended by itself, and how.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Reads one line of its output. The child bounds its own time, and its end ends the wait.
+    pub(crate) fn line<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let mut line = String::new();
+        let output = self.output.as_mut().context("a child without a pipe")?;
+        output.read_line(&mut line)?;
+        serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))
+    }
+
+    /// Closes its standard input, which asks our own children to end, and waits.
+    pub(crate) fn finish(&mut self, bound: Duration) -> Result<ExitStatus> {
+        drop(self.child.stdin.take());
+        poll(bound, &format!("the end of {}", self.name), || {
+            Ok(self.child.try_wait()?)
+        })
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let tree = proc::tree(self.child.id());
+        sys::signal(self.child.id(), false);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline && !matches!(self.child.try_wait(), Ok(Some(_))) {
+            thread::sleep(POLL);
+        }
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            // Workers first: they are still children of the process that is about to end.
+            let still = proc::tree(self.child.id());
+            for pid in tree.into_iter().filter(|pid| still.contains(pid)).rev() {
+                sys::signal(pid, true);
+            }
+            let _ = self.child.wait();
+        }
+    }
+}

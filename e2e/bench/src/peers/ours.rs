@@ -1,0 +1,129 @@
+//! vestibule-proxy, configured by a recording of one full batch.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+use vestibule_stream::proto::{
+    Attachment, Backend, Bind, Certificate, Endpoint, Listener, RouteHostname, TlsListener,
+    TlsPassthrough, TlsRoute, TlsTerminate, Transport, WeightedBackend, listener, resource,
+    tls_listener,
+};
+use vestibule_stream::{Batch, Generation, Resource, recording};
+
+use super::{Role, Scenario};
+
+pub(super) fn command(
+    binary: &Path,
+    scenario: &Scenario<'_>,
+    listen: SocketAddr,
+    log: bool,
+) -> Result<Command> {
+    let file = scenario.folder.join("recording");
+    let batch = Batch::full(
+        Generation {
+            term: 1,
+            counter: 1,
+        },
+        &resources(scenario, listen),
+    )?;
+    let mut output = BufWriter::new(File::create(&file)?);
+    recording::write(&mut output, &batch)?;
+    output.flush()?;
+    let mut command = Command::new(binary);
+    command.arg("--config-file").arg(file);
+    if !log {
+        command.env("RUST_LOG", "warn");
+    }
+    Ok(command)
+}
+
+/// One listener, certificate and route per server name, as tenants declare them.
+fn resources(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
+    let mut upserts = Vec::new();
+    let mut add = |name: String, resource| {
+        upserts.push(Resource {
+            name,
+            resource: Some(resource),
+        });
+    };
+    for backend in [scenario.ports.raw, scenario.ports.plain, scenario.ports.tls] {
+        let endpoint = Endpoint {
+            address: backend.ip().to_string(),
+            port: u32::from(backend.port()),
+        };
+        add(
+            backend_name(backend),
+            resource::Resource::Backend(Backend {
+                endpoints: vec![endpoint],
+            }),
+        );
+    }
+    if scenario.role == Role::Terminate {
+        for leaf in scenario.leaves {
+            let certificate = Certificate {
+                chain: vec![leaf.certificate.clone().into()],
+                private_key: leaf.key.clone(),
+            };
+            add(
+                certificate_name(&leaf.name),
+                resource::Resource::Certificate(certificate),
+            );
+        }
+    }
+    for (index, (name, backend)) in scenario.routes().into_iter().enumerate() {
+        let mode = match scenario.role {
+            Role::Passthrough => tls_listener::Mode::Passthrough(TlsPassthrough {}),
+            Role::Terminate => tls_listener::Mode::Terminate(TlsTerminate {
+                certificates: vec![certificate_name(&name)],
+            }),
+        };
+        let listener_name = format!("ListenerSet/tenant-{index}/set/listener");
+        let listener = Listener {
+            gateway: "infra/gateway".to_owned(),
+            bind: Some(Bind {
+                address: listen.ip().to_string(),
+                port: u32::from(listen.port()),
+                transport: Transport::Tcp.into(),
+            }),
+            hostname: name.clone(),
+            tenant: format!("tenant-{index}"),
+            protocol: Some(listener::Protocol::Tls(TlsListener { mode: Some(mode) })),
+        };
+        add(
+            listener_name.clone(),
+            resource::Resource::Listener(listener),
+        );
+        let route = TlsRoute {
+            tenant: format!("tenant-{index}"),
+            created: 1_700_000_000,
+            attachments: vec![Attachment {
+                listener: listener_name,
+                hostnames: vec![RouteHostname {
+                    r#match: name.clone(),
+                    rank: name,
+                }],
+            }],
+            backends: vec![WeightedBackend {
+                backend: backend_name(backend),
+                weight: 1,
+            }],
+        };
+        add(
+            format!("tenant-{index}/route"),
+            resource::Resource::TlsRoute(route),
+        );
+    }
+    upserts
+}
+
+fn backend_name(backend: SocketAddr) -> String {
+    format!("bench/backend:{}", backend.port())
+}
+
+fn certificate_name(host: &str) -> String {
+    format!("bench/{host}")
+}

@@ -1,0 +1,157 @@
+//! Reads `/proc`: CPU and memory of a process with its descendants, and of the machine.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::sys;
+
+/// The process and everything below it.
+pub(crate) fn tree(root: u32) -> Vec<u32> {
+    let mut pairs = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        if let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<u32>().ok())
+            && let Some(fields) = stat_fields(pid)
+            && let Some(parent) = fields.get(1).and_then(|parent| parent.parse::<u32>().ok())
+        {
+            pairs.push((pid, parent));
+        }
+    }
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(
+            pairs
+                .iter()
+                .filter(|pair| pair.1 == parent)
+                .map(|pair| pair.0),
+        );
+        next += 1;
+    }
+    found
+}
+
+/// Fields of `/proc/PID/stat` from the state on (the name before it may hold spaces).
+fn stat_fields(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(") ")?;
+    Some(rest.split_whitespace().map(str::to_owned).collect())
+}
+
+/// User and system CPU time of the process and its descendants, all threads.
+pub(crate) fn cpu(root: u32) -> Duration {
+    tree(root).into_iter().map(cpu_of).sum()
+}
+
+fn cpu_of(pid: u32) -> Duration {
+    let ticks = stat_fields(pid).map_or(0, |fields| {
+        fields
+            .iter()
+            .skip(11)
+            .take(2)
+            .filter_map(|field| field.parse::<u64>().ok())
+            .sum::<u64>()
+    });
+    let coarse = Duration::from_millis(ticks * 1_000 / sys::ticks_per_second());
+    let fine: u64 = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
+        .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
+        .sum();
+    let fine = Duration::from_nanos(fine);
+    // schedstat counts nanoseconds but forgets threads that ended; stat remembers them in ticks.
+    if coarse.abs_diff(fine) <= Duration::from_millis(40) {
+        fine
+    } else {
+        coarse
+    }
+}
+
+/// Memory of a process tree.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Memory {
+    /// Anonymous memory: heap, stacks and what was written of mappings, bytes.
+    pub(crate) user: u64,
+    /// Resident set, code included, bytes.
+    pub(crate) resident: u64,
+    /// Descriptors of pipes.
+    pub(crate) pipes: u64,
+    /// Descriptors of sockets.
+    pub(crate) sockets: u64,
+}
+
+/// What the process tree holds now.
+pub(crate) fn memory(root: u32) -> Memory {
+    let mut sum = Memory::default();
+    for pid in tree(root) {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let (name, kilobytes) = (
+                words.next(),
+                words.next().and_then(|word| word.parse::<u64>().ok()),
+            );
+            match (name, kilobytes) {
+                (Some("Anonymous:"), Some(value)) => sum.user += value * 1024,
+                (Some("Rss:"), Some(value)) => sum.resident += value * 1024,
+                _ => {}
+            }
+        }
+        for entry in fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            let target = target.to_string_lossy();
+            sum.pipes += u64::from(target.starts_with("pipe:"));
+            sum.sockets += u64::from(target.starts_with("socket:"));
+        }
+    }
+    sum
+}
+
+/// A reading of the machine's clocks, to tell afterwards how much CPU went to others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine {
+    at: Instant,
+    busy: Duration,
+    ours: Duration,
+}
+
+impl Machine {
+    /// Reads now; `pids` are the running process trees that belong to the measurement.
+    pub(crate) fn read(pids: &[u32]) -> Self {
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let fields: Vec<u64> = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .skip(1)
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        // user nice system idle iowait irq softirq steal; guest time is part of user.
+        let busy: u64 = [0, 1, 2, 5, 6, 7]
+            .iter()
+            .filter_map(|index| fields.get(*index))
+            .sum();
+        Self {
+            at: Instant::now(),
+            busy: Duration::from_millis(busy * 1_000 / sys::ticks_per_second()),
+            ours: sys::own_cpu() + pids.iter().map(|pid| cpu(*pid)).sum::<Duration>(),
+        }
+    }
+
+    /// Cores' worth of CPU that went to processes not of the measurement since `earlier`.
+    pub(crate) fn foreign_since(&self, earlier: &Self) -> f64 {
+        let wall = (self.at - earlier.at).as_secs_f64().max(1e-3);
+        let busy = self.busy.saturating_sub(earlier.busy).as_secs_f64();
+        let ours = self.ours.saturating_sub(earlier.ours).as_secs_f64();
+        ((busy - ours) / wall).max(0.0)
+    }
+}

@@ -1,0 +1,113 @@
+//! The few calls into the kernel that the standard library does not offer: pinning, limits, signals.
+//! The only module of the bench that uses `unsafe`.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Cores this process may run on, lowest first.
+pub(crate) fn cores() -> Vec<usize> {
+    // SAFETY: `cpu_set_t` is plain data for which all zeroes is the empty set, and the call writes at
+    // most the size given.
+    let (set, rc) = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        let rc = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
+        (set, rc)
+    };
+    if rc != 0 {
+        return vec![0];
+    }
+    let limit = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
+    // SAFETY: the index stays below CPU_SETSIZE.
+    (0..limit)
+        .filter(|core| unsafe { libc::CPU_ISSET(*core, &set) })
+        .collect()
+}
+
+/// Pins the child to one core, and has the kernel end it when this process ends however it ends.
+///
+/// The kernel watches the *thread* that spawned the child, so spawn from the main thread.
+pub(crate) fn confine(command: &mut Command, core: usize) {
+    // SAFETY: the closure runs between fork and exec and only makes async-signal-safe system calls.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut set: libc::cpu_set_t = mem::zeroed();
+            libc::CPU_SET(core, &mut set);
+            if libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Raises the limit of open files as far as the machine lets us and returns what came of it.
+pub(crate) fn raise_open_files(wanted: u64) -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to a live rlimit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Above the hard limit is for root with CAP_SYS_RESOURCE only; where that fails, the hard limit.
+    let above = libc::rlimit {
+        rlim_cur: wanted.max(limit.rlim_max),
+        rlim_max: wanted.max(limit.rlim_max),
+    };
+    let within = libc::rlimit {
+        rlim_cur: limit.rlim_max,
+        rlim_max: limit.rlim_max,
+    };
+    for attempt in [above, within] {
+        // SAFETY: the pointer is to a live rlimit.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const attempt) } == 0 {
+            return Ok(attempt.rlim_cur);
+        }
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// Asks the process to stop, or ends it.
+pub(crate) fn signal(pid: u32, kill: bool) {
+    let number = if kill { libc::SIGKILL } else { libc::SIGTERM };
+    if let Ok(pid) = libc::pid_t::try_from(pid)
+        && pid > 1
+    {
+        // SAFETY: no memory is passed; the pid is one of our own descendants.
+        unsafe { libc::kill(pid, number) };
+    }
+}
+
+/// Clock ticks per second of the times in `/proc`.
+pub(crate) fn ticks_per_second() -> u64 {
+    // SAFETY: no memory is passed.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
+}
+
+/// CPU used so far by this process and by the children it has waited for.
+pub(crate) fn own_cpu() -> Duration {
+    let mut total = Duration::ZERO;
+    for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
+        // SAFETY: `rusage` is plain data, and the pointer is to a live one.
+        let usage = unsafe {
+            let mut usage: libc::rusage = mem::zeroed();
+            if libc::getrusage(who, &raw mut usage) != 0 {
+                continue;
+            }
+            usage
+        };
+        for time in [usage.ru_utime, usage.ru_stime] {
+            total += Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
+                + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0));
+        }
+    }
+    total
+}
