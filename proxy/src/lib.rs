@@ -14,3 +14,11 @@
 pub mod apply;
 pub mod metrics;
 pub mod table;
+pub mod accesslog;
+pub mod connection;
+pub mod hello;
+mod record;
+pub mod relay;
+mod splice;
+pub mod terminate;
+pub mod worker;

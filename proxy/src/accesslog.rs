@@ -1,0 +1,117 @@
+//! Owns what is known of one connection, and its one log line and its counts when it ends.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use vestibule_model::hostname::Hostname;
+
+use crate::connection::CloseReason;
+use crate::relay::Moved;
+use crate::table::{Backend, BindKey, Listener, Route};
+use crate::terminate::Agreed;
+use crate::worker::DataPlane;
+
+/// The target of the log lines, for filters: one line per connection at its end.
+pub const TARGET: &str = "access";
+
+/// What is known of one client connection. Dropping it counts the connection and writes its line,
+/// so that no way out of a connection, cancellation included, goes without.
+pub(crate) struct Record {
+    plane: Arc<DataPlane>,
+    started: Instant,
+    peer: SocketAddr,
+    bind: BindKey,
+    pub(crate) server_name: Option<Hostname>,
+    pub(crate) listener: Option<Arc<Listener>>,
+    pub(crate) route: Option<Arc<Route>>,
+    pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
+    pub(crate) moved: Moved,
+    pub(crate) agreed: Option<Box<Agreed>>,
+    /// Set when the connection ends; a connection that is dropped without was drained.
+    pub(crate) reason: CloseReason,
+}
+
+impl Record {
+    /// Counts a new connection as accepted and active.
+    pub(crate) fn new(plane: Arc<DataPlane>, peer: SocketAddr, bind: BindKey) -> Self {
+        plane.metrics.connections_accepted.inc();
+        plane.metrics.connections_active.inc();
+        plane.enter();
+        Self {
+            plane,
+            started: Instant::now(),
+            peer,
+            bind,
+            server_name: None,
+            listener: None,
+            route: None,
+            backend: None,
+            moved: Moved::default(),
+            agreed: None,
+            reason: CloseReason::Drained,
+        }
+    }
+
+    pub(crate) fn plane(&self) -> &Arc<DataPlane> {
+        &self.plane
+    }
+
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    pub(crate) fn bind(&self) -> &BindKey {
+        &self.bind
+    }
+
+    fn write(&self) {
+        // Connections that never said anything are health checks for the most part.
+        if self.reason == CloseReason::ClientSilent {
+            tracing::debug!(target: TARGET, client = %self.peer, reason = self.reason.reason());
+            return;
+        }
+        if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+            return;
+        }
+        let listener = self.listener.as_deref();
+        let route = self.route.as_deref();
+        let agreed = self.agreed.as_deref();
+        let alpn = agreed
+            .and_then(|agreed| agreed.alpn.as_deref())
+            .map(String::from_utf8_lossy);
+        tracing::info!(
+            target: TARGET,
+            client = %self.peer,
+            bind = %self.bind,
+            server_name = self.server_name.as_ref().map(Hostname::as_str),
+            tenant = route.map(|r| &*r.tenant).or(listener.map(|l| &*l.tenant)),
+            gateway = listener.map(|l| &*l.gateway),
+            listener = listener.map(|l| &*l.key),
+            route = route.map(|r| &*r.key),
+            backend = self.backend.as_ref().map(|(_, backend)| &*backend.key),
+            endpoint = self.backend.as_ref().map(|(address, _)| tracing::field::display(address)),
+            bytes_in = self.moved.up,
+            bytes_out = self.moved.down,
+            duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            tls_version = agreed.map(|a| a.version),
+            resumed = agreed.map(|a| a.resumed),
+            alpn = alpn.as_deref(),
+            reason = self.reason.reason(),
+        );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let metrics = &self.plane.metrics;
+        metrics.connections_active.dec();
+        metrics.bytes_upstream.inc_by(self.moved.up);
+        metrics.bytes_downstream.inc_by(self.moved.down);
+        metrics.closed(self.reason.reason());
+        if self.plane.limits.access_log {
+            self.write();
+        }
+        self.plane.leave();
+    }
+}

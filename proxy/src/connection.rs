@@ -1,0 +1,354 @@
+//! Owns the life of one client connection: hello, selection, backend, relay, and why it ended.
+//!
+//! Where nothing matches, the connection is closed without a TLS alert: whoever asks for a name that
+//! is not here learns nothing about what is.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::accesslog::Record;
+use crate::hello::{HelloReader, Progress, Rejection, ServerName};
+use crate::relay::{End, Relay, Side};
+use crate::table::{Mode, Pick, Selection, Unmatched};
+use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
+use crate::worker::HelloPermit;
+
+/// Why a connection ended. Closed, so that it can be a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// Both directions were closed in order, the client's first.
+    ClientClosed,
+    /// Both directions were closed in order, the backend's first.
+    BackendClosed,
+    /// As [`Self::ClientClosed`], but a terminated client left without `close_notify`.
+    ClientTruncated,
+    /// The client's connection broke.
+    ClientReset,
+    /// The backend's connection broke.
+    BackendReset,
+    /// The client closed before it sent a byte.
+    ClientSilent,
+    /// The client closed within its hello.
+    HelloIncomplete,
+    /// The first bytes are not TLS.
+    NotTls,
+    /// An SSL 2.0 hello.
+    SslV2,
+    /// The hello did not come within the deadline.
+    HelloTimeout,
+    /// The hello is longer than the limit.
+    HelloTooLarge,
+    /// The hello cannot be decoded.
+    MalformedHello,
+    /// The hello has no server name, and nothing serves such.
+    NoServerName,
+    /// No listener has a hostname that matches, or the server name is not a hostname.
+    UnknownServerName,
+    /// The port has no listener any more.
+    NoListener,
+    /// The listener selected has no route for the name.
+    NoRoute,
+    /// A reference of the route is invalid and its share of connections closed.
+    InvalidBackend,
+    /// The backend has no endpoints.
+    NoEndpoints,
+    /// The backend could not be connected to.
+    BackendConnectFailed,
+    /// The backend did not accept within the deadline.
+    BackendConnectTimeout,
+    /// The listener has no usable certificate.
+    NoCertificate,
+    /// The TLS handshake failed.
+    HandshakeFailed,
+    /// The TLS handshake did not end within the deadline.
+    HandshakeTimeout,
+    /// A terminated client broke the TLS protocol after the handshake.
+    TlsError,
+    /// This proxy ended, and its time to drain was over.
+    Drained,
+    /// More connections than the limit.
+    Limit,
+}
+
+impl CloseReason {
+    /// The word for metrics and logs.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::ClientClosed => "ClientClosed",
+            Self::BackendClosed => "BackendClosed",
+            Self::ClientTruncated => "ClientTruncated",
+            Self::ClientReset => "ClientReset",
+            Self::BackendReset => "BackendReset",
+            Self::ClientSilent => "ClientSilent",
+            Self::HelloIncomplete => "HelloIncomplete",
+            Self::NotTls => "NotTls",
+            Self::SslV2 => "SslV2",
+            Self::HelloTimeout => "HelloTimeout",
+            Self::HelloTooLarge => "HelloTooLarge",
+            Self::MalformedHello => "MalformedHello",
+            Self::NoServerName => "NoServerName",
+            Self::UnknownServerName => "UnknownServerName",
+            Self::NoListener => "NoListener",
+            Self::NoRoute => "NoRoute",
+            Self::InvalidBackend => "InvalidBackend",
+            Self::NoEndpoints => "NoEndpoints",
+            Self::BackendConnectFailed => "BackendConnectFailed",
+            Self::BackendConnectTimeout => "BackendConnectTimeout",
+            Self::NoCertificate => "NoCertificate",
+            Self::HandshakeFailed => "HandshakeFailed",
+            Self::HandshakeTimeout => "HandshakeTimeout",
+            Self::TlsError => "TlsError",
+            Self::Drained => "Drained",
+            Self::Limit => "Limit",
+        }
+    }
+}
+
+impl From<Rejection> for CloseReason {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::NotTls => Self::NotTls,
+            Rejection::SslV2 => Self::SslV2,
+            Rejection::TooLarge => Self::HelloTooLarge,
+            Rejection::Malformed => Self::MalformedHello,
+        }
+    }
+}
+
+impl From<Unmatched> for CloseReason {
+    fn from(unmatched: Unmatched) -> Self {
+        match unmatched {
+            Unmatched::NoBind => Self::NoListener,
+            Unmatched::NoListener => Self::UnknownServerName,
+            Unmatched::NoServerName => Self::NoServerName,
+        }
+    }
+}
+
+/// Serves one connection to its end. The future is what an idle connection costs, so the phases
+/// before the relay live in a box of their own that is gone by then.
+pub(crate) fn serve(
+    client: TcpStream,
+    record: Record,
+    permit: HelloPermit,
+) -> impl Future<Output = ()> + Send {
+    let opening = Box::pin(open(client, record, permit));
+    async move {
+        let Some(Open {
+            mut client,
+            mut backend,
+            mut record,
+            kind,
+        }) = opening.await
+        else {
+            return;
+        };
+        record.reason = match kind {
+            Kind::Passthrough(replay) => {
+                match Relay::new(&mut client, &mut backend, &mut record.moved, replay).await {
+                    End::Closed(Side::Client) => CloseReason::ClientClosed,
+                    End::Closed(Side::Backend) => CloseReason::BackendClosed,
+                    End::Broken(Side::Client) => CloseReason::ClientReset,
+                    End::Broken(Side::Backend) => CloseReason::BackendReset,
+                }
+            }
+            Kind::Terminated(mut session) => {
+                let moved = &mut record.moved;
+                match Tunnel::new(&mut client, &mut backend, moved, &mut session).await {
+                    TunnelEnd::Closed(Side::Client) => CloseReason::ClientClosed,
+                    TunnelEnd::Closed(Side::Backend) => CloseReason::BackendClosed,
+                    TunnelEnd::Truncated => CloseReason::ClientTruncated,
+                    TunnelEnd::Broken(Side::Client) => CloseReason::ClientReset,
+                    TunnelEnd::Broken(Side::Backend) => CloseReason::BackendReset,
+                    TunnelEnd::Protocol(_) => CloseReason::TlsError,
+                }
+            }
+        };
+    }
+}
+
+/// A connection that is ready to be relayed.
+struct Open {
+    client: TcpStream,
+    backend: TcpStream,
+    record: Record,
+    kind: Kind,
+}
+
+enum Kind {
+    Passthrough(Vec<u8>),
+    Terminated(Box<Session>),
+}
+
+async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) -> Option<Open> {
+    match try_open(&mut client, &mut record, permit).await {
+        Ok((backend, kind)) => Some(Open {
+            client,
+            backend,
+            record,
+            kind,
+        }),
+        Err(reason) => {
+            record.reason = reason;
+            None
+        }
+    }
+}
+
+async fn try_open(
+    client: &mut TcpStream,
+    record: &mut Record,
+    permit: HelloPermit,
+) -> Result<(TcpStream, Kind), CloseReason> {
+    let plane = Arc::clone(record.plane());
+    let limits = &plane.limits;
+    let mut reader = HelloReader::new(limits.hello_bytes);
+    let read = timeout(limits.hello_deadline, read_hello(client, &mut reader)).await;
+    let hello = read.map_err(|_| CloseReason::HelloTimeout)??;
+    plane
+        .metrics
+        .hello_seconds
+        .observe(record.started().elapsed().as_secs_f64());
+    record.server_name = match hello.server_name {
+        ServerName::Name(name) => Some(name),
+        ServerName::Absent => None,
+        ServerName::Invalid => return Err(CloseReason::UnknownServerName),
+    };
+    let selected = plane
+        .snapshot
+        .load()
+        .select(record.bind(), record.server_name.as_ref());
+    let Selection { listener, route } = selected?;
+    let mode = listener.mode.clone();
+    record.listener = Some(listener);
+    let Some(route) = route else {
+        return Err(match record.server_name {
+            Some(_) => CloseReason::NoRoute,
+            None => CloseReason::NoServerName,
+        });
+    };
+    let pick = route.pick(plane.random());
+    record.route = Some(route);
+    let address = match pick {
+        Pick::Endpoint(address, backend) => {
+            record.backend = Some((address, backend));
+            address
+        }
+        Pick::InvalidBackend => return Err(CloseReason::InvalidBackend),
+        Pick::NoEndpoints | Pick::NoWeight => return Err(CloseReason::NoEndpoints),
+    };
+    let replay = reader.into_bytes();
+    match mode {
+        Mode::Passthrough => {
+            drop(permit);
+            Ok((connect(record, address).await?, Kind::Passthrough(replay)))
+        }
+        Mode::Terminate(None) => Err(CloseReason::NoCertificate),
+        Mode::Terminate(Some(config)) => {
+            let begun = tokio::time::Instant::now();
+            let handshake = terminate::handshake(client, config, replay);
+            let result = timeout(limits.handshake_deadline, handshake).await;
+            let (session, agreed) = result
+                .map_err(|_| CloseReason::HandshakeTimeout)?
+                .map_err(|error| handshake_failed(&error))?;
+            drop(permit);
+            plane
+                .metrics
+                .handshake_seconds
+                .observe(begun.elapsed().as_secs_f64());
+            plane.metrics.handshake(agreed.version, agreed.resumed);
+            record.agreed = Some(Box::new(agreed));
+            Ok((connect(record, address).await?, Kind::Terminated(session)))
+        }
+    }
+}
+
+fn handshake_failed(error: &HandshakeError) -> CloseReason {
+    tracing::debug!(%error, "handshake failed");
+    match error {
+        HandshakeError::Io(_) => CloseReason::ClientReset,
+        HandshakeError::NotPrepared => CloseReason::NoCertificate,
+        HandshakeError::Closed | HandshakeError::Tls(_) | HandshakeError::TooLarge => {
+            CloseReason::HandshakeFailed
+        }
+    }
+}
+
+async fn read_hello(
+    client: &mut TcpStream,
+    reader: &mut HelloReader,
+) -> Result<crate::hello::Hello, CloseReason> {
+    let mut chunk = [0; 4096];
+    loop {
+        let read = client
+            .read(&mut chunk)
+            .await
+            .map_err(|_| CloseReason::ClientReset)?;
+        if read == 0 {
+            return Err(if reader.is_empty() {
+                CloseReason::ClientSilent
+            } else {
+                CloseReason::HelloIncomplete
+            });
+        }
+        match reader.push(chunk.get(..read).unwrap_or_default()) {
+            Progress::NeedMore => {}
+            Progress::Hello(hello) => return Ok(hello),
+            Progress::Rejected(rejection) => return Err(rejection.into()),
+        }
+    }
+}
+
+/// Connects to a backend, within the deadline.
+async fn connect(record: &Record, address: SocketAddr) -> Result<TcpStream, CloseReason> {
+    let plane = record.plane();
+    let begun = tokio::time::Instant::now();
+    let result = timeout(
+        plane.limits.connect_deadline,
+        dial(address, plane.limits.keepalive),
+    )
+    .await;
+    let reason = match result {
+        Ok(Ok(backend)) => {
+            plane
+                .metrics
+                .connect_seconds
+                .observe(begun.elapsed().as_secs_f64());
+            return Ok(backend);
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%address, %error, "backend connection failed");
+            CloseReason::BackendConnectFailed
+        }
+        Err(_) => CloseReason::BackendConnectTimeout,
+    };
+    plane.metrics.connect_failed(reason.reason());
+    Err(reason)
+}
+
+async fn dial(address: SocketAddr, keepalive: Duration) -> io::Result<TcpStream> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_nodelay(true)?;
+    set_keepalive(&socket2::SockRef::from(&socket), keepalive)?;
+    socket.connect(address).await
+}
+
+/// Has the kernel find out about peers that vanished: first asked after `idle`.
+pub(crate) fn set_keepalive(socket: &socket2::Socket, idle: Duration) -> io::Result<()> {
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(idle)
+        .with_interval(idle / 4)
+        .with_retries(4);
+    socket.set_tcp_keepalive(&keepalive)
+}

@@ -1,0 +1,316 @@
+//! Owns the copying of a passthrough connection: both directions, half-close, reset, byte counts.
+//!
+//! An idle connection holds no buffer. Bytes are read into one scratch buffer per thread and
+//! written through at once; only what the other side does not take is kept, in a box of its size.
+//! A direction that moves in bulk changes to a kernel pipe (`splice`), and back when it has become
+//! a conversation of small messages.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::splice::Pipe;
+
+/// Size of the scratch buffer of each thread, and so of one read.
+const SCRATCH: usize = 64 * 1024;
+/// Bytes that flow in one direction before it changes to a pipe.
+const BULK_AFTER: u64 = 128 * 1024;
+/// A burst (what is read until the source is empty) below this is small.
+const SMALL_BURST: u64 = 8 * 1024;
+/// After so many small bursts in a row a direction is no longer in bulk.
+const SMALL_BURSTS: u8 = 16;
+/// Reads of one direction before other connections of the thread get their turn.
+const ROUNDS: u32 = 16;
+
+thread_local! {
+    static SCRATCH_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
+}
+
+/// One of the two peers of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Who connected to us.
+    Client,
+    /// Whom we connected to.
+    Backend,
+}
+
+/// How a relayed connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Both directions were closed in order; the side that closed its direction first.
+    Closed(Side),
+    /// One side's connection broke (reset, timed out); it was passed on to the other side.
+    Broken(Side),
+}
+
+/// Bytes that were passed on, per direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// From client to backend.
+    pub up: u64,
+    /// From backend to client.
+    pub down: u64,
+}
+
+/// Bytes that wait for the receiver.
+pub(crate) struct Rest {
+    bytes: Box<[u8]>,
+    sent: usize,
+}
+
+impl Rest {
+    pub(crate) fn new(bytes: Box<[u8]>) -> Option<Self> {
+        (!bytes.is_empty()).then_some(Self { bytes, sent: 0 })
+    }
+
+    /// Writes on; ready when nothing is left.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut TcpStream,
+    ) -> Poll<io::Result<()>> {
+        while let Some(left) = self.bytes.get(self.sent..).filter(|left| !left.is_empty()) {
+            self.sent += ready!(Pin::new(&mut *to).poll_write(cx, left))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Copies between two sockets until both directions are closed or one breaks.
+///
+/// The counts are updated as bytes are passed on, so that they hold when the future is dropped.
+pub struct Relay<'a> {
+    client: &'a mut TcpStream,
+    backend: &'a mut TcpStream,
+    moved: &'a mut Moved,
+    up: Flow,
+    down: Flow,
+    first: Option<Side>,
+}
+
+impl<'a> Relay<'a> {
+    /// A relay that first sends `replay` (what was read of the client so far) to the backend.
+    pub fn new(
+        client: &'a mut TcpStream,
+        backend: &'a mut TcpStream,
+        moved: &'a mut Moved,
+        replay: Vec<u8>,
+    ) -> Self {
+        let mut up = Flow::default();
+        moved.up += replay.len() as u64;
+        up.rest = Rest::new(replay.into_boxed_slice());
+        Self {
+            client,
+            backend,
+            moved,
+            up,
+            down: Flow::default(),
+            first: None,
+        }
+    }
+}
+
+impl Future for Relay<'_> {
+    type Output = End;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
+        let this = self.get_mut();
+        let up = this
+            .up
+            .poll(cx, this.client, this.backend, &mut this.moved.up);
+        let down = this
+            .down
+            .poll(cx, this.backend, this.client, &mut this.moved.down);
+        let broken = match (up, down) {
+            (Poll::Ready(Err(Broken::Source)), _) | (_, Poll::Ready(Err(Broken::Sink))) => {
+                Side::Client
+            }
+            (Poll::Ready(Err(Broken::Sink)), _) | (_, Poll::Ready(Err(Broken::Source))) => {
+                Side::Backend
+            }
+            (up, down) => {
+                let first = match (this.up.ended(), this.down.ended()) {
+                    (true, _) => Some(Side::Client),
+                    (_, true) => Some(Side::Backend),
+                    _ => None,
+                };
+                let first = *this.first.get_or_insert(match first {
+                    Some(side) => side,
+                    None => return Poll::Pending,
+                });
+                return match (up, down) {
+                    (Poll::Ready(_), Poll::Ready(_)) => Poll::Ready(End::Closed(first)),
+                    _ => Poll::Pending,
+                };
+            }
+        };
+        reset(match broken {
+            Side::Client => this.backend,
+            Side::Backend => this.client,
+        });
+        Poll::Ready(End::Broken(broken))
+    }
+}
+
+/// Makes the close of a socket a reset, so that its peer does not take a truncated stream for a
+/// whole one.
+pub(crate) fn reset(socket: &TcpStream) {
+    // Fails only where the socket is already beyond it.
+    let _ = socket.set_zero_linger();
+}
+
+/// Which end of a direction failed. The error itself says nothing more: the peer is gone.
+#[derive(Clone, Copy)]
+enum Broken {
+    Source,
+    Sink,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Open,
+    /// The source has ended; what is left is to be delivered and the end passed on.
+    Ending,
+    Ended,
+}
+
+/// One direction.
+#[derive(Default)]
+struct Flow {
+    rest: Option<Rest>,
+    pipe: Option<Pipe>,
+    /// Bytes since the direction was last a conversation, up to [`BULK_AFTER`].
+    flowed: u64,
+    /// Bytes since the source was last empty.
+    burst: u64,
+    small_bursts: u8,
+    state: State,
+    no_pipe: bool,
+}
+
+impl Flow {
+    fn ended(&self) -> bool {
+        self.state != State::Open
+    }
+
+    /// Moves what can be moved; ready when the direction is closed.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+        moved: &mut u64,
+    ) -> Poll<Result<(), Broken>> {
+        if self.state == State::Ended {
+            return Poll::Ready(Ok(()));
+        }
+        for _ in 0..ROUNDS {
+            if let Some(rest) = &mut self.rest {
+                ready!(rest.poll_write(cx, to)).map_err(|_| Broken::Sink)?;
+                self.rest = None;
+            }
+            if let Some(pipe) = &mut self.pipe {
+                ready!(pipe.poll_drain(cx, to)).map_err(|_| Broken::Sink)?;
+            }
+            if self.state == State::Ending {
+                self.pipe = None;
+                ready!(Pin::new(to).poll_shutdown(cx)).map_err(|_| Broken::Sink)?;
+                self.state = State::Ended;
+                return Poll::Ready(Ok(()));
+            }
+            if self.pipe.is_none() && self.flowed >= BULK_AFTER && !self.no_pipe {
+                self.pipe = Pipe::take();
+            }
+            let read = if self.pipe.is_some() {
+                self.poll_fill(cx, from)
+            } else {
+                self.poll_copy(cx, from, to)
+            };
+            match read {
+                Poll::Ready(Ok(0)) => self.state = State::Ending,
+                Poll::Ready(Ok(count)) => {
+                    *moved += count;
+                    self.burst += count;
+                    self.flowed = self.flowed.saturating_add(count).min(BULK_AFTER);
+                }
+                Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken)),
+                Poll::Pending => {
+                    self.source_is_empty();
+                    return Poll::Pending;
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Fills the pipe from the source.
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+    ) -> Poll<Result<u64, Broken>> {
+        let Some(pipe) = &mut self.pipe else {
+            return Poll::Pending;
+        };
+        match ready!(pipe.poll_fill(cx, from)) {
+            Ok(count) => Poll::Ready(Ok(count as u64)),
+            // The kernel does not splice this socket: copy, without losing anything.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                self.pipe = None;
+                self.no_pipe = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Err(_) => Poll::Ready(Err(Broken::Source)),
+        }
+    }
+
+    /// Reads into the scratch buffer and writes on at once; keeps what was not taken.
+    fn poll_copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+    ) -> Poll<Result<u64, Broken>> {
+        SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let mut buffer = ReadBuf::new(scratch);
+            ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(|_| Broken::Source)?;
+            let read = buffer.filled();
+            if read.is_empty() {
+                return Poll::Ready(Ok(0));
+            }
+            let written = match Pin::new(to).poll_write(cx, read) {
+                Poll::Ready(Ok(written)) => written,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Sink)),
+                Poll::Pending => 0,
+            };
+            self.rest = Rest::new(read.get(written..).unwrap_or_default().into());
+            Poll::Ready(Ok(read.len() as u64))
+        })
+    }
+
+    /// The source has nothing now: give the pipe back, and count small bursts.
+    fn source_is_empty(&mut self) {
+        self.pipe = None;
+        if self.burst == 0 {
+            return;
+        }
+        if self.burst < SMALL_BURST {
+            self.small_bursts = self.small_bursts.saturating_add(1);
+            if self.small_bursts >= SMALL_BURSTS {
+                self.flowed = 0;
+            }
+        } else {
+            self.small_bursts = 0;
+        }
+        self.burst = 0;
+    }
+}

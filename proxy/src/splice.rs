@@ -1,0 +1,212 @@
+//! Owns the kernel pipes of bulk transfers: bytes move from socket to socket without a copy through
+//! user space (`splice(2)`).
+//!
+//! A pipe is taken only while a direction moves in bulk and given back when it is empty and the
+//! source has nothing to read: an idle pipe would cost more kernel memory than the whole rest of an
+//! idle connection. Where pipes cannot be had (limits, another kernel) the caller goes on copying.
+//! The system calls come through rustix, which makes them safe, so this module has no `unsafe`.
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::Pipe;
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) use elsewhere::Pipe;
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::cell::RefCell;
+    use std::io;
+    use std::os::fd::OwnedFd;
+    use std::task::{Context, Poll, ready};
+
+    use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+    use tokio::io::Interest;
+    use tokio::net::TcpStream;
+
+    /// Capacity asked of the kernel; also what unprivileged processes may have per pipe.
+    const CAPACITY: usize = 1 << 20;
+    /// Capacity that a pipe has without asking; used where the larger one is refused.
+    const DEFAULT_CAPACITY: usize = 1 << 16;
+    /// Pipes that one thread has at most, in use and kept: 2 file descriptors each.
+    const MAX_PER_THREAD: usize = 512;
+    /// Empty pipes that one thread keeps for the next bulk transfer.
+    const MAX_KEPT: usize = 16;
+
+    #[derive(Default)]
+    struct Pool {
+        kept: Vec<Ends>,
+        in_use: usize,
+    }
+
+    thread_local! {
+        static POOL: RefCell<Pool> = RefCell::default();
+    }
+
+    struct Ends {
+        read: OwnedFd,
+        write: OwnedFd,
+        capacity: usize,
+    }
+
+    /// A pipe between the two sockets of one direction, with what it holds at the moment.
+    pub(crate) struct Pipe {
+        /// None only while it is being dropped.
+        ends: Option<Ends>,
+        held: usize,
+    }
+
+    impl Pipe {
+        /// A pipe of this thread's pool, or a new one; None when there can be none now.
+        pub(crate) fn take() -> Option<Self> {
+            POOL.with_borrow_mut(|pool| {
+                let ends = match pool.kept.pop() {
+                    Some(ends) => ends,
+                    None if pool.in_use < MAX_PER_THREAD => open().ok()?,
+                    None => return None,
+                };
+                pool.in_use += 1;
+                Some(Self {
+                    ends: Some(ends),
+                    held: 0,
+                })
+            })
+        }
+
+        /// Whether nothing is in the pipe.
+        pub(crate) fn is_empty(&self) -> bool {
+            self.held == 0
+        }
+
+        /// Moves what `from` has into the empty pipe; 0 is the end of the stream.
+        ///
+        /// The pipe must be empty: only then does "would block" speak of the socket alone.
+        pub(crate) fn poll_fill(
+            &mut self,
+            cx: &mut Context<'_>,
+            from: &TcpStream,
+        ) -> Poll<io::Result<usize>> {
+            debug_assert!(self.is_empty());
+            let Some(ends) = &self.ends else {
+                return Poll::Ready(Ok(0));
+            };
+            loop {
+                ready!(from.poll_read_ready(cx))?;
+                let moved = from.try_io(Interest::READABLE, || {
+                    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+                    Ok(splice(from, None, &ends.write, None, ends.capacity, flags)?)
+                });
+                match moved {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(count) => {
+                        self.held += count;
+                        return Poll::Ready(Ok(count));
+                    }
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+        }
+
+        /// Moves all that the pipe holds into `to`.
+        pub(crate) fn poll_drain(
+            &mut self,
+            cx: &mut Context<'_>,
+            to: &TcpStream,
+        ) -> Poll<io::Result<()>> {
+            let Some(ends) = &self.ends else {
+                return Poll::Ready(Ok(()));
+            };
+            while self.held > 0 {
+                ready!(to.poll_write_ready(cx))?;
+                let moved = to.try_io(Interest::WRITABLE, || {
+                    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+                    Ok(splice(&ends.read, None, to, None, self.held, flags)?)
+                });
+                match moved {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Ok(count) => self.held = self.held.saturating_sub(count),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl Drop for Pipe {
+        /// An empty pipe goes back to the pool; one with bytes of a dead connection is closed.
+        fn drop(&mut self) {
+            let ends = self.ends.take();
+            let empty = self.is_empty();
+            // At the end of a thread the pool may be gone already.
+            let _ = POOL.try_with(|pool| {
+                let Ok(mut pool) = pool.try_borrow_mut() else {
+                    return;
+                };
+                pool.in_use = pool.in_use.saturating_sub(1);
+                if let Some(ends) = ends
+                    && empty
+                    && pool.kept.len() < MAX_KEPT
+                {
+                    pool.kept.push(ends);
+                }
+            });
+        }
+    }
+
+    fn open() -> io::Result<Ends> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let capacity = match fcntl_setpipe_size(&write, CAPACITY) {
+            Ok(capacity) => capacity,
+            // Over the limits of the user or of the system: what it has must do.
+            Err(_) => rustix::pipe::fcntl_getpipe_size(&write)?,
+        };
+        if capacity < DEFAULT_CAPACITY {
+            // Near the user's limit the kernel gives pipes of a page or two: copying is faster.
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        Ok(Ends {
+            read,
+            write,
+            capacity,
+        })
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use std::io;
+    use std::task::{Context, Poll};
+
+    use tokio::net::TcpStream;
+
+    /// No pipe can be taken here, so no value of it exists.
+    pub(crate) enum Pipe {}
+
+    impl Pipe {
+        pub(crate) fn take() -> Option<Self> {
+            None
+        }
+
+        pub(crate) fn is_empty(&self) -> bool {
+            match *self {}
+        }
+
+        pub(crate) fn poll_fill(
+            &mut self,
+            _: &mut Context<'_>,
+            _: &TcpStream,
+        ) -> Poll<io::Result<usize>> {
+            match *self {}
+        }
+
+        pub(crate) fn poll_drain(
+            &mut self,
+            _: &mut Context<'_>,
+            _: &TcpStream,
+        ) -> Poll<io::Result<()>> {
+            match *self {}
+        }
+    }
+}

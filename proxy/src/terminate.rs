@@ -1,0 +1,724 @@
+//! Owns terminated connections: the TLS handshake on the replayed bytes, and the tunnel between TLS
+//! on the client's side and plain TCP on the backend's.
+//!
+//! rustls does the handshake and is then taken apart: its key schedule stays for key updates, its
+//! traffic keys go to [`crate::record`], which works in place. As in passthrough, an idle
+//! connection holds no buffer: one scratch buffer per thread, and per connection only the start of
+//! a record whose rest has not come and what the receiver has not taken.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rustls::kernel::KernelConnection;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
+use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, MAX_PROTECTED, alert, content};
+use crate::relay::{Moved, Rest, Side, reset};
+
+/// Ciphertext that is read at once.
+const INBOUND: usize = 128 * 1024;
+/// Records that are read of the backend, sealed and written at once, at most. Also bounds what a
+/// slow client makes a connection hold.
+const MAX_BATCH: usize = 4;
+/// Most that a record adds to its plaintext.
+const MAX_OVERHEAD: usize = 32;
+/// Plaintext shorter than this is moved next to the one before it instead of being a slice of its
+/// own in the write.
+const MOVED_BELOW: usize = 2048;
+/// Slices of one write.
+const SLICES: usize = 16;
+/// Reads of one direction before other connections of the thread get their turn.
+const ROUNDS: u32 = 8;
+/// Key updates, warnings and the like that a client may send without data between them.
+const MAX_CONTROL: u8 = 32;
+/// Handshake bytes of a client that are held unread.
+const MAX_HANDSHAKE: usize = 64 * 1024;
+/// `key_update` with `update_not_requested` (RFC 8446 section 4.6.3).
+const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
+
+thread_local! {
+    static IN: RefCell<Box<[u8]>> = RefCell::new(vec![0; INBOUND].into());
+    static OUT: RefCell<Box<[u8]>> =
+        RefCell::new(vec![0; MAX_BATCH * (MAX_PLAINTEXT + MAX_OVERHEAD)].into());
+}
+
+/// Sets what a configuration must have for this module: the hand-over of traffic keys, and no early
+/// data, which could be replayed to the backend.
+pub fn prepare(config: &mut ServerConfig) {
+    config.enable_secret_extraction = true;
+    config.max_early_data_size = 0;
+}
+
+/// Why a handshake came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The client went away.
+    #[error("the client closed during the handshake")]
+    Closed,
+    /// The client's connection broke.
+    #[error("the client's connection broke: {0}")]
+    Io(#[from] std::io::Error),
+    /// The two do not come together, or the client broke the protocol.
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+    /// The client sends more than any handshake needs.
+    #[error("the handshake is longer than the limit")]
+    TooLarge,
+    /// The configuration does not hand over its keys, or a cipher that is not known here.
+    #[error("the configuration was not prepared for termination")]
+    NotPrepared,
+}
+
+/// What the handshake agreed on, for the log line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// `1.2` or `1.3`.
+    pub version: &'static str,
+    /// Whether a session was resumed.
+    pub resumed: bool,
+    /// The application protocol.
+    pub alpn: Option<Box<[u8]>>,
+}
+
+/// The TLS side of a terminated connection after its handshake.
+pub struct Session {
+    /// The key schedule, for key updates.
+    kernel: KernelConnection<ServerConnectionData>,
+    opening: Keys,
+    sealing: Keys,
+    /// What came behind the client's last handshake record.
+    leftover: Box<[u8]>,
+    /// Control records since the last data.
+    control: u8,
+}
+
+/// Does the handshake of a client of which `replay` was read already.
+pub async fn handshake(
+    client: &mut TcpStream,
+    config: Arc<ServerConfig>,
+    replay: Vec<u8>,
+) -> Result<(Box<Session>, Agreed), HandshakeError> {
+    let mut tls = UnbufferedServerConnection::new(config)?;
+    let mut incoming = replay;
+    let mut outgoing = Vec::new();
+    // rustls sees one record at a time, so that what follows its last one stays ours to open.
+    let mut shown = 0;
+    loop {
+        let UnbufferedStatus {
+            mut discard, state, ..
+        } = tls.process_tls_records(incoming.get_mut(..shown).unwrap_or_default());
+        let mut done = false;
+        let mut more = false;
+        match state {
+            Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, &mut outgoing),
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                client.write_all(&outgoing).await?;
+                outgoing.clear();
+                data.done();
+            }
+            Ok(ConnectionState::BlockedHandshake) => more = true,
+            Ok(ConnectionState::WriteTraffic(_)) => done = true,
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
+                return Err(HandshakeError::Closed);
+            }
+            // Early data is not offered, and no data is shown before the handshake is done.
+            Ok(_) => return Err(HandshakeError::TooLarge),
+            Err(error) => {
+                send_alert(&mut tls, client).await;
+                return Err(error.into());
+            }
+        }
+        discard = discard.min(incoming.len());
+        incoming.drain(..discard);
+        shown = shown.saturating_sub(discard);
+        if done {
+            break;
+        }
+        if more {
+            loop {
+                let next = incoming.get(shown..).unwrap_or_default();
+                if let Some(length) = record_length(next) {
+                    shown += length;
+                    break;
+                }
+                if incoming.len() >= MAX_HANDSHAKE {
+                    return Err(HandshakeError::TooLarge);
+                }
+                if client.read_buf(&mut incoming).await? == 0 {
+                    return Err(HandshakeError::Closed);
+                }
+            }
+        }
+    }
+    let version = tls.protocol_version().ok_or(HandshakeError::NotPrepared)?;
+    let agreed = Agreed {
+        version: if version == ProtocolVersion::TLSv1_3 {
+            "1.3"
+        } else {
+            "1.2"
+        },
+        resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
+        alpn: tls.alpn_protocol().map(Into::into),
+    };
+    let (secrets, kernel) = tls.dangerous_into_kernel_connection()?;
+    let session = Session {
+        kernel,
+        opening: Keys::new(version, secrets.rx).ok_or(HandshakeError::NotPrepared)?,
+        sealing: Keys::new(version, secrets.tx).ok_or(HandshakeError::NotPrepared)?,
+        leftover: incoming.into_boxed_slice(),
+        control: 0,
+    };
+    Ok((Box::new(session), agreed))
+}
+
+/// The length of the record at the front of `bytes` with its header, if all of it is there.
+fn record_length(bytes: &[u8]) -> Option<usize> {
+    let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
+    let length = payload_length(*header);
+    // Too long is for rustls to refuse, as soon as it is certain.
+    (rest.len() >= length.min(MAX_PROTECTED)).then_some(HEADER + length.min(rest.len()))
+}
+
+fn payload_length([_, _, _, high, low]: [u8; HEADER]) -> usize {
+    usize::from(u16::from_be_bytes([high, low]))
+}
+
+/// Appends a handshake record to what is to be sent.
+fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) {
+    let start = outgoing.len();
+    let mut space = 1024;
+    loop {
+        outgoing.resize(start + space, 0);
+        match data.encode(outgoing.get_mut(start..).unwrap_or_default()) {
+            Ok(written) => return outgoing.truncate(start + written),
+            Err(EncodeError::InsufficientSize(needs)) if needs.required_size > space => {
+                space = needs.required_size;
+            }
+            Err(_) => return outgoing.truncate(start),
+        }
+    }
+}
+
+/// Tells the client why the handshake failed, if that can be done without waiting.
+async fn send_alert(tls: &mut UnbufferedServerConnection, client: &mut TcpStream) {
+    let mut outgoing = Vec::new();
+    while let UnbufferedStatus {
+        state: Ok(ConnectionState::EncodeTlsData(mut data)),
+        ..
+    } = tls.process_tls_records(&mut [])
+    {
+        encode(&mut data, &mut outgoing);
+    }
+    if client.write_all(&outgoing).await.is_ok() {
+        // Without this, unread bytes would turn the close into a reset that overtakes the alert.
+        let _ = client.shutdown().await;
+        discard_unread(client);
+    }
+}
+
+/// Reads away what has come, so that closing does not reset.
+fn discard_unread(client: &TcpStream) {
+    IN.with_borrow_mut(|scratch| while client.try_read(scratch).is_ok_and(|read| read > 0) {});
+}
+
+/// How a tunnel ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelEnd {
+    /// Both directions were closed in order; the side that closed its direction first.
+    Closed(Side),
+    /// As `Closed(Client)`, but the client left without `close_notify`: what it sent may be cut.
+    Truncated,
+    /// One side's connection broke; it was passed on to the other side.
+    Broken(Side),
+    /// The client broke the protocol and was sent the alert.
+    Protocol(u8),
+}
+
+/// Relays between a terminated client and its backend until both directions are closed.
+pub struct Tunnel<'a> {
+    client: &'a mut TcpStream,
+    backend: &'a mut TcpStream,
+    moved: &'a mut Moved,
+    session: &'a mut Session,
+    up: Up,
+    down: Down,
+    first: Option<Side>,
+}
+
+impl<'a> Tunnel<'a> {
+    /// A tunnel whose byte counts are of plaintext, and hold also when the future is dropped.
+    pub fn new(
+        client: &'a mut TcpStream,
+        backend: &'a mut TcpStream,
+        moved: &'a mut Moved,
+        session: &'a mut Session,
+    ) -> Self {
+        let partial = std::mem::take(&mut session.leftover);
+        let fresh = !partial.is_empty();
+        let up = Up {
+            partial,
+            fresh,
+            ..Up::default()
+        };
+        Self {
+            client,
+            backend,
+            moved,
+            session,
+            up,
+            down: Down::default(),
+            first: None,
+        }
+    }
+}
+
+/// Why a direction cannot go on.
+#[derive(Clone, Copy)]
+enum Broken {
+    Client,
+    Backend,
+    Protocol(Fatal),
+}
+
+impl From<Fatal> for Broken {
+    fn from(fatal: Fatal) -> Self {
+        Self::Protocol(fatal)
+    }
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Open,
+    /// The source has ended; what is left is to be delivered and the end passed on.
+    Ending,
+    Ended,
+}
+
+impl Future for Tunnel<'_> {
+    type Output = TunnelEnd;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TunnelEnd> {
+        let this = self.get_mut();
+        let up = this.poll_up(cx);
+        // Behind `up`, which may have queued a record for the client.
+        let down = this.poll_down(cx);
+        let broken = match (up, down) {
+            (Poll::Ready(Err(broken)), _) | (_, Poll::Ready(Err(broken))) => broken,
+            (up, down) => {
+                if this.first.is_none() {
+                    this.first = match (this.up.state, this.down.state) {
+                        (State::Open, State::Open) => None,
+                        (State::Open, _) => Some(Side::Backend),
+                        _ => Some(Side::Client),
+                    };
+                }
+                return match (up, down, this.first) {
+                    (Poll::Ready(_), Poll::Ready(_), Some(first)) => {
+                        Poll::Ready(match (first, this.up.truncated) {
+                            (Side::Client, true) => TunnelEnd::Truncated,
+                            _ => TunnelEnd::Closed(first),
+                        })
+                    }
+                    _ => Poll::Pending,
+                };
+            }
+        };
+        Poll::Ready(match broken {
+            Broken::Client => {
+                reset(this.backend);
+                TunnelEnd::Broken(Side::Client)
+            }
+            Broken::Backend => {
+                reset(this.client);
+                TunnelEnd::Broken(Side::Backend)
+            }
+            Broken::Protocol(Fatal(description)) => {
+                reset(this.backend);
+                this.send_fatal(description);
+                TunnelEnd::Protocol(description)
+            }
+        })
+    }
+}
+
+/// Client to backend.
+#[derive(Default)]
+struct Up {
+    /// The start of a record whose rest has not come.
+    partial: Box<[u8]>,
+    /// `partial` is what the handshake left over, and may hold whole records.
+    fresh: bool,
+    /// Plaintext that the backend has not taken.
+    rest: Option<Rest>,
+    state: State,
+    /// The client ended without `close_notify`.
+    truncated: bool,
+}
+
+/// Backend to client.
+#[derive(Default)]
+struct Down {
+    /// Records that the client has not taken.
+    rest: Option<Rest>,
+    /// Records without data that go before the next one with data.
+    control: Vec<u8>,
+    /// Two to this power records are read at once.
+    batch: u8,
+    state: State,
+}
+
+/// What the records of one read came to.
+#[derive(Default)]
+struct Opened {
+    /// Where plaintext lies, in order.
+    slices: [Range<usize>; SLICES],
+    used: usize,
+    /// Bytes of plaintext.
+    total: usize,
+    /// Bytes of whole records.
+    consumed: usize,
+    /// The client sent `close_notify`.
+    closed: bool,
+}
+
+impl Opened {
+    /// Takes plaintext at `at`; what is short or too many is moved next to what is before it.
+    fn push(&mut self, bytes: &mut [u8], at: Range<usize>) {
+        self.total += at.len();
+        let full = self.used == SLICES;
+        let last = self
+            .used
+            .checked_sub(1)
+            .and_then(|last| self.slices.get_mut(last));
+        match last {
+            Some(last) if full || at.len() < MOVED_BELOW => {
+                let end = last.end + at.len();
+                bytes.copy_within(at, last.end);
+                last.end = end;
+            }
+            _ => {
+                if let Some(place) = self.slices.get_mut(self.used) {
+                    *place = at;
+                    self.used += 1;
+                }
+            }
+        }
+    }
+
+    /// Writes the plaintext; what is not taken at once is returned.
+    fn poll_write(
+        &self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+        to: &mut TcpStream,
+    ) -> Result<Option<Rest>, Broken> {
+        if self.total == 0 {
+            return Ok(None);
+        }
+        let parts = || {
+            let used = self.slices.iter().take(self.used);
+            used.map(|at| bytes.get(at.clone()).unwrap_or_default())
+        };
+        let mut vector = [IoSlice::new(&[]); SLICES];
+        for (place, part) in vector.iter_mut().zip(parts()) {
+            *place = IoSlice::new(part);
+        }
+        let vector = vector.get(..self.used).unwrap_or_default();
+        let mut written = match Pin::new(to).poll_write_vectored(cx, vector) {
+            Poll::Ready(Ok(written)) => written,
+            Poll::Ready(Err(_)) => return Err(Broken::Backend),
+            Poll::Pending => 0,
+        };
+        if written == self.total {
+            return Ok(None);
+        }
+        let mut rest = Vec::with_capacity(self.total.saturating_sub(written));
+        for part in parts() {
+            let skipped = written.min(part.len());
+            written -= skipped;
+            rest.extend_from_slice(part.get(skipped..).unwrap_or_default());
+        }
+        Ok(Rest::new(rest.into_boxed_slice()))
+    }
+}
+
+/// A bug if it were ever seen: the scratch buffers fit what is put in them.
+const NO_ROOM: Broken = Broken::Protocol(Fatal(alert::INTERNAL_ERROR));
+
+impl Tunnel<'_> {
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        if self.up.state == State::Ended {
+            return Poll::Ready(Ok(()));
+        }
+        for _ in 0..ROUNDS {
+            if let Some(rest) = &mut self.up.rest {
+                ready!(rest.poll_write(cx, self.backend)).map_err(|_| Broken::Backend)?;
+                self.up.rest = None;
+            }
+            if self.up.state == State::Ending {
+                let closed = Pin::new(&mut *self.backend).poll_shutdown(cx);
+                ready!(closed).map_err(|_| Broken::Backend)?;
+                self.up.state = State::Ended;
+                return Poll::Ready(Ok(()));
+            }
+            ready!(IN.with_borrow_mut(|scratch| self.poll_open(cx, scratch)))?;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Reads what the client sent, opens the whole records of it and passes them on.
+    fn poll_open(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Broken>> {
+        let held = self.up.partial.len();
+        let (front, back) = scratch.split_at_mut_checked(held).ok_or(NO_ROOM)?;
+        let mut read = 0;
+        if !std::mem::take(&mut self.up.fresh) {
+            let mut buffer = ReadBuf::new(back);
+            let ready = Pin::new(&mut *self.client).poll_read(cx, &mut buffer);
+            ready!(ready).map_err(|_| Broken::Client)?;
+            read = buffer.filled().len();
+            if read == 0 {
+                self.up.state = State::Ending;
+                self.up.truncated = true;
+                return Poll::Ready(Ok(()));
+            }
+        }
+        front.copy_from_slice(&self.up.partial);
+        let bytes = scratch.get_mut(..held + read).ok_or(NO_ROOM)?;
+        let mut opened = Opened::default();
+        self.open_records(bytes, &mut opened)?;
+        self.moved.up += opened.total as u64;
+        self.up.rest = opened.poll_write(cx, bytes, self.backend)?;
+        if opened.closed {
+            self.up.partial = Box::default();
+            self.up.state = State::Ending;
+        } else {
+            self.up.partial = bytes.get(opened.consumed..).unwrap_or_default().into();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn open_records(&mut self, bytes: &mut [u8], opened: &mut Opened) -> Result<(), Broken> {
+        while !opened.closed {
+            let record = bytes.get_mut(opened.consumed..).unwrap_or_default();
+            let Some((header, rest)) = record.split_first_chunk_mut::<HEADER>() else {
+                break;
+            };
+            let length = payload_length(*header);
+            if length > MAX_PROTECTED {
+                return Err(Fatal(alert::RECORD_OVERFLOW).into());
+            }
+            let Some(payload) = rest.get_mut(..length) else {
+                break;
+            };
+            let (kind, at) = self.session.opening.open(*header, payload)?;
+            match kind {
+                content::DATA if !at.is_empty() => {
+                    self.session.control = 0;
+                    let start = opened.consumed + HEADER;
+                    opened.push(bytes, start + at.start..start + at.end);
+                }
+                content::DATA => self.count_control()?,
+                _ => {
+                    let message = payload.get(at).unwrap_or_default();
+                    opened.closed = self.control_record(kind, message)?;
+                }
+            }
+            opened.consumed += HEADER + length;
+        }
+        Ok(())
+    }
+
+    /// Takes an alert or handshake message; true if it is `close_notify`.
+    fn control_record(&mut self, kind: u8, message: &[u8]) -> Result<bool, Broken> {
+        let tls13 = self.session.sealing.can_update();
+        self.count_control()?;
+        match (kind, message) {
+            (content::ALERT, [_, alert::CLOSE_NOTIFY]) => Ok(true),
+            (content::ALERT, [_, alert::USER_CANCELED]) => Ok(false),
+            (content::ALERT, [1, _]) if !tls13 => Ok(false),
+            // The client gives up.
+            (content::ALERT, [_, _]) => Err(Broken::Client),
+            (content::ALERT, _) => Err(Fatal(alert::DECODE_ERROR).into()),
+            (content::HANDSHAKE, [24, 0, 0, 1, request @ (0 | 1)]) if tls13 => {
+                let secret = self.session.kernel.update_rx_secret().ok();
+                self.session.opening = self.keys(secret)?;
+                if *request == 1 {
+                    self.update_sealing()?;
+                }
+                Ok(false)
+            }
+            // A wish to renegotiate, to which we need not agree (RFC 5246 section 7.2.2).
+            (content::HANDSHAKE, [1, ..]) if !tls13 => {
+                self.queue(content::ALERT, &[1, alert::NO_RENEGOTIATION])?;
+                Ok(false)
+            }
+            _ => Err(Fatal(alert::UNEXPECTED_MESSAGE).into()),
+        }
+    }
+
+    fn count_control(&mut self) -> Result<(), Broken> {
+        self.session.control += 1;
+        if self.session.control > MAX_CONTROL {
+            return Err(Fatal(alert::UNEXPECTED_MESSAGE).into());
+        }
+        Ok(())
+    }
+
+    fn keys(
+        &self,
+        secret: Option<(u64, rustls::ConnectionTrafficSecrets)>,
+    ) -> Result<Keys, Broken> {
+        secret
+            .and_then(|secret| Keys::new(self.session.kernel.protocol_version(), secret))
+            .ok_or(Fatal(alert::INTERNAL_ERROR).into())
+    }
+
+    /// Changes the keys towards the client, and tells it so under the present ones.
+    fn update_sealing(&mut self) -> Result<(), Broken> {
+        if self.down.state != State::Open {
+            return Ok(());
+        }
+        self.queue(content::HANDSHAKE, &KEY_UPDATE)?;
+        let secret = self.session.kernel.update_tx_secret().ok();
+        self.session.sealing = self.keys(secret)?;
+        Ok(())
+    }
+
+    /// Seals a record without data, to go behind what is sealed already.
+    fn queue(&mut self, kind: u8, message: &[u8]) -> Result<(), Broken> {
+        // Nothing may follow close_notify.
+        if self.down.state != State::Open {
+            return Ok(());
+        }
+        let record = self.seal_control(kind, message).ok_or(NO_ROOM)?;
+        self.down.control.extend_from_slice(&record);
+        Ok(())
+    }
+
+    fn seal_control(&mut self, kind: u8, message: &[u8]) -> Option<Vec<u8>> {
+        let keys = &mut self.session.sealing;
+        let mut record = vec![0; keys.head() + message.len() + keys.tail()];
+        record
+            .get_mut(keys.head()..)?
+            .get_mut(..message.len())?
+            .copy_from_slice(message);
+        keys.seal(kind, &mut record, message.len())?;
+        Some(record)
+    }
+
+    fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        if self.down.state == State::Ended {
+            return Poll::Ready(Ok(()));
+        }
+        for _ in 0..ROUNDS {
+            while self.down.rest.is_some() || !self.down.control.is_empty() {
+                let control = &mut self.down.control;
+                let next = || Rest::new(std::mem::take(control).into_boxed_slice());
+                self.down.rest = self.down.rest.take().or_else(next);
+                if let Some(rest) = &mut self.down.rest {
+                    ready!(rest.poll_write(cx, self.client)).map_err(|_| Broken::Client)?;
+                    self.down.rest = None;
+                }
+            }
+            if self.down.state == State::Ending {
+                let closed = Pin::new(&mut *self.client).poll_shutdown(cx);
+                ready!(closed).map_err(|_| Broken::Client)?;
+                self.down.state = State::Ended;
+                return Poll::Ready(Ok(()));
+            }
+            if self.session.sealing.is_exhausted() {
+                if !self.session.sealing.can_update() {
+                    return Poll::Ready(Err(NO_ROOM));
+                }
+                self.update_sealing()?;
+                continue;
+            }
+            ready!(OUT.with_borrow_mut(|scratch| self.poll_seal(cx, scratch)))?;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Reads what the backend sent to where it is sealed, seals it and passes it on.
+    fn poll_seal(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Broken>> {
+        let keys = &mut self.session.sealing;
+        let head = keys.head();
+        let stride = head + MAX_PLAINTEXT + keys.tail();
+        let batch = 1usize << self.down.batch;
+        let mut places = scratch
+            .chunks_exact_mut(stride)
+            .filter_map(|record| record.get_mut(head..head + MAX_PLAINTEXT));
+        let mut buffer = ReadBuf::new(places.next().ok_or(NO_ROOM)?);
+        ready!(Pin::new(&mut *self.backend).poll_read(cx, &mut buffer))
+            .map_err(|_| Broken::Backend)?;
+        let mut read = buffer.filled().len();
+        if read == 0 {
+            self.queue(content::ALERT, &[1, alert::CLOSE_NOTIFY])?;
+            self.down.state = State::Ending;
+            return Poll::Ready(Ok(()));
+        }
+        if read == MAX_PLAINTEXT && batch > 1 {
+            let mut vector: [IoSliceMut<'_>; MAX_BATCH] =
+                std::array::from_fn(|_| IoSliceMut::new(&mut []));
+            let mut used = 0;
+            for (slot, place) in vector.iter_mut().zip(places.take(batch - 1)) {
+                *slot = IoSliceMut::new(place);
+                used += 1;
+            }
+            let vector = vector.get_mut(..used).unwrap_or_default();
+            match self.backend.try_read_vectored(vector) {
+                Ok(more) => read += more,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Ready(Err(Broken::Backend)),
+            }
+        }
+        let mut sealed = 0;
+        let mut left = read;
+        for record in scratch.chunks_exact_mut(stride) {
+            let length = left.min(MAX_PLAINTEXT);
+            if length == 0 {
+                break;
+            }
+            sealed += keys.seal(content::DATA, record, length).ok_or(NO_ROOM)?;
+            left -= length;
+        }
+        self.moved.down += read as u64;
+        let records = scratch.get(..sealed).ok_or(NO_ROOM)?;
+        let written = match Pin::new(&mut *self.client).poll_write(cx, records) {
+            Poll::Ready(Ok(written)) => written,
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Client)),
+            Poll::Pending => 0,
+        };
+        self.down.rest = Rest::new(records.get(written..).unwrap_or_default().into());
+        if self.down.rest.is_some() {
+            self.down.batch = self.down.batch.saturating_sub(1);
+        } else if read == batch * MAX_PLAINTEXT && batch < MAX_BATCH {
+            self.down.batch += 1;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends the alert that ends the connection, if it can go at once.
+    fn send_fatal(&mut self, description: u8) {
+        if self.down.rest.is_some() || self.down.state != State::Open {
+            return;
+        }
+        let mut bytes = std::mem::take(&mut self.down.control);
+        if let Some(record) = self.seal_control(content::ALERT, &[2, description]) {
+            bytes.extend_from_slice(&record);
+            let _ = self.client.try_write(&bytes);
+            discard_unread(self.client);
+        }
+    }
+}
