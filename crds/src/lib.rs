@@ -1,1 +1,25 @@
-//! placeholder
+//! Wire types of the Kubernetes objects that Vestibule reads, and their conversion into the model:
+//! the only place that knows the wire form.
+//!
+//! [`decode`] takes any JSON and never fails: what is wrong stays with the part of the object it is
+//! about. [`yaml`] reads manifests. [`status`] writes statuses back.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+mod core;
+mod decode;
+pub mod gateway_api;
+mod meta;
+mod names;
+mod text;
+mod unknown;
+pub mod yaml;
+
+pub use decode::{Decoded, decode, flatten};

@@ -1,0 +1,94 @@
+//! EndpointSlice into the model.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::object;
+
+use crate::gateway_api::port;
+use crate::meta;
+use crate::text::quote;
+
+/// Label that names the Service of a slice.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+/// Addresses per endpoint that we read: the API says that the first alone is to be used
+/// (`discovery/v1` Endpoint, "consumers should ignore additional addresses").
+const ADDRESSES: usize = 1;
+/// Findings about addresses per slice: more of them add nothing.
+const MAX_FINDINGS: usize = 8;
+
+/// Converts a slice: addresses that are ready, ports by name; what is neither is left out with a
+/// warning.
+pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
+    let name = meta::name(&wire.metadata);
+    let mut findings = Vec::new();
+    let fits: fn(&IpAddr) -> bool = match wire.address_type.as_str() {
+        "IPv4" => IpAddr::is_ipv4,
+        "IPv6" => IpAddr::is_ipv6,
+        other => {
+            findings.push(Finding::warning(
+                Reason::UnsupportedValue,
+                "addressType",
+                format!(
+                    "{} is not supported, so the slice has no address",
+                    quote(other)
+                ),
+                "use IPv4 or IPv6",
+            ));
+            |_| false
+        }
+    };
+    let understood = findings.is_empty();
+    let mut addresses = Vec::new();
+    for (index, endpoint) in wire.endpoints.unwrap_or_default().into_iter().enumerate() {
+        let ready = endpoint.conditions.and_then(|c| c.ready).unwrap_or(true);
+        if !ready || !understood {
+            continue;
+        }
+        for (at, text) in endpoint.addresses.iter().take(ADDRESSES).enumerate() {
+            match text.parse::<IpAddr>() {
+                Ok(address) if fits(&address) => addresses.push(address),
+                _ if findings.len() >= MAX_FINDINGS => {}
+                _ => findings.push(Finding::warning(
+                    Reason::InvalidValue,
+                    format!("endpoints[{index}].addresses[{at}]"),
+                    format!(
+                        "{} is not an address of type {}, so it is left out",
+                        quote(text),
+                        wire.address_type
+                    ),
+                    "write the address of the endpoint",
+                )),
+            }
+        }
+    }
+    let before = findings.len();
+    let ports = wire
+        .ports
+        .unwrap_or_default()
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, wire)| {
+            let field = format!("ports[{index}].port");
+            let port = port(wire.port?.into(), &field, &mut findings)?;
+            Some((wire.name.unwrap_or_default().into(), port))
+        })
+        .collect();
+    for finding in findings.iter_mut().skip(before) {
+        finding.severity = Severity::Warning;
+    }
+    object::EndpointSlice {
+        name,
+        service: wire
+            .metadata
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(SERVICE_LABEL))
+            .map(|service| service.as_str().into()),
+        ports,
+        addresses,
+        findings,
+    }
+}

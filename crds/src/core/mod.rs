@@ -1,0 +1,12 @@
+//! Core kinds: k8s-openapi's wire types, converted into the model. Fields that we do not know are
+//! none of our business here: these objects are not addressed to us.
+
+mod endpoint_slice;
+mod namespace;
+mod secret;
+mod service;
+
+pub(crate) use endpoint_slice::convert as convert_endpoint_slice;
+pub(crate) use namespace::convert as convert_namespace;
+pub(crate) use secret::convert as convert_secret;
+pub(crate) use service::convert as convert_service;

@@ -1,0 +1,34 @@
+//! Secret into the model. Only the two entries of a TLS Secret are kept; the rest is erased.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use vestibule_model::object;
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::meta;
+
+/// Converts a Secret. `stringData`, which only manifests have, wins over `data`, as on the server.
+pub(crate) fn convert(wire: Secret) -> object::Secret {
+    let name = meta::name(&wire.metadata);
+    let mut data = wire.data.unwrap_or_default();
+    for (key, text) in wire.string_data.unwrap_or_default() {
+        let replaced = data.insert(key, k8s_openapi::ByteString(text.into_bytes()));
+        if let Some(mut old) = replaced {
+            old.0.zeroize();
+        }
+    }
+    let mut take = |key: &str| data.remove(key).map(|bytes| Zeroizing::new(bytes.0));
+    let certificate = take("tls.crt").map(|bytes| Arc::from(bytes.as_slice()));
+    let private_key = take("tls.key").map(Arc::new);
+    for bytes in data.values_mut() {
+        bytes.0.zeroize();
+    }
+    object::Secret {
+        meta: meta::convert(&wire.metadata),
+        secret_type: wire.type_.as_deref().unwrap_or("Opaque").into(),
+        certificate,
+        private_key,
+        name,
+    }
+}

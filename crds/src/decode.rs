@@ -1,0 +1,308 @@
+//! From JSON to an object of the model: which kind it is, whether it decodes, what is wrong with it.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::{Meta, Object};
+
+use crate::text::{one_line, word};
+use crate::unknown::UnknownFields;
+use crate::{core, gateway_api, names};
+
+/// The namespace of an object that says none, as with kubectl.
+const DEFAULT_NAMESPACE: &str = "default";
+/// How deep Lists may hold Lists.
+const MAX_LIST_DEPTH: usize = 4;
+
+/// What a JSON value turned out to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decoded {
+    /// An object of a kind that Vestibule reads. Findings that have a place in the object are in the
+    /// object; the others (kinds without such a place) are beside it.
+    Object(Object, Vec<Finding>),
+    /// An object of such a kind whose body does not decode.
+    Unreadable(ObjectKey, Meta, Finding),
+    /// An object that Vestibule does not read: of another kind, or of a version of the API that this
+    /// release does not know.
+    Unknown {
+        /// `apiVersion`, bounded and escaped.
+        api_version: String,
+        /// `kind`, bounded and escaped.
+        kind: String,
+        /// `namespace/name` or `name`, bounded and escaped; empty if it has none.
+        name: String,
+    },
+    /// Not a Kubernetes object, or one without a proper name.
+    NotAnObject(Finding),
+}
+
+impl Decoded {
+    /// The object, an unreadable one included, and the findings beside it.
+    #[must_use]
+    pub fn into_object(self) -> Option<(Object, Vec<Finding>)> {
+        match self {
+            Self::Object(object, findings) => Some((object, findings)),
+            Self::Unreadable(key, meta, finding) => {
+                Some((Object::Unreadable(key, meta, finding), Vec::new()))
+            }
+            Self::Unknown { .. } | Self::NotAnObject(_) => None,
+        }
+    }
+}
+
+/// Decodes one object. Takes any JSON.
+#[must_use]
+pub fn decode(mut value: Value) -> Decoded {
+    strip_nulls(&mut value);
+    let Value::Object(mut body) = value else {
+        return not_an_object("", "is not an object", "write one Kubernetes object");
+    };
+    let text = |key: &str| body.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    for (field, text) in [("apiVersion", api_version), ("kind", kind)] {
+        if text.is_empty() {
+            return not_an_object(field, "is absent", "write one Kubernetes object");
+        }
+    }
+    let Some(kind) = known(api_version, kind) else {
+        return Decoded::Unknown {
+            api_version: word(api_version),
+            kind: word(kind),
+            name: display_name(&body),
+        };
+    };
+    let key = match key(kind, &mut body) {
+        Ok(key) => key,
+        Err(finding) => return Decoded::NotAnObject(finding),
+    };
+    // A status is written by controllers of any age: whatever is in it, the spec counts.
+    body.remove("status");
+    let meta = lenient_meta(&body);
+    convert(kind, Value::Object(body)).map_or_else(
+        |finding| Decoded::Unreadable(key, meta, finding),
+        |(object, findings)| Decoded::Object(object, findings),
+    )
+}
+
+/// The objects in `value`: the items of a `List`, or of a list of one kind as servers answer with;
+/// anything else is itself. Items of a typed list inherit its kind and version.
+#[must_use]
+pub fn flatten(value: Value) -> Vec<Value> {
+    let mut objects = Vec::new();
+    flatten_into(value, 0, &mut objects);
+    objects
+}
+
+fn flatten_into(mut value: Value, depth: usize, objects: &mut Vec<Value>) {
+    let kind = value
+        .get("kind")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let Some(item_kind) = kind.strip_suffix("List").map(str::to_owned) else {
+        return objects.push(value);
+    };
+    let api_version = value.get("apiVersion").cloned();
+    if depth >= MAX_LIST_DEPTH {
+        return objects.push(value);
+    }
+    let Some(Value::Array(items)) = value.get_mut("items").map(Value::take) else {
+        return objects.push(value);
+    };
+    for mut item in items {
+        if let Value::Object(fields) = &mut item
+            && !item_kind.is_empty()
+        {
+            if let Some(version) = &api_version {
+                fields
+                    .entry("apiVersion")
+                    .or_insert_with(|| version.clone());
+            }
+            fields
+                .entry("kind")
+                .or_insert_with(|| item_kind.clone().into());
+        }
+        flatten_into(item, depth + 1, objects);
+    }
+}
+
+/// The kind, if it is one that Vestibule reads in that version.
+fn known(api_version: &str, kind: &str) -> Option<Kind> {
+    let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+    let kind = Kind::ALL
+        .into_iter()
+        .find(|k| k.group() == group && k.as_str() == kind)?;
+    let versions: &[&str] = match kind {
+        Kind::GatewayClass | Kind::Gateway | Kind::ReferenceGrant => &["v1", "v1beta1"],
+        // Leftovers of the experimental channel: old objects keep the version they were written in.
+        Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
+        Kind::ListenerSet
+        | Kind::Namespace
+        | Kind::Service
+        | Kind::EndpointSlice
+        | Kind::Secret => &["v1"],
+    };
+    versions.contains(&version).then_some(kind)
+}
+
+/// The key of an object; the namespace is filled in where it is absent.
+fn key(kind: Kind, body: &mut Map<String, Value>) -> Result<ObjectKey, Finding> {
+    let absent = |field: &str| {
+        Finding::refused(
+            Reason::Unreadable,
+            field,
+            "is absent",
+            "add metadata with a name",
+        )
+    };
+    let Some(Value::Object(metadata)) = body.get_mut("metadata") else {
+        return Err(absent("metadata"));
+    };
+    let Some(name) = metadata.get("name").and_then(Value::as_str) else {
+        return Err(absent("metadata.name"));
+    };
+    // RBAC and some old names are freer, but none of the kinds that we read.
+    if !names::is_subdomain(name) {
+        return Err(names::not_a_name("metadata.name", name));
+    }
+    let name = name.to_owned();
+    if !kind.is_namespaced() {
+        metadata.remove("namespace");
+        return Ok(ObjectKey::new(kind, "", name));
+    }
+    let namespace = match metadata.get("namespace") {
+        None => DEFAULT_NAMESPACE,
+        Some(Value::String(text)) if text.is_empty() => DEFAULT_NAMESPACE,
+        Some(Value::String(text)) if names::is_subdomain(text) => text,
+        Some(other) => {
+            let text = other.as_str().unwrap_or("a value that is not text");
+            return Err(names::not_a_name("metadata.namespace", text));
+        }
+    }
+    .to_owned();
+    metadata.insert("namespace".into(), namespace.as_str().into());
+    Ok(ObjectKey::new(kind, namespace, name))
+}
+
+/// Metadata of an object that may turn out not to decode.
+fn lenient_meta(body: &Map<String, Value>) -> Meta {
+    let metadata = body.get("metadata");
+    let field = |key: &str| metadata.and_then(|m| m.get(key));
+    Meta {
+        uid: field("uid")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .into(),
+        created: field("creationTimestamp")
+            .and_then(Value::as_str)
+            .and_then(|text| text.parse::<jiff::Timestamp>().ok())
+            .map_or(0, jiff::Timestamp::as_second),
+        generation: field("generation")
+            .and_then(Value::as_i64)
+            .unwrap_or_default(),
+        deleting: field("deletionTimestamp").is_some(),
+    }
+}
+
+fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
+    Ok(match kind {
+        Kind::GatewayClass => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = gateway_api::convert_gateway_class(wire, &unknown);
+            (Object::GatewayClass(object), Vec::new())
+        }
+        Kind::Gateway => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = gateway_api::convert_gateway(wire, &unknown);
+            (Object::Gateway(object), Vec::new())
+        }
+        Kind::ListenerSet => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = gateway_api::convert_listener_set(wire, &unknown);
+            (Object::ListenerSet(object), Vec::new())
+        }
+        Kind::TlsRoute => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = gateway_api::convert_tls_route(wire, &unknown);
+            (Object::TlsRoute(object), Vec::new())
+        }
+        Kind::ReferenceGrant => {
+            let (wire, unknown) = typed(kind, body)?;
+            let (object, findings) = gateway_api::convert_reference_grant(wire, &unknown);
+            (Object::ReferenceGrant(object), findings)
+        }
+        Kind::Namespace => {
+            let (wire, _) = typed(kind, body)?;
+            (Object::Namespace(core::convert_namespace(wire)), Vec::new())
+        }
+        Kind::Service => {
+            let (wire, _) = typed(kind, body)?;
+            let (object, findings) = core::convert_service(wire);
+            (Object::Service(object), findings)
+        }
+        Kind::EndpointSlice => {
+            let (wire, _) = typed(kind, body)?;
+            let object = core::convert_endpoint_slice(wire);
+            (Object::EndpointSlice(object), Vec::new())
+        }
+        Kind::Secret => {
+            let (wire, _) = typed(kind, body)?;
+            (Object::Secret(core::convert_secret(wire)), Vec::new())
+        }
+    })
+}
+
+/// Decodes a body into its wire type and collects the fields that the type does not have.
+fn typed<T: DeserializeOwned>(kind: Kind, body: Value) -> Result<(T, UnknownFields), Finding> {
+    let mut unknown = UnknownFields::default();
+    let mut track = serde_path_to_error::Track::new();
+    let deserializer = serde_path_to_error::Deserializer::new(body, &mut track);
+    match serde_ignored::deserialize(deserializer, |path| unknown.add(&path)) {
+        Ok(wire) => Ok((wire, unknown)),
+        Err(error) => {
+            let message = if kind == Kind::Secret {
+                // The decoder quotes what it stumbles over, and that may be a key.
+                "does not decode".to_owned()
+            } else {
+                format!("does not decode: {}", one_line(&error.to_string()))
+            };
+            Err(Finding::refused(
+                Reason::Unreadable,
+                one_line(&track.path().to_string()),
+                message,
+                format!("correct the field as the API of {kind} has it"),
+            ))
+        }
+    }
+}
+
+/// To the API, null is the same as absent.
+fn strip_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, v| !v.is_null());
+            fields.values_mut().for_each(strip_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(strip_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn display_name(body: &Map<String, Value>) -> String {
+    let field = |key: &str| {
+        body.get("metadata")
+            .and_then(|m| m.get(key))
+            .and_then(Value::as_str)
+            .map(word)
+    };
+    match (field("namespace"), field("name")) {
+        (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
+        (None, Some(name)) => name,
+        (_, None) => String::new(),
+    }
+}
+
+fn not_an_object(field: &str, message: &str, action: &str) -> Decoded {
+    Decoded::NotAnObject(Finding::refused(Reason::Unreadable, field, message, action))
+}

@@ -1,0 +1,221 @@
+//! Gateway on the wire (`gateway_types.go`) and its conversion.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::object::{self, Protocol};
+use vestibule_model::selector::NamespaceScope;
+
+use super::listener::{self, Listener};
+use super::reference::{LocalParametersReference, SecretReference};
+use super::selector::scope;
+use crate::meta;
+use crate::unknown::UnknownFields;
+
+/// Spec of a Gateway.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource)]
+#[kube(
+    group = "gateway.networking.k8s.io",
+    version = "v1",
+    kind = "Gateway",
+    plural = "gateways",
+    namespaced,
+    status = "serde_json::Value",
+    schema = "disabled",
+    derive = "PartialEq",
+    doc = "Gateway."
+)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewaySpec {
+    /// Name of the GatewayClass.
+    pub gateway_class_name: String,
+    /// Listeners.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listeners: Vec<Listener>,
+    /// Requested addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<GatewayAddress>,
+    /// What the objects made for the Gateway carry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub infrastructure: Option<GatewayInfrastructure>,
+    /// Which ListenerSets may extend it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_listeners: Option<AllowedListeners>,
+    /// TLS settings for the whole Gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<GatewayTls>,
+    /// Experimental: All or None, whether routes without a parent attach.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_scope: Option<String>,
+}
+
+/// GatewaySpecAddress.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayAddress {
+    /// IPAddress (the default), Hostname, or a word of some implementation.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub address_type: Option<String>,
+    /// The address; absent means any of the type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// Experimental (GEP-5093).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routability: Option<String>,
+}
+
+/// GatewayInfrastructure.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayInfrastructure {
+    /// Labels of the objects made for the Gateway.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the objects made for the Gateway.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Parameters of the implementation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameters_ref: Option<LocalParametersReference>,
+}
+
+/// AllowedListeners.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AllowedListeners {
+    /// Namespaces ListenerSets may come from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<GatewayListenerNamespaces>,
+}
+
+/// ListenerNamespaces.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayListenerNamespaces {
+    /// None (the default), Same, Selector or All.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// For Selector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+/// GatewayTLSConfig.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayTls {
+    /// Towards backends (GEP-3155).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<GatewayBackendTls>,
+    /// Towards clients (GEP-91): only its presence matters to this release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<serde_json::Value>,
+}
+
+/// GatewayBackendTLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayBackendTls {
+    /// The certificate shown to backends that ask.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_certificate_ref: Option<SecretReference>,
+}
+
+pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway {
+    let name = meta::name(&wire.metadata);
+    let spec = wire.spec;
+    let (mut listeners, mut findings) =
+        listener::convert_all(spec.listeners, &name.namespace, unknown);
+    findings.extend(unknown.warnings_outside(&[&["spec", "listeners"]]));
+    guard_tls(spec.tls.as_ref(), unknown, &mut listeners, &mut findings);
+    if spec.default_scope.is_some_and(|scope| scope != "None") {
+        findings.push(Finding::warning(
+            Reason::UnsupportedValue,
+            "spec.defaultScope",
+            "default Gateways are not supported, so it has no effect",
+            "name this Gateway in each route's parentRefs",
+        ));
+    }
+    if spec
+        .infrastructure
+        .is_some_and(|i| i.parameters_ref.is_some())
+    {
+        findings.push(Finding::refused(
+            Reason::InvalidParameters,
+            "spec.infrastructure.parametersRef",
+            "parameters are not supported",
+            "remove parametersRef",
+        ));
+    }
+    let allowed = spec
+        .allowed_listeners
+        .and_then(|a| a.namespaces)
+        .unwrap_or_default();
+    let (mut allowed_listeners, warning) = scope(
+        allowed.from,
+        allowed.selector,
+        NamespaceScope::None,
+        "spec.allowedListeners.namespaces",
+    );
+    findings.extend(warning);
+    if unknown.any_below(&["spec", "allowedListeners"]) {
+        // It may narrow who is let in.
+        allowed_listeners = NamespaceScope::Unknown("a field this release does not know".into());
+    }
+    object::Gateway {
+        meta: meta::convert(&wire.metadata),
+        class: spec.gateway_class_name.into(),
+        listeners,
+        allowed_listeners,
+        issuers: meta::issuers(&wire.metadata),
+        findings,
+        name,
+    }
+}
+
+/// Settings that guard TLS for the whole Gateway are refused where they would apply: without them the
+/// listeners would let in whom they shut out. Client validation covers HTTPS, not TLS (GEP-91); what a
+/// field that we do not know covers, we do not know.
+fn guard_tls(
+    tls: Option<&GatewayTls>,
+    unknown: &UnknownFields,
+    listeners: &mut [object::Listener],
+    findings: &mut Vec<Finding>,
+) {
+    let Some(tls) = tls else { return };
+    let unknown = unknown.refusals_below(&["spec", "tls"]);
+    let frontend = tls.frontend.as_ref().map(|_| {
+        Finding::refused(
+            Reason::UnsupportedValue,
+            "spec.tls.frontend",
+            "client certificates are not checked by this release, so HTTPS listeners of the \
+             Gateway are refused rather than left open",
+            "remove it, or use TLS listeners",
+        )
+    });
+    for listener in listeners {
+        let https = listener.protocol == Protocol::Https;
+        if https || listener.protocol == Protocol::Tls {
+            listener.findings.extend(unknown.iter().cloned());
+        }
+        if https {
+            listener.findings.extend(frontend.clone());
+        }
+    }
+    findings.extend(frontend.map(|finding| Finding {
+        severity: vestibule_model::finding::Severity::Warning,
+        ..finding
+    }));
+    if tls.backend.is_some() {
+        findings.push(Finding::warning(
+            Reason::UnsupportedValue,
+            "spec.tls.backend",
+            "no client certificate is shown to backends by this release",
+            "remove it",
+        ));
+    }
+}

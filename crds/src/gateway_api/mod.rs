@@ -1,0 +1,35 @@
+//! Gateway API v1.7.0 on the wire (`apis/v1`, both channels), written by hand, and its conversion into
+//! the model.
+//!
+//! Words of an enumeration are strings and numbers are wide, so that a value that a newer API adds,
+//! or one out of range, decodes: the conversion judges it, for the part that has it. Defaults of the
+//! CRD schemas are filled in by the conversion, since manifests never went through an API server.
+
+mod gateway;
+mod gateway_class;
+mod listener;
+mod listener_set;
+mod reference;
+mod reference_grant;
+mod selector;
+mod tls_route;
+
+pub use gateway::{
+    AllowedListeners, Gateway, GatewayAddress, GatewayBackendTls, GatewayInfrastructure,
+    GatewayListenerNamespaces, GatewaySpec, GatewayTls,
+};
+pub use gateway_class::{GatewayClass, GatewayClassSpec};
+pub use listener::{AllowedRoutes, Listener, ListenerTls, RouteGroupKind, RouteNamespaces};
+pub use listener_set::{ListenerSet, ListenerSetSpec, ParentGatewayReference};
+pub use reference::{LocalParametersReference, ParametersReference, SecretReference};
+pub use reference_grant::{
+    ReferenceGrant, ReferenceGrantFrom, ReferenceGrantSpec, ReferenceGrantTo,
+};
+pub use tls_route::{BackendRef, ParentReference, TLSRoute, TLSRouteRule, TLSRouteSpec};
+
+pub(crate) use gateway::convert as convert_gateway;
+pub(crate) use gateway_class::convert as convert_gateway_class;
+pub(crate) use listener::port;
+pub(crate) use listener_set::convert as convert_listener_set;
+pub(crate) use reference_grant::convert as convert_reference_grant;
+pub(crate) use tls_route::convert as convert_tls_route;

@@ -1,0 +1,45 @@
+//! Object metadata into the model.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use vestibule_model::issuer::{ANNOTATIONS, IssuerAnnotations};
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::Meta;
+
+/// What every object carries; a time that is absent is the epoch.
+pub(crate) fn convert(meta: &ObjectMeta) -> Meta {
+    Meta {
+        uid: meta.uid.as_deref().unwrap_or_default().into(),
+        created: meta
+            .creation_timestamp
+            .as_ref()
+            .map_or(0, |time| time.0.as_second()),
+        generation: meta.generation.unwrap_or_default(),
+        deleting: meta.deletion_timestamp.is_some(),
+    }
+}
+
+/// Namespace and name; `decode` made sure of both.
+pub(crate) fn name(meta: &ObjectMeta) -> ObjectName {
+    ObjectName::new(
+        meta.namespace.as_deref().unwrap_or_default(),
+        meta.name.as_deref().unwrap_or_default(),
+    )
+}
+
+/// The issuer annotations. An empty value is none, as cert-manager has it.
+pub(crate) fn issuers(meta: &ObjectMeta) -> IssuerAnnotations {
+    let [issuer, cluster_issuer, kind, group, acme, cluster_acme] = ANNOTATIONS.map(|key| {
+        let value = meta.annotations.as_ref()?.get(key)?;
+        (!value.is_empty()).then(|| Arc::from(value.as_str()))
+    });
+    IssuerAnnotations {
+        cert_manager_issuer: issuer,
+        cert_manager_cluster_issuer: cluster_issuer,
+        cert_manager_kind: kind,
+        cert_manager_group: group,
+        acme_issuer: acme,
+        acme_cluster_issuer: cluster_acme,
+    }
+}

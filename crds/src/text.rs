@@ -1,0 +1,76 @@
+//! Quoting text that tenants wrote: bounded, and without anything that could forge a line of a log or
+//! of a terminal.
+
+/// Longest quote in characters, without the quotation marks.
+const MAX_QUOTE: usize = 80;
+/// Longest text taken over from a decoder's error, in characters.
+const MAX_ERROR: usize = 240;
+
+/// `text` in quotation marks, control characters escaped, cut after [`MAX_QUOTE`] characters.
+pub(crate) fn quote(text: &str) -> String {
+    let (cut, more) = cut(text, MAX_QUOTE);
+    format!("{cut:?}{}", if more { "…" } else { "" })
+}
+
+/// `text` as it is if it is plain and short (a field name, a keyword), else quoted.
+pub(crate) fn word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:".contains(c);
+    if !text.is_empty() && text.len() <= MAX_QUOTE && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        quote(text)
+    }
+}
+
+/// A decoder's message on one bounded line.
+pub(crate) fn one_line(text: &str) -> String {
+    let (cut, more) = cut(text, MAX_ERROR);
+    let mut line: String = cut
+        .chars()
+        .flat_map(|c| {
+            let escape = c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+            let (raw, escaped) = if escape {
+                (None, Some(c.escape_debug()))
+            } else {
+                (Some(c), None)
+            };
+            raw.into_iter().chain(escaped.into_iter().flatten())
+        })
+        .collect();
+    if more {
+        line.push('…');
+    }
+    line
+}
+
+fn cut(text: &str, max: usize) -> (&str, bool) {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => (text.get(..end).unwrap_or(text), true),
+        None => (text, false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_are_bounded_and_escaped() {
+        assert_eq!(quote("a\nb\u{1b}[2J"), r#""a\nb\u{1b}[2J""#);
+        assert_eq!(quote(&"x".repeat(81)).chars().count(), 83);
+        assert_eq!(quote("\u{202e}evil"), r#""\u{202e}evil""#);
+    }
+
+    #[test]
+    fn words_are_quoted_only_if_need_be() {
+        assert_eq!(word("allowedRoutes"), "allowedRoutes");
+        assert_eq!(word("two words"), "\"two words\"");
+        assert_eq!(word(""), "\"\"");
+    }
+
+    #[test]
+    fn lines_stay_lines() {
+        assert_eq!(one_line("a\nb"), "a\\nb");
+        assert!(one_line(&"é".repeat(1000)).ends_with('…'));
+    }
+}

@@ -1,0 +1,61 @@
+//! Manifests: several YAML documents in one text, within bounds.
+
+use serde_json::Value;
+use serde_saphyr::{Spanned, options};
+
+/// Longest text in bytes: over ten times what etcd takes for one object.
+pub const MAX_BYTES: usize = 16 << 20;
+/// Deepest nesting of lists and maps.
+const MAX_DEPTH: usize = 64;
+
+/// Why a text is not YAML that is read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct YamlError {
+    /// Line, from 1; 1 if the error is about the whole text.
+    pub line: u64,
+    /// What is wrong: a clause on one line.
+    pub message: String,
+}
+
+/// The documents of `text`, each with the line it begins on, from 1. Empty ones are skipped.
+///
+/// Anchors and aliases are expanded within a budget; a key that occurs twice in one map is an error.
+pub fn documents(text: &str) -> Result<Vec<(u64, Value)>, YamlError> {
+    if text.len() > MAX_BYTES {
+        return Err(YamlError {
+            line: 1,
+            message: format!("is longer than {MAX_BYTES} bytes"),
+        });
+    }
+    let options = options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            max_aliases: 1_000,
+            max_anchors: 1_000,
+            max_recorded_anchor_events: 100_000,
+            max_documents: 10_000,
+            max_nodes: 2_000_000,
+            max_events: 8_000_000,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 100_000,
+            max_replay_stack_depth: 16,
+            max_alias_expansions_per_anchor: 1_000,
+        },
+        with_snippet: false,
+    };
+    serde_saphyr::from_multiple_with_options::<Spanned<Value>>(text, options)
+        .map(|documents| {
+            documents
+                .into_iter()
+                .filter(|d| !d.value.is_null())
+                .map(|d| (d.referenced.line(), d.value))
+                .collect()
+        })
+        .map_err(|error| YamlError {
+            line: error.location().map_or(1, |l| l.line()),
+            message: crate::text::one_line(&error.to_string()),
+        })
+}
