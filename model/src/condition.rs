@@ -141,6 +141,23 @@ named! {
     }
 }
 
+impl Reason {
+    /// The reason as a condition gives it: where ours only says more precisely what upstream has a
+    /// word for, upstream's. The message keeps the detail.
+    #[must_use]
+    pub fn in_condition(self) -> Self {
+        match self {
+            Self::InvalidHostname
+            | Self::WildcardHostname
+            | Self::Unreadable
+            | Self::UnknownField
+            | Self::InvalidValue
+            | Self::Duplicate => Self::UnsupportedValue,
+            other => other,
+        }
+    }
+}
+
 /// Value of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Truth {

@@ -1,1 +1,5 @@
-//! placeholder
+//! The operator: objects in, configuration for the proxies and statuses out.
+//!
+//! [`translate`] is the pure core.
+
+pub mod translate;

@@ -1,0 +1,141 @@
+//! Where a listener's port is bound on the proxies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::conflict::Transport;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::ListenerKey;
+use vestibule_model::merge::{Merge, PortKey};
+
+/// A socket of the proxies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bind {
+    /// Address.
+    pub address: IpAddr,
+    /// Port.
+    pub port: u16,
+    /// TCP or UDP.
+    pub transport: Transport,
+}
+
+/// How listener ports become sockets. Every Gateway shares the machine's ports (`vestibule run`):
+/// two Gateways on one port collide, and the older one holds it. Ports allocated per Gateway, as a
+/// cluster needs them, will be a further variant: a persisted map that is an input like this one.
+#[derive(Debug, Clone)]
+pub enum Binds {
+    /// The listener's own port, or the one it is mapped to.
+    Direct {
+        /// Address to bind.
+        address: IpAddr,
+        /// Listener port → bound port, where they differ.
+        ports: BTreeMap<u16, u16>,
+    },
+}
+
+impl Binds {
+    fn of(&self, key: &PortKey) -> Bind {
+        match self {
+            Self::Direct { address, ports } => Bind {
+                address: *address,
+                port: ports
+                    .get(&key.port.get())
+                    .copied()
+                    .unwrap_or(key.port.get()),
+                transport: key.transport,
+            },
+        }
+    }
+}
+
+/// Which Gateway's which port wants a bind, oldest Gateway first.
+type Contenders = BTreeMap<(i64, Arc<str>, PortKey), BTreeSet<ListenerKey>>;
+
+/// Who uses which bind.
+#[derive(Debug, Default)]
+pub(super) struct BindUse {
+    contenders: BTreeMap<Bind, Contenders>,
+    of_listener: BTreeMap<ListenerKey, (Bind, (i64, Arc<str>, PortKey))>,
+}
+
+impl BindUse {
+    /// Brings a listener's use up to date and returns the listeners whose bind may have changed hands.
+    pub(super) fn settle(
+        &mut self,
+        binds: &Binds,
+        merge: &Merge,
+        listener: &ListenerKey,
+    ) -> BTreeSet<ListenerKey> {
+        let wanted = merge.claim(listener).and_then(|(port, _)| {
+            let gateway = merge.gateway(&port.gateway)?;
+            let rank = (
+                gateway.meta.created,
+                gateway.name.to_string().into(),
+                port.clone(),
+            );
+            Some((binds.of(port), rank))
+        });
+        if self.of_listener.get(listener) == wanted.as_ref() {
+            return BTreeSet::new();
+        }
+        let mut affected = BTreeSet::new();
+        if let Some((bind, rank)) = self.of_listener.remove(listener) {
+            let holder = self.holder(&bind).cloned();
+            if let Some(contenders) = self.contenders.get_mut(&bind) {
+                super::set_user(contenders, &rank, listener, false);
+                if contenders.is_empty() {
+                    self.contenders.remove(&bind);
+                }
+            }
+            self.note_change(&bind, holder.as_ref(), &mut affected);
+        }
+        if let Some((bind, rank)) = wanted {
+            let holder = self.holder(&bind).cloned();
+            super::set_user(
+                self.contenders.entry(bind).or_default(),
+                &rank,
+                listener,
+                true,
+            );
+            self.of_listener.insert(listener.clone(), (bind, rank));
+            self.note_change(&bind, holder.as_ref(), &mut affected);
+        }
+        affected
+    }
+
+    /// The bind of a listener that takes part, or why it has none.
+    pub(super) fn bind(&self, listener: &ListenerKey, field: &str) -> Result<Bind, Finding> {
+        let held = self
+            .of_listener
+            .get(listener)
+            .filter(|(bind, rank)| self.holder(bind) == Some(&rank.2));
+        held.map(|(bind, _)| *bind).ok_or_else(|| {
+            Finding::refused(
+                Reason::PortUnavailable,
+                format!("{field}.port"),
+                "another Gateway has this port",
+                "use another port",
+            )
+        })
+    }
+
+    fn holder(&self, bind: &Bind) -> Option<&PortKey> {
+        let contenders = self.contenders.get(bind)?;
+        contenders.keys().next().map(|(_, _, port)| port)
+    }
+
+    fn note_change(
+        &self,
+        bind: &Bind,
+        before: Option<&PortKey>,
+        affected: &mut BTreeSet<ListenerKey>,
+    ) {
+        if self.holder(bind) != before
+            && let Some(contenders) = self.contenders.get(bind)
+        {
+            affected.extend(contenders.values().flatten().cloned());
+        }
+    }
+}

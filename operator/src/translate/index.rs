@@ -1,0 +1,155 @@
+//! Indexes over the objects: for each thing that can change, which units depend on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::object::{Listener, Object, TlsMode};
+
+use super::{Dirty, set_user};
+
+/// Reverse dependencies, by what is depended upon.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    listeners: BTreeMap<ParentKey, BTreeSet<ListenerKey>>,
+    listeners_by_secret: BTreeMap<ObjectName, BTreeSet<ListenerKey>>,
+    routes_by_parent: BTreeMap<ParentKey, BTreeSet<ObjectName>>,
+    routes_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    routes_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+    slices_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+    grants_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    /// Objects that refer into a namespace that is not their own.
+    referrers: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,
+}
+
+impl Index {
+    pub(super) fn insert(&mut self, key: &ObjectKey, object: &Object) {
+        self.set(key, object, true);
+    }
+
+    pub(super) fn remove(&mut self, key: &ObjectKey, object: &Object) {
+        self.set(key, object, false);
+    }
+
+    fn set(&mut self, key: &ObjectKey, object: &Object, there: bool) {
+        let name = &key.name;
+        match object {
+            Object::Gateway(gateway) => {
+                self.set_listeners(key, &gateway.parent_key(), &gateway.listeners, there);
+            }
+            Object::ListenerSet(set) => {
+                self.set_listeners(key, &set.parent_key(), &set.listeners, there);
+            }
+            Object::TlsRoute(route) => {
+                for parent in &route.parents {
+                    if let Some(parent) = parent.parent(&name.namespace) {
+                        set_user(&mut self.routes_by_parent, &parent, name, there);
+                    }
+                }
+                set_user(&mut self.routes_by_namespace, &name.namespace, name, there);
+                for backend in &route.backends {
+                    let target = &backend.reference.target;
+                    if backend.reference.is(Kind::Service) {
+                        set_user(&mut self.routes_by_service, target, name, there);
+                    }
+                    self.set_referrer(key, &target.namespace, there);
+                }
+            }
+            Object::EndpointSlice(slice) => {
+                if let Some(service) = &slice.service {
+                    let service = ObjectName::new(name.namespace.clone(), service.clone());
+                    set_user(&mut self.slices_by_service, &service, name, there);
+                }
+            }
+            Object::ReferenceGrant(_) => {
+                set_user(&mut self.grants_by_namespace, &name.namespace, name, there);
+            }
+            Object::GatewayClass(_)
+            | Object::Namespace(_)
+            | Object::Service(_)
+            | Object::Secret(_)
+            | Object::Unreadable(..) => {}
+        }
+    }
+
+    fn set_listeners(
+        &mut self,
+        key: &ObjectKey,
+        parent: &ParentKey,
+        listeners: &[Listener],
+        there: bool,
+    ) {
+        for listener in listeners {
+            let id = listener.key(parent);
+            set_user(&mut self.listeners, parent, &id, there);
+            let Some(tls) = listener
+                .tls
+                .as_ref()
+                .filter(|t| t.mode == TlsMode::Terminate)
+            else {
+                continue;
+            };
+            for reference in &tls.certificates {
+                if reference.is(Kind::Secret) {
+                    set_user(&mut self.listeners_by_secret, &reference.target, &id, there);
+                }
+                self.set_referrer(key, &reference.target.namespace, there);
+            }
+        }
+    }
+
+    fn set_referrer(&mut self, key: &ObjectKey, namespace: &Arc<str>, there: bool) {
+        if *namespace != key.name.namespace {
+            set_user(&mut self.referrers, namespace, key, there);
+        }
+    }
+
+    pub(super) fn dirty_listeners(&self, parent: &ParentKey, dirty: &mut Dirty) {
+        if let Some(listeners) = self.listeners.get(parent) {
+            dirty.listeners.extend(listeners.iter().cloned());
+        }
+    }
+
+    pub(super) fn listeners_of_secret(&self, secret: &ObjectName) -> BTreeSet<ListenerKey> {
+        self.listeners_by_secret
+            .get(secret)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn routes_to(&self, parent: &ParentKey) -> BTreeSet<ObjectName> {
+        self.routes_by_parent
+            .get(parent)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn routes_in(&self, namespace: &Arc<str>) -> BTreeSet<ObjectName> {
+        self.routes_by_namespace
+            .get(namespace)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn routes_of_service(&self, service: &ObjectName) -> BTreeSet<ObjectName> {
+        self.routes_by_service
+            .get(service)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {
+        self.slices_by_service.get(service).into_iter().flatten()
+    }
+
+    pub(super) fn grants_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ObjectName> {
+        self.grants_by_namespace
+            .get(namespace)
+            .into_iter()
+            .flatten()
+    }
+
+    pub(super) fn referrers_into(&self, namespace: &Arc<str>) -> BTreeSet<ObjectKey> {
+        self.referrers.get(namespace).cloned().unwrap_or_default()
+    }
+}

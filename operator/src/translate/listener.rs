@@ -1,0 +1,353 @@
+//! Listeners: what becomes of each, and its resource.
+
+use std::collections::BTreeSet;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::conflict::{Conflict, Transport};
+use vestibule_model::finding::Finding;
+use vestibule_model::grant::permit;
+use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_model::issuer::{self, IssuerRef};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::merge::SetVerdict;
+use vestibule_model::object::{Listener, ListenerTls, Object, Protocol, TlsMode};
+use vestibule_stream::proto::{self, resource, tls_listener};
+use vestibule_stream::{Encoded, Resource};
+
+use super::binds::Bind;
+use super::certificate::SecretState;
+use super::{Dirty, Output, Translator, listener_resource, set_user};
+
+/// What became of a listener whose object takes part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ListenerState {
+    /// Why it is not accepted. A conflict outranks everything else (`listenerset-protocol-conflict`
+    /// wants `ProtocolConflict` even of implementations without the protocol).
+    pub(super) refused: Option<Finding>,
+    pub(super) conflict: Option<Conflict>,
+    /// Why not every reference resolves: the first one that does not.
+    pub(super) unresolved: Option<Finding>,
+    pub(super) supported_kinds: Vec<(&'static str, &'static str)>,
+    pub(super) overlaps: bool,
+    /// Certificates it may use, there or not, in order.
+    pub(super) certificates: Vec<ObjectName>,
+    /// Whether it can serve: passthrough, or at least one usable certificate.
+    pub(super) usable: bool,
+    /// Everything to say about it.
+    pub(super) findings: Vec<Finding>,
+}
+
+impl ListenerState {
+    /// Whether the proxies get it. One without a certificate is bound and closed: challenges come to
+    /// it, and it never speaks plaintext.
+    pub(super) fn is_served(&self) -> bool {
+        self.refused.is_none() && !self.supported_kinds.is_empty()
+    }
+}
+
+/// What a listener wants from a certificate engine.
+type Wish = Option<(ObjectName, (Hostname, Option<IssuerRef>))>;
+
+impl Translator {
+    pub(super) fn translate_listeners(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        let mut moved = BTreeSet::new();
+        for key in &dirty.listeners {
+            moved.extend(self.binds.settle(&self.settings.binds, &self.merge, key));
+        }
+        dirty.listeners.extend(moved);
+        for key in std::mem::take(&mut dirty.listeners) {
+            output.work.listeners += 1;
+            let (state, resource, wish) = match self.judge_listener(&key, output) {
+                Some((state, resource, wish)) => (Some(state), resource, wish),
+                None => (None, None, None),
+            };
+            self.settle_resource(listener_resource(&key), resource, output);
+            self.settle_wish(&key, wish, dirty);
+            let old = match state.clone() {
+                Some(state) => self.listeners.insert(key.clone(), state),
+                None => self.listeners.remove(&key),
+            };
+            if old == state {
+                continue;
+            }
+            let used = |state: &Option<ListenerState>| -> BTreeSet<ObjectName> {
+                state
+                    .iter()
+                    .filter(|s| s.is_served())
+                    .flat_map(|s| s.certificates.iter().cloned())
+                    .collect()
+            };
+            let (before, after) = (used(&old), used(&state));
+            for secret in before.symmetric_difference(&after) {
+                set_user(
+                    &mut self.certificate_users,
+                    secret,
+                    &key,
+                    after.contains(secret),
+                );
+                dirty.certificates.insert(secret.clone());
+            }
+            dirty.parents.insert(key.parent);
+        }
+    }
+
+    fn settle_wish(&mut self, key: &ListenerKey, wish: Wish, dirty: &mut Dirty) {
+        let referred = self.wishes.get(key).cloned();
+        let target = wish.as_ref().map(|(secret, _)| secret.clone());
+        if let Some(old) = referred.filter(|old| Some(old) != target.as_ref()) {
+            if let Some(requesters) = self.requesters.get_mut(&old) {
+                requesters.remove(key);
+                if requesters.is_empty() {
+                    self.requesters.remove(&old);
+                }
+            }
+            self.wishes.remove(key);
+            dirty.requests.insert(old);
+        }
+        if let Some((secret, want)) = wish {
+            let requesters = self.requesters.entry(secret.clone()).or_default();
+            if requesters.insert(key.clone(), want.clone()) != Some(want) {
+                dirty.requests.insert(secret.clone());
+            }
+            self.wishes.insert(key.clone(), secret);
+        }
+    }
+
+    fn judge_listener(
+        &mut self,
+        key: &ListenerKey,
+        output: &mut Output,
+    ) -> Option<(ListenerState, Option<Encoded>, Wish)> {
+        let (listeners, gateway) = self.merge.listeners(&key.parent)?;
+        let listener = listeners.iter().find(|l| l.name == key.listener)?.clone();
+        let gateway = gateway.clone();
+        let set = match &key.parent {
+            ParentKey::Gateway(_) => None,
+            ParentKey::ListenerSet(name) => {
+                let set = self.merge.set(name)?.clone();
+                if set.meta.deleting || self.merge.verdict(&set) != SetVerdict::Allowed {
+                    return None;
+                }
+                Some(set)
+            }
+        };
+        let mut findings = listener.findings.clone();
+        let conflict = self.merge.conflict(key);
+        let bind = self.refusal(key, &listener, &gateway, conflict);
+        let refused = bind.as_ref().err().cloned();
+        findings.extend(
+            refused
+                .iter()
+                .filter(|f| !listener.findings.contains(f))
+                .cloned(),
+        );
+
+        let (supported_kinds, foreign_kind) = vestibule_model::attach::supported_kinds(&listener);
+        let (certificates, usable, broken) = self.resolve_certificates(key, &listener, output);
+        findings.extend(broken.iter().cloned());
+        findings.extend(foreign_kind.iter().cloned());
+
+        let wish = refused
+            .is_none()
+            .then(|| wish(&listener, key))
+            .flatten()
+            .and_then(|(secret, hostname)| {
+                let gateway = self.merge.gateway(&gateway)?;
+                let issuer = match &set {
+                    Some(set) => issuer::choose(&set.issuers, &gateway.issuers),
+                    None => gateway.issuers.choice(),
+                };
+                match issuer {
+                    Ok(issuer) => Some((secret, (hostname, issuer))),
+                    Err(finding) => {
+                        findings.push(finding);
+                        None
+                    }
+                }
+            });
+        let state = ListenerState {
+            refused,
+            conflict,
+            unresolved: broken.into_iter().next().or(foreign_kind),
+            supported_kinds,
+            overlaps: self.merge.overlaps(key),
+            certificates,
+            usable,
+            findings,
+        };
+        let resource = bind
+            .ok()
+            .filter(|_| state.is_served())
+            .and_then(|bind| encode(key, &listener, &gateway, bind, &state.certificates));
+        Some((state, resource, wish))
+    }
+
+    /// Where the listener is bound, or why it is not accepted.
+    fn refusal(
+        &self,
+        key: &ListenerKey,
+        listener: &Listener,
+        gateway: &ObjectName,
+        conflict: Option<Conflict>,
+    ) -> Result<Bind, Finding> {
+        if let (Some(conflict), Some((port, claim))) = (conflict, self.merge.claim(key)) {
+            return Err(conflict.finding(claim, &listener.field, port.port.get(), gateway));
+        }
+        if let Some(refusal) = listener.findings.iter().find(|f| f.refuses()) {
+            return Err(refusal.clone());
+        }
+        if listener.protocol != Protocol::Tls {
+            return Err(Finding::refused(
+                Reason::UnsupportedProtocol,
+                format!("{}.protocol", listener.field),
+                format!(
+                    "this release does not serve {:?}",
+                    listener.protocol.as_str()
+                ),
+                "use TLS",
+            ));
+        }
+        self.binds.bind(key, &listener.field)
+    }
+
+    /// The certificates a listener may use, whether it can serve, and what is wrong with references.
+    fn resolve_certificates(
+        &mut self,
+        key: &ListenerKey,
+        listener: &Listener,
+        output: &mut Output,
+    ) -> (Vec<ObjectName>, bool, Vec<Finding>) {
+        let Some(ListenerTls {
+            mode: TlsMode::Terminate,
+            certificates,
+        }) = &listener.tls
+        else {
+            return (Vec::new(), listener.tls.is_some(), Vec::new());
+        };
+        let invalid = |field: &str, message: String, action: &str| {
+            Finding::refused(Reason::InvalidCertificateRef, field, message, action)
+        };
+        let mut findings = Vec::new();
+        let mut permitted = Vec::new();
+        let mut usable = false;
+        let referrer = key.parent.object();
+        if certificates.is_empty() {
+            findings.push(invalid(
+                &format!("{}.tls.certificateRefs", listener.field),
+                "names no certificate".into(),
+                "name the Secret that holds it",
+            ));
+        }
+        for reference in certificates {
+            if !reference.is(Kind::Secret) {
+                findings.push(invalid(
+                    &reference.field,
+                    format!(
+                        "{:?} of group {:?} is not supported",
+                        reference.kind, reference.group
+                    ),
+                    "refer to a Secret",
+                ));
+                continue;
+            }
+            // The grant is judged first: without one, not even existence is told.
+            let target = match self.permit(&referrer, reference) {
+                Ok(target) => target,
+                Err(finding) => {
+                    findings.push(finding);
+                    continue;
+                }
+            };
+            match self.secret_state(&target, output) {
+                SecretState::Usable(_) => usable = true,
+                SecretState::Missing => findings.push(invalid(
+                    &reference.field,
+                    format!("Secret {target} does not exist"),
+                    "create it, or have a certificate issued into it",
+                )),
+                SecretState::Unusable(problem) => findings.push(invalid(
+                    &reference.field,
+                    problem.clone(),
+                    "put a PEM certificate chain into \"tls.crt\" and its PEM key into \"tls.key\"",
+                )),
+            }
+            permitted.push(target);
+        }
+        (permitted, usable, findings)
+    }
+
+    /// Judges a reference of `referrer` by the grants of the target's namespace.
+    pub(super) fn permit(
+        &self,
+        referrer: &ObjectKey,
+        reference: &vestibule_model::object::Reference,
+    ) -> Result<ObjectName, Finding> {
+        let grants = self
+            .index
+            .grants_in(&reference.target.namespace)
+            .filter_map(|name| {
+                let key = ObjectKey {
+                    kind: Kind::ReferenceGrant,
+                    name: name.clone(),
+                };
+                match self.objects.get(&key)?.as_ref() {
+                    Object::ReferenceGrant(grant) => Some(grant),
+                    _ => None,
+                }
+            });
+        permit(referrer, reference, grants).map(|permitted| permitted.target().clone())
+    }
+}
+
+/// The Secret that a listener wants a certificate in, and for which name: only of its own namespace,
+/// and only for an exact hostname (integrations must not mint wildcards from hostname fields).
+fn wish(listener: &Listener, key: &ListenerKey) -> Option<(ObjectName, Hostname)> {
+    let tls = listener
+        .tls
+        .as_ref()
+        .filter(|t| t.mode == TlsMode::Terminate)?;
+    let HostPattern::Exact(hostname) = &listener.hostname else {
+        return None;
+    };
+    let reference = tls.certificates.first()?;
+    (reference.is(Kind::Secret) && reference.target.namespace == key.parent.name().namespace)
+        .then(|| (reference.target.clone(), hostname.clone()))
+}
+
+fn encode(
+    key: &ListenerKey,
+    listener: &Listener,
+    gateway: &ObjectName,
+    bind: Bind,
+    certificates: &[ObjectName],
+) -> Option<Encoded> {
+    let mode = match listener.tls.as_ref()?.mode {
+        TlsMode::Passthrough => tls_listener::Mode::Passthrough(proto::TlsPassthrough {}),
+        TlsMode::Terminate => tls_listener::Mode::Terminate(proto::TlsTerminate {
+            certificates: certificates.iter().map(ToString::to_string).collect(),
+        }),
+    };
+    let transport = match bind.transport {
+        Transport::Tcp => proto::Transport::Tcp,
+        Transport::Udp => proto::Transport::Udp,
+    };
+    let listener = proto::Listener {
+        gateway: gateway.to_string(),
+        bind: Some(proto::Bind {
+            address: bind.address.to_string(),
+            port: bind.port.into(),
+            transport: transport.into(),
+        }),
+        hostname: listener.hostname.to_string(),
+        tenant: key.parent.name().namespace.to_string(),
+        protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
+            mode: Some(mode),
+        })),
+    };
+    // Too large can only be a name, and those are bounded by the API.
+    Encoded::new(&Resource::new(
+        key.to_string(),
+        resource::Resource::Listener(listener),
+    ))
+    .ok()
+}

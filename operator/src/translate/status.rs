@@ -1,0 +1,406 @@
+//! Statuses and findings: assembled from what became of the parts.
+//!
+//! Everything but Programmed is decided here. Programmed rests on what the proxies acked, so the
+//! status only says what it rests on ([`Programmed`]); `operator::status` resolves it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use vestibule_model::condition::{
+    Condition, ConditionType, ListenerStatus, ListenersStatus, Programmed, Reason,
+    RouteParentStatus, RouteStatus,
+};
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::merge::SetVerdict;
+use vestibule_model::object::{Listener, Object};
+
+use super::listener::ListenerState;
+use super::{Dirty, Output, Translator, route, set_user};
+
+/// The status of an object that has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    /// GatewayClass.
+    Class(Vec<Condition>),
+    /// Gateway or ListenerSet.
+    Listeners(ListenersStatus),
+    /// A route.
+    Route(RouteStatus),
+}
+
+const ACCEPTED: ConditionType = ConditionType::Accepted;
+
+impl Translator {
+    pub(super) fn assemble(&mut self, dirty: Dirty, output: &mut Output) {
+        for class in &dirty.classes {
+            let key = ObjectKey::new(Kind::GatewayClass, "", class.clone());
+            let status = self.merge.is_our_class(class).then(|| {
+                Status::Class(vec![Condition::holds(
+                    ACCEPTED,
+                    Reason::Accepted,
+                    "Vestibule serves the Gateways of this class",
+                )])
+            });
+            self.settle_status(key, status, output);
+        }
+        // Sets before Gateways, whose status counts them.
+        let (gateways, sets): (Vec<_>, Vec<_>) = dirty
+            .parents
+            .into_iter()
+            .partition(|parent| matches!(parent, ParentKey::Gateway(_)));
+        let mut gateways: BTreeSet<ParentKey> = gateways.into_iter().collect();
+        for parent in sets {
+            gateways.extend(self.assemble_set(parent.name(), output));
+        }
+        for parent in gateways {
+            self.assemble_gateway(parent.name(), output);
+        }
+        for key in dirty.others {
+            match key.kind {
+                Kind::TlsRoute => self.assemble_route(&key, output),
+                Kind::Gateway | Kind::ListenerSet => {}
+                _ => {
+                    let findings = self.own_findings(&key);
+                    self.settle_findings(&key, findings, output);
+                }
+            }
+        }
+    }
+
+    /// Returns the Gateways whose number of attached sets changed.
+    fn assemble_set(&mut self, name: &ObjectName, output: &mut Output) -> Vec<ParentKey> {
+        let key = ObjectKey {
+            kind: Kind::ListenerSet,
+            name: name.clone(),
+        };
+        let mut findings = self.own_findings(&key);
+        let (mut status, mut attached_to) = (None, None);
+        if let Some(set) = self.merge.set(name).cloned() {
+            findings.extend(set.findings.iter().cloned());
+            status = match self.merge.verdict(&set) {
+                SetVerdict::Orphan => None,
+                SetVerdict::NotAllowed(finding) => {
+                    let message = finding.to_string();
+                    findings.push(finding);
+                    Some(not_allowed(message))
+                }
+                SetVerdict::Allowed => {
+                    let parent = set.parent_key();
+                    let status = self.listeners_status(&parent, &set.listeners, &mut findings);
+                    let status = summarise_set(status, |listener| self.is_valid(&parent, listener));
+                    if !set.meta.deleting && accepted(&status) {
+                        attached_to.clone_from(&set.gateway);
+                    }
+                    Some(status)
+                }
+            };
+        }
+        let mut changed = Vec::new();
+        let former = self.set_attached_to.get(name).cloned();
+        if former != attached_to {
+            for (gateway, attached) in [(former, false), (attached_to.clone(), true)] {
+                if let Some(gateway) = gateway {
+                    set_user(&mut self.attached_sets, &gateway, name, attached);
+                    changed.push(ParentKey::Gateway(gateway));
+                }
+            }
+            match attached_to {
+                Some(gateway) => self.set_attached_to.insert(name.clone(), gateway),
+                None => self.set_attached_to.remove(name),
+            };
+        }
+        self.settle_status(key.clone(), status.map(Status::Listeners), output);
+        self.settle_findings(&key, findings, output);
+        changed
+    }
+
+    fn assemble_gateway(&mut self, name: &ObjectName, output: &mut Output) {
+        let key = ObjectKey {
+            kind: Kind::Gateway,
+            name: name.clone(),
+        };
+        let mut findings = self.own_findings(&key);
+        let status = self.merge.gateway(name).cloned().map(|gateway| {
+            findings.extend(gateway.findings.iter().cloned());
+            let parent = gateway.parent_key();
+            let mut status = self.listeners_status(&parent, &gateway.listeners, &mut findings);
+            let valid = status
+                .listeners
+                .iter()
+                .all(|listener| self.is_valid(&parent, &listener.name));
+            // A Gateway of ours stays accepted even when no listener of its own is valid: its
+            // ListenerSets, which are other people's, go on.
+            status.conditions.insert(
+                0,
+                if valid {
+                    Condition::holds(ACCEPTED, Reason::Accepted, "The Gateway is accepted")
+                } else {
+                    Condition::holds(
+                        ACCEPTED,
+                        Reason::ListenersNotValid,
+                        "The Gateway is accepted; not all of its listeners are valid",
+                    )
+                },
+            );
+            status.attached_listener_sets = self.attached_sets.get(name).map_or(0, BTreeSet::len);
+            Status::Listeners(status)
+        });
+        self.settle_status(key.clone(), status, output);
+        self.settle_findings(&key, findings, output);
+    }
+
+    fn assemble_route(&mut self, key: &ObjectKey, output: &mut Output) {
+        let mut findings = self.own_findings(key);
+        let status = match (self.tls_route(&key.name), self.routes.get(&key.name)) {
+            (Some(route), Some(state)) if !state.parents.is_empty() => {
+                findings.extend(state.findings.iter().cloned());
+                let resolved = match &state.unresolved {
+                    None => Condition::holds(
+                        ConditionType::ResolvedRefs,
+                        Reason::ResolvedRefs,
+                        "All references are resolved",
+                    ),
+                    Some(finding) => fails(ConditionType::ResolvedRefs, finding),
+                };
+                let parents = route::parent_outcomes(route, state)
+                    .map(|(parent, outcome)| RouteParentStatus {
+                        parent: parent.clone(),
+                        conditions: vec![
+                            match outcome {
+                                Ok(_) => Condition::holds(
+                                    ACCEPTED,
+                                    Reason::Accepted,
+                                    "The route is accepted",
+                                ),
+                                Err(finding) => fails(ACCEPTED, finding),
+                            },
+                            resolved.clone(),
+                        ],
+                    })
+                    .collect();
+                Some(Status::Route(RouteStatus { parents }))
+            }
+            (_, state) => {
+                findings.extend(state.into_iter().flat_map(|s| s.findings.iter().cloned()));
+                None
+            }
+        };
+        self.settle_status(key.clone(), status, output);
+        self.settle_findings(key, findings, output);
+    }
+
+    /// What an object says against itself outside listeners and routes.
+    fn own_findings(&self, key: &ObjectKey) -> Vec<Finding> {
+        match self.objects.get(key).map(Arc::as_ref) {
+            Some(Object::Unreadable(_, _, finding)) => vec![finding.clone()],
+            Some(Object::GatewayClass(class)) => class.findings.clone(),
+            Some(Object::EndpointSlice(slice)) => slice.findings.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn state(&self, parent: &ParentKey, listener: &Arc<str>) -> Option<&ListenerState> {
+        self.listeners.get(&ListenerKey {
+            parent: parent.clone(),
+            listener: listener.clone(),
+        })
+    }
+
+    /// Whether a listener counts as valid for its object: accepted, and not without the right to its
+    /// certificate (`listenerset-reference-grant`). One that waits for its Secret is valid, or
+    /// certificate integrations would wait for it forever.
+    fn is_valid(&self, parent: &ParentKey, listener: &Arc<str>) -> bool {
+        self.state(parent, listener).is_some_and(|state| {
+            state.refused.is_none()
+                && state
+                    .unresolved
+                    .as_ref()
+                    .is_none_or(|f| f.reason != Reason::RefNotPermitted)
+        })
+    }
+
+    fn listeners_status(
+        &self,
+        parent: &ParentKey,
+        listeners: &[Listener],
+        findings: &mut Vec<Finding>,
+    ) -> ListenersStatus {
+        let mut held = BTreeSet::new();
+        let mut statuses: Vec<ListenerStatus> = Vec::with_capacity(listeners.len());
+        for listener in listeners {
+            // Names are unique on the server; in a directory a second one has only its finding.
+            if statuses.iter().any(|status| status.name == listener.name) {
+                findings.extend(listener.findings.iter().cloned());
+                continue;
+            }
+            let Some(state) = self.state(parent, &listener.name) else {
+                continue;
+            };
+            findings.extend(state.findings.iter().cloned());
+            let key = listener.key(parent);
+            let programmed = listener_programmed(&key, state);
+            if matches!(programmed, Programmed::WhenHeld(_)) {
+                held.insert(key.clone());
+            }
+            statuses.push(ListenerStatus {
+                name: listener.name.clone(),
+                supported_kinds: state.supported_kinds.clone(),
+                attached_routes: self.attached.get(&key).map_or(0, BTreeSet::len),
+                conditions: listener_conditions(state),
+                programmed,
+            });
+        }
+        let programmed = if held.is_empty() {
+            Programmed::Never(
+                Reason::ListenersNotValid,
+                "No listener can serve; see the listeners".into(),
+            )
+        } else {
+            Programmed::WhenHeld(held)
+        };
+        ListenersStatus {
+            conditions: Vec::new(),
+            programmed,
+            listeners: statuses,
+            attached_listener_sets: 0,
+        }
+    }
+
+    fn settle_status(&mut self, key: ObjectKey, status: Option<Status>, output: &mut Output) {
+        output.work.statuses += 1;
+        if self.statuses.get(&key) == status.as_ref() {
+            return;
+        }
+        match &status {
+            Some(status) => self.statuses.insert(key.clone(), status.clone()),
+            None => self.statuses.remove(&key),
+        };
+        output.statuses.insert(key, status);
+    }
+
+    fn settle_findings(
+        &mut self,
+        key: &ObjectKey,
+        mut findings: Vec<Finding>,
+        output: &mut Output,
+    ) {
+        // In spec order where there is one, without repetition.
+        let mut seen = BTreeSet::new();
+        findings.retain(|finding| seen.insert(finding.clone()));
+        let old = self.findings.get(key);
+        if old.map_or(findings.is_empty(), |old| *old == findings) {
+            return;
+        }
+        if findings.is_empty() {
+            self.findings.remove(key);
+        } else {
+            self.findings.insert(key.clone(), findings.clone());
+        }
+        output.findings.insert(key.clone(), findings);
+    }
+}
+
+fn fails(kind: ConditionType, finding: &Finding) -> Condition {
+    Condition::fails(kind, finding.reason.in_condition(), finding.to_string())
+}
+
+fn accepted(status: &ListenersStatus) -> bool {
+    status
+        .conditions
+        .iter()
+        .any(|c| c.kind == ACCEPTED && c.truth == vestibule_model::condition::Truth::True)
+}
+
+fn not_allowed(message: String) -> ListenersStatus {
+    ListenersStatus {
+        conditions: vec![Condition::fails(
+            ACCEPTED,
+            Reason::NotAllowed,
+            message.clone(),
+        )],
+        programmed: Programmed::Never(Reason::NotAllowed, message),
+        listeners: Vec::new(),
+        attached_listener_sets: 0,
+    }
+}
+
+/// Adds Accepted: all listeners valid, some, or none (spec digest A4).
+fn summarise_set(
+    mut status: ListenersStatus,
+    is_valid: impl Fn(&Arc<str>) -> bool,
+) -> ListenersStatus {
+    let valid = status
+        .listeners
+        .iter()
+        .filter(|l| is_valid(&l.name))
+        .count();
+    let condition = if valid == 0 {
+        Condition::fails(
+            ACCEPTED,
+            Reason::ListenersNotValid,
+            "No listener is valid; see the listeners",
+        )
+    } else if valid < status.listeners.len() {
+        Condition::holds(
+            ACCEPTED,
+            Reason::ListenersNotValid,
+            "Not all listeners are valid; see the listeners",
+        )
+    } else {
+        Condition::holds(ACCEPTED, Reason::Accepted, "All listeners are valid")
+    };
+    status.conditions.insert(0, condition);
+    status
+}
+
+fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
+    let mut conditions = vec![match &state.refused {
+        None => Condition::holds(ACCEPTED, Reason::Accepted, "The listener is accepted"),
+        Some(finding) => fails(ACCEPTED, finding),
+    }];
+    conditions.push(match &state.unresolved {
+        None => Condition::holds(
+            ConditionType::ResolvedRefs,
+            Reason::ResolvedRefs,
+            "All references are resolved",
+        ),
+        Some(finding) => fails(ConditionType::ResolvedRefs, finding),
+    });
+    if let (Some(conflict), Some(finding)) = (state.conflict, &state.refused) {
+        conditions.push(Condition::holds(
+            ConditionType::Conflicted,
+            conflict.reason(),
+            finding.to_string(),
+        ));
+    }
+    if state.overlaps && state.refused.is_none() {
+        conditions.push(Condition::holds(
+            ConditionType::OverlappingTLSConfig,
+            Reason::OverlappingHostnames,
+            "Another listener of this Gateway serves some of the same names on this port",
+        ));
+    }
+    conditions
+}
+
+fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> Programmed {
+    if let Some(finding) = &state.refused {
+        let reason = match state.conflict {
+            Some(conflict) => conflict.reason(),
+            None => Reason::Invalid,
+        };
+        return Programmed::Never(reason, finding.to_string());
+    }
+    if !state.is_served() {
+        return Programmed::Never(Reason::Invalid, "It takes no kind of route".into());
+    }
+    if !state.usable {
+        let message = state
+            .unresolved
+            .as_ref()
+            .map_or_else(|| "It has no certificate".to_owned(), ToString::to_string);
+        return Programmed::Never(Reason::Invalid, message);
+    }
+    Programmed::WhenHeld(BTreeSet::from([key.clone()]))
+}
