@@ -1,0 +1,277 @@
+//! Statuses of the model rendered to the wire: pure functions of the status that is there, the new
+//! one, and the time.
+//!
+//! What others wrote stays: condition types that are not ours, entries of other controllers, fields
+//! that we do not know. A condition keeps its `lastTransitionTime` as long as its truth does not
+//! change (`metav1.Condition`), so equal input renders to equal output and a writer can compare.
+
+use serde_json::{Map, Value, json};
+use vestibule_model::condition::{
+    Condition, ConditionType, ListenersStatus, Programmed, RouteStatus,
+};
+use vestibule_model::key::GATEWAY_GROUP;
+use vestibule_model::object::ParentRef;
+
+/// Conditions per list (`MaxItems` of every list of conditions).
+const MAX_CONDITIONS: usize = 8;
+/// Parents per route status (`MaxItems`).
+const MAX_PARENTS: usize = 32;
+/// Longest message in characters (`MaxLength` of `metav1.Condition`).
+const MAX_MESSAGE: usize = 32_768;
+/// The time that the defaults of the CRD schemas carry: nothing happened then.
+const SCHEMA_DEFAULT_TIME: &str = "1970-01-01T00:00:00Z";
+/// Condition types that we write.
+const OURS: [ConditionType; 5] = [
+    ConditionType::Accepted,
+    ConditionType::ResolvedRefs,
+    ConditionType::Programmed,
+    ConditionType::Conflicted,
+    ConditionType::OverlappingTLSConfig,
+];
+
+/// When a status is observed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Observed {
+    /// Generation of the object that the status is about.
+    pub generation: i64,
+    /// Time of writing, in seconds since the Unix epoch.
+    pub now: i64,
+}
+
+/// Renders the status of a Gateway. `programmed` says what the Programmed condition is, from what the
+/// proxies hold. `status.addresses` stay as they are.
+#[must_use]
+pub fn gateway(
+    old: &Value,
+    new: &ListenersStatus,
+    observed: Observed,
+    programmed: impl Fn(&Programmed) -> Condition,
+) -> Value {
+    let mut status = listeners(old, new, observed, programmed);
+    status.insert(
+        "attachedListenerSets".into(),
+        count(new.attached_listener_sets),
+    );
+    Value::Object(status)
+}
+
+/// Renders the status of a ListenerSet; see [`gateway`].
+#[must_use]
+pub fn listener_set(
+    old: &Value,
+    new: &ListenersStatus,
+    observed: Observed,
+    programmed: impl Fn(&Programmed) -> Condition,
+) -> Value {
+    Value::Object(listeners(old, new, observed, programmed))
+}
+
+/// Renders the status of a GatewayClass, or of anything else that has only conditions.
+#[must_use]
+pub fn conditions_only(old: &Value, new: &[Condition], observed: Observed) -> Value {
+    let mut status = fields(old);
+    let conditions = conditions(old.get("conditions"), new, observed);
+    status.insert("conditions".into(), conditions);
+    Value::Object(status)
+}
+
+/// Renders the status of a route. Entries of controllers other than `controller` stay as they are, in
+/// their order, before ours.
+#[must_use]
+pub fn route(old: &Value, new: &RouteStatus, controller: &str, observed: Observed) -> Value {
+    let mut status = fields(old);
+    let entries: &[Value] = old
+        .get("parents")
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice);
+    let is_ours =
+        |entry: &&Value| entry.get("controllerName").and_then(Value::as_str) == Some(controller);
+    let mut parents: Vec<Value> = entries.iter().filter(|e| !is_ours(e)).cloned().collect();
+    for parent in &new.parents {
+        if parents.len() >= MAX_PARENTS {
+            break;
+        }
+        let reference = parent_ref(&parent.parent);
+        let before = entries.iter().filter(is_ours).find(|entry| {
+            entry
+                .get("parentRef")
+                .is_some_and(|r| same_parent(r, &reference))
+        });
+        let mut entry = before.map(fields).unwrap_or_default();
+        let conditions = conditions(
+            before.and_then(|b| b.get("conditions")),
+            &parent.conditions,
+            observed,
+        );
+        entry.insert("parentRef".into(), reference);
+        entry.insert("controllerName".into(), controller.into());
+        entry.insert("conditions".into(), conditions);
+        parents.push(Value::Object(entry));
+    }
+    status.insert("parents".into(), Value::Array(parents));
+    Value::Object(status)
+}
+
+fn listeners(
+    old: &Value,
+    new: &ListenersStatus,
+    observed: Observed,
+    programmed: impl Fn(&Programmed) -> Condition,
+) -> Map<String, Value> {
+    let mut status = fields(old);
+    let with = |conditions: &[Condition], basis: &Programmed| -> Vec<Condition> {
+        let mut all = conditions.to_vec();
+        all.push(programmed(basis));
+        all
+    };
+    let own = with(&new.conditions, &new.programmed);
+    let own = conditions(old.get("conditions"), &own, observed);
+    status.insert("conditions".into(), own);
+
+    let entries: &[Value] = old
+        .get("listeners")
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice);
+    let named = |entry: &Value, name: &str| entry.get("name").and_then(Value::as_str) == Some(name);
+    let mut rendered: Vec<Value> = Vec::new();
+    for listener in &new.listeners {
+        if rendered.iter().any(|entry| named(entry, &listener.name)) {
+            // The list is keyed by name: of listeners with one name, the first has the status.
+            continue;
+        }
+        let before = entries.iter().find(|entry| named(entry, &listener.name));
+        let kinds: Vec<Value> = listener
+            .supported_kinds
+            .iter()
+            .map(|(group, kind)| json!({"group": group, "kind": kind}))
+            .collect();
+        let own = with(&listener.conditions, &listener.programmed);
+        let own = conditions(before.and_then(|b| b.get("conditions")), &own, observed);
+        let mut entry = before.map(fields).unwrap_or_default();
+        entry.insert("name".into(), (*listener.name).into());
+        entry.insert("supportedKinds".into(), kinds.into());
+        entry.insert("attachedRoutes".into(), count(listener.attached_routes));
+        entry.insert("conditions".into(), own);
+        rendered.push(Value::Object(entry));
+    }
+    status.insert("listeners".into(), rendered.into());
+    status
+}
+
+/// `new`, and of `old` the types that are not ours. Types that were there keep their place.
+fn conditions(old: Option<&Value>, new: &[Condition], observed: Observed) -> Value {
+    let old: &[Value] = old.and_then(Value::as_array).map_or(&[], Vec::as_slice);
+    let kind_of = |value: &Value| -> Option<ConditionType> {
+        ConditionType::from_text(value.get("type")?.as_str()?).filter(|k| OURS.contains(k))
+    };
+    // Ours must fit, whatever others have put there.
+    let mut room = MAX_CONDITIONS.saturating_sub(new.len());
+    let mut written = Vec::new();
+    let mut rendered = Vec::new();
+    for before in old {
+        let Some(kind) = kind_of(before) else {
+            if room > 0 {
+                room -= 1;
+                rendered.push(before.clone());
+            }
+            continue;
+        };
+        let after = new.iter().find(|c| c.kind == kind);
+        if let Some(after) = after.filter(|_| !written.contains(&kind)) {
+            written.push(kind);
+            rendered.push(condition(Some(before), after, observed));
+        }
+    }
+    for after in new {
+        if !written.contains(&after.kind) {
+            written.push(after.kind);
+            rendered.push(condition(None, after, observed));
+        }
+    }
+    Value::Array(rendered)
+}
+
+fn condition(old: Option<&Value>, new: &Condition, observed: Observed) -> Value {
+    let text = |key: &str| old?.get(key)?.as_str();
+    let since = text("lastTransitionTime")
+        .filter(|time| *time != SCHEMA_DEFAULT_TIME && text("status") == Some(new.truth.as_str()))
+        .filter(|time| time.parse::<jiff::Timestamp>().is_ok());
+    json!({
+        "type": new.kind.as_str(),
+        "status": new.truth.as_str(),
+        "reason": new.reason.as_str(),
+        "message": bounded(&new.message),
+        "observedGeneration": observed.generation,
+        "lastTransitionTime": since.map_or_else(|| rfc3339(observed.now), str::to_owned),
+    })
+}
+
+/// RFC 3339 in UTC; a time that no calendar has is the epoch.
+fn rfc3339(seconds: i64) -> String {
+    jiff::Timestamp::from_second(seconds)
+        .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+        .to_string()
+}
+
+fn bounded(message: &str) -> &str {
+    message
+        .char_indices()
+        .nth(MAX_MESSAGE)
+        .and_then(|(end, _)| message.get(..end))
+        .unwrap_or(message)
+}
+
+/// The reference as the route has it: what it leaves out stays out.
+fn parent_ref(parent: &ParentRef) -> Value {
+    let texts = [
+        ("group", &parent.group),
+        ("kind", &parent.kind),
+        ("namespace", &parent.namespace),
+        ("sectionName", &parent.section),
+    ];
+    let mut reference = Map::new();
+    reference.insert("name".into(), (*parent.name).into());
+    for (key, text) in texts {
+        if let Some(text) = text {
+            reference.insert(key.into(), (**text).into());
+        }
+    }
+    if let Some(port) = parent.port {
+        reference.insert("port".into(), port.get().into());
+    }
+    Value::Object(reference)
+}
+
+/// Whether two references are the same once the schema's defaults are filled in. (A namespace that is
+/// left out on one side only counts as another: it costs a transition time, nothing else.)
+fn same_parent(a: &Value, b: &Value) -> bool {
+    let text = |v: &Value, key: &str, absent: &str| {
+        v.get(key)
+            .and_then(Value::as_str)
+            .unwrap_or(absent)
+            .to_owned()
+    };
+    [
+        ("group", GATEWAY_GROUP),
+        ("kind", "Gateway"),
+        ("namespace", ""),
+        ("name", ""),
+        ("sectionName", ""),
+    ]
+    .into_iter()
+    .all(|(key, absent)| text(a, key, absent) == text(b, key, absent))
+        && a.get("port") == b.get("port")
+}
+
+fn fields(value: &Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+/// A count as the API has it: an `int32`.
+fn count(number: usize) -> Value {
+    i32::try_from(number).unwrap_or(i32::MAX).into()
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;
