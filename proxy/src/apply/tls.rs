@@ -108,7 +108,7 @@ fn ip_text(bytes: &[u8]) -> String {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::new(), |mut out, byte| {
         // Writing to a String cannot fail.
@@ -170,7 +170,7 @@ impl ConfigFactory {
             .with_cert_resolver(resolver);
         config.ticketer = Arc::<ListenerTicketer>::clone(ticketer);
         config.session_storage = Arc::<NoServerSessionStorage>::clone(&self.sessions);
-        config.max_early_data_size = 0;
+        crate::terminate::prepare(&mut config);
         config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
         Arc::new(config)
     }
