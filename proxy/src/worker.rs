@@ -6,7 +6,7 @@
 //! connection keeps what it started with whatever happens to its bind.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::accesslog::Record;
+use crate::apply::{Binder, is_dual_stack};
 use crate::connection::{self, CloseReason};
 use crate::metrics::Metrics;
 use crate::table::{BindKey, Snapshot};
 
 /// Connections that the kernel queues per socket until they are accepted.
 const BACKLOG: i32 = 4096;
-/// Commands that wait for a worker.
-const COMMANDS: usize = 64;
 
 /// What one proxy process allows.
 #[derive(Clone, Debug)]
@@ -162,19 +162,83 @@ impl Drop for HelloPermit {
     }
 }
 
-enum Command {
-    Listen(BindKey, std::net::TcpListener),
-    Unlisten(BindKey),
+/// The listening sockets of one bind, one per worker, until each has taken its own.
+struct Listening {
+    address: SocketAddr,
+    sockets: Mutex<Vec<Option<std::net::TcpListener>>>,
 }
 
-/// A bind whose sockets could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {bind}: {source}")]
-pub struct BindError {
-    /// Where.
-    pub bind: BindKey,
-    /// Why.
-    pub source: io::Error,
+impl Listening {
+    fn take(&self, worker: usize) -> Option<std::net::TcpListener> {
+        self.sockets.lock().get_mut(worker)?.take()
+    }
+}
+
+/// What is listened on. An entry that is closed and opened anew is another entry.
+type Binds = BTreeMap<BindKey, Arc<Listening>>;
+
+/// Opens and closes the sockets of a data plane; every clone the same ones.
+#[derive(Clone)]
+pub struct Sockets {
+    plane: Arc<DataPlane>,
+    binds: watch::Sender<Binds>,
+    /// Binds that this process had: a socket of its own may still be closing.
+    ours: Arc<Mutex<BTreeSet<BindKey>>>,
+    workers: usize,
+}
+
+impl Sockets {
+    /// The addresses listened on, by bind. They differ where a bind's port is 0.
+    #[must_use]
+    pub fn bound(&self) -> BTreeMap<BindKey, SocketAddr> {
+        self.binds
+            .borrow()
+            .iter()
+            .map(|(bind, sockets)| (*bind, sockets.address))
+            .collect()
+    }
+
+    fn count(&self, binds: &Binds) {
+        self.plane
+            .metrics
+            .binds
+            .set(i64::try_from(binds.len()).unwrap_or(i64::MAX));
+    }
+}
+
+impl Binder for Sockets {
+    /// Returns once the kernel accepts connections on the bind; the workers take them over from
+    /// there.
+    fn open(&mut self, bind: &BindKey) -> io::Result<()> {
+        if self.binds.borrow().contains_key(bind) {
+            return Ok(());
+        }
+        if self.ours.lock().insert(*bind) {
+            // Another process may share a port if both say SO_REUSEPORT. Not saying it finds a
+            // second proxy, which would take half of the connections.
+            let probe = open_one(bind, SocketAddr::new(bind.address, bind.port), false, 1);
+            if let Err(error) = probe {
+                self.ours.lock().remove(bind);
+                return Err(error);
+            }
+        }
+        let listening = Arc::new(open(bind, self.workers, self.plane.limits.keepalive)?);
+        self.binds.send_modify(|binds| {
+            binds.insert(*bind, listening);
+            self.count(binds);
+        });
+        Ok(())
+    }
+
+    fn settle(&mut self, snapshot: &Snapshot) {
+        let wanted: BTreeSet<&BindKey> = snapshot.binds().collect();
+        self.binds.send_if_modified(|binds| {
+            let before = binds.len();
+            binds.retain(|bind, _| wanted.contains(bind));
+            self.count(binds);
+            binds.len() < before
+        });
+    }
 }
 
 /// The worker threads of a data plane.
@@ -182,119 +246,82 @@ pub struct BindError {
 /// Dropping it ends all connections at once; [`Self::drain`] first gives them time.
 pub struct Workers {
     plane: Arc<DataPlane>,
-    workers: Vec<Worker>,
-    bound: BTreeMap<BindKey, SocketAddr>,
+    threads: Vec<JoinHandle<()>>,
+    sockets: Sockets,
     /// Cancelled to stop accepting.
     closing: CancellationToken,
     /// Cancelled to end the threads.
     ending: CancellationToken,
-    /// Accept loops that still run.
+    /// How many may still accept.
     accepting: watch::Receiver<usize>,
-}
-
-struct Worker {
-    commands: mpsc::Sender<Command>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Workers {
     /// Starts `count` threads (at least one) that listen nowhere yet.
     pub fn start(plane: Arc<DataPlane>, count: usize) -> io::Result<Self> {
+        let count = count.max(1);
         let closing = CancellationToken::new();
         let ending = CancellationToken::new();
         let (accepts, accepting) = watch::channel(0);
         let accepts = Arc::new(accepts);
-        let workers = (0..count.max(1))
-            .map(|index| {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_io()
-                    .enable_time()
-                    .build()?;
-                let (commands, inbox) = mpsc::channel(COMMANDS);
-                let plane = Arc::clone(&plane);
-                let (closing, ending) = (closing.clone(), ending.clone());
-                let accepts = Arc::clone(&accepts);
-                let thread = std::thread::Builder::new()
-                    .name(format!("worker-{index}"))
-                    .spawn(move || {
-                        runtime.block_on(async {
-                            tokio::select! {
-                                () = run(inbox, &plane, &closing, &accepts) => {}
-                                () = ending.cancelled() => {}
-                            }
-                        });
-                        // Drops the connections that are left, which logs and counts them.
-                        drop(runtime);
-                    })?;
-                Ok(Worker {
-                    commands,
-                    thread: Some(thread),
-                })
-            })
-            .collect::<io::Result<_>>()?;
+        let binds = watch::Sender::new(Binds::new());
+        let mut threads = Vec::with_capacity(count);
+        for index in 0..count {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_io()
+                .enable_time()
+                .build()?;
+            let worker = Worker {
+                index,
+                plane: Arc::clone(&plane),
+                closing: closing.clone(),
+                accepting: Arc::clone(&accepts),
+            };
+            let (binds, ending) = (binds.subscribe(), ending.clone());
+            let running = Accepting::new(&accepts);
+            let run = move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = worker.run(binds, running) => {}
+                        () = ending.cancelled() => {}
+                    }
+                });
+                // Drops the connections that are left, which counts and logs them.
+                drop(runtime);
+            };
+            let name = format!("worker-{index}");
+            threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+        }
+        let sockets = Sockets {
+            plane: Arc::clone(&plane),
+            binds,
+            ours: Arc::default(),
+            workers: count,
+        };
         Ok(Self {
             plane,
-            workers,
-            bound: BTreeMap::new(),
+            threads,
+            sockets,
             closing,
             ending,
             accepting,
         })
     }
 
-    /// Opens the sockets of binds that the snapshot has and closes those of binds that it has no
-    /// longer. Existing connections are not touched. Returns the binds that could not be opened;
-    /// they are tried again with the next call.
-    pub async fn reconcile(&mut self) -> Vec<BindError> {
-        let wanted: BTreeSet<BindKey> = self.plane.snapshot.load().binds().copied().collect();
-        let gone: Vec<BindKey> = self
-            .bound
-            .keys()
-            .filter(|bind| !wanted.contains(bind))
-            .copied()
-            .collect();
-        for bind in gone {
-            self.bound.remove(&bind);
-            for worker in &self.workers {
-                // Fails only where the thread is gone, and its sockets with it.
-                let _ = worker.commands.send(Command::Unlisten(bind)).await;
-            }
-        }
-        let mut errors = Vec::new();
-        for bind in wanted {
-            if self.bound.contains_key(&bind) {
-                continue;
-            }
-            match open(bind, self.workers.len(), self.plane.limits.keepalive) {
-                Ok((address, listeners)) => {
-                    self.bound.insert(bind, address);
-                    for (worker, listener) in self.workers.iter().zip(listeners) {
-                        let _ = worker.commands.send(Command::Listen(bind, listener)).await;
-                    }
-                }
-                Err(source) => errors.push(BindError { bind, source }),
-            }
-        }
-        self.plane
-            .metrics
-            .binds
-            .set(i64::try_from(self.bound.len()).unwrap_or(i64::MAX));
-        errors
-    }
-
-    /// The addresses listened on, by bind. They differ where a bind's port is 0.
+    /// What opens and closes the sockets of these workers.
     #[must_use]
-    pub fn bound(&self) -> &BTreeMap<BindKey, SocketAddr> {
-        &self.bound
+    pub fn sockets(&self) -> Sockets {
+        self.sockets.clone()
     }
 
     /// Stops accepting, after what the kernel has queued, and waits until the connections have
     /// ended or `deadline` is over; then ends what is left. Returns how many those were.
     pub async fn drain(mut self, deadline: Duration) -> usize {
+        self.plane.metrics.draining.set(1);
         self.closing.cancel();
         let plane = Arc::clone(&self.plane);
         let closed = async {
-            // What the accept loops took from the queues counts too.
+            // What the accept loops take from the queues counts too.
             let _ = self.accepting.wait_for(|accepting| *accepting == 0).await;
             loop {
                 let idle = plane.idle.notified();
@@ -309,12 +336,8 @@ impl Workers {
             Err(_) => plane.active(),
         };
         self.ending.cancel();
-        let threads: Vec<_> = self
-            .workers
-            .iter_mut()
-            .filter_map(|w| w.thread.take())
-            .collect();
-        // The threads end at once; joining them must not hold up this runtime all the same.
+        let threads = std::mem::take(&mut self.threads);
+        // The threads end at once, but joining them must not hold up this runtime all the same.
         let _ = tokio::task::spawn_blocking(move || {
             for thread in threads {
                 let _ = thread.join();
@@ -333,77 +356,106 @@ impl Drop for Workers {
 }
 
 /// Opens one socket per worker on a bind.
-fn open(
-    bind: BindKey,
-    count: usize,
-    keepalive: Duration,
-) -> io::Result<(SocketAddr, Vec<std::net::TcpListener>)> {
+fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listening> {
     let mut address = SocketAddr::new(bind.address, bind.port);
-    let mut listeners = Vec::with_capacity(count);
+    let mut sockets = Vec::with_capacity(count);
     for _ in 0..count {
-        let domain = if address.is_ipv6() {
-            Domain::IPV6
-        } else {
-            Domain::IPV4
-        };
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(!bind.address.is_unspecified())?;
-        }
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(true)?;
-        socket.set_nonblocking(true)?;
+        let socket = open_one(bind, address, true, BACKLOG)?;
         // Accepted sockets inherit both of these on Linux.
         socket.set_tcp_nodelay(true)?;
         connection::set_keepalive(&socket, keepalive)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
         let listener = std::net::TcpListener::from(socket);
         // A port of 0 is chosen once and then shared.
         address = listener.local_addr()?;
-        listeners.push(listener);
+        sockets.push(Some(listener));
     }
-    Ok((address, listeners))
+    Ok(Listening {
+        address,
+        sockets: Mutex::new(sockets),
+    })
 }
 
-/// One worker: follows the commands and accepts on its sockets.
-async fn run(
-    mut inbox: mpsc::Receiver<Command>,
-    plane: &Arc<DataPlane>,
-    closing: &CancellationToken,
-    accepting: &Arc<watch::Sender<usize>>,
-) {
-    let mut listening: HashMap<BindKey, CancellationToken> = HashMap::new();
-    while let Some(command) = inbox.recv().await {
-        match command {
-            Command::Listen(bind, listener) => {
-                let stop = closing.child_token();
-                match TcpListener::from_std(listener) {
-                    Ok(listener) => {
-                        listening.insert(bind, stop.clone());
-                        let plane = Arc::clone(plane);
-                        let count = Accepting::new(accepting);
-                        tokio::spawn(async move {
-                            accept(&listener, bind, &plane, &stop).await;
-                            drop(listener);
-                            drop(count);
-                        });
-                    }
-                    Err(error) => tracing::error!(%bind, %error, "cannot listen"),
-                }
-            }
-            Command::Unlisten(bind) => {
-                if let Some(stop) = listening.remove(&bind) {
+fn open_one(
+    bind: &BindKey,
+    address: SocketAddr,
+    reuse_port: bool,
+    backlog: i32,
+) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!is_dual_stack(bind))?;
+    }
+    // Connections of a former process in TIME_WAIT are no reason to refuse.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(reuse_port)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    Ok(socket)
+}
+
+/// One worker thread's part.
+struct Worker {
+    index: usize,
+    plane: Arc<DataPlane>,
+    closing: CancellationToken,
+    accepting: Arc<watch::Sender<usize>>,
+}
+
+impl Worker {
+    /// Follows the binds and accepts on them, until told to close; then waits for the end.
+    async fn run(self, mut binds: watch::Receiver<Binds>, running: Accepting) {
+        let mut loops: BTreeMap<BindKey, (Arc<Listening>, CancellationToken)> = BTreeMap::new();
+        loop {
+            let wanted = binds.borrow_and_update().clone();
+            loops.retain(|bind, (listening, stop)| {
+                let stays = wanted
+                    .get(bind)
+                    .is_some_and(|other| Arc::ptr_eq(listening, other));
+                if !stays {
                     stop.cancel();
                 }
+                stays
+            });
+            for (bind, listening) in wanted {
+                if !loops.contains_key(&bind) {
+                    let stop = self.closing.child_token();
+                    self.listen(bind, &listening, &stop);
+                    loops.insert(bind, (listening, stop));
+                }
+            }
+            tokio::select! {
+                changed = binds.changed() => if changed.is_err() { break },
+                () = self.closing.cancelled() => break,
             }
         }
+        drop(running);
+        // The connections, which are tasks of this runtime, may have time to end.
+        std::future::pending::<()>().await;
     }
-    // The handle is gone, but its connections may have time to end.
-    std::future::pending::<()>().await;
+
+    fn listen(&self, bind: BindKey, listening: &Listening, stop: &CancellationToken) {
+        let Some(socket) = listening.take(self.index) else {
+            return;
+        };
+        match TcpListener::from_std(socket) {
+            Ok(listener) => {
+                let plane = Arc::clone(&self.plane);
+                let stop = stop.clone();
+                let running = Accepting::new(&self.accepting);
+                tokio::spawn(async move {
+                    accept(&listener, bind, &plane, &stop).await;
+                    drop(listener);
+                    drop(running);
+                });
+            }
+            Err(error) => tracing::error!(%bind, %error, "cannot listen"),
+        }
+    }
 }
 
-/// Counts an accept loop while it runs.
+/// Counts what may still accept while it runs.
 struct Accepting(Arc<watch::Sender<usize>>);
 
 impl Accepting {
