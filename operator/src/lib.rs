@@ -2,4 +2,7 @@
 //!
 //! [`translate`] is the pure core.
 
+pub mod localca;
+pub mod publish;
+pub mod status;
 pub mod translate;

@@ -1,0 +1,443 @@
+//! What is published: every resource once, when it last changed, and the difference between any two
+//! points of that history. Pure.
+//!
+//! There is no queue per proxy. The log holds each key once, at its last change, so the difference
+//! from any base to now is a range of it: a proxy that is far behind gets one merged batch, and
+//! memory is bounded by what is published.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vestibule_stream::{
+    ContentHash, Digest, Encoded, Generation, Invalid, Resource, ResourceKey,
+    limits::MAX_NAME_BYTES, proto::Upsert,
+};
+
+/// Removed keys that are remembered at least; more are as long as there are fewer than live ones.
+const MIN_REMEMBERED: usize = 1024;
+
+/// One update: what is new or changed, and what goes away. The last call for a key counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    upserts: BTreeMap<ResourceKey, Encoded>,
+    removals: BTreeSet<ResourceKey>,
+}
+
+impl Changes {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Publishes `resource`, new or in place of the one with its key. Fails if it breaks a limit of
+    /// the stream; the others of this update are not affected.
+    pub fn upsert(&mut self, resource: &Resource) -> Result<(), Invalid> {
+        let encoded = Encoded::new(resource)?;
+        self.removals.remove(encoded.key());
+        self.upserts.insert(encoded.key().clone(), encoded);
+        Ok(())
+    }
+
+    /// Takes the resource with this key away.
+    pub fn remove(&mut self, key: ResourceKey) {
+        self.upserts.remove(&key);
+        if !key.name.is_empty() && key.name.len() <= MAX_NAME_BYTES {
+            self.removals.insert(key);
+        }
+    }
+
+    /// Says whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.upserts.is_empty() && self.removals.is_empty()
+    }
+}
+
+/// The difference between what a proxy holds and what is published.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    pub(super) upserts: Vec<Upsert>,
+    pub(super) removals: Vec<ResourceKey>,
+    /// The keys of both; only when it is a difference to an earlier generation.
+    pub(super) keys: BTreeSet<ResourceKey>,
+}
+
+/// The published set and its log.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    generation: Generation,
+    live: BTreeMap<ResourceKey, (Encoded, Generation)>,
+    removed: BTreeMap<ResourceKey, Generation>,
+    /// Each key of `live` and `removed` once, at its last change.
+    log: BTreeSet<(Generation, ResourceKey)>,
+    /// The log is complete from here on; removals before it are forgotten.
+    floor: Generation,
+    digest: Digest,
+}
+
+impl Content {
+    /// The last generation given out.
+    pub(super) fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Digest over everything published.
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// How many resources are published.
+    pub(super) fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Applies an update and returns the generation that contains it: a new one, or the present one
+    /// if nothing changes by it.
+    pub(super) fn apply(&mut self, changes: Changes) -> Generation {
+        let next = self.following();
+        let mut moved = false;
+        for (key, encoded) in changes.upserts {
+            let old = self.live.get(&key);
+            if old.is_some_and(|(old, _)| old.hash() == encoded.hash()) {
+                continue;
+            }
+            moved = true;
+            self.unlog(&key);
+            self.digest.add(&key, encoded.hash());
+            self.log.insert((next, key.clone()));
+            self.live.insert(key, (encoded, next));
+        }
+        for key in changes.removals {
+            if self.live.contains_key(&key) {
+                moved = true;
+                self.unlog(&key);
+                self.log.insert((next, key.clone()));
+                self.removed.insert(key, next);
+            }
+        }
+        if moved {
+            self.generation = next;
+            self.forget_old();
+        }
+        self.generation
+    }
+
+    /// A generation with the present content, above all others: for a batch that says what is held.
+    pub(super) fn renew(&mut self) -> Generation {
+        self.generation = self.following();
+        self.generation
+    }
+
+    /// Begins `term`, or goes on with it: the content gets a new generation.
+    pub(super) fn begin(&mut self, term: u64) -> Generation {
+        self.generation = self.following().max(Generation::new(term, 1));
+        self.generation
+    }
+
+    /// A proxy holds `held` of the present term: everything given out from now on is above it.
+    pub(super) fn rise_above(&mut self, held: Generation) {
+        self.generation = self.generation.max(held);
+    }
+
+    /// The generation of the last change of `key`; none if it is not published and no removal of it is
+    /// remembered.
+    pub(super) fn changed(&self, key: &ResourceKey) -> Option<Generation> {
+        let live = self.live.get(key).map(|(_, changed)| *changed);
+        live.or_else(|| self.removed.get(key).copied())
+    }
+
+    /// Says whether anything changed after `base`.
+    pub(super) fn changed_since(&self, base: Generation) -> bool {
+        self.log.last().is_some_and(|(last, _)| *last > base)
+    }
+
+    /// What changed after `base`; none if that is too long ago to tell.
+    pub(super) fn since(&self, base: Generation) -> Option<Difference> {
+        if base < self.floor {
+            return None;
+        }
+        let mut difference = Difference::default();
+        // No key has an empty name, so this is above every entry of `base` exactly when the
+        // generation is.
+        let after = (
+            Generation::new(base.term, base.counter.saturating_add(1)),
+            ResourceKey::default(),
+        );
+        for (_, key) in self.log.range(after..) {
+            match self.live.get(key) {
+                Some((encoded, _)) => difference.upserts.push(encoded.upsert()),
+                None => difference.removals.push(key.clone()),
+            }
+            difference.keys.insert(key.clone());
+        }
+        Some(difference)
+    }
+
+    /// Everything.
+    pub(super) fn all(&self) -> Difference {
+        self.compare(&BTreeMap::new())
+    }
+
+    /// The difference to what a proxy says it holds.
+    pub(super) fn compare(&self, held: &BTreeMap<ResourceKey, ContentHash>) -> Difference {
+        let mut difference = Difference::default();
+        for (key, (encoded, _)) in &self.live {
+            if held.get(key) != Some(&encoded.hash()) {
+                difference.upserts.push(encoded.upsert());
+            }
+        }
+        for key in held.keys().filter(|key| !self.live.contains_key(key)) {
+            difference.removals.push(key.clone());
+        }
+        difference
+    }
+
+    fn following(&self) -> Generation {
+        let Generation { term, counter } = self.generation;
+        Generation::new(term, counter.saturating_add(1))
+    }
+
+    /// Takes a key out of everything.
+    fn unlog(&mut self, key: &ResourceKey) {
+        if let Some((encoded, changed)) = self.live.remove(key) {
+            self.digest.remove(key, encoded.hash());
+            self.log.remove(&(changed, key.clone()));
+        }
+        if let Some(changed) = self.removed.remove(key) {
+            self.log.remove(&(changed, key.clone()));
+        }
+    }
+
+    /// Bounds the memory of removals: a proxy further behind than this is asked what it holds.
+    fn forget_old(&mut self) {
+        let most = self.live.len().max(MIN_REMEMBERED);
+        if self.removed.len() <= most {
+            return;
+        }
+        let mut oldest: Vec<_> = self
+            .removed
+            .iter()
+            .map(|(key, at)| (*at, key.clone()))
+            .collect();
+        oldest.sort_unstable();
+        oldest.truncate(self.removed.len() - most / 2);
+        for entry in oldest {
+            self.floor = self.floor.max(entry.0);
+            self.removed.remove(&entry.1);
+            self.log.remove(&entry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use vestibule_stream::{
+        Apply, Batch, Change, Held, Reject, ResourceKind,
+        proto::{Backend, Endpoint, resource},
+    };
+
+    use super::*;
+
+    struct Table(BTreeMap<ResourceKey, Resource>);
+
+    impl Apply for Table {
+        fn apply(&mut self, change: &Change) -> Vec<Reject> {
+            for key in &change.removals {
+                self.0.remove(key);
+            }
+            self.0.extend(change.upserts.iter().cloned());
+            Vec::new()
+        }
+    }
+
+    fn backend(name: u8, port: u32) -> Resource {
+        let endpoint = Endpoint {
+            address: "127.0.0.1".to_owned(),
+            port,
+        };
+        Resource::new(
+            format!("b{name}"),
+            resource::Resource::Backend(Backend {
+                endpoints: vec![endpoint],
+            }),
+        )
+    }
+
+    fn key(name: u8) -> ResourceKey {
+        ResourceKey::new(ResourceKind::Backend, format!("b{name}"))
+    }
+
+    fn table(content: &Content) -> BTreeMap<ResourceKey, ContentHash> {
+        content
+            .live
+            .iter()
+            .map(|(key, (encoded, _))| (key.clone(), encoded.hash()))
+            .collect()
+    }
+
+    fn held(held: &Held) -> BTreeMap<ResourceKey, ContentHash> {
+        held.entries()
+            .map(|(key, hash)| (key.clone(), hash))
+            .collect()
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Update(Vec<(u8, Option<u32>)>),
+        Delta,
+        Resync,
+        Restart,
+        Term,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let edit = (0_u8..12, proptest::option::weighted(0.7, 1_u32..6));
+        let step = prop_oneof![
+            5 => proptest::collection::vec(edit, 1..5).prop_map(Step::Update),
+            4 => Just(Step::Delta),
+            1 => Just(Step::Resync),
+            1 => Just(Step::Restart),
+            1 => Just(Step::Term),
+        ];
+        proptest::collection::vec(step, 0..40)
+    }
+
+    fn changes(edits: &[(u8, Option<u32>)]) -> Changes {
+        let mut changes = Changes::new();
+        for (name, port) in edits {
+            match port {
+                Some(port) => changes.upsert(&backend(*name, *port)).unwrap(),
+                None => changes.remove(key(*name)),
+            }
+        }
+        changes
+    }
+
+    fn batch(content: &Content, difference: Difference) -> Batch {
+        Batch {
+            generation: Some(content.generation()),
+            upserts: difference.upserts,
+            removals: difference.removals,
+            digest: content.digest().to_vec(),
+            ..Batch::default()
+        }
+    }
+
+    fn resync(content: &mut Content, proxy: &mut Held, sink: &mut Table) {
+        content.renew();
+        let mut batch = batch(content, content.compare(&held(proxy)));
+        batch.full = true;
+        batch.keep_held = proxy.generation().is_some();
+        let ack = proxy.offer(&batch, sink);
+        assert_eq!(ack.refusal, None);
+    }
+
+    proptest! {
+        /// Any history of updates, merged deltas, resyncs and restarts: what is held is what is
+        /// published, by digest, hash and content.
+        #[test]
+        fn held_equals_published(steps in steps()) {
+            let mut content = Content::default();
+            content.begin(1);
+            let (mut proxy, mut sink) = (Held::new(), Table(BTreeMap::new()));
+            for step in steps.into_iter().chain([Step::Delta]) {
+                match step {
+                    Step::Update(edits) => {
+                        content.apply(changes(&edits));
+                        continue;
+                    }
+                    Step::Delta => match proxy.generation() {
+                        Some(base) if content.changed_since(base) => {
+                            let mut batch = batch(&content, content.since(base).unwrap());
+                            batch.base = Some(base);
+                            let ack = proxy.offer(&batch, &mut sink);
+                            prop_assert_eq!(ack.refusal, None);
+                            // The same again is a replay.
+                            let refusal = proxy.offer(&batch, &mut sink).refusal.unwrap();
+                            prop_assert_eq!(refusal.reason, "StaleGeneration");
+                        }
+                        Some(_) => {}
+                        None => resync(&mut content, &mut proxy, &mut sink),
+                    },
+                    Step::Resync => resync(&mut content, &mut proxy, &mut sink),
+                    Step::Restart => {
+                        (proxy, sink) = (Held::new(), Table(BTreeMap::new()));
+                        continue;
+                    }
+                    Step::Term => {
+                        content.begin(content.generation().term + 1);
+                        continue;
+                    }
+                }
+                prop_assert_eq!(held(&proxy), table(&content));
+                prop_assert_eq!(proxy.digest(), content.digest());
+                let encoded: BTreeMap<_, _> = sink.0.iter()
+                    .map(|(key, resource)| (key.clone(), Encoded::new(resource).unwrap().hash()))
+                    .collect();
+                prop_assert_eq!(encoded, table(&content));
+            }
+        }
+
+        /// One merged batch leads to the same as the single ones in turn.
+        #[test]
+        fn merging_equals_one_by_one(
+            updates in proptest::collection::vec(
+                proptest::collection::vec((0_u8..8, proptest::option::of(1_u32..4)), 1..4), 1..12),
+        ) {
+            let mut content = Content::default();
+            let base = content.begin(1);
+            let full = Batch { full: true, ..batch(&content, content.all()) };
+            let (mut single, mut single_sink) = (Held::new(), Table(BTreeMap::new()));
+            let (mut merged, mut merged_sink) = (Held::new(), Table(BTreeMap::new()));
+            single.offer(&full, &mut single_sink);
+            merged.offer(&full, &mut merged_sink);
+            for update in &updates {
+                let before = content.generation();
+                if content.apply(changes(update)) > before {
+                    let mut batch = batch(&content, content.since(before).unwrap());
+                    batch.base = Some(before);
+                    prop_assert_eq!(single.offer(&batch, &mut single_sink).refusal, None);
+                }
+            }
+            if content.changed_since(base) {
+                let mut batch = batch(&content, content.since(base).unwrap());
+                batch.base = Some(base);
+                prop_assert_eq!(merged.offer(&batch, &mut merged_sink).refusal, None);
+            }
+            prop_assert_eq!(single_sink.0, merged_sink.0);
+            prop_assert_eq!(single.digest(), merged.digest());
+            prop_assert_eq!(single.generation(), merged.generation());
+        }
+    }
+
+    #[test]
+    fn an_update_without_effect_makes_no_generation() {
+        let mut content = Content::default();
+        content.begin(1);
+        let first = content.apply(changes(&[(1, Some(1))]));
+        assert_eq!(content.apply(changes(&[(1, Some(1)), (2, None)])), first);
+        assert!(content.apply(changes(&[(1, Some(2))])) > first);
+    }
+
+    #[test]
+    fn removals_are_forgotten_and_then_a_delta_is_not_possible() {
+        let mut content = Content::default();
+        let start = content.begin(1);
+        for port in 0..=u32::try_from(MIN_REMEMBERED).unwrap() {
+            let name = format!("n{port}");
+            let mut changes = Changes::new();
+            let mut resource = backend(0, 1);
+            resource.name.clone_from(&name);
+            changes.upsert(&resource).unwrap();
+            content.apply(changes);
+            let mut changes = Changes::new();
+            changes.remove(ResourceKey::new(ResourceKind::Backend, name));
+            content.apply(changes);
+        }
+        assert!(content.removed.len() <= MIN_REMEMBERED);
+        assert_eq!(content.log.len(), content.removed.len());
+        assert!(content.since(start).is_none());
+        assert!(content.since(content.generation()).is_some());
+    }
+}

@@ -1,0 +1,65 @@
+//! Counters of the configuration stream: `vestibule_operator_stream_*`.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Kind {
+    pub(super) kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Reason {
+    pub(super) reason: &'static str,
+}
+
+/// Handles to the counters; register them once.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics {
+    pub(super) proxies: Gauge,
+    pub(super) resources: Gauge,
+    pub(super) batches: Family<Kind, Counter>,
+    pub(super) sent: Counter,
+    pub(super) resource_bytes: Counter,
+    pub(super) rejects: Counter,
+    pub(super) refusals: Family<Reason, Counter>,
+    pub(super) ended: Family<Reason, Counter>,
+}
+
+impl Metrics {
+    /// Adds the metrics to `registry`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("vestibule_operator_stream");
+        registry.register("proxies", "Proxies connected", self.proxies.clone());
+        registry.register("resources", "Resources published", self.resources.clone());
+        registry.register(
+            "batches",
+            "Batches sent: full (everything), equal (nothing but a generation), resync (what differs), delta",
+            self.batches.clone(),
+        );
+        registry.register("sent_bytes", "Bytes of batches sent", self.sent.clone());
+        registry.register(
+            "resource_bytes",
+            "Bytes of resources in the batches sent",
+            self.resource_bytes.clone(),
+        );
+        registry.register(
+            "rejects",
+            "Resources that a proxy rejected",
+            self.rejects.clone(),
+        );
+        registry.register(
+            "refusals",
+            "Batches that a proxy refused as a whole",
+            self.refusals.clone(),
+        );
+        registry.register("ended", "Streams that ended", self.ended.clone());
+    }
+
+    pub(super) fn ended(&self, reason: &'static str) {
+        self.ended.get_or_create(&Reason { reason }).inc();
+    }
+}

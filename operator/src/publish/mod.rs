@@ -1,0 +1,320 @@
+//! The operator's end of the configuration stream: keeps what is published, brings every proxy to it,
+//! and knows from their acks what is programmed.
+//!
+//! Every replica feeds its [`Publisher`] with the same content; the one that holds the Lease leads
+//! ([`Publisher::lead`]) and serves proxies, the others name the leader. Per proxy one batch is in
+//! flight; what changes meanwhile is merged into the next one.
+
+mod content;
+mod in_process;
+mod ledger;
+mod metrics;
+mod session;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming, transport::Server};
+use vestibule_stream::{
+    Digest, Generation, Reject, ResourceKey,
+    limits::{MAX_MESSAGE_BYTES, MAX_PROXY_MESSAGE_BYTES},
+    proto::{
+        OperatorMessage, ProxyMessage,
+        config_stream_server::{ConfigStream, ConfigStreamServer},
+    },
+};
+
+pub use content::Changes;
+pub use in_process::InProcess;
+pub use ledger::{Acknowledged, Programmed, ProxyId, Sent};
+pub use metrics::Metrics;
+
+use content::Content;
+use ledger::Ledger;
+
+/// Deadlines and bounds of the publisher.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Time for the first message of a stream.
+    pub handshake: Duration,
+    /// A heartbeat is sent this often.
+    pub heartbeat: Duration,
+    /// A proxy that was silent for longer is gone.
+    pub silence: Duration,
+    /// Time for a proxy to read a message, and to acknowledge a batch; one that takes longer is cut.
+    pub patience: Duration,
+    /// Most proxies at a time.
+    pub max_proxies: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(10),
+            heartbeat: Duration::from_secs(15),
+            silence: Duration::from_secs(45),
+            patience: Duration::from_mins(1),
+            max_proxies: 1024,
+        }
+    }
+}
+
+/// The Lease's term went back: this replica's view of the Lease is older than what it served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("term {term} is below {present}, which was led already")]
+pub struct TermFell {
+    /// The term asked for.
+    pub term: u64,
+    /// The highest so far.
+    pub present: u64,
+}
+
+/// What one proxy is known for; for status, metrics and support.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProxyStatus {
+    /// Has a stream.
+    pub connected: bool,
+    /// The last generation it acknowledged to this leadership.
+    pub acked: Option<Generation>,
+    /// Resources of which it does not have the last version in force.
+    pub rejects: Vec<Reject>,
+    /// Resource kinds it knows.
+    pub capabilities: Vec<String>,
+    /// What was sent to it.
+    pub sent: Sent,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Role {
+    Follower { leader: String },
+    Leader { term: u64 },
+}
+
+#[derive(Debug)]
+struct State {
+    role: Role,
+    content: Content,
+    ledger: Ledger,
+    superseded: Option<u64>,
+}
+
+/// The publisher of one replica. Shared: by the translator that feeds it, the server, and whoever
+/// writes statuses.
+#[derive(Debug)]
+pub struct Publisher {
+    config: Config,
+    metrics: Metrics,
+    state: Mutex<State>,
+    /// Moves when content changes.
+    published: watch::Sender<Generation>,
+    /// Moves when the role changes; streams end then.
+    epoch: watch::Sender<u64>,
+    /// Moves when an answer of [`Publisher::programmed`] may have changed.
+    facts: watch::Sender<u64>,
+    sessions: AtomicU64,
+    streams: Arc<Semaphore>,
+}
+
+impl Publisher {
+    /// A follower that does not know the leader and has no content.
+    #[must_use]
+    pub fn new(config: Config) -> Arc<Self> {
+        // Streams that wait for their Hello count too, and so do those that a newer one replaces.
+        let streams = Arc::new(Semaphore::new(config.max_proxies.saturating_mul(2)));
+        Arc::new(Self {
+            config,
+            metrics: Metrics::default(),
+            state: Mutex::new(State {
+                role: Role::Follower {
+                    leader: String::new(),
+                },
+                content: Content::default(),
+                ledger: Ledger::default(),
+                superseded: None,
+            }),
+            published: watch::Sender::new(Generation::default()),
+            epoch: watch::Sender::new(0),
+            facts: watch::Sender::new(0),
+            sessions: AtomicU64::new(0),
+            streams,
+        })
+    }
+
+    /// Publishes `changes` as one generation and returns it; the present one if nothing changes by
+    /// them. A follower keeps them for the time it leads.
+    pub fn update(&self, changes: Changes) -> Generation {
+        let generation = {
+            let mut state = self.state.lock();
+            let generation = state.content.apply(changes);
+            let resources = i64::try_from(state.content.len()).unwrap_or(i64::MAX);
+            self.metrics.resources.set(resources);
+            generation
+        };
+        if self.published.send_replace(generation) != generation {
+            self.moved();
+        }
+        generation
+    }
+
+    /// Leads `term` (of the Lease): proxies are served from now on. Returns the generation of the
+    /// content at this point.
+    pub fn lead(&self, term: u64) -> Result<Generation, TermFell> {
+        let generation = {
+            let mut state = self.state.lock();
+            let present = state.content.generation().term;
+            if term < present {
+                return Err(TermFell { term, present });
+            }
+            state.role = Role::Leader { term };
+            state.superseded = None;
+            state.ledger.clear();
+            state.content.begin(term)
+        };
+        self.epoch.send_modify(|epoch| *epoch += 1);
+        self.moved();
+        Ok(generation)
+    }
+
+    /// Stops serving proxies: they are told where the leader is (`host:port`), if that is known. No
+    /// fact is known here until this replica leads again.
+    pub fn follow(&self, leader: Option<String>) {
+        let leader = leader.unwrap_or_default();
+        let led = {
+            let mut state = self.state.lock();
+            let led = matches!(state.role, Role::Leader { .. });
+            if led {
+                state.ledger.clear();
+            }
+            state.role = Role::Follower { leader };
+            led
+        };
+        if led {
+            self.epoch.send_modify(|epoch| *epoch += 1);
+            self.moved();
+        }
+    }
+
+    /// Says which proxies are ready, connected or not. Those that are connected and acknowledged a full
+    /// batch are expected as well; one that is gone stays expected until this is called without it.
+    pub fn set_ready(&self, ready: BTreeSet<ProxyId>) {
+        self.state.lock().ledger.set_ready(ready);
+        self.moved();
+    }
+
+    /// Whether the last change of each of `keys` is in force at every proxy that is expected. Ask with
+    /// the keys of what is published for an object.
+    #[must_use]
+    pub fn programmed(&self, keys: &[ResourceKey]) -> Programmed {
+        let state = self.state.lock();
+        state.ledger.programmed(keys, &state.content)
+    }
+
+    /// Moves whenever an answer of [`Publisher::programmed`] may have changed.
+    #[must_use]
+    pub fn facts(&self) -> watch::Receiver<u64> {
+        self.facts.subscribe()
+    }
+
+    /// The last generation given out.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.state.lock().content.generation()
+    }
+
+    /// Digest over everything published.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.state.lock().content.digest()
+    }
+
+    /// A term above the one led here, if a proxy said it was served in one: the Lease is probably lost.
+    /// To be checked against the Lease, not to be acted upon: it is one proxy's word.
+    #[must_use]
+    pub fn superseded(&self) -> Option<u64> {
+        self.state.lock().superseded
+    }
+
+    /// Every proxy known to this leadership.
+    #[must_use]
+    pub fn proxies(&self) -> BTreeMap<ProxyId, ProxyStatus> {
+        let state = self.state.lock();
+        let status = |(proxy, entry): (&ProxyId, &ledger::Proxy)| {
+            let status = ProxyStatus {
+                connected: entry.session.is_some(),
+                acked: entry.acked,
+                rejects: entry.rejects.values().cloned().collect(),
+                capabilities: entry.capabilities.clone(),
+                sent: entry.sent,
+            };
+            (proxy.clone(), status)
+        };
+        state.ledger.proxies.iter().map(status).collect()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    fn moved(&self) {
+        self.facts
+            .send_modify(|moves| *moves = moves.wrapping_add(1));
+    }
+}
+
+/// A tonic server builder with the HTTP/2 settings that the stream wants.
+#[must_use]
+pub fn server() -> Server {
+    Server::builder()
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20)
+        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+        .tcp_nodelay(true)
+}
+
+/// The gRPC service of `publisher`, with the message limits of the stream.
+#[must_use]
+pub fn service(publisher: &Arc<Publisher>) -> ConfigStreamServer<Service> {
+    ConfigStreamServer::new(Service(Arc::clone(publisher)))
+        .max_decoding_message_size(MAX_PROXY_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+/// Answers calls with a session each.
+#[derive(Debug, Clone)]
+pub struct Service(Arc<Publisher>);
+
+#[tonic::async_trait]
+impl ConfigStream for Service {
+    type SubscribeStream = ReceiverStream<Result<OperatorMessage, Status>>;
+
+    async fn subscribe(
+        &self,
+        request: Request<Streaming<ProxyMessage>>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let Ok(permit) = Arc::clone(&self.0.streams).try_acquire_owned() else {
+            self.0.metrics.ended("TooManyStreams");
+            return Err(Status::resource_exhausted("too many streams"));
+        };
+        // One message beside the one that the transport holds: more would be a queue.
+        let (outbound, messages) = mpsc::channel(1);
+        let id = self.0.sessions.fetch_add(1, Ordering::Relaxed);
+        let publisher = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            session::run(publisher, id, request.into_inner(), outbound).await;
+            drop(permit);
+        });
+        Ok(Response::new(ReceiverStream::new(messages)))
+    }
+}

@@ -1,0 +1,514 @@
+//! One stream of one proxy: handshake, batches one at a time, acks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use prost::Message as _;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+};
+use tokio_stream::{Stream, StreamExt};
+use tonic::Status;
+use tracing::{debug, info, warn};
+use vestibule_stream::{
+    ContentHash, Generation, PROTOCOL_VERSION, ResourceKey,
+    limits::{MAX_ENTRIES, MAX_NAME_BYTES, cut},
+    negotiate,
+    proto::{
+        Ack, Batch, Heartbeat, Hello, Inventory, InventoryRequest, NotLeader, OperatorMessage,
+        ProxyMessage, Refused, Welcome, operator_message, proxy_message,
+    },
+};
+
+use super::{Publisher, Role, State, content::Difference, metrics};
+
+/// Refusals in a row after which the stream ends; the proxy comes back with a new Hello.
+const MAX_REFUSALS: u32 = 3;
+
+/// A proxy cannot be this many generations ahead of a publisher that restarted within its term.
+const MAX_LEAP: u64 = 1 << 40;
+
+/// Why a stream ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// By the proxy or the network.
+    Gone,
+    NotLeader,
+    Refused,
+    /// Silent, or not reading, or not acknowledging.
+    Cut,
+    /// A message that the protocol does not have at this point.
+    Protocol,
+    /// A newer stream of the same proxy took over.
+    Replaced,
+    /// Batches were refused again and again.
+    Stuck,
+}
+
+impl End {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Gone => "Gone",
+            Self::NotLeader => "NotLeader",
+            Self::Refused => "Refused",
+            Self::Cut => "Cut",
+            Self::Protocol => "Protocol",
+            Self::Replaced => "Replaced",
+            Self::Stuck => "Stuck",
+        }
+    }
+}
+
+/// What the next batch is made from.
+#[derive(Debug)]
+enum Next {
+    /// Everything.
+    Full,
+    /// Nothing: the proxy holds what is published and only needs the generation.
+    Equal,
+    /// The proxy has to say what it holds.
+    Ask,
+    /// What differs from this.
+    Resync(BTreeMap<ResourceKey, ContentHash>),
+    /// What changed since the last ack.
+    Delta(Generation),
+}
+
+/// What the session waits for.
+#[derive(Debug)]
+enum Waiting {
+    Nothing,
+    Inventory(BTreeMap<ResourceKey, ContentHash>, Instant),
+    Ack(InFlight, Instant),
+}
+
+#[derive(Debug)]
+struct InFlight {
+    generation: Generation,
+    /// What it carries; none if it covers everything.
+    keys: Option<BTreeSet<ResourceKey>>,
+}
+
+struct Session {
+    publisher: Arc<Publisher>,
+    id: u64,
+    proxy: String,
+    outbound: mpsc::Sender<Result<OperatorMessage, Status>>,
+    next: Next,
+    waiting: Waiting,
+    refusals: u32,
+}
+
+/// Serves one stream until it ends.
+pub(super) async fn run(
+    publisher: Arc<Publisher>,
+    id: u64,
+    mut inbound: impl Stream<Item = Result<ProxyMessage, Status>> + Unpin,
+    outbound: mpsc::Sender<Result<OperatorMessage, Status>>,
+) {
+    let metrics = publisher.metrics.clone();
+    let first = timeout(publisher.config.handshake, inbound.next()).await;
+    let hello = match first {
+        Ok(Some(Ok(ProxyMessage {
+            message: Some(proxy_message::Message::Hello(hello)),
+        }))) => hello,
+        Ok(None | Some(Err(_))) => return metrics.ended(End::Gone.reason()),
+        Ok(Some(Ok(_))) => {
+            let status = Status::invalid_argument("the first message is not a Hello");
+            let _ = outbound.try_send(Err(status));
+            return metrics.ended(End::Protocol.reason());
+        }
+        Err(_) => return metrics.ended(End::Cut.reason()),
+    };
+    let proxy = cut(hello.proxy.clone());
+    let mut session = Session {
+        publisher,
+        id,
+        proxy,
+        outbound,
+        next: Next::Ask,
+        waiting: Waiting::Nothing,
+        refusals: 0,
+    };
+    let end = session.serve(&hello, inbound).await;
+    let Session {
+        publisher, proxy, ..
+    } = session;
+    {
+        let mut state = publisher.state.lock();
+        state.ledger.disconnect(&proxy, id);
+        gauge(&publisher, &state);
+    }
+    publisher.moved();
+    metrics.ended(end.reason());
+    info!(proxy, reason = end.reason(), "stream ended");
+}
+
+fn gauge(publisher: &Publisher, state: &State) {
+    let connected = i64::try_from(state.ledger.connected()).unwrap_or(i64::MAX);
+    publisher.metrics.proxies.set(connected);
+}
+
+impl Session {
+    async fn serve(
+        &mut self,
+        hello: &Hello,
+        mut inbound: impl Stream<Item = Result<ProxyMessage, Status>> + Unpin,
+    ) -> End {
+        // Before the role is looked at, so that no change of it is missed.
+        let mut epoch = self.publisher.epoch.subscribe();
+        let mut published = self.publisher.published.subscribe();
+        let greeting = self.admit(hello);
+        let refused = match &greeting {
+            operator_message::Message::NotLeader(_) => Some(End::NotLeader),
+            operator_message::Message::Refused(_) => Some(End::Refused),
+            _ => None,
+        };
+        if let Err(end) = self.send(greeting).await {
+            return end;
+        }
+        if let Some(end) = refused {
+            return end;
+        }
+
+        let config = self.publisher.config.clone();
+        let mut heard = Instant::now();
+        let mut heartbeat = interval(config.heartbeat);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        heartbeat.reset();
+        loop {
+            let ended = epoch.has_changed().unwrap_or(true);
+            if !ended && let Err(end) = self.advance().await {
+                return end;
+            }
+            let (idle, deadline) = match &self.waiting {
+                Waiting::Nothing => (true, heard + config.silence),
+                Waiting::Inventory(_, until) | Waiting::Ack(_, until) => (false, *until),
+            };
+            tokio::select! {
+                biased;
+                _ = epoch.changed() => {
+                    let message = self.publisher.state.lock().not_leader();
+                    let _ = self.send(message).await;
+                    return End::NotLeader;
+                }
+                message = inbound.next() => {
+                    let Some(Ok(ProxyMessage { message })) = message else {
+                        return End::Gone;
+                    };
+                    heard = Instant::now();
+                    if let Err(end) = self.take(message) {
+                        return end;
+                    }
+                }
+                _ = published.changed(), if idle => {}
+                () = sleep_until(deadline) => {
+                    warn!(proxy = self.proxy, "no answer within the deadline, cut");
+                    return End::Cut;
+                }
+                _ = heartbeat.tick() => {
+                    let message = Some(operator_message::Message::Heartbeat(Heartbeat {}));
+                    // If there is no room, another message is on its way.
+                    let _ = self.outbound.try_send(Ok(OperatorMessage { message }));
+                }
+            }
+        }
+    }
+
+    /// Decides on a Hello and enters the proxy into the ledger if it is welcome.
+    fn admit(&mut self, hello: &Hello) -> operator_message::Message {
+        let refuse = |reason: &str, message: String| {
+            operator_message::Message::Refused(Refused {
+                reason: reason.to_owned(),
+                message,
+            })
+        };
+        let publisher = Arc::clone(&self.publisher);
+        let mut state = publisher.state.lock();
+        let Role::Leader { term } = state.role else {
+            return state.not_leader();
+        };
+        let Some(protocol) = negotiate(hello.protocol) else {
+            let message = format!(
+                "protocol {} is not spoken any more; this operator speaks {PROTOCOL_VERSION}",
+                hello.protocol
+            );
+            return refuse("UnsupportedProtocol", message);
+        };
+        if hello.proxy.is_empty() || hello.proxy.len() > MAX_NAME_BYTES {
+            return refuse("InvalidIdentity", "no name, or too long a name".to_owned());
+        }
+        let known = state.ledger.proxies.contains_key(&hello.proxy);
+        if !known && state.ledger.proxies.len() >= publisher.config.max_proxies {
+            return refuse("TooManyProxies", "too many proxies".to_owned());
+        }
+        if let Some(held) = hello.held {
+            if held.term > term {
+                // Whoever led that term is the leader, or was; this replica is late to learn of it.
+                state.superseded = state.superseded.max(Some(held.term));
+                return operator_message::Message::NotLeader(NotLeader::default());
+            }
+            let present = state.content.generation();
+            if held > present {
+                if held.counter - present.counter > MAX_LEAP {
+                    return refuse("InvalidGeneration", format!("{held} was never given out"));
+                }
+                state.content.rise_above(held);
+            }
+        }
+
+        self.next = match hello.held {
+            None => Next::Full,
+            Some(_) if hello.held_digest == state.content.digest().to_vec() => Next::Equal,
+            Some(_) => Next::Ask,
+        };
+        let capabilities = hello
+            .capabilities
+            .iter()
+            .take(64)
+            .cloned()
+            .map(cut)
+            .collect();
+        state
+            .ledger
+            .connect(&self.proxy, self.id, hello.held, capabilities);
+        gauge(&publisher, &state);
+        info!(
+            proxy = self.proxy,
+            release = cut(hello.release.clone()),
+            "proxy connected"
+        );
+        operator_message::Message::Welcome(Welcome {
+            protocol,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            term,
+        })
+    }
+
+    /// Sends the next batch, if nothing is in flight and there is something to send.
+    async fn advance(&mut self) -> Result<(), End> {
+        if !matches!(self.waiting, Waiting::Nothing) {
+            return Ok(());
+        }
+        if let Some((batch, in_flight)) = self.batch()? {
+            // A second more for each MiB.
+            let size = Duration::from_secs((batch.encoded_len() >> 20) as u64);
+            self.waiting = Waiting::Ack(in_flight, self.until(size));
+            return self.send(operator_message::Message::Batch(batch)).await;
+        }
+        if matches!(self.next, Next::Ask) {
+            self.waiting = Waiting::Inventory(BTreeMap::new(), self.until(Duration::ZERO));
+            let request = operator_message::Message::InventoryRequest(InventoryRequest {});
+            return self.send(request).await;
+        }
+        Ok(())
+    }
+
+    fn until(&self, more: Duration) -> Instant {
+        Instant::now() + self.publisher.config.patience + more
+    }
+
+    /// The next batch; none if there is nothing to send or the proxy has to be asked first.
+    fn batch(&mut self) -> Result<Option<(Batch, InFlight)>, End> {
+        let publisher = Arc::clone(&self.publisher);
+        let mut state = publisher.state.lock();
+        let State {
+            content, ledger, ..
+        } = &mut *state;
+        let entry = ledger
+            .of_session(&self.proxy, self.id)
+            .ok_or(End::Replaced)?;
+
+        let mut batch = Batch::default();
+        let (kind, difference) = match &self.next {
+            Next::Ask => return Ok(None),
+            Next::Delta(base) => {
+                if !content.changed_since(*base) {
+                    return Ok(None);
+                }
+                let Some(difference) = content.since(*base) else {
+                    self.next = Next::Ask;
+                    return Ok(None);
+                };
+                batch.base = Some(*base);
+                batch.generation = Some(content.generation());
+                ("delta", difference)
+            }
+            Next::Full => ("full", content.all()),
+            Next::Equal => ("equal", Difference::default()),
+            Next::Resync(held) => ("resync", content.compare(held)),
+        };
+        let generation = batch.generation.unwrap_or_else(|| content.renew());
+        batch.generation = Some(generation);
+        batch.full = batch.base.is_none();
+        batch.keep_held = batch.full && kind != "full";
+        // What the proxy rejected and this batch does not carry is not held as published.
+        if batch.full
+            || entry
+                .rejects
+                .keys()
+                .all(|key| difference.keys.contains(key))
+        {
+            batch.digest = content.digest().to_vec();
+        }
+        batch.upserts = difference.upserts;
+        batch.removals = difference.removals;
+
+        let bytes = batch.encoded_len() as u64;
+        let resources = batch
+            .upserts
+            .iter()
+            .map(|upsert| upsert.resource.len() as u64)
+            .sum();
+        entry.sent.batches += 1;
+        entry.sent.bytes += bytes;
+        entry.sent.resource_bytes += resources;
+        publisher
+            .metrics
+            .batches
+            .get_or_create(&metrics::Kind { kind })
+            .inc();
+        publisher.metrics.sent.inc_by(bytes);
+        publisher.metrics.resource_bytes.inc_by(resources);
+        debug!(proxy = self.proxy, %generation, kind, bytes, "batch");
+        let keys = (!batch.full).then_some(difference.keys);
+        Ok(Some((batch, InFlight { generation, keys })))
+    }
+
+    /// Acts on one message of the proxy.
+    fn take(&mut self, message: Option<proxy_message::Message>) -> Result<(), End> {
+        use proxy_message::Message;
+        match (
+            message,
+            std::mem::replace(&mut self.waiting, Waiting::Nothing),
+        ) {
+            (Some(Message::Inventory(chunk)), Waiting::Inventory(mut held, until)) => {
+                let last = chunk.last;
+                collect(&mut held, chunk)?;
+                if last {
+                    self.next = Next::Resync(held);
+                } else {
+                    self.waiting = Waiting::Inventory(held, until);
+                }
+                Ok(())
+            }
+            (Some(Message::Ack(ack)), Waiting::Ack(in_flight, _)) => {
+                self.acknowledged(ack, &in_flight)
+            }
+            // None: a message that a later release adds.
+            (Some(Message::Heartbeat(_)) | None, waiting) => {
+                self.waiting = waiting;
+                Ok(())
+            }
+            (Some(Message::Hello(_) | Message::Inventory(_) | Message::Ack(_)), _) => {
+                Err(End::Protocol)
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, ack: Ack, in_flight: &InFlight) -> Result<(), End> {
+        let publisher = Arc::clone(&self.publisher);
+        let mut state = publisher.state.lock();
+        let State {
+            content, ledger, ..
+        } = &mut *state;
+        let entry = ledger
+            .of_session(&self.proxy, self.id)
+            .ok_or(End::Replaced)?;
+        if let Some(refusal) = ack.refusal {
+            warn!(
+                proxy = self.proxy,
+                generation = %in_flight.generation,
+                reason = refusal.reason,
+                message = refusal.message,
+                "the proxy refuses a batch"
+            );
+            self.refusals += 1;
+            let (reason, next) = match refusal.reason.as_str() {
+                "NotFull" => ("NotFull", Some(Next::Full)),
+                "BaseMismatch" => ("BaseMismatch", Some(Next::Ask)),
+                "Malformed" => ("Malformed", Some(Next::Ask)),
+                // It holds more than its Hello said.
+                "StaleGeneration" => ("StaleGeneration", None),
+                _ => ("Other", None),
+            };
+            entry.refusal = Some(refusal);
+            publisher
+                .metrics
+                .refusals
+                .get_or_create(&metrics::Reason { reason })
+                .inc();
+            self.next = next
+                .filter(|_| self.refusals < MAX_REFUSALS)
+                .ok_or(End::Stuck)?;
+            drop(state);
+            publisher.moved();
+            return Ok(());
+        }
+        if ack.generation != Some(in_flight.generation) {
+            return Err(End::Protocol);
+        }
+        self.refusals = 0;
+        self.next = Next::Delta(in_flight.generation);
+        entry.refusal = None;
+        entry.acked = Some(in_flight.generation);
+        match &in_flight.keys {
+            Some(keys) => entry.rejects.retain(|key, _| !keys.contains(key)),
+            None => entry.rejects.clear(),
+        }
+        publisher.metrics.rejects.inc_by(ack.rejects.len() as u64);
+        for mut reject in ack.rejects {
+            if let Some(key) = &reject.key
+                && content.changed(key).is_some()
+            {
+                reject.reason = cut(reject.reason);
+                reject.message = cut(reject.message);
+                entry.rejects.insert(key.clone(), reject);
+            }
+        }
+        drop(state);
+        publisher.moved();
+        Ok(())
+    }
+
+    /// Hands a message to the transport; a proxy that does not read is cut.
+    async fn send(&self, message: operator_message::Message) -> Result<(), End> {
+        let message = OperatorMessage {
+            message: Some(message),
+        };
+        let sending = self.outbound.send(Ok(message));
+        match timeout(self.publisher.config.patience, sending).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::Gone),
+            Err(_) => Err(End::Cut),
+        }
+    }
+}
+
+impl State {
+    fn not_leader(&self) -> operator_message::Message {
+        let leader = match &self.role {
+            Role::Follower { leader } => leader.clone(),
+            // Leads again: the proxy comes back.
+            Role::Leader { .. } => String::new(),
+        };
+        operator_message::Message::NotLeader(NotLeader { leader })
+    }
+}
+
+/// Adds a chunk to an inventory, within the limits.
+fn collect(held: &mut BTreeMap<ResourceKey, ContentHash>, chunk: Inventory) -> Result<(), End> {
+    for entry in chunk.entries {
+        let hash = ContentHash::try_from(entry.hash.as_slice()).map_err(|_| End::Protocol)?;
+        let key = entry.key.ok_or(End::Protocol)?;
+        if key.name.len() > MAX_NAME_BYTES || held.len() >= MAX_ENTRIES {
+            return Err(End::Protocol);
+        }
+        held.insert(key, hash);
+    }
+    Ok(())
+}
