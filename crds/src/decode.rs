@@ -104,10 +104,8 @@ fn flatten_into(mut value: Value, depth: usize, objects: &mut Vec<Value>) {
         return objects.push(value);
     };
     let api_version = value.get("apiVersion").cloned();
-    if depth >= MAX_LIST_DEPTH {
-        return objects.push(value);
-    }
-    let Some(Value::Array(items)) = value.get_mut("items").map(Value::take) else {
+    let items = value.get_mut("items").and_then(Value::as_array_mut);
+    let Some(items) = items.filter(|_| depth < MAX_LIST_DEPTH).map(std::mem::take) else {
         return objects.push(value);
     };
     for mut item in items {

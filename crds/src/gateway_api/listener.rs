@@ -222,7 +222,7 @@ fn hostname(
         findings.push(Finding::refused(
             Reason::InvalidValue,
             field,
-            format!("a {protocol} listener has no hostname"),
+            format!("protocol {protocol} has no hostnames"),
             "remove the hostname",
         ));
         return HostPattern::Any;
@@ -272,7 +272,7 @@ fn tls(
         findings.push(Finding::refused(
             Reason::InvalidTLSConfig,
             field,
-            format!("a {protocol} listener has no TLS"),
+            format!("protocol {protocol} has no TLS"),
             "remove tls, or use protocol HTTPS or TLS",
         ));
         return None;

@@ -1,0 +1,301 @@
+//! The case table: objects in, findings out, and a few objects whole.
+
+use serde_json::{Value, json};
+use vestibule_crds::{Decoded, decode, flatten, yaml};
+use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{Listener, Object, TlsMode};
+use vestibule_model::selector::NamespaceScope;
+
+fn line(finding: &Finding, within: &str) -> String {
+    let severity = match finding.severity {
+        Severity::Warning => "warning",
+        Severity::Refused => "refused",
+    };
+    // A finding of a listener about a field elsewhere says which listener.
+    let at = if finding.field.starts_with(within) {
+        String::new()
+    } else {
+        format!("{within} ")
+    };
+    format!("{severity} {} {at}{finding}", finding.reason)
+}
+
+fn all(own: &[Finding], listeners: &[Listener]) -> Vec<String> {
+    own.iter()
+        .map(|f| line(f, ""))
+        .chain(
+            listeners
+                .iter()
+                .flat_map(|l| l.findings.iter().map(|f| line(f, &l.field))),
+        )
+        .collect()
+}
+
+fn lines(decoded: Decoded) -> Vec<String> {
+    let (object, beside) = match decoded {
+        Decoded::Object(object, beside) => (object, beside),
+        Decoded::Unreadable(_, _, finding) => {
+            return vec![format!("unreadable {} {finding}", finding.reason)];
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut lines = match &object {
+        Object::GatewayClass(o) => all(&o.findings, &[]),
+        Object::Gateway(o) => all(&o.findings, &o.listeners),
+        Object::ListenerSet(o) => all(&o.findings, &o.listeners),
+        Object::TlsRoute(o) => all(&o.findings, &[]),
+        Object::EndpointSlice(o) => all(&o.findings, &[]),
+        _ => Vec::new(),
+    };
+    lines.extend(all(&beside, &[]));
+    lines
+}
+
+fn cases() -> Vec<(u64, Value)> {
+    yaml::documents(include_str!("cases.yaml")).unwrap()
+}
+
+#[test]
+fn every_case_has_the_findings_it_says() {
+    let mut wrong = String::new();
+    for (at, case) in cases() {
+        let expected: Vec<String> = serde_json::from_value(case["findings"].clone()).unwrap();
+        let mut found = lines(decode(case["object"].clone()));
+        let mut wanted = expected.clone();
+        found.sort();
+        wanted.sort();
+        if found != wanted {
+            wrong += &format!("line {at}, {}:\n  {}\n", case["case"], found.join("\n  "));
+        }
+    }
+    assert!(wrong.is_empty(), "found instead:\n{wrong}");
+}
+
+fn object(text: &str) -> Object {
+    let (_, value) = yaml::documents(text).unwrap().remove(0);
+    match decode(value) {
+        Decoded::Object(object, _) => object,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_gateway_whole() {
+    let Object::Gateway(gateway) = object(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: entrance
+  namespace: platform
+  uid: u-1
+  generation: 3
+  creationTimestamp: 2026-11-21T00:00:00Z
+  annotations: {cert-manager.io/cluster-issuer: le, cert-manager.io/issuer: ''}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners:
+    namespaces: {from: Selector, selector: {matchLabels: {tenant: 'yes'}}}
+  listeners:
+  - name: tls
+    protocol: TLS
+    port: 443
+    hostname: '*.Example.com'
+    tls: {certificateRefs: [{name: a}, {namespace: certs, name: b}]}
+    allowedRoutes: {namespaces: {from: All}, kinds: [{kind: TLSRoute}]}
+",
+    ) else {
+        panic!()
+    };
+    assert_eq!(gateway.name, ObjectName::new("platform", "entrance"));
+    assert_eq!(&*gateway.meta.uid, "u-1");
+    assert_eq!(gateway.meta.created, 1_795_219_200);
+    assert_eq!(gateway.meta.generation, 3);
+    assert_eq!(
+        gateway.issuers.cert_manager_cluster_issuer.as_deref(),
+        Some("le")
+    );
+    assert_eq!(gateway.issuers.cert_manager_issuer, None);
+    let labels = [("tenant".to_owned(), "yes".to_owned())].into();
+    assert!(
+        gateway
+            .allowed_listeners
+            .admits("platform", "x", Some(&labels))
+    );
+    assert!(!gateway.allowed_listeners.admits("platform", "x", None));
+    let listener = &gateway.listeners[0];
+    assert_eq!(
+        listener.hostname,
+        HostPattern::parse("*.example.com").unwrap()
+    );
+    assert_eq!(listener.allowed_namespaces, NamespaceScope::All);
+    assert_eq!(&*listener.allowed_kinds[0].0, "gateway.networking.k8s.io");
+    let tls = listener.tls.as_ref().unwrap();
+    assert_eq!(tls.mode, TlsMode::Terminate);
+    assert!(tls.certificates.iter().all(|c| c.is(Kind::Secret)));
+    assert_eq!(tls.certificates[0].target, ObjectName::new("platform", "a"));
+    assert_eq!(tls.certificates[1].target, ObjectName::new("certs", "b"));
+}
+
+#[test]
+fn a_field_in_allowed_listeners_that_may_narrow_it_lets_nobody_in() {
+    let Object::Gateway(gateway) = object(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: g}
+spec:
+  gatewayClassName: c
+  allowedListeners: {namespaces: {from: All}, onlyOnSundays: true}
+  listeners: [{name: a, protocol: HTTP, port: 80}]
+",
+    ) else {
+        panic!()
+    };
+    assert!(matches!(
+        gateway.allowed_listeners,
+        NamespaceScope::Unknown(_)
+    ));
+    assert_eq!(gateway.findings.len(), 1);
+}
+
+#[test]
+fn a_secret_from_data_and_string_data() {
+    let Object::Secret(secret) = object(
+        "
+apiVersion: v1
+kind: Secret
+metadata: {name: s, namespace: t}
+type: kubernetes.io/tls
+data: {tls.crt: Y2VydA==, tls.key: b2xk, other: eA==}
+stringData: {tls.key: new}
+",
+    ) else {
+        panic!()
+    };
+    assert_eq!(secret.certificate.as_deref(), Some(&b"cert"[..]));
+    assert_eq!(&***secret.private_key.as_ref().unwrap(), b"new");
+    assert_eq!(&*secret.secret_type, "kubernetes.io/tls");
+    assert!(!format!("{secret:?}").contains("new"));
+}
+
+#[test]
+fn only_endpoints_that_are_ready() {
+    let Object::EndpointSlice(slice) = object(
+        "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: s, namespace: t, labels: {kubernetes.io/service-name: app}}
+addressType: IPv6
+endpoints:
+- {addresses: ['2001:db8::1', '2001:db8::2']}
+- {addresses: ['2001:db8::3'], conditions: {ready: false}}
+- {addresses: ['2001:db8::4'], conditions: {ready: true}}
+- {addresses: ['2001:db8::5'], conditions: {}}
+ports: [{name: tls, port: 8443, protocol: TCP}, {port: 80}]
+",
+    ) else {
+        panic!()
+    };
+    let addresses: Vec<String> = slice.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["2001:db8::1", "2001:db8::4", "2001:db8::5"]);
+    assert_eq!(slice.service.as_deref(), Some("app"));
+    let ports: Vec<(&str, u16)> = slice.ports.iter().map(|(n, p)| (&**n, p.get())).collect();
+    assert_eq!(ports, [("tls", 8443), ("", 80)]);
+}
+
+#[test]
+fn listeners_over_64_are_surplus_and_the_others_are_not() {
+    let listeners: Vec<Value> = (1..=66)
+        .map(|i| json!({"name": format!("l{i}"), "port": i, "protocol": "HTTP"}))
+        .collect();
+    let set = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+        "metadata": {"name": "s"},
+        "spec": {"parentRef": {"name": "g"}, "listeners": listeners}});
+    let found = lines(decode(set));
+    assert_eq!(found.len(), 2);
+    assert!(found[0].starts_with("refused TooManyListeners spec.listeners[64]: "));
+}
+
+#[test]
+fn what_is_no_object_of_ours() {
+    for value in [
+        json!(null),
+        json!(1),
+        json!([]),
+        json!({}),
+        json!({"apiVersion": "v1", "kind": "Service"}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "A/b"}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": 1}}),
+        json!({"apiVersion": 1, "kind": "Service", "metadata": {"name": "a"}}),
+    ] {
+        let decoded = decode(value.clone());
+        assert!(
+            matches!(decoded, Decoded::NotAnObject(_)),
+            "{value}: {decoded:?}"
+        );
+    }
+    let decoded = decode(
+        json!({"apiVersion": "gateway.networking.k8s.io/v2", "kind": "Gateway",
+        "metadata": {"name": "a", "namespace": "b\n"}}),
+    );
+    assert_eq!(
+        decoded,
+        Decoded::Unknown {
+            api_version: "gateway.networking.k8s.io/v2".into(),
+            kind: "Gateway".into(),
+            name: "\"b\\n\"/a".into(),
+        }
+    );
+}
+
+#[test]
+fn an_unreadable_object_keeps_its_key_and_metadata() {
+    let decoded = decode(json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "a", "namespace": "t", "generation": 4, "creationTimestamp": "1970-01-01T00:00:09Z"},
+        "spec": {"ports": "x"}}));
+    let Decoded::Unreadable(key, meta, finding) = decoded else {
+        panic!("{decoded:?}")
+    };
+    assert_eq!(key, ObjectKey::new(Kind::Service, "t", "a"));
+    assert_eq!((meta.generation, meta.created), (4, 9));
+    assert_eq!(finding.field, "spec.ports");
+}
+
+#[test]
+fn tenant_text_is_cut() {
+    let long = "x".repeat(10_000);
+    for value in [
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": long}}),
+        json!({"apiVersion": "v1", "kind": long, "metadata": {"name": long}}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet", "metadata": {"name": "a"},
+            "spec": {"parentRef": {"name": "g", "kind": long}, "listeners": [{"name": "a", "port": 1, "protocol": "HTTP", "hostname": long, (long.clone()): 1}]}}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute", "metadata": {"name": "a"}, "spec": long}),
+    ] {
+        let text = match decode(value) {
+            Decoded::Object(object, _) => lines(Decoded::Object(object, vec![])).join("\n"),
+            Decoded::NotAnObject(f) | Decoded::Unreadable(_, _, f) => f.to_string(),
+            Decoded::Unknown {
+                api_version,
+                kind,
+                name,
+            } => api_version + &kind + &name,
+        };
+        assert!(text.len() < 2_000, "{text}");
+    }
+}
+
+#[test]
+fn lists_are_flattened() {
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}});
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [service, {"apiVersion": "v1", "kind": "List", "items": [service]}]});
+    assert_eq!(flatten(list), [service.clone(), service.clone()]);
+    let typed =
+        json!({"apiVersion": "v1", "kind": "ServiceList", "items": [{"metadata": {"name": "a"}}]});
+    assert_eq!(flatten(typed), [service.clone()]);
+    assert_eq!(flatten(service.clone()), [service]);
+    let odd = json!({"kind": "List", "items": 5});
+    assert_eq!(flatten(odd.clone()), [odd]);
+}
