@@ -11,14 +11,19 @@
     )
 )]
 
-pub mod apply;
-pub mod metrics;
-pub mod table;
 pub mod accesslog;
+mod admin;
+pub mod apply;
 pub mod connection;
+mod control;
 pub mod hello;
+pub mod metrics;
+pub mod proxy;
 mod record;
 pub mod relay;
 mod splice;
+pub mod table;
 pub mod terminate;
 pub mod worker;
+
+pub use proxy::{ConfigSource, Proxy, ProxyConfig};

@@ -175,6 +175,7 @@ const A: &str = "ListenerSet/team-a/web/tls";
 const B: &str = "ListenerSet/team-b/web/tls";
 const ANY: &str = "Gateway/infra/edge/any";
 
+#[allow(clippy::unnecessary_wraps, reason = "what `select` is compared with")]
 fn found(listener: &str, route: Option<&str>) -> Result<(String, Option<String>), Unmatched> {
     Ok((listener.to_owned(), route.map(ToOwned::to_owned)))
 }
@@ -832,18 +833,18 @@ proptest! {
         let was = selected(&h);
         let foreign: Vec<Edit> = edits
             .into_iter()
-            .filter_map(|edit| match edit {
+            .map(|edit| match edit {
                 Edit::Listener { number, port, host, .. } => {
-                    Some(Edit::Listener { tenant: 0, number, port, host })
+                    Edit::Listener { tenant: 0, number, port, host }
                 }
-                Edit::DropListener { number, .. } => Some(Edit::DropListener { tenant: 0, number }),
-                Edit::DropRoute { number, .. } => Some(Edit::DropRoute { tenant: 0, number }),
-                Edit::Route { number, created, at, .. } => Some(Edit::Route {
+                Edit::DropListener { number, .. } => Edit::DropListener { tenant: 0, number },
+                Edit::DropRoute { number, .. } => Edit::DropRoute { tenant: 0, number },
+                Edit::Route { number, created, at, .. } => Edit::Route {
                     tenant: 0,
                     number,
                     created,
                     at: at.into_iter().map(|a| (0, a.1, a.2, a.3)).collect(),
-                }),
+                },
             })
             .collect();
         // What tenant 0 attached to tenant 1's listeners before would go with its edits, so only

@@ -251,7 +251,7 @@ mod tests {
         let (_, other) = generate("b.example.com");
         let wire = |chain: &[&[u8]], key: &[u8]| proto::Certificate {
             chain: chain.iter().map(|der| der.to_vec().into()).collect(),
-            private_key: key.to_vec().into(),
+            private_key: key.to_vec(),
         };
         assert_eq!(reason(&wire(&[&cert], &key)), "");
         assert_eq!(reason(&wire(&[&cert], &other)), "KeyMismatch");

@@ -1,0 +1,46 @@
+//! Owns the admin endpoint: health, readiness, metrics, and the configuration in force without keys.
+//! It is for loopback: nobody is authenticated.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+
+use crate::control::Control;
+
+/// What the exposition is, for scrapers.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(crate) fn router(control: Control) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/config", get(config))
+        .with_state(control)
+}
+
+async fn readyz(State(control): State<Control>) -> Response {
+    if control.is_ready() {
+        "ready\n".into_response()
+    } else {
+        let why = "no configuration is in force yet, or the proxy drains\n";
+        (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
+    }
+}
+
+async fn metrics(State(control): State<Control>) -> Response {
+    match control.metrics().encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn config(State(control): State<Control>) -> Response {
+    // Tens of thousands of resources take a while to write down.
+    match tokio::task::spawn_blocking(move || control.dump()).await {
+        Ok(dump) => Json(dump).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}

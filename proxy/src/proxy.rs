@@ -1,0 +1,296 @@
+//! Owns the assembly of a proxy: workers, configuration source and admin endpoint behind one handle,
+//! for the binary and for `vestibule run` alike.
+
+use std::fs::File;
+use std::future::Future;
+use std::io::BufReader;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+use vestibule_stream::client::{self, Client, Connect, ConnectError};
+use vestibule_stream::{Held, recording};
+
+use crate::admin;
+use crate::apply::{Counts, StateDump};
+use crate::control::Control;
+pub use crate::control::StartError;
+use crate::metrics::Metrics;
+use crate::table::BindKey;
+use crate::worker::Limits;
+
+/// Makes the transport to an operator replica at `host:port`.
+pub type Connector =
+    Arc<dyn Fn(String) -> BoxFuture<'static, Result<Channel, ConnectError>> + Send + Sync>;
+
+/// Where the configuration comes from.
+#[derive(Clone)]
+pub enum ConfigSource {
+    /// From operators. `connector` may lead over TCP, TLS or a pipe in memory.
+    Stream {
+        /// Identity, addresses and waits.
+        client: client::Config,
+        /// How to reach an address.
+        connector: Connector,
+    },
+    /// From a recording, once at the start: length-delimited batches.
+    File(PathBuf),
+    /// From nowhere: the caller applies batches with [`Proxy::apply`].
+    Caller,
+}
+
+impl std::fmt::Debug for ConfigSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stream { client, .. } => {
+                f.debug_tuple("Stream").field(&client.addresses).finish()
+            }
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Caller => f.write_str("Caller"),
+        }
+    }
+}
+
+/// Plaintext over TCP, for loopback.
+#[must_use]
+pub fn tcp_connector() -> Connector {
+    Arc::new(|address| Box::pin(async move { client::Tcp.connect(&address).await }))
+}
+
+/// What a proxy is started with.
+#[derive(Debug, Clone)]
+pub struct ProxyConfig {
+    /// Worker threads, at least one.
+    pub workers: usize,
+    /// Where the admin endpoint listens; port 0 takes a free one.
+    pub admin: Option<SocketAddr>,
+    /// Deadlines, sizes, counts, and whether connections are logged.
+    pub limits: Limits,
+    /// Where the configuration comes from.
+    pub source: ConfigSource,
+}
+
+impl ProxyConfig {
+    /// One worker per core, no admin endpoint, default limits.
+    #[must_use]
+    pub fn new(source: ConfigSource) -> Self {
+        Self {
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            admin: None,
+            limits: Limits::default(),
+            source,
+        }
+    }
+}
+
+/// A running proxy. Dropping it ends it at once; [`Proxy::drain`] gives connections time.
+pub struct Proxy {
+    control: Control,
+    held: Held,
+    admin: Option<SocketAddr>,
+    stream: Option<watch::Receiver<client::State>>,
+    tasks: Tasks,
+}
+
+/// Background tasks that end with the proxy.
+#[derive(Default)]
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Tasks {
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.push(tokio::spawn(task));
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+impl std::fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy")
+            .field("admin", &self.admin)
+            .field("generation", &self.held.generation())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    /// Starts workers, admin endpoint and configuration source on the current tokio runtime.
+    pub async fn start(config: ProxyConfig) -> Result<Self, StartError> {
+        let control = Control::start(config.limits, config.workers)?;
+        let mut proxy = Self {
+            control: control.clone(),
+            held: Held::new(),
+            admin: None,
+            stream: None,
+            tasks: Tasks::default(),
+        };
+        if let Some(address) = config.admin {
+            let unavailable = |source| StartError::Admin { address, source };
+            let listener = TcpListener::bind(address).await.map_err(unavailable)?;
+            proxy.admin = Some(listener.local_addr().map_err(unavailable)?);
+            let router = admin::router(control.clone());
+            proxy.tasks.spawn(async move {
+                if let Err(error) = axum::serve(listener, router).await {
+                    tracing::error!(%error, "the admin endpoint ended");
+                }
+            });
+        }
+        match config.source {
+            ConfigSource::Caller => {}
+            ConfigSource::File(path) => {
+                // Off the runtime's threads: reading and applying may take a second.
+                let mut control = control.clone();
+                let read = tokio::task::spawn_blocking(move || {
+                    let held = replay(&path, &mut control);
+                    held.map_err(|why| StartError::File { path, why })
+                });
+                proxy.held = match read.await {
+                    Ok(held) => held?,
+                    Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+                };
+            }
+            ConfigSource::Stream { client, connector } => {
+                let (client, state) = Client::new(client, Dynamic(connector), control.clone());
+                proxy.stream = Some(state.clone());
+                proxy.tasks.spawn(client.run());
+                proxy.tasks.spawn(watch_stream(state, control));
+            }
+        }
+        Ok(proxy)
+    }
+
+    /// Applies a batch of a [`ConfigSource::Caller`] or on top of a file.
+    pub fn apply(&mut self, batch: &vestibule_stream::Batch) -> vestibule_stream::proto::Ack {
+        let ack = self.held.offer(batch, &mut self.control);
+        if let Some(refusal) = &ack.refusal {
+            tracing::warn!(
+                reason = refusal.reason,
+                "batch refused: {}",
+                refusal.message
+            );
+            self.control
+                .metrics()
+                .refused(refusal_label(&refusal.reason));
+        }
+        ack
+    }
+
+    /// Where the admin endpoint listens.
+    #[must_use]
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    /// The address that `bind` is bound to; none if no listener is on it.
+    #[must_use]
+    pub fn bound(&self, bind: &BindKey) -> Option<SocketAddr> {
+        self.control.bound(bind)
+    }
+
+    /// Whether a configuration is in force and the proxy does not drain.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.control.is_ready()
+    }
+
+    /// The state of the configuration stream, if that is the source.
+    #[must_use]
+    pub fn stream(&self) -> Option<watch::Receiver<client::State>> {
+        self.stream.clone()
+    }
+
+    /// The metrics, also served by the admin endpoint.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        self.control.metrics()
+    }
+
+    /// Client connections open now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.control.plane().active()
+    }
+
+    /// How many resources are in force.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.control.counts()
+    }
+
+    /// What is in force, as the admin endpoint shows it.
+    #[must_use]
+    pub fn dump(&self) -> StateDump {
+        self.control.dump()
+    }
+
+    /// Stops accepting and following the configuration, gives connections until `deadline` to end,
+    /// then cuts what is left. Returns how many that were. The admin endpoint serves until the end,
+    /// and says that the proxy is not ready.
+    pub async fn drain(self, deadline: Duration) -> usize {
+        self.control.drain(deadline).await
+    }
+}
+
+/// Applies every batch of a recording.
+fn replay(path: &Path, control: &mut Control) -> Result<Held, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let mut held = Held::new();
+    for batch in recording::Reader::new(BufReader::new(file)) {
+        let ack = held.offer(&batch.map_err(|error| error.to_string())?, control);
+        if let Some(refusal) = ack.refusal {
+            return Err(format!("{}: {}", refusal.reason, refusal.message));
+        }
+    }
+    if held.generation().is_none() {
+        return Err("it has no batch".to_owned());
+    }
+    Ok(held)
+}
+
+struct Dynamic(Connector);
+
+impl Connect for Dynamic {
+    fn connect(&self, address: &str) -> impl Future<Output = Result<Channel, ConnectError>> + Send {
+        (self.0)(address.to_owned())
+    }
+}
+
+/// Keeps the metrics about the stream up to date.
+async fn watch_stream(mut state: watch::Receiver<client::State>, control: Control) {
+    let mut seen = std::collections::BTreeMap::new();
+    loop {
+        let now = state.borrow_and_update().clone();
+        let metrics = control.metrics();
+        metrics
+            .stream_connected
+            .set(i64::from(now.connected.is_some()));
+        for (reason, count) in now.refusals {
+            let before = seen.insert(reason, count).unwrap_or(0);
+            for _ in before..count {
+                metrics.refused(reason);
+            }
+        }
+        if state.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn refusal_label(reason: &str) -> &'static str {
+    ["StaleGeneration", "BaseMismatch", "NotFull", "Malformed"]
+        .into_iter()
+        .find(|known| *known == reason)
+        .unwrap_or("Other")
+}
