@@ -219,10 +219,8 @@ fn check_record_start(record: &[u8], first: bool) -> Result<(), Rejection> {
 /// Reads the body of a ClientHello (RFC 8446 section 4.1.2).
 fn read_hello(body: &[u8]) -> Result<Hello, Rejection> {
     let mut cursor = Cursor(body);
-    if cursor.u8()? != 3 {
-        return Err(Rejection::Malformed);
-    }
-    cursor.u8()?;
+    // The version has said nothing since TLS 1.3, and whether it will do is the backend's to say.
+    cursor.u16()?;
     cursor.take(32)?;
     if cursor.vector8()?.len() > 32 {
         return Err(Rejection::Malformed);
