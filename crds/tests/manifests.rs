@@ -1,5 +1,7 @@
 //! Reading manifests: documents, lines, bounds.
 
+use std::fmt::Write;
+
 use serde_json::json;
 use vestibule_crds::yaml::{self, documents};
 
@@ -67,10 +69,8 @@ fn a_bomb_of_aliases_is_an_error() {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..9 {
         let before = format!("*a{}", level - 1);
-        text += &format!(
-            "a{level}: &a{level} [{}]\n",
-            [before.as_str(); 10].join(", ")
-        );
+        let ten = [before.as_str(); 10].join(", ");
+        writeln!(text, "a{level}: &a{level} [{ten}]").unwrap();
     }
     assert!(documents(&text).is_err());
 }
@@ -81,7 +81,7 @@ fn depth_and_size_are_bounded() {
     assert!(documents(&"- ".repeat(100_000)).is_err());
     let mut deep = String::new();
     for level in 0..200 {
-        deep += &format!("{}a:\n", " ".repeat(level));
+        writeln!(deep, "{}a:", " ".repeat(level)).unwrap();
     }
     assert!(documents(&deep).is_err());
     assert!(documents(&" ".repeat(yaml::MAX_BYTES + 1)).is_err());
