@@ -1,0 +1,388 @@
+//! A data plane on loopback with its configuration, and clients and backends to put around it.
+
+#![allow(dead_code, reason = "every test file uses another part")]
+
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use vestibule_proxy::apply::State;
+use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::metrics::Metrics;
+use vestibule_proxy::table::Snapshot;
+use vestibule_proxy::worker::{DataPlane, Limits, Workers};
+use vestibule_stream::{Change, Generation, Resource, proto};
+
+use proto::resource::Resource as Wire;
+
+/// How long a condition may take before a test gives up on it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A recorded hello with the server name `a.example.com`.
+pub(crate) const HELLO: &[u8] = include_bytes!("../hellos/go-mlkem.bin");
+/// One without a server name.
+pub(crate) const HELLO_NO_NAME: &[u8] = include_bytes!("../hellos/openssl-no-sni.bin");
+
+/// A data plane that listens on one port of loopback.
+pub(crate) struct Rig {
+    pub(crate) address: SocketAddr,
+    pub(crate) plane: Arc<DataPlane>,
+    pub(crate) workers: Option<Workers>,
+    state: State,
+    counter: u64,
+}
+
+impl Rig {
+    /// Starts two workers. `configure` gets the port and says what is served.
+    pub(crate) fn start(limits: Limits, configure: impl Fn(u16) -> Vec<Resource>) -> Self {
+        // A free port may be taken by somebody else before it is bound here: try another one.
+        for _ in 0..20 {
+            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = free.local_addr().unwrap();
+            drop(free);
+            let published = Arc::new(ArcSwap::<Snapshot>::default());
+            let state = State::new(Arc::clone(&published)).unwrap();
+            let metrics = Arc::new(Metrics::new());
+            let plane = Arc::new(DataPlane::new(published, metrics, limits.clone()));
+            let workers = Workers::start(Arc::clone(&plane), 2).unwrap();
+            let mut rig = Self {
+                address,
+                plane,
+                workers: Some(workers),
+                state,
+                counter: 0,
+            };
+            let rejects = rig.apply(configure(address.port()));
+            if rejects.is_empty() {
+                return rig;
+            }
+            let taken = rejects.iter().all(|r| r.contains("PortUnavailable"));
+            assert!(taken, "{rejects:?}");
+        }
+        panic!("no free port");
+    }
+
+    /// Applies resources; what was rejected is returned.
+    pub(crate) fn apply(&mut self, upserts: Vec<Resource>) -> Vec<String> {
+        self.counter += 1;
+        let change = Change {
+            generation: Generation::new(1, self.counter),
+            full: false,
+            upserts: upserts
+                .into_iter()
+                .map(|r| (r.key().unwrap(), r))
+                .collect(),
+            removals: Vec::new(),
+        };
+        let mut sockets = self.workers.as_ref().unwrap().sockets();
+        let rejects = self.state.apply(&change, &mut sockets);
+        rejects
+            .into_iter()
+            .map(|r| format!("{} {}", r.reason, r.message))
+            .collect()
+    }
+
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    pub(crate) fn closed(&self, reason: CloseReason) -> u64 {
+        self.plane.metrics.closed_count(reason.reason())
+    }
+
+    /// Waits until as many connections have ended for `reason`.
+    pub(crate) async fn wait_closed(&self, reason: CloseReason, count: u64) {
+        let what = format!("{count} × {reason:?}");
+        let metrics = || self.plane.metrics.encode().unwrap();
+        wait_or(&what, || self.closed(reason) >= count, metrics).await;
+        assert_eq!(self.closed(reason), count, "{reason:?}");
+    }
+}
+
+/// Polls a condition until it holds.
+pub(crate) async fn wait(what: &str, condition: impl FnMut() -> bool) {
+    wait_or(what, condition, String::new).await;
+}
+
+async fn wait_or(what: &str, mut condition: impl FnMut() -> bool, state: impl Fn() -> String) {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    while !condition() {
+        let in_time = tokio::time::Instant::now() < end;
+        assert!(in_time, "waited in vain for {what}\n{}", state());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Bounds a step that would otherwise hang.
+pub(crate) async fn within<T>(what: &str, step: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, step).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what} did not come"),
+    }
+}
+
+pub(crate) fn listener(
+    port: u16,
+    name: &str,
+    hostname: &str,
+    certificate: Option<&str>,
+) -> Resource {
+    use proto::tls_listener::Mode;
+    let mode = match certificate {
+        None => Mode::Passthrough(proto::TlsPassthrough {}),
+        Some(name) => Mode::Terminate(proto::TlsTerminate {
+            certificates: vec![name.into()],
+        }),
+    };
+    Resource {
+        name: format!("ListenerSet/team-a/{name}/tls"),
+        resource: Some(Wire::Listener(proto::Listener {
+            gateway: "infra/edge".into(),
+            bind: Some(proto::Bind {
+                address: Ipv4Addr::LOCALHOST.to_string(),
+                port: port.into(),
+                transport: proto::Transport::Tcp.into(),
+            }),
+            hostname: hostname.into(),
+            tenant: "team-a".into(),
+            protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
+                mode: Some(mode),
+            })),
+        })),
+    }
+}
+
+/// A route of the same name as its listener. Without a backend, the reference is an invalid one.
+pub(crate) fn route(name: &str, hostname: &str, backend: Option<&str>) -> Resource {
+    Resource {
+        name: format!("team-a/{name}"),
+        resource: Some(Wire::TlsRoute(proto::TlsRoute {
+            tenant: "team-a".into(),
+            created: 0,
+            attachments: vec![proto::Attachment {
+                listener: format!("ListenerSet/team-a/{name}/tls"),
+                hostnames: vec![proto::RouteHostname {
+                    r#match: hostname.into(),
+                    rank: hostname.into(),
+                }],
+            }],
+            backends: vec![proto::WeightedBackend {
+                backend: backend.unwrap_or_default().into(),
+                weight: 1,
+            }],
+        })),
+    }
+}
+
+pub(crate) fn backend(name: &str, addresses: &[SocketAddr]) -> Resource {
+    let endpoint = |address: &SocketAddr| proto::Endpoint {
+        address: address.ip().to_string(),
+        port: address.port().into(),
+    };
+    Resource {
+        name: name.into(),
+        resource: Some(Wire::Backend(proto::Backend {
+            endpoints: addresses.iter().map(endpoint).collect(),
+        })),
+    }
+}
+
+/// A self-signed certificate.
+pub(crate) struct Identity {
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    key: Vec<u8>,
+}
+
+impl Identity {
+    pub(crate) fn new(name: &str) -> Self {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        Self {
+            chain: vec![made.cert.der().clone()],
+            key: made.signing_key.serialize_der(),
+        }
+    }
+
+    pub(crate) fn resource(&self, name: &str) -> Resource {
+        Resource {
+            name: name.into(),
+            resource: Some(Wire::Certificate(proto::Certificate {
+                chain: self.chain.iter().map(|der| der.to_vec().into()).collect(),
+                private_key: self.key.clone(),
+            })),
+        }
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        let key = PrivateKeyDer::try_from(self.key.clone()).unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(self.chain.clone(), key)
+            .unwrap();
+        TlsAcceptor::from(Arc::new(config))
+    }
+}
+
+pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// A client configuration that trusts `identity`.
+pub(crate) fn client_config(identity: &Identity) -> rustls::ClientConfig {
+    client_config_with(identity, provider(), rustls::ALL_VERSIONS)
+}
+
+pub(crate) fn client_config_with(
+    identity: &Identity,
+    provider: Arc<rustls::crypto::CryptoProvider>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> rustls::ClientConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(identity.chain[0].clone()).unwrap();
+    rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+pub(crate) async fn tls(
+    tcp: TcpStream,
+    config: rustls::ClientConfig,
+    name: &str,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    within("the handshake", connector.connect(name, tcp)).await
+}
+
+/// A backend that hands every connection to `serve`.
+pub(crate) async fn serve<F, S>(serve: F) -> SocketAddr
+where
+    F: Fn(TcpStream) -> S + Send + 'static,
+    S: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind((IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
+        .await
+        .unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                return;
+            };
+            tokio::spawn(serve(stream));
+        }
+    });
+    address
+}
+
+/// A backend that hands its first connection over to the test.
+pub(crate) async fn one_connection() -> (SocketAddr, impl Future<Output = TcpStream>) {
+    let listener = TcpListener::bind((IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
+        .await
+        .unwrap();
+    let address = listener.local_addr().unwrap();
+    (address, async move {
+        within("a connection", listener.accept()).await.unwrap().0
+    })
+}
+
+/// Sends back what comes until the end, then ends too.
+pub(crate) async fn echo(mut stream: TcpStream) {
+    let (mut read, mut write) = stream.split();
+    if tokio::io::copy(&mut read, &mut write).await.is_ok() {
+        let _ = write.shutdown().await;
+    }
+}
+
+/// An address where nobody listens.
+pub(crate) fn nobody() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// Reads to the end; `Err` is a reset.
+pub(crate) async fn read_to_end(
+    stream: &mut (impl AsyncReadExt + Unpin),
+) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    within("the end of the stream", stream.read_to_end(&mut bytes)).await?;
+    Ok(bytes)
+}
+
+/// A stream of bytes that differ from place to place, so that loss, doubling and reordering show.
+struct Pattern {
+    state: u64,
+    left: u64,
+}
+
+impl Pattern {
+    fn new(seed: u64, length: u64) -> Self {
+        let state = seed.wrapping_mul(2).wrapping_add(1);
+        Self {
+            state,
+            left: length,
+        }
+    }
+
+    fn next(&mut self, buffer: &mut [u8]) -> usize {
+        let length = usize::try_from(self.left.min(buffer.len() as u64)).unwrap();
+        // Whole words only, except at the end.
+        let length = if length as u64 == self.left {
+            length
+        } else {
+            length / 8 * 8
+        };
+        for chunk in buffer[..length].chunks_mut(8) {
+            self.state ^= self.state << 13;
+            self.state ^= self.state >> 7;
+            self.state ^= self.state << 17;
+            chunk.copy_from_slice(&self.state.to_le_bytes()[..chunk.len()]);
+        }
+        self.left -= length as u64;
+        length
+    }
+}
+
+/// Sends a pattern in pieces of many sizes.
+pub(crate) async fn send(stream: &mut (impl AsyncWriteExt + Unpin), seed: u64, length: u64) {
+    let mut pattern = Pattern::new(seed, length);
+    let mut buffer = vec![0; 200_000];
+    let mut size = 1000;
+    loop {
+        let length = pattern.next(&mut buffer[..size]);
+        if length == 0 {
+            break;
+        }
+        let written = stream.write_all(&buffer[..length]);
+        within("room", written).await.unwrap();
+        size = (size * 7 + 13) % 199_000 + 8;
+    }
+    within("room", stream.flush()).await.unwrap();
+}
+
+/// Receives what [`send`] sent.
+pub(crate) async fn receive(stream: &mut (impl AsyncReadExt + Unpin), seed: u64, length: u64) {
+    let mut pattern = Pattern::new(seed, length);
+    let (mut expected, mut got) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    let mut at = 0;
+    loop {
+        let length = pattern.next(&mut expected);
+        if length == 0 {
+            return;
+        }
+        let read = stream.read_exact(&mut got[..length]);
+        within("the rest", read).await.unwrap();
+        assert!(expected[..length] == got[..length], "bytes differ near {at}");
+        at += length;
+    }
+}
