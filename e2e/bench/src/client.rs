@@ -1,8 +1,8 @@
 //! The client process: makes one kind of load against one address, prints one JSON line, ends.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -17,11 +17,14 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
+use crate::sys;
 use crate::tls::{self, Groups};
 use crate::wire::{self, Command, MESSAGE};
 
 /// How much the kernel is asked to discard at once in a bulk transfer.
 const DISCARD: usize = 1 << 20;
+/// What has to be there for a bulk reader to be woken.
+const WAKE: u32 = 256 << 10;
 
 /// Options of the client process.
 #[derive(Args, Clone, Debug)]
@@ -68,10 +71,12 @@ pub(crate) enum Load {
         /// Connections at once.
         concurrency: usize,
     },
-    /// One connection; so many messages, each sent when the one before came back.
+    /// So many messages over so many connections, on each the next when the one before came back.
     RoundTrips {
         /// Messages.
         count: usize,
+        /// Connections at once.
+        connections: usize,
     },
     /// Open so many, exchange one message on each, then hold them until standard input closes.
     Idle {
@@ -107,8 +112,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(args: &ClientArgs) -> Result<()> {
     let outcome = match args.load {
         Load::Bulk { connections, bytes } => Some(bulk(args, connections, bytes)?),
-        Load::RoundTrips { count } => Some(round_trips(args, count)?),
-        Load::Connect { .. } | Load::Idle { .. } | Load::Check { .. } => {
+        Load::Connect { .. } | Load::RoundTrips { .. } | Load::Idle { .. } | Load::Check { .. } => {
             let limit = Duration::from_secs(args.limit);
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -120,9 +124,12 @@ pub(crate) fn run(args: &ClientArgs) -> Result<()> {
                         Load::Connect { count, concurrency } => {
                             connect(args, *count, *concurrency).await.map(Some)
                         }
+                        Load::RoundTrips { count, connections } => {
+                            round_trips(args, *count, *connections).await.map(Some)
+                        }
                         Load::Check { root } => check(args, root).await.map(Some),
                         Load::Idle { connections } => idle(args, *connections, ended).await,
-                        Load::Bulk { .. } | Load::RoundTrips { .. } => {
+                        Load::Bulk { .. } => {
                             bail!("not an asynchronous load")
                         }
                     }
@@ -168,7 +175,7 @@ fn bulk(args: &ClientArgs, connections: usize, bytes: u64) -> Result<Outcome> {
             let args = args.clone();
             thread::spawn(move || -> Result<()> {
                 let stream = open(&args, Command::Bulk(bytes))?;
-                let got = discard(&stream, deadline)?;
+                let got = discard(&stream, bytes, deadline)?;
                 // What a terminating proxy sends is a little longer than the payload.
                 let whole = if args.tls { got >= bytes } else { got == bytes };
                 ensure!(whole, "the transfer ended after {got} of {bytes} bytes");
@@ -190,15 +197,31 @@ fn bulk(args: &ClientArgs, connections: usize, bytes: u64) -> Result<Outcome> {
 }
 
 /// Reads to the end without copying: with `MSG_TRUNC` the kernel drops the bytes, so that the client
-/// takes as little as possible of the core it shares with the backend.
-fn discard(stream: &TcpStream, deadline: Instant) -> Result<u64> {
+/// takes as little as possible of the core it shares with the backend. It is woken for large pieces
+/// only: on loopback the proxy pays for waking its client, which it does not across a network.
+///
+/// Once `whole` bytes came it says that it has no more to say, as some proxies keep the connection
+/// until then.
+fn discard(stream: &TcpStream, whole: u64, deadline: Instant) -> Result<u64> {
     let socket = SockRef::from(stream);
+    sys::set_low_water(stream, WAKE)?;
     let mut buffer = vec![MaybeUninit::<u8>::uninit(); DISCARD];
     let mut total = 0;
     loop {
         match socket.recv_with_flags(&mut buffer, libc::MSG_TRUNC) {
             Ok(0) => return Ok(total),
-            Ok(length) => total += length as u64,
+            Ok(length) => {
+                let before = total;
+                total += length as u64;
+                let tail = whole.saturating_sub(2 * u64::from(WAKE));
+                if before < tail && total >= tail {
+                    // The rest may be less than would wake us.
+                    sys::set_low_water(stream, 1)?;
+                }
+                if before < whole && total >= whole {
+                    stream.shutdown(Shutdown::Write)?;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error).context("reading bulk data"),
         }
@@ -206,21 +229,30 @@ fn discard(stream: &TcpStream, deadline: Instant) -> Result<u64> {
     }
 }
 
-fn round_trips(args: &ClientArgs, count: usize) -> Result<Outcome> {
-    ensure!(!args.tls, "round trips are measured on passthrough");
-    let mut stream = open(args, Command::Echo)?;
-    let mut message = [0; MESSAGE];
-    stream.read_exact(&mut message)?;
+async fn round_trips(args: &ClientArgs, count: usize, connections: usize) -> Result<Outcome> {
+    let dialer = Dialer::new(args)?;
     let begin = Instant::now();
-    let deadline = begin + Duration::from_secs(args.limit);
+    let mut tasks = tokio::task::JoinSet::new();
+    for lane in 0..connections {
+        let dialer = Arc::clone(&dialer);
+        tasks.spawn(async move {
+            let Open::Raw(mut stream) = dialer.open(lane).await?.0 else {
+                bail!("round trips are measured on passthrough")
+            };
+            let mut message = [0; MESSAGE];
+            let mut times = Vec::with_capacity(count / connections + 1);
+            for _ in (lane..count).step_by(connections) {
+                let sent = Instant::now();
+                stream.write_all(&message).await?;
+                stream.read_exact(&mut message).await?;
+                times.push(sent.elapsed().as_secs_f64() * 1e6);
+            }
+            Ok(times)
+        });
+    }
     let mut times = Vec::with_capacity(count);
-    for _ in 0..count {
-        let sent = Instant::now();
-        stream.write_all(&message)?;
-        stream.read_exact(&mut message)?;
-        let now = Instant::now();
-        times.push((now - sent).as_secs_f64() * 1e6);
-        ensure!(now < deadline, "the client's time limit passed");
+    while let Some(lane) = tasks.join_next().await {
+        times.extend(lane??);
     }
     times.sort_by(f64::total_cmp);
     let at = |share: usize| {
@@ -231,7 +263,7 @@ fn round_trips(args: &ClientArgs, count: usize) -> Result<Outcome> {
     };
     Ok(Outcome {
         seconds: begin.elapsed().as_secs_f64(),
-        connections: 1,
+        connections,
         p50: at(50),
         p99: at(99),
         ..Outcome::default()
@@ -325,17 +357,19 @@ impl Open {
 }
 
 async fn connect(args: &ClientArgs, count: usize, concurrency: usize) -> Result<Outcome> {
-    let dialer = Dialer::new(args)?;
-    if args.resume {
-        // Every later connection is to find a ticket: each full handshake brings two or more.
-        for index in 0..concurrency {
+    // Each lane has a session store of its own: rustls keeps eight tickets per name, too few for all.
+    let mut dialers = Vec::new();
+    for index in 0..concurrency {
+        let dialer = Dialer::new(args)?;
+        if args.resume {
+            // Every later connection is to find a ticket.
             dialer.open(index).await?.0.close().await?;
         }
+        dialers.push(dialer);
     }
     let begin = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
-    for lane in 0..concurrency {
-        let dialer = Arc::clone(&dialer);
+    for (lane, dialer) in dialers.into_iter().enumerate() {
         tasks.spawn(async move {
             let mut resumed = 0;
             for index in (lane..count).step_by(concurrency) {

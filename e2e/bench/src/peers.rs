@@ -31,13 +31,13 @@ pub(crate) enum Peer {
     OursQuiet,
     /// Debian's `HAProxy`.
     Haproxy,
-    /// `HAProxy` with `option splice-auto`.
+    /// `HAProxy` with splicing on.
     HaproxySplice,
     /// `HAProxy` with a log line per connection.
     HaproxyLog,
     /// A newer `HAProxy`, given with --haproxy-next.
     HaproxyNext,
-    /// The newer `HAProxy` with `option splice-auto`.
+    /// The newer `HAProxy` with splicing on.
     HaproxyNextSplice,
     /// Envoy from `PyPI`.
     Envoy,

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::mem;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -110,4 +111,24 @@ pub(crate) fn own_cpu() -> Duration {
         }
     }
     total
+}
+
+/// Has the kernel wake the reader only once so many bytes are there (or the end).
+pub(crate) fn set_low_water(socket: &impl AsRawFd, bytes: u32) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<u32>()).unwrap_or(4);
+    // SAFETY: the pointer is to a live integer of the length given; the descriptor is borrowed.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            length,
+        )
+    };
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

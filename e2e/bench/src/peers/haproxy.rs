@@ -33,7 +33,8 @@ pub(super) fn command(
         "defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 1h\n  timeout server 1h\n",
     );
     if splice {
-        text.push_str("  option splice-auto\n");
+        // Debian's 2.6 never starts splicing with splice-auto alone once it forwards on its fast path.
+        text.push_str("  option splice-auto\n  option splice-request\n  option splice-response\n");
     }
     if log {
         text.push_str("  log global\n  option tcplog\n");

@@ -13,7 +13,7 @@ pub(super) fn command(scenario: &Scenario<'_>, listen: SocketAddr) -> Result<Com
     let backend = scenario.ports.plain;
     let text = format!(
         "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-file = \"{}\"\nworkers = 1\ndaemon = off\nquiet = on\n\
-         tls-protos = TLSv1.2 TLSv1.3\n",
+         user = \"nobody\"\ntls-protos = TLSv1.2 TLSv1.3\n",
         listen.ip(),
         listen.port(),
         backend.ip(),
