@@ -78,7 +78,8 @@ pub struct Sent {
 /// All proxies.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    ready: BTreeSet<ProxyId>,
+    /// What the cluster says; none if nobody ever said anything.
+    ready: Option<BTreeSet<ProxyId>>,
     pub(super) proxies: BTreeMap<ProxyId, Proxy>,
 }
 
@@ -90,10 +91,15 @@ impl Ledger {
 
     /// Sets which proxies are ready according to the cluster. One that is not and is not connected
     /// either is no longer expected.
+    ///
+    /// One that was ready and is not any more may have been started anew behind a connection that only
+    /// seems to be up, so its acks are void and so is its stream: it comes back and says what it holds.
     pub(super) fn set_ready(&mut self, ready: BTreeSet<ProxyId>) {
-        self.proxies
-            .retain(|proxy, entry| entry.session.is_some() || ready.contains(proxy));
-        self.ready = ready;
+        let before = self.ready.take().unwrap_or_default();
+        self.proxies.retain(|proxy, entry| {
+            ready.contains(proxy) || (entry.session.is_some() && !before.contains(proxy))
+        });
+        self.ready = Some(ready);
     }
 
     /// A stream of a proxy that holds `held` begins; it replaces an older stream of the same proxy.
@@ -122,7 +128,11 @@ impl Ledger {
             && entry.session == Some(session)
         {
             entry.session = None;
-            if entry.acked.is_none() && !self.ready.contains(proxy) {
+            let gone = match &self.ready {
+                Some(ready) => !ready.contains(proxy),
+                None => entry.acked.is_none(),
+            };
+            if gone {
                 self.proxies.remove(proxy);
             }
         }
@@ -160,6 +170,7 @@ impl Ledger {
         let expected: BTreeSet<&ProxyId> = self
             .ready
             .iter()
+            .flatten()
             .chain(acked.map(|(proxy, _)| proxy))
             .collect();
         programmed.ready = expected.len();

@@ -204,9 +204,13 @@ impl Publisher {
     }
 
     /// Says which proxies are ready, connected or not. Those that are connected and acknowledged a full
-    /// batch are expected as well; one that is gone stays expected until this is called without it.
+    /// batch are expected as well. One that disconnects stays expected while it is in this set, or
+    /// until this is called for the first time. To be called at every change of the cluster's view: a
+    /// proxy that was ready and is not any more has to say again what it holds.
     pub fn set_ready(&self, ready: BTreeSet<ProxyId>) {
         self.state.lock().ledger.set_ready(ready);
+        // Wakes the streams, so that one that lost its proxy ends.
+        self.published.send_modify(|_| {});
         self.moved();
     }
 
