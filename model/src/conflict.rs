@@ -102,6 +102,22 @@ pub struct Claim {
     pub hostname: HostPattern,
 }
 
+impl Claim {
+    fn place(&self) -> (Precedence, ListenerKey) {
+        (self.precedence.clone(), self.listener.clone())
+    }
+
+    /// Where its rivals are: those of its names, or, where bytes have no names, those of the port.
+    fn bucket(&self) -> (Group, Reversed) {
+        let group = self.protocol.group();
+        let names = match group {
+            Group::Raw => &HostPattern::Any,
+            Group::Http | Group::Tls => &self.hostname,
+        };
+        (group, Reversed::of(names))
+    }
+}
+
 /// Why a listener cannot stand beside the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Conflict {
@@ -114,13 +130,8 @@ pub enum Conflict {
 }
 
 impl Conflict {
-    fn of(hostname: bool, protocol: bool) -> Option<Self> {
-        match (hostname, protocol) {
-            (false, false) => None,
-            (true, false) => Some(Self::Hostname),
-            (false, true) => Some(Self::Protocol),
-            (true, true) => Some(Self::Both),
-        }
+    fn and(self, other: Self) -> Self {
+        if self == other { self } else { Self::Both }
     }
 
     /// The reason of the conditions Conflicted, Accepted and Programmed alike
@@ -195,7 +206,9 @@ impl Reversed {
     }
 }
 
-type Bucket = BTreeMap<Precedence, ListenerKey>;
+/// Listeners in order. The key is part of it because, while an object's listeners change places, two
+/// of them can have one place for a moment.
+type Bucket = BTreeSet<(Precedence, ListenerKey)>;
 
 /// Every claim to one port (of one transport) of one Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -204,7 +217,7 @@ pub struct PortClaims {
     /// Number of the Gateway's own claims by group.
     own: BTreeMap<Group, usize>,
     /// The ListenerSets' claims in order.
-    sets: BTreeMap<Precedence, Group>,
+    sets: BTreeMap<(Precedence, ListenerKey), Group>,
     /// Claims that want the same names of the same group.
     buckets: BTreeMap<(Group, Reversed), Bucket>,
 }
@@ -228,12 +241,12 @@ impl PortClaims {
         if claim.precedence.is_own() {
             *self.own.entry(group).or_default() += 1;
         } else {
-            self.sets.insert(claim.precedence.clone(), group);
+            self.sets.insert(claim.place(), group);
         }
         self.buckets
-            .entry((group, Reversed::of(&claim.hostname)))
+            .entry(claim.bucket())
             .or_default()
-            .insert(claim.precedence.clone(), claim.listener.clone());
+            .insert(claim.place());
         self.claims.insert(claim.listener.clone(), claim.clone());
         self.affected_by(&claim, &before, &mut affected);
         affected.insert(claim.listener);
@@ -257,11 +270,11 @@ impl PortClaims {
                 }
             }
         } else {
-            self.sets.remove(&claim.precedence);
+            self.sets.remove(&claim.place());
         }
-        let at = (group, Reversed::of(&claim.hostname));
+        let at = claim.bucket();
         if let Some(bucket) = self.buckets.get_mut(&at) {
-            bucket.remove(&claim.precedence);
+            bucket.remove(&claim.place());
             if bucket.is_empty() {
                 self.buckets.remove(&at);
             }
@@ -283,8 +296,10 @@ impl PortClaims {
         self.judge(claim, false)
     }
 
-    /// Whether `claim` conflicts with any other object's present claim, whatever the order: what
-    /// admission asks, so that an older object does not evict a younger one by an edit.
+    /// Whether `claim` would take something from, or be refused something by, another object that
+    /// has it now, whatever the order: what admission asks, so that an older object does not evict a
+    /// younger one by an edit. The present claims of the claim's own object do not count, nor do
+    /// those of others that are not in force themselves (the Gateway's own always count).
     #[must_use]
     pub fn conflict_as_newcomer(&self, claim: &Claim) -> Option<Conflict> {
         self.judge(claim, true)
@@ -292,49 +307,74 @@ impl PortClaims {
 
     fn judge(&self, claim: &Claim, newcomer: bool) -> Option<Conflict> {
         let group = claim.protocol.group();
-        let bucket = self.buckets.get(&(group, Reversed::of(&claim.hostname)));
-        let rivals = bucket
-            .into_iter()
-            .flatten()
-            .filter(|(_, listener)| **listener != claim.listener);
-        let (mut hostname, mut protocol) = (false, false);
-        let mut meet = |rival: &ListenerKey| {
+        let others = |(_, listener): &&(Precedence, ListenerKey)| *listener != claim.listener;
+        let bucket = self.buckets.get(&claim.bucket());
+        let clash = |rival: &ListenerKey| {
             let same = self
                 .claims
                 .get(rival)
                 .is_some_and(|c| c.protocol == claim.protocol);
             if same && group != Group::Raw {
-                hostname = true;
+                Conflict::Hostname
             } else {
-                protocol = true;
+                Conflict::Protocol
             }
         };
-        if claim.precedence.is_own() {
-            rivals
-                .filter(|(p, _)| p.is_own())
-                .for_each(|(_, rival)| meet(rival));
-            protocol |= self.own.keys().any(|g| *g != group);
-        } else if self.own.keys().any(|g| *g != group) {
-            protocol = true;
-        } else {
-            let precedes = |p: &Precedence| {
-                *p < claim.precedence || (newcomer && !same_object(p, &claim.precedence))
-            };
-            let first = self.sets.iter().find(|(p, _)| precedes(p));
-            if self.own.is_empty() && first.is_some_and(|(_, g)| *g != group) {
-                protocol = true;
-            } else {
-                let mut before = rivals.filter(|(p, _)| precedes(p)).peekable();
-                if before.peek().is_some_and(|(p, _)| p.is_own()) {
-                    before
-                        .take_while(|(p, _)| p.is_own())
-                        .for_each(|(_, rival)| meet(rival));
-                } else if let Some((_, winner)) = before.next() {
-                    meet(winner);
-                }
-            }
+        // The Gateway's own claims keep their slot even where they conflict with one another, so all
+        // of them count, for one another and for the sets.
+        // A claim that would take the place of the listener's former one does not meet that one.
+        let former = self
+            .claims
+            .get(&claim.listener)
+            .filter(|former| former.precedence.is_own())
+            .map(|former| former.protocol.group());
+        let other_group = self
+            .own
+            .iter()
+            .any(|(g, count)| *g != group && *count > usize::from(former == Some(*g)));
+        let with_own = bucket
+            .into_iter()
+            .flatten()
+            .take_while(|(place, _)| place.is_own())
+            .filter(others)
+            .map(|(_, rival)| clash(rival))
+            .chain(other_group.then_some(Conflict::Protocol))
+            .reduce(Conflict::and);
+        if with_own.is_some() || claim.precedence.is_own() {
+            return with_own;
         }
-        Conflict::of(hostname, protocol)
+        // Of the sets, only what is in force counts: the first claim of all settles what the port
+        // speaks, the first one of a bucket has its names.
+        let counts = |at: &&(Precedence, ListenerKey)| {
+            others(at)
+                && if newcomer {
+                    !same_object(&at.0, &claim.precedence) && self.in_force(&at.1)
+                } else {
+                    (&at.0, &at.1) < (&claim.precedence, &claim.listener)
+                }
+        };
+        if self.own.is_empty()
+            && let Some(spoken) = self.sets.values().next()
+            && *spoken != group
+            && self
+                .sets
+                .iter()
+                .filter(|(_, g)| *g == spoken)
+                .any(|(at, _)| counts(&at))
+        {
+            return Some(Conflict::Protocol);
+        }
+        bucket
+            .into_iter()
+            .flatten()
+            .find(counts)
+            .map(|(_, winner)| clash(winner))
+    }
+
+    fn in_force(&self, listener: &ListenerKey) -> bool {
+        self.claims
+            .get(listener)
+            .is_some_and(|claim| self.conflict(claim).is_none())
     }
 
     /// Whether another listener in force on this port matches some of the same TLS names
@@ -344,10 +384,8 @@ impl PortClaims {
         claim.protocol.group() == Group::Tls
             && self.neighbours(&claim.hostname).any(|bucket| {
                 bucket
-                    .values()
-                    .next()
-                    .and_then(|first| self.claims.get(first))
-                    .is_some_and(|first| self.conflict(first).is_none())
+                    .first()
+                    .is_some_and(|(_, first)| self.in_force(first))
             })
     }
 
@@ -396,12 +434,12 @@ impl PortClaims {
             return;
         }
         let group = claim.protocol.group();
-        if let Some(bucket) = self.buckets.get(&(group, Reversed::of(&claim.hostname))) {
-            affected.extend(bucket.values().cloned());
+        if let Some(bucket) = self.buckets.get(&claim.bucket()) {
+            affected.extend(bucket.iter().map(|(_, listener)| listener.clone()));
         }
         if group == Group::Tls {
             for bucket in self.neighbours(&claim.hostname) {
-                affected.extend(bucket.values().cloned());
+                affected.extend(bucket.iter().map(|(_, listener)| listener.clone()));
             }
         }
     }

@@ -193,10 +193,12 @@ fn canonical(text: &str) -> Result<String, HostnameError> {
     }
     if !text.is_ascii() {
         return Err(HostnameError::NotAscii {
-            // An over-long name is not worth the work of converting it.
+            // An over-long name is not worth the work of converting it, and some texts convert to
+            // what is no hostname either (full-width digits to an IP address).
             a_label: (text.len() <= 4 * MAX_HOSTNAME)
                 .then(|| idna::domain_to_ascii_strict(text).ok())
-                .flatten(),
+                .flatten()
+                .and_then(|ascii| canonical(&ascii).ok()),
         });
     }
     if let Some(form) = ip_form(text) {
@@ -246,9 +248,19 @@ impl HostPattern {
         if text.is_empty() {
             return Ok(Self::Any);
         }
-        match text.strip_prefix("*.") {
-            Some(suffix) => Hostname::parse(suffix).map(Self::Wildcard),
-            None => Hostname::parse(text).map(Self::Exact),
+        let Some(suffix) = text.strip_prefix("*.") else {
+            return Hostname::parse(text).map(Self::Exact);
+        };
+        match Hostname::parse(suffix) {
+            // The limit is one of the whole text, and a longer suffix has no names below it.
+            Ok(suffix) if suffix.as_str().len() > MAX_HOSTNAME - 2 => {
+                Err(HostnameError::TooLong(suffix.as_str().len() + 2))
+            }
+            Ok(suffix) => Ok(Self::Wildcard(suffix)),
+            Err(HostnameError::NotAscii { a_label }) => Err(HostnameError::NotAscii {
+                a_label: a_label.map(|suffix| format!("*.{suffix}")),
+            }),
+            Err(error) => Err(error),
         }
     }
 
@@ -267,11 +279,10 @@ impl HostPattern {
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,
-            (_, Self::Any) => false,
+            (_, Self::Any) | (Self::Exact(_), Self::Wildcard(_)) => false,
             (Self::Wildcard(suffix), Self::Wildcard(narrower)) => {
                 suffix == narrower || narrower.is_below(suffix)
             }
-            (Self::Exact(_), Self::Wildcard(_)) => false,
             (pattern, Self::Exact(name)) => pattern.matches(name),
         }
     }

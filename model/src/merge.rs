@@ -250,30 +250,65 @@ impl Merge {
     /// it in (its status says so) or does not exist (yet).
     #[must_use]
     pub fn conflicts_of_newcomer(&self, set: &ListenerSet) -> Vec<Finding> {
+        self.conflicts_of_change(None, set)
+    }
+
+    /// The conflicts that a change of a ListenerSet from `old` would bring, as findings: those of a
+    /// newcomer, but a listener that claims what it claimed before is not judged again. So a set that
+    /// already has a conflict can be edited elsewhere.
+    #[must_use]
+    pub fn conflicts_of_change(
+        &self,
+        old: Option<&ListenerSet>,
+        set: &ListenerSet,
+    ) -> Vec<Finding> {
         if self.verdict(set) != SetVerdict::Allowed {
             return Vec::new();
         }
         let Some(gateway) = &set.gateway else {
             return Vec::new();
         };
+        let before = old
+            .and_then(|old| Some(self.prospects(old, old.gateway.as_ref()?)))
+            .unwrap_or_default();
+        self.prospects(set, gateway)
+            .into_iter()
+            .filter_map(|new| {
+                let kept = before.iter().find(|old| old.same_claim(&new));
+                let conflict = match kept {
+                    Some(old) => new.inside.filter(|_| old.conflict().is_none()),
+                    None => new.conflict(),
+                }?;
+                let (listener, port) = (new.listener, new.key.port.get());
+                Some(conflict.finding(&new.claim, &listener.field, port, gateway))
+            })
+            .collect()
+    }
+
+    /// What a set's listeners would meet, against other objects and among themselves.
+    fn prospects<'a>(&self, set: &'a ListenerSet, gateway: &'a ObjectName) -> Vec<Prospect<'a>> {
         // Its own listeners are few: the earlier ones are held aside, the port's claims stay untouched.
         let mut own: BTreeMap<PortKey, PortClaims> = BTreeMap::new();
-        let mut findings = Vec::new();
-        for (listener, key, claim) in set_claims(set, gateway) {
-            let elsewhere = self
-                .ports
-                .get(&key)
-                .and_then(|port| port.conflict_as_newcomer(&claim));
-            let port = own.entry(key).or_default();
-            let inside = port.conflict(&claim);
-            if let Some(conflict) = elsewhere.or(inside) {
-                let number = listener.port.map_or(0, Port::get);
-                findings.push(conflict.finding(&claim, &listener.field, number, gateway));
-            } else {
-                port.insert(claim);
-            }
-        }
-        findings
+        set_claims(set, gateway)
+            .map(|(listener, key, claim)| {
+                let elsewhere = self
+                    .ports
+                    .get(&key)
+                    .and_then(|port| port.conflict_as_newcomer(&claim));
+                let port = own.entry(key.clone()).or_default();
+                let inside = port.conflict(&claim);
+                if elsewhere.is_none() {
+                    port.insert(claim.clone());
+                }
+                Prospect {
+                    listener,
+                    key,
+                    claim,
+                    elsewhere,
+                    inside,
+                }
+            })
+            .collect()
     }
 
     fn settle_gateway(&mut self, name: &ObjectName, affected: &mut Affected) {
@@ -342,10 +377,7 @@ impl Merge {
 
 fn gateway_claims(gateway: &Gateway) -> Vec<(PortKey, Claim)> {
     let parent = gateway.parent_key();
-    gateway
-        .listeners
-        .iter()
-        .enumerate()
+    first_of_name(&gateway.listeners)
         .filter_map(|(index, listener)| {
             claim(listener, &parent, &gateway.name, Precedence::Gateway(index))
         })
@@ -357,14 +389,43 @@ fn set_claims<'a>(
     gateway: &'a ObjectName,
 ) -> impl Iterator<Item = (&'a Listener, PortKey, Claim)> {
     let parent = set.parent_key();
-    set.listeners
+    first_of_name(&set.listeners).filter_map(move |(index, listener)| {
+        let precedence = Precedence::of_set(set.meta.created, &set.name, index);
+        let (key, claim) = claim(listener, &parent, gateway, precedence)?;
+        Some((listener, key, claim))
+    })
+}
+
+/// What one listener of a set would meet.
+struct Prospect<'a> {
+    listener: &'a Listener,
+    key: PortKey,
+    claim: Claim,
+    elsewhere: Option<Conflict>,
+    inside: Option<Conflict>,
+}
+
+impl Prospect<'_> {
+    fn conflict(&self) -> Option<Conflict> {
+        self.elsewhere.or(self.inside)
+    }
+
+    fn same_claim(&self, other: &Self) -> bool {
+        self.key == other.key
+            && self.claim.listener == other.claim.listener
+            && self.claim.protocol == other.claim.protocol
+            && self.claim.hostname == other.claim.hostname
+    }
+}
+
+/// Listeners with their indexes; of those with one name, which are refused where objects are read,
+/// only the first, since a key stands for one claim.
+fn first_of_name(listeners: &[Listener]) -> impl Iterator<Item = (usize, &Listener)> {
+    let mut names = BTreeSet::new();
+    listeners
         .iter()
         .enumerate()
-        .filter_map(move |(index, listener)| {
-            let precedence = Precedence::of_set(set.meta.created, &set.name, index);
-            let (key, claim) = claim(listener, &parent, gateway, precedence)?;
-            Some((listener, key, claim))
-        })
+        .filter(move |(_, listener)| names.insert(&listener.name))
 }
 
 /// What a listener claims; nothing if it is refused for its own sake.

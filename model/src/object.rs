@@ -338,8 +338,11 @@ pub struct ReferenceGrant {
     /// `spec.from` as (group, kind, namespace).
     pub from: Vec<(Arc<str>, Arc<str>, Arc<str>)>,
     /// `spec.to` as (group, kind, name); no name: all of the kind.
-    pub to: Vec<(Arc<str>, Arc<str>, Option<Arc<str>>)>,
+    pub to: Vec<GrantTarget>,
 }
+
+/// What a ReferenceGrant opens: group, kind and name; no name: all of the kind.
+pub type GrantTarget = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
 /// Any object, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,129 @@
+//! ReferenceGrants: what each part of one has to agree on.
+
+use vestibule_model::condition::Reason;
+use vestibule_model::grant::permit;
+use vestibule_model::key::{GATEWAY_GROUP, Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{Reference, ReferenceGrant};
+
+use crate::support::name;
+
+fn to_secret(target: &str) -> Reference {
+    Reference {
+        group: "".into(),
+        kind: "Secret".into(),
+        target: name(target),
+        field: "spec.listeners[0].tls.certificateRefs[0]".into(),
+    }
+}
+
+fn grant(at: &str, from: (&str, &str, &str), to: (&str, &str, Option<&str>)) -> ReferenceGrant {
+    ReferenceGrant {
+        name: name(at),
+        from: vec![(from.0.into(), from.1.into(), from.2.into())],
+        to: vec![(to.0.into(), to.1.into(), to.2.map(Into::into))],
+    }
+}
+
+#[test]
+fn every_part_of_a_grant_counts() {
+    let set = ObjectKey::new(Kind::ListenerSet, "team", "set");
+    let from = (GATEWAY_GROUP, "ListenerSet", "team");
+    let to = ("", "Secret", None);
+    let cases = [
+        ("all of it", grant("certs/g", from, to), true),
+        (
+            "by name",
+            grant("certs/g", from, ("", "Secret", Some("tls"))),
+            true,
+        ),
+        (
+            "another name",
+            grant("certs/g", from, ("", "Secret", Some("other"))),
+            false,
+        ),
+        (
+            "another kind of target",
+            grant("certs/g", from, ("", "ConfigMap", None)),
+            false,
+        ),
+        (
+            "another group of target",
+            grant("certs/g", from, ("x.dev", "Secret", None)),
+            false,
+        ),
+        // GEP-1713: a Gateway's grant does not help a ListenerSet.
+        (
+            "the Gateway's",
+            grant("certs/g", (GATEWAY_GROUP, "Gateway", "team"), to),
+            false,
+        ),
+        (
+            "another namespace's",
+            grant("certs/g", (GATEWAY_GROUP, "ListenerSet", "other"), to),
+            false,
+        ),
+        (
+            "another group's",
+            grant("certs/g", ("x.dev", "ListenerSet", "team"), to),
+            false,
+        ),
+        // A grant speaks for its own namespace only.
+        (
+            "of another namespace",
+            grant("elsewhere/g", from, to),
+            false,
+        ),
+        ("the referrer's own", grant("team/g", from, to), false),
+    ];
+    for (case, grant, permitted) in &cases {
+        let verdict = permit(&set, &to_secret("certs/tls"), [grant]);
+        assert_eq!(verdict.is_ok(), *permitted, "{case}");
+        match verdict {
+            Ok(reference) => assert_eq!(*reference.target(), ObjectName::new("certs", "tls")),
+            Err(finding) => assert_eq!(finding.reason, Reason::RefNotPermitted),
+        }
+    }
+    // Grants add up.
+    assert!(
+        permit(
+            &set,
+            &to_secret("certs/tls"),
+            cases.iter().map(|(_, g, _)| g)
+        )
+        .is_ok()
+    );
+    assert!(permit(&set, &to_secret("certs/tls"), []).is_err());
+    assert!(permit(&set, &to_secret("team/tls"), []).is_ok());
+}
+
+#[test]
+fn a_grant_to_a_gateway_is_not_one_to_a_set_nor_the_reverse() {
+    for (granted, asking, permitted) in [
+        ("Gateway", Kind::Gateway, true),
+        ("Gateway", Kind::ListenerSet, false),
+        ("ListenerSet", Kind::Gateway, false),
+        ("ListenerSet", Kind::ListenerSet, true),
+        ("TLSRoute", Kind::ListenerSet, false),
+    ] {
+        let grant = grant(
+            "certs/g",
+            (GATEWAY_GROUP, granted, "team"),
+            ("", "Secret", None),
+        );
+        let referrer = ObjectKey::new(asking, "team", "x");
+        let verdict = permit(&referrer, &to_secret("certs/tls"), [&grant]);
+        assert_eq!(verdict.is_ok(), permitted, "{granted} {asking}");
+    }
+}
+
+#[test]
+fn the_refusal_says_who_can_help() {
+    let set = ObjectKey::new(Kind::ListenerSet, "team", "set");
+    let finding = permit(&set, &to_secret("certs/tls"), []).unwrap_err();
+    assert_eq!(
+        finding.to_string(),
+        "spec.listeners[0].tls.certificateRefs[0]: no ReferenceGrant in namespace certs lets a \
+         ListenerSet of namespace team use Secret tls; have the owner of namespace certs create \
+         one, or refer to an object of your own namespace"
+    );
+}

@@ -1,0 +1,212 @@
+//! Issuer choice: the whole matrix of who names which issuer, and how.
+
+use std::sync::Arc;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::issuer::{ANNOTATIONS, Engine, IssuerAnnotations, IssuerRef, choose};
+
+/// The annotations of one object, by short names.
+fn annotations(texts: &[(&str, &str)]) -> IssuerAnnotations {
+    let mut read = IssuerAnnotations::default();
+    for (key, value) in texts {
+        let value: Option<Arc<str>> = Some((*value).into());
+        match *key {
+            "issuer" => read.cert_manager_issuer = value,
+            "cluster-issuer" => read.cert_manager_cluster_issuer = value,
+            "kind" => read.cert_manager_kind = value,
+            "group" => read.cert_manager_group = value,
+            "acme-issuer" => read.acme_issuer = value,
+            "acme-cluster-issuer" => read.acme_cluster_issuer = value,
+            other => panic!("{other}"),
+        }
+    }
+    read
+}
+
+fn issuer(engine: Engine, name: &str, kind: &str, group: &str) -> IssuerRef {
+    IssuerRef {
+        engine,
+        name: name.into(),
+        kind: kind.into(),
+        group: group.into(),
+    }
+}
+
+/// Annotations by short names.
+type Said = Vec<(&'static str, &'static str)>;
+
+/// What one object can say by itself, and what it comes to.
+fn alone() -> Vec<(Said, Result<Option<IssuerRef>, &'static str>)> {
+    use Engine::{Acme, CertManager};
+    vec![
+        (vec![], Ok(None)),
+        // Kind and group name no issuer.
+        (vec![("kind", "K"), ("group", "g")], Ok(None)),
+        (
+            vec![("issuer", "x")],
+            Ok(Some(issuer(CertManager, "x", "Issuer", "cert-manager.io"))),
+        ),
+        (
+            vec![("cluster-issuer", "x")],
+            Ok(Some(issuer(
+                CertManager,
+                "x",
+                "ClusterIssuer",
+                "cert-manager.io",
+            ))),
+        ),
+        // External issuers.
+        (
+            vec![
+                ("issuer", "x"),
+                ("kind", "AWSPCAIssuer"),
+                ("group", "awspca.cert-manager.io"),
+            ],
+            Ok(Some(issuer(
+                CertManager,
+                "x",
+                "AWSPCAIssuer",
+                "awspca.cert-manager.io",
+            ))),
+        ),
+        (
+            vec![("issuer", "x"), ("kind", "ClusterIssuer")],
+            Ok(Some(issuer(
+                CertManager,
+                "x",
+                "ClusterIssuer",
+                "cert-manager.io",
+            ))),
+        ),
+        (
+            vec![("issuer", "x"), ("group", "g.example")],
+            Ok(Some(issuer(CertManager, "x", "Issuer", "g.example"))),
+        ),
+        (
+            vec![("acme-issuer", "x")],
+            Ok(Some(issuer(Acme, "x", "ACMEIssuer", "vestibule.dev"))),
+        ),
+        (
+            vec![("acme-cluster-issuer", "x")],
+            Ok(Some(issuer(
+                Acme,
+                "x",
+                "ClusterACMEIssuer",
+                "vestibule.dev",
+            ))),
+        ),
+        // Kind and group are cert-manager's and do not touch ours.
+        (
+            vec![("acme-issuer", "x"), ("kind", "K"), ("group", "g")],
+            Ok(Some(issuer(Acme, "x", "ACMEIssuer", "vestibule.dev"))),
+        ),
+        (
+            vec![("issuer", "x"), ("cluster-issuer", "y")],
+            Err("metadata.annotations[cert-manager.io/cluster-issuer]"),
+        ),
+        (
+            vec![("cluster-issuer", "x"), ("kind", "K")],
+            Err("metadata.annotations[cert-manager.io/issuer-kind]"),
+        ),
+        (
+            vec![("cluster-issuer", "x"), ("group", "g")],
+            Err("metadata.annotations[cert-manager.io/issuer-group]"),
+        ),
+        (
+            vec![("acme-issuer", "x"), ("acme-cluster-issuer", "y")],
+            Err("metadata.annotations[vestibule.dev/acme-cluster-issuer]"),
+        ),
+        (
+            vec![("issuer", "x"), ("acme-issuer", "y")],
+            Err("metadata.annotations[vestibule.dev/acme-issuer]"),
+        ),
+        (
+            vec![("cluster-issuer", "x"), ("acme-cluster-issuer", "y")],
+            Err("metadata.annotations[vestibule.dev/acme-cluster-issuer]"),
+        ),
+    ]
+}
+
+#[test]
+fn one_object_by_itself() {
+    for (texts, expected) in alone() {
+        let choice = annotations(&texts).choice();
+        match (&choice, &expected) {
+            (Ok(got), Ok(wanted)) => assert_eq!(got, wanted, "{texts:?}"),
+            (Err(finding), Err(field)) => {
+                assert_eq!(finding.reason, Reason::ContradictingIssuers, "{texts:?}");
+                assert_eq!(finding.field, *field, "{texts:?}");
+                assert!(finding.refuses());
+            }
+            _ => panic!("{texts:?}: {choice:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_sets_own_choice_wins_as_a_whole_and_nothing_is_mixed() {
+    for (set_texts, set_choice) in alone() {
+        for (gateway_texts, gateway_choice) in alone() {
+            let got = choose(&annotations(&set_texts), &annotations(&gateway_texts));
+            // Either object's answer, unchanged: never the name of one with the kind of the other.
+            let wanted = match &set_choice {
+                Ok(None) => &gateway_choice,
+                own => own,
+            };
+            assert_eq!(
+                got.map_err(|finding| finding.field),
+                wanted.clone().map_err(str::to_owned),
+                "{set_texts:?} {gateway_texts:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn where_cert_managers_shim_mixes_we_do_not() {
+    // cert-manager copies the Gateway's kind over the set's: "x" would be a ClusterIssuer, or an error.
+    let gateway = annotations(&[("issuer", "shared"), ("kind", "ClusterIssuer")]);
+    assert_eq!(
+        choose(&annotations(&[("issuer", "x")]), &gateway),
+        Ok(Some(issuer(
+            Engine::CertManager,
+            "x",
+            "Issuer",
+            "cert-manager.io"
+        )))
+    );
+    assert_eq!(
+        choose(&annotations(&[("cluster-issuer", "x")]), &gateway),
+        Ok(Some(issuer(
+            Engine::CertManager,
+            "x",
+            "ClusterIssuer",
+            "cert-manager.io"
+        )))
+    );
+    // A kind alone on the set does not bend the Gateway's issuer either.
+    assert_eq!(
+        choose(&annotations(&[("kind", "Mine")]), &gateway),
+        Ok(Some(issuer(
+            Engine::CertManager,
+            "shared",
+            "ClusterIssuer",
+            "cert-manager.io"
+        )))
+    );
+}
+
+#[test]
+fn annotation_keys_are_those_users_write() {
+    assert_eq!(
+        ANNOTATIONS,
+        [
+            "cert-manager.io/issuer",
+            "cert-manager.io/cluster-issuer",
+            "cert-manager.io/issuer-kind",
+            "cert-manager.io/issuer-group",
+            "vestibule.dev/acme-issuer",
+            "vestibule.dev/acme-cluster-issuer",
+        ]
+    );
+}

@@ -1,0 +1,11 @@
+//! The rules of the model, as golden cases and properties.
+
+mod attach;
+mod conflict;
+mod grant;
+mod hostname;
+mod issuer;
+mod merge;
+mod policy;
+mod secrecy;
+mod support;
