@@ -247,10 +247,16 @@ impl Proxy {
 fn replay(path: &Path, control: &mut Control) -> Result<Held, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let mut held = Held::new();
+    let mut rejected = String::new();
     for batch in recording::Reader::new(BufReader::new(file)) {
         let ack = held.offer(&batch.map_err(|error| error.to_string())?, control);
         if let Some(refusal) = ack.refusal {
-            return Err(format!("{}: {}", refusal.reason, refusal.message));
+            // A batch may well be refused because an earlier one is not wholly in force.
+            return Err(format!("{}: {}{rejected}", refusal.reason, refusal.message));
+        }
+        if let (true, Some(reject)) = (rejected.is_empty(), ack.rejects.first()) {
+            let key = reject.key.clone().unwrap_or_default();
+            rejected = format!(", after {key} was rejected: {}", reject.message);
         }
     }
     if held.generation().is_none() {
