@@ -142,10 +142,8 @@ impl LocalCa {
     /// 0700, the key with 0600. Processes that share a directory take turns here.
     pub fn open(directory: &Path, now: Timestamp) -> Result<Self, LocalCaError> {
         let _turn = files::prepare(directory)?;
-        let (certificate_path, key_path) = (
-            directory.join(CERTIFICATE_FILE),
-            directory.join(KEY_FILE),
-        );
+        let (certificate_path, key_path) =
+            (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
         let key = match files::read_key(&key_path)? {
             Some(pem) => KeyPair::from_pem(&pem).map_err(|error| LocalCaError::Unusable {
                 path: key_path,
@@ -210,7 +208,10 @@ impl LocalCa {
             .map(|host| host.as_str().try_into().map(SanType::DnsName))
             .collect::<Result<_, _>>()
             .map_err(failed())?;
-        if let Some(first) = hostnames.iter().find(|h| h.as_str().len() <= MAX_COMMON_NAME) {
+        if let Some(first) = hostnames
+            .iter()
+            .find(|h| h.as_str().len() <= MAX_COMMON_NAME)
+        {
             params
                 .distinguished_name
                 .push(DnType::CommonName, first.as_str());
@@ -273,8 +274,8 @@ fn authority(key: &KeyPair, now: Timestamp) -> Result<rcgen::Certificate, rcgen:
 /// Reads a CA certificate and checks that it is one, of this key, and valid.
 fn check(pem: &[u8], key: &KeyPair, now: Timestamp) -> Result<CertificateDer<'static>, String> {
     let der = CertificateDer::from_pem_slice(pem).map_err(|_| "holds no certificate".to_owned())?;
-    let (_, parsed) = x509_parser::parse_x509_certificate(&der)
-        .map_err(|_| "holds no certificate".to_owned())?;
+    let (_, parsed) =
+        x509_parser::parse_x509_certificate(&der).map_err(|_| "holds no certificate".to_owned())?;
     if !parsed.is_ca() {
         return Err("holds the certificate of no CA".into());
     }

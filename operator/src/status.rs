@@ -63,7 +63,10 @@ pub fn programmed(
     } else if facts.waiting_for.is_empty() {
         format!("{acked}/{ready} acked; it is not published yet")
     } else {
-        format!("{acked}/{ready} acked; waiting for {}", list(&facts.waiting_for))
+        format!(
+            "{acked}/{ready} acked; waiting for {}",
+            list(&facts.waiting_for)
+        )
     };
     Condition::fails(PROGRAMMED, Reason::Pending, message)
 }
@@ -162,7 +165,10 @@ mod tests {
         for (facts, message) in [
             (waiting(0, &[]), "No proxy is ready"),
             (waiting(0, &["p-1"]), "0/1 acked; waiting for p-1"),
-            (waiting(1, &["p-2", "p-3"]), "1/3 acked; waiting for p-2, p-3"),
+            (
+                waiting(1, &["p-2", "p-3"]),
+                "1/3 acked; waiting for p-2, p-3",
+            ),
             (
                 waiting(2, &["a", "b", "c", "d", "e"]),
                 "2/7 acked; waiting for a, b, c and 2 more",

@@ -123,11 +123,7 @@ fn openssl_agrees() {
     let now = Timestamp::now();
     let ca = LocalCa::open(&directory.0, now).unwrap();
     let issued = ca
-        .issue(
-            &ObjectName::new("a", "cert"),
-            &hosts(&["www.example"]),
-            now,
-        )
+        .issue(&ObjectName::new("a", "cert"), &hosts(&["www.example"]), now)
         .unwrap();
     let leaf = directory.0.join("leaf.crt");
     fs::write(&leaf, issued.secret.certificate.as_ref().unwrap()).unwrap();
@@ -193,7 +189,10 @@ fn refuses_files_that_are_not_a_ca() {
 
     fs::write(&path, "nonsense").unwrap();
     let error = LocalCa::open(&directory.0, at(NOW)).unwrap_err();
-    assert!(error.to_string().contains("holds no certificate"), "{error}");
+    assert!(
+        error.to_string().contains("holds no certificate"),
+        "{error}"
+    );
 
     let leaf = ca
         .issue(&ObjectName::new("a", "c"), &hosts(&["a.example"]), at(NOW))
@@ -211,7 +210,10 @@ fn refuses_files_that_are_not_a_ca() {
     fs::write(&path, good).unwrap();
     fs::write(directory.0.join(KEY_FILE), "nonsense").unwrap();
     let error = LocalCa::open(&directory.0, at(NOW)).unwrap_err();
-    assert!(error.to_string().contains("holds no private key"), "{error}");
+    assert!(
+        error.to_string().contains("holds no private key"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -220,7 +222,8 @@ fn issues_renews_and_takes_away() {
     let ca = LocalCa::open(&directory.0, at(NOW)).unwrap();
     let mut issuer = LocalIssuer::new();
     let name = ObjectName::new("a", "cert");
-    let put = |changes: &[Change]| matches!(changes, [Change::Put(Object::Secret(s))] if s.name == name);
+    let put =
+        |changes: &[Change]| matches!(changes, [Change::Put(Object::Secret(s))] if s.name == name);
 
     assert!(issuer.settle(&ca, at(NOW)).0.is_empty());
     issuer.requests([(name.clone(), Some(request(&name, &["a.example"])))].into());
