@@ -166,7 +166,23 @@ impl Keys {
         Some(total)
     }
 
-    /// Opens the payload of a record in place: its content type, and where in `payload` its
+    /// Checks what a header alone tells, so that what is not TLS is not waited for.
+    pub(crate) fn check(&self, [kind, major, _, high, low]: [u8; HEADER]) -> Result<(), Fatal> {
+        let known = match self.form {
+            Form::Tls13 => kind == content::DATA,
+            _ => matches!(kind, content::ALERT | content::HANDSHAKE | content::DATA),
+        };
+        if !known || major != 3 {
+            return Err(Fatal(alert::UNEXPECTED_MESSAGE));
+        }
+        let longest = MAX_PLAINTEXT + if self.form == Form::Tls13 { 256 } else { 2048 };
+        if usize::from(u16::from_be_bytes([high, low])) > longest {
+            return Err(Fatal(alert::RECORD_OVERFLOW));
+        }
+        Ok(())
+    }
+
+    /// Opens the payload of a record of which [`Self::check`] thought well, in place: its content type, and where in `payload` its
     /// content lies.
     pub(crate) fn open(
         &mut self,
@@ -180,12 +196,6 @@ impl Keys {
             .checked_add(1)
             .ok_or(Fatal(alert::INTERNAL_ERROR))?;
         if self.form == Form::Tls13 {
-            if outer != content::DATA {
-                return Err(Fatal(alert::UNEXPECTED_MESSAGE));
-            }
-            if payload.len() > MAX_PLAINTEXT + 256 {
-                return Err(Fatal(alert::RECORD_OVERFLOW));
-            }
             let nonce = Nonce::assume_unique_for_key(self.nonce());
             let opened = self.key.open_in_place(nonce, Aad::from(header), payload);
             let inner = opened.map_err(|_| BAD)?;

@@ -514,10 +514,8 @@ impl Tunnel<'_> {
             let Some((header, rest)) = record.split_first_chunk_mut::<HEADER>() else {
                 break;
             };
+            self.session.opening.check(*header)?;
             let length = payload_length(*header);
-            if length > MAX_PROTECTED {
-                return Err(Fatal(alert::RECORD_OVERFLOW).into());
-            }
             let Some(payload) = rest.get_mut(..length) else {
                 break;
             };

@@ -75,10 +75,7 @@ impl Rig {
         let change = Change {
             generation: Generation::new(1, self.counter),
             full: false,
-            upserts: upserts
-                .into_iter()
-                .map(|r| (r.key().unwrap(), r))
-                .collect(),
+            upserts: upserts.into_iter().map(|r| (r.key().unwrap(), r)).collect(),
             removals: Vec::new(),
         };
         let mut sockets = self.workers.as_ref().unwrap().sockets();
@@ -382,7 +379,10 @@ pub(crate) async fn receive(stream: &mut (impl AsyncReadExt + Unpin), seed: u64,
         }
         let read = stream.read_exact(&mut got[..length]);
         within("the rest", read).await.unwrap();
-        assert!(expected[..length] == got[..length], "bytes differ near {at}");
+        assert!(
+            expected[..length] == got[..length],
+            "bytes differ near {at}"
+        );
         at += length;
     }
 }

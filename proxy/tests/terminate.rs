@@ -1,0 +1,490 @@
+//! Termination end to end: every cipher, ends in both directions, key updates, hostile records.
+
+mod common;
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use rustls::version::{TLS12, TLS13};
+use rustls::{CipherSuite, HandshakeKind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::worker::Limits;
+
+const NAME: &str = "a.example.com";
+const BACKEND: &str = "team-a/web:80";
+
+fn rig(identity: &Identity, address: std::net::SocketAddr, limits: Limits) -> Rig {
+    Rig::start(limits, |port| {
+        vec![
+            listener(port, "web", NAME, Some("team-a/cert")),
+            route("web", NAME, Some(BACKEND)),
+            backend(BACKEND, &[address]),
+            identity.resource("team-a/cert"),
+        ]
+    })
+}
+
+async fn pair_with(config: impl FnOnce(&Identity) -> rustls::ClientConfig) -> Pair {
+    let identity = Identity::new(NAME);
+    let (address, accepted) = one_connection().await;
+    let rig = rig(&identity, address, Limits::default());
+    let client = tls(rig.connect().await, config(&identity), NAME)
+        .await
+        .unwrap();
+    Pair {
+        rig,
+        client,
+        server: accepted.await,
+    }
+}
+
+async fn pair() -> Pair {
+    pair_with(client_config).await
+}
+
+/// A client whose TLS is terminated, and its backend's end.
+struct Pair {
+    rig: Rig,
+    client: TlsStream<TcpStream>,
+    server: TcpStream,
+}
+
+/// Every cipher suite in every version that it exists in.
+fn ciphers() -> Vec<(&'static rustls::SupportedProtocolVersion, CipherSuite)> {
+    provider()
+        .cipher_suites
+        .iter()
+        // The certificate is an ECDSA one.
+        .filter(|suite| !format!("{:?}", suite.suite()).contains("_RSA_"))
+        .map(|suite| {
+            (
+                if suite.tls13().is_some() {
+                    &TLS13
+                } else {
+                    &TLS12
+                },
+                suite.suite(),
+            )
+        })
+        .collect()
+}
+
+fn with_cipher(
+    identity: &Identity,
+    version: &'static rustls::SupportedProtocolVersion,
+    cipher: CipherSuite,
+) -> rustls::ClientConfig {
+    let mut provider = (*provider()).clone();
+    provider
+        .cipher_suites
+        .retain(|suite| suite.suite() == cipher);
+    client_config_with(identity, Arc::new(provider), &[version])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_cipher_carries_bytes_both_ways() {
+    let ciphers = ciphers();
+    assert_eq!(ciphers.len(), 6, "{ciphers:?}");
+    for (version, cipher) in ciphers {
+        let pair = pair_with(|identity| with_cipher(identity, version, cipher)).await;
+        let Pair {
+            rig,
+            mut client,
+            server,
+        } = pair;
+        assert_eq!(
+            client
+                .get_ref()
+                .1
+                .negotiated_cipher_suite()
+                .unwrap()
+                .suite(),
+            cipher
+        );
+        let echoing = tokio::spawn(echo(server));
+        for length in [1, 100, 16_383, 16_384, 16_385, 70_000, 1_000_000] {
+            let (mut read, mut write) = tokio::io::split(client);
+            tokio::join!(
+                send(&mut write, length, length),
+                receive(&mut read, length, length)
+            );
+            client = read.unsplit(write);
+        }
+        client.shutdown().await.unwrap();
+        assert_eq!(read_to_end(&mut client).await.unwrap(), b"", "{cipher:?}");
+        echoing.await.unwrap();
+        rig.wait_closed(CloseReason::ClientClosed, 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bulk_arrives_whole_in_both_directions_at_once() {
+    const LENGTH: u64 = 64 << 20;
+    let Pair {
+        rig,
+        client,
+        server,
+    } = pair().await;
+    let (mut client_in, mut client_out) = tokio::io::split(client);
+    let (mut server_in, mut server_out) = server.into_split();
+    let up = tokio::spawn(async move {
+        send(&mut client_out, 3, LENGTH).await;
+        client_out.shutdown().await.unwrap();
+        client_out
+    });
+    let down = tokio::spawn(async move {
+        send(&mut server_out, 4, LENGTH).await;
+        server_out.shutdown().await.unwrap();
+        server_out
+    });
+    let received = tokio::spawn(async move {
+        receive(&mut server_in, 3, LENGTH).await;
+        assert_eq!(read_to_end(&mut server_in).await.unwrap(), b"");
+        server_in
+    });
+    receive(&mut client_in, 4, LENGTH).await;
+    assert_eq!(read_to_end(&mut client_in).await.unwrap(), b"");
+    let _ends = (
+        up.await.unwrap(),
+        down.await.unwrap(),
+        received.await.unwrap(),
+    );
+    wait("the connection's end", || rig.plane.active() == 0).await;
+    assert_eq!(rig.plane.metrics.bytes_upstream.get(), LENGTH);
+    assert_eq!(rig.plane.metrics.bytes_downstream.get(), LENGTH);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn close_notify_of_the_client_leaves_the_other_direction_open() {
+    let Pair {
+        rig,
+        mut client,
+        mut server,
+    } = pair().await;
+    client.write_all(b"request").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut server).await.unwrap(), b"request");
+    let sending = tokio::spawn(async move {
+        send(&mut server, 1, 3_000_000).await;
+        server.shutdown().await.unwrap();
+        server
+    });
+    receive(&mut client, 1, 3_000_000).await;
+    // An end without close_notify would be an error here.
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"");
+    sending.await.unwrap();
+    rig.wait_closed(CloseReason::ClientClosed, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_the_backend_is_close_notify_and_leaves_the_other_direction_open() {
+    let Pair {
+        rig,
+        mut client,
+        mut server,
+    } = pair().await;
+    server.write_all(b"greeting").await.unwrap();
+    server.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"greeting");
+    let sending = tokio::spawn(async move {
+        send(&mut client, 2, 3_000_000).await;
+        client.shutdown().await.unwrap();
+        client
+    });
+    receive(&mut server, 2, 3_000_000).await;
+    assert_eq!(read_to_end(&mut server).await.unwrap(), b"");
+    sending.await.unwrap();
+    rig.wait_closed(CloseReason::BackendClosed, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_without_close_notify_is_told_apart() {
+    let Pair {
+        rig,
+        mut client,
+        mut server,
+    } = pair().await;
+    client.write_all(b"request").await.unwrap();
+    client.get_mut().0.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut server).await.unwrap(), b"request");
+    server.write_all(b"answer").await.unwrap();
+    drop(server);
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"answer");
+    rig.wait_closed(CloseReason::ClientTruncated, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_is_passed_on_without_close_notify() {
+    let Pair {
+        rig,
+        client,
+        mut server,
+    } = pair().await;
+    client.get_ref().0.set_zero_linger().unwrap();
+    drop(client);
+    assert!(read_to_end(&mut server).await.is_err());
+    rig.wait_closed(CloseReason::ClientReset, 1).await;
+
+    let Pair {
+        rig,
+        mut client,
+        server,
+    } = pair().await;
+    server.set_zero_linger().unwrap();
+    drop(server);
+    assert!(read_to_end(&mut client).await.is_err());
+    rig.wait_closed(CloseReason::BackendReset, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_updated_when_the_client_wishes() {
+    let pair = pair_with(|identity| client_config_with(identity, provider(), &[&TLS13])).await;
+    let Pair {
+        rig,
+        mut client,
+        server,
+    } = pair;
+    let echoing = tokio::spawn(echo(server));
+    for round in 0..50 {
+        // Asks for an update of our keys too.
+        client.get_mut().1.refresh_traffic_keys().unwrap();
+        let (mut read, mut write) = tokio::io::split(client);
+        tokio::join!(
+            send(&mut write, round, 40_000),
+            receive(&mut read, round, 40_000)
+        );
+        client = read.unsplit(write);
+    }
+    client.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"");
+    echoing.await.unwrap();
+    rig.wait_closed(CloseReason::ClientClosed, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_resumed_in_both_versions() {
+    for version in [&TLS13, &TLS12] {
+        let identity = Identity::new(NAME);
+        let rig = rig(&identity, serve(echo).await, Limits::default());
+        let config = client_config_with(&identity, provider(), &[version]);
+        for round in 0..3 {
+            let mut client = tls(rig.connect().await, config.clone(), NAME)
+                .await
+                .unwrap();
+            client.write_all(b"ping").await.unwrap();
+            let mut back = [0; 4];
+            // The tickets of TLS 1.3 come with the first bytes.
+            within("the echo", client.read_exact(&mut back))
+                .await
+                .unwrap();
+            let resumed = client.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
+            assert_eq!(resumed, round > 0, "{version:?} round {round}");
+            client.shutdown().await.unwrap();
+            read_to_end(&mut client).await.unwrap();
+        }
+        let text = rig.plane.metrics.encode().unwrap();
+        let name = if version == &TLS13 { "1.3" } else { "1.2" };
+        for (resumed, count) in [("false", 1), ("true", 2)] {
+            let line =
+                format!("handshakes_total{{version=\"{name}\",resumed=\"{resumed}\"}} {count}");
+            assert!(text.contains(&line), "{line} in\n{text}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_record_ends_the_connection_with_an_alert() {
+    let Pair {
+        rig,
+        mut client,
+        mut server,
+    } = pair().await;
+    client.write_all(b"good").await.unwrap();
+    let mut good = [0; 4];
+    within("the data", server.read_exact(&mut good))
+        .await
+        .unwrap();
+    let forged = [&[23, 3, 3, 0, 32][..], &[0xaa; 32]].concat();
+    client.get_mut().0.write_all(&forged).await.unwrap();
+    let error = read_to_end(&mut client).await.unwrap_err();
+    assert!(format!("{error:?}").contains("BadRecordMac"), "{error:?}");
+    // The backend must not take what it got for all there was.
+    assert!(read_to_end(&mut server).await.is_err());
+    rig.wait_closed(CloseReason::TlsError, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plaintext_after_the_handshake_is_refused() {
+    for bytes in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[21, 3, 3, 0, 2, 1, 0],
+        &[20, 3, 3, 0, 1, 1],
+    ] {
+        let Pair {
+            rig,
+            mut client,
+            mut server,
+        } = pair().await;
+        client.get_mut().0.write_all(bytes).await.unwrap();
+        assert!(read_to_end(&mut client).await.is_err());
+        assert!(read_to_end(&mut server).await.is_err());
+        rig.wait_closed(CloseReason::TlsError, 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn handshakes_that_fail_or_stall_are_counted() {
+    let identity = Identity::new(NAME);
+    let limits = Limits {
+        handshake_deadline: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let rig = rig(&identity, serve(echo).await, limits);
+    // The client does not trust the certificate.
+    let other = Identity::new("other.example.com");
+    assert!(
+        tls(rig.connect().await, client_config(&other), NAME)
+            .await
+            .is_err()
+    );
+    rig.wait_closed(CloseReason::HandshakeFailed, 1).await;
+    // The client says nothing after its hello.
+    let mut stalled = rig.connect().await;
+    stalled.write_all(HELLO).await.unwrap();
+    rig.wait_closed(CloseReason::HandshakeTimeout, 1).await;
+    // The client goes away after its hello.
+    let mut gone = rig.connect().await;
+    gone.write_all(HELLO).await.unwrap();
+    gone.shutdown().await.unwrap();
+    rig.wait_closed(CloseReason::HandshakeFailed, 2).await;
+    // No cipher in common: rustls' alert arrives.
+    let mut old = rig.connect().await;
+    old.write_all(include_bytes!("hellos/openssl-tls10.bin"))
+        .await
+        .unwrap();
+    let answer = read_to_end(&mut old).await.unwrap();
+    assert_eq!(answer.first(), Some(&21), "{answer:?}");
+    rig.wait_closed(CloseReason::HandshakeFailed, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_is_gone_closes_after_the_handshake() {
+    let identity = Identity::new(NAME);
+    let rig = rig(&identity, nobody(), Limits::default());
+    let mut client = tls(rig.connect().await, client_config(&identity), NAME)
+        .await
+        .unwrap();
+    assert!(
+        read_to_end(&mut client).await.is_err(),
+        "no close_notify may be sent"
+    );
+    rig.wait_closed(CloseReason::BackendConnectFailed, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_in_the_flight_of_the_handshake_arrives() {
+    // rustls buffers what is written before the handshake is done and sends it with its Finished.
+    let identity = Identity::new(NAME);
+    let (address, accepted) = one_connection().await;
+    let rig = rig(&identity, address, Limits::default());
+    let name = rustls::pki_types::ServerName::try_from(NAME).unwrap();
+    let mut client =
+        rustls::ClientConnection::new(Arc::new(client_config(&identity)), name).unwrap();
+    let tcp = rig.connect().await.into_std().unwrap();
+    tcp.set_nonblocking(false).unwrap();
+    let writing = tokio::task::spawn_blocking(move || {
+        let mut tcp = tcp;
+        std::io::Write::write_all(&mut client.writer(), &[5; 50_000]).unwrap();
+        while client.is_handshaking() || client.wants_write() {
+            client.complete_io(&mut tcp).unwrap();
+        }
+        client.send_close_notify();
+        let mut stream = rustls::Stream::new(&mut client, &mut tcp);
+        let mut rest = Vec::new();
+        std::io::Read::read_to_end(&mut stream, &mut rest).unwrap();
+        rest
+    });
+    let mut server = accepted.await;
+    assert_eq!(read_to_end(&mut server).await.unwrap(), [5; 50_000]);
+    server.write_all(b"answer").await.unwrap();
+    drop(server);
+    assert_eq!(within("the client", writing).await.unwrap(), b"answer");
+    rig.wait_closed(CloseReason::ClientClosed, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openssl_and_curl_are_served() {
+    let identity = Identity::new(NAME);
+    let address = serve(|mut stream| async move {
+        let mut request = Vec::new();
+        let mut chunk = [0; 1024];
+        while !request.ends_with(b"\r\n\r\n") {
+            match stream.read(&mut chunk).await {
+                Ok(read) if read > 0 => request.extend_from_slice(&chunk[..read]),
+                _ => return,
+            }
+        }
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
+        let _ = stream.write_all(answer).await;
+    })
+    .await;
+    let rig = rig(&identity, address, Limits::default());
+    let to = format!("{NAME}:443:{}", rig.address);
+    let at = rig.address.to_string();
+    let url = format!("https://{NAME}/");
+    let commands: [&[&str]; 4] = [
+        &["curl", "-sk", "--tls-max", "1.2", "--connect-to", &to, &url],
+        &["curl", "-sk", "--tlsv1.3", "--connect-to", &to, &url],
+        &[
+            "openssl",
+            "s_client",
+            "-quiet",
+            "-tls1_2",
+            "-servername",
+            NAME,
+            "-connect",
+            &at,
+        ],
+        &[
+            "openssl",
+            "s_client",
+            "-quiet",
+            "-tls1_3",
+            "-servername",
+            NAME,
+            "-connect",
+            &at,
+        ],
+    ];
+    let mut served = 0;
+    for command in commands {
+        let mut process = std::process::Command::new(command[0]);
+        process.args(&command[1..]);
+        process
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        // Not installed.
+        let Ok(mut child) = process.spawn() else {
+            continue;
+        };
+        let mut stdin = child.stdin.take().unwrap();
+        let running = tokio::task::spawn_blocking(move || {
+            let _ = std::io::Write::write_all(&mut stdin, b"GET / HTTP/1.1\r\n\r\n");
+            // openssl would leave at the end of its input.
+            let output = child.wait_with_output().unwrap();
+            drop(stdin);
+            output
+        });
+        let output = within("the client's end", running).await.unwrap();
+        assert!(output.stdout.ends_with(b"ok"), "{command:?}: {output:?}");
+        served += 1;
+    }
+    wait("the ends", || rig.plane.active() == 0).await;
+    assert_eq!(rig.closed(CloseReason::BackendClosed), served);
+}
