@@ -71,6 +71,12 @@ impl Merge {
         }
     }
 
+    /// The controller whose GatewayClasses are ours.
+    #[must_use]
+    pub fn controller(&self) -> &str {
+        &self.controller
+    }
+
     /// Takes a new version of a GatewayClass, or its removal.
     pub fn put_class(&mut self, name: &Arc<str>, class: Option<GatewayClass>) -> Affected {
         match class {
@@ -176,6 +182,15 @@ impl Merge {
         self.gateways
             .get(name)
             .filter(|gateway| !gateway.meta.deleting && self.is_our_class(&gateway.class))
+    }
+
+    /// Whether a Gateway is known, and known to be another controller's.
+    #[must_use]
+    pub fn is_foreign(&self, name: &ObjectName) -> bool {
+        self.gateways
+            .get(name)
+            .and_then(|gateway| self.classes.get(&gateway.class))
+            .is_some_and(|class| class.controller != self.controller)
     }
 
     /// A ListenerSet.

@@ -1,0 +1,527 @@
+//! Reviews of manifests as users write them.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use vestibule_crds::{decode, yaml};
+use vestibule_model::condition::Reason;
+use vestibule_model::merge::Merge;
+use vestibule_model::object::Object;
+use vestibule_model::policy::{Mode, Policy};
+use vestibule_webhook::{Operation, Review, Reviewer};
+
+const CONTROLLER: &str = "vestibule.dev/gateway-controller";
+
+const PLATFORM: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: vestibule}
+spec: {controllerName: vestibule.dev/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: other}
+spec: {controllerName: example.com/other}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: entrance}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners:
+    namespaces: {from: All}
+  listeners:
+  - {name: own, port: 443, protocol: TLS, hostname: own.example, tls: {mode: Passthrough}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: closed}
+spec:
+  gatewayClassName: vestibule
+  listeners:
+  - {name: own, port: 443, protocol: TLS, hostname: own.example, tls: {mode: Passthrough}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: foreign}
+spec:
+  gatewayClassName: other
+  listeners:
+  - {name: own, port: 443, protocol: TLS, hostname: own.example, tls: {mode: Passthrough}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {namespace: bravo, name: bravo-set, creationTimestamp: '2026-06-01T00:00:00Z'}
+spec:
+  parentRef: {namespace: infra, name: entrance}
+  listeners:
+  - {name: bravo-listener, port: 443, protocol: TLS, hostname: app.example, tls: {mode: Passthrough}}
+";
+
+fn object(value: Value) -> Object {
+    decode(value)
+        .into_object()
+        .expect("an object that is read")
+        .0
+}
+
+fn read(text: &str) -> Object {
+    let mut documents = yaml::documents(text).expect("YAML");
+    assert_eq!(documents.len(), 1);
+    object(documents.remove(0).1)
+}
+
+fn put(merge: &mut Merge, object: Object) {
+    match object {
+        Object::GatewayClass(o) => merge.put_class(&o.name.clone(), Some(o)),
+        Object::Gateway(o) => merge.put_gateway(&o.name.clone(), Some(Arc::new(o))),
+        Object::ListenerSet(o) => merge.put_set(&o.name.clone(), Some(Arc::new(o))),
+        other => panic!("{other:?}"),
+    };
+}
+
+fn platform() -> Merge {
+    let mut merge = Merge::new(CONTROLLER);
+    for (_, value) in yaml::documents(PLATFORM).expect("YAML") {
+        put(&mut merge, object(value));
+    }
+    merge
+}
+
+fn policy(mode: Mode) -> Policy {
+    Policy {
+        mode,
+        exempt: ["gateway-conformance-infra".to_owned()].into(),
+    }
+}
+
+fn create(merge: &Merge, mode: Mode, new: &Object) -> Review {
+    Reviewer::new(merge, &policy(mode)).review(Operation::Create, None, new)
+}
+
+fn update(merge: &Merge, old: &Object, new: &Object) -> Review {
+    Reviewer::new(merge, &policy(Mode::Enforce)).review(Operation::Update, Some(old), new)
+}
+
+fn route(namespace: &str, parent: &Value, hostnames: &[&str]) -> Object {
+    object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "TLSRoute",
+        "metadata": {"namespace": namespace, "name": "r"},
+        "spec": {
+            "parentRefs": [parent],
+            "hostnames": hostnames,
+            "rules": [{"backendRefs": [{"name": "app", "port": 443}]}],
+        },
+    }))
+}
+
+fn set_with(namespace: &str, parent: &str, created: &str, listeners: &Value) -> Object {
+    object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "ListenerSet",
+        "metadata": {"namespace": namespace, "name": "s", "creationTimestamp": created},
+        "spec": {"parentRef": {"namespace": "infra", "name": parent}, "listeners": listeners},
+    }))
+}
+
+const OLDER: &str = "2026-01-01T00:00:00Z";
+const YOUNGER: &str = "2026-09-01T00:00:00Z";
+
+fn tls(name: &str, hostname: &str) -> Value {
+    json!({
+        "name": name, "port": 443, "protocol": "TLS", "hostname": hostname,
+        "tls": {"mode": "Passthrough"},
+    })
+}
+
+#[test]
+fn a_proper_object_comes_in_without_a_word() {
+    let merge = platform();
+    for object in [
+        route(
+            "alpha",
+            &json!({"kind": "ListenerSet", "name": "s"}),
+            &["a.example"],
+        ),
+        set_with(
+            "alpha",
+            "entrance",
+            YOUNGER,
+            &json!([tls("a", "a.example")]),
+        ),
+    ] {
+        let review = create(&merge, Mode::Enforce, &object);
+        assert_eq!(
+            review,
+            Review {
+                allowed: true,
+                message: None,
+                warnings: vec![],
+                findings: vec![],
+            }
+        );
+    }
+}
+
+#[test]
+fn a_wildcard_route_is_refused_where_policy_is_enforced() {
+    let merge = platform();
+    let text = "spec.hostnames[1]: \"*.example\" is a wildcard, and here a TLSRoute names each \
+                host; list the exact hostnames";
+    for (mode, namespace, allowed, warned) in [
+        (Mode::Enforce, "alpha", false, false),
+        (Mode::Enforce, "gateway-conformance-infra", true, true),
+        (Mode::Warn, "alpha", true, true),
+        (Mode::Off, "alpha", true, false),
+    ] {
+        let wildcard = route(
+            namespace,
+            &json!({"kind": "ListenerSet", "name": "s"}),
+            &["a.example", "*.example"],
+        );
+        let review = create(&merge, mode, &wildcard);
+        assert_eq!(review.allowed, allowed, "{mode} {namespace}");
+        assert_eq!(review.message.as_deref(), (!allowed).then_some(text));
+        assert_eq!(review.warnings, if warned { vec![text] } else { vec![] });
+    }
+}
+
+#[test]
+fn what_the_specification_refuses_is_refused_warned_of_or_passed_over() {
+    let merge = platform();
+    let label = "a".repeat(64);
+    for hostname in [
+        "*.1.2.3.4",
+        "0x7f.1",
+        "2130706433",
+        "example.10",
+        &format!("{label}.example"),
+    ] {
+        for object in [
+            route(
+                "alpha",
+                &json!({"name": "entrance", "namespace": "infra"}),
+                &[hostname],
+            ),
+            set_with("alpha", "entrance", YOUNGER, &json!([tls("a", hostname)])),
+        ] {
+            let refused = create(&merge, Mode::Enforce, &object);
+            assert!(!refused.allowed, "{hostname}");
+            assert_eq!(refused.findings[0].reason, Reason::InvalidHostname);
+            let warned = create(&merge, Mode::Warn, &object);
+            assert!(warned.allowed);
+            assert_eq!(warned.warnings.len(), refused.findings.len());
+            let silent = create(&merge, Mode::Off, &object);
+            assert!(silent.allowed && silent.findings.is_empty() && silent.warnings.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_set_that_would_conflict_is_refused_whatever_its_age() {
+    let merge = platform();
+    for created in [OLDER, YOUNGER] {
+        let set = set_with(
+            "alpha",
+            "entrance",
+            created,
+            &json!([
+                tls("a", "app.example"),
+                tls("b", "b.example"),
+                {"name": "c", "port": 443, "protocol": "TCP"},
+            ]),
+        );
+        let review = create(&merge, Mode::Enforce, &set);
+        assert!(!review.allowed);
+        assert_eq!(
+            review.message.as_deref(),
+            Some(
+                "spec.listeners[0].hostname: hostname \"app.example\" on port 443 is taken by \
+                 another listener on Gateway infra/entrance; use another hostname or port, or have \
+                 the present listener removed first; spec.listeners[2].protocol: every hostname on \
+                 port 443 cannot speak TCP because another listener on Gateway infra/entrance \
+                 speaks another protocol there; use another port, or the protocol that the port \
+                 already speaks"
+            )
+        );
+    }
+}
+
+#[test]
+fn an_update_cannot_take_a_name_but_the_rest_can_be_edited() {
+    let mut merge = platform();
+    let old = set_with("alpha", "entrance", OLDER, &json!([tls("a", "a.example")]));
+    put(&mut merge, old.clone());
+    let taking = set_with(
+        "alpha",
+        "entrance",
+        OLDER,
+        &json!([tls("a", "a.example"), tls("b", "app.example")]),
+    );
+    let review = update(&merge, &old, &taking);
+    assert!(!review.allowed);
+    assert_eq!(review.findings[0].field, "spec.listeners[1].hostname");
+
+    // It got in all the same (the webhook was down): now it is not punished for it again.
+    put(&mut merge, taking.clone());
+    let more = set_with(
+        "alpha",
+        "entrance",
+        OLDER,
+        json!([
+            tls("a", "a.example"),
+            tls("b", "app.example"),
+            tls("c", "c.example")
+        ]),
+    );
+    assert!(update(&merge, &taking, &more).allowed);
+    // As a new object it would be.
+    let mut without = platform();
+    put(&mut without, old);
+    assert!(!create(&without, Mode::Enforce, &more).allowed);
+}
+
+#[test]
+fn an_update_that_changes_nothing_that_counts_is_let_through() {
+    let merge = platform();
+    let manifest = |metadata: &str, hostname: &str| {
+        read(&format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {{namespace: alpha, name: r, {metadata}}}
+spec:
+  parentRefs: [{{name: entrance, namespace: infra}}]
+  hostnames: ['{hostname}']
+  rules: [{{backendRefs: [{{name: app, port: 443}}]}}]
+"
+        ))
+    };
+    let old = manifest("finalizers: [x.dev/f]", "*.example");
+    let relabelled = manifest("generation: 2, labels: {a: b}", "*.example");
+    assert_eq!(update(&merge, &old, &relabelled).findings, []);
+    assert!(!update(&merge, &old, &manifest("", "*.a.example")).allowed);
+    // Without the old version there is nothing to compare with.
+    assert!(!create(&merge, Mode::Enforce, &relabelled).allowed);
+    let deleting = manifest("deletionTimestamp: '2026-09-01T00:00:00Z'", "*.b.example");
+    assert_eq!(update(&merge, &old, &deleting).findings, []);
+}
+
+#[test]
+fn consumed_annotations_are_part_of_what_counts() {
+    let merge = platform();
+    let manifest = |annotations: &str| {
+        read(&format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {{namespace: alpha, name: s, annotations: {{{annotations}}}}}
+spec:
+  parentRef: {{name: entrance, namespace: infra}}
+  listeners:
+  - {{name: a, port: 443, protocol: TLS, hostname: a.example, tls: {{mode: Passthrough}}}}
+"
+        ))
+    };
+    let old = manifest("");
+    assert_eq!(update(&merge, &old, &manifest("a/b: c")).findings, []);
+    let review = update(
+        &merge,
+        &old,
+        &manifest("cert-manager.io/issuer: a, cert-manager.io/cluster-issuer: b"),
+    );
+    assert!(review.allowed);
+    assert_eq!(review.findings[0].reason, Reason::ContradictingIssuers);
+    assert_eq!(review.warnings.len(), 1);
+}
+
+#[test]
+fn what_a_parent_does_not_do_yet_refuses_nothing() {
+    let nothing = Merge::new(CONTROLLER);
+    let listeners = json!([tls("a", "own.example")]);
+    assert!(
+        create(
+            &nothing,
+            Mode::Enforce,
+            &set_with("alpha", "entrance", OLDER, &listeners)
+        )
+        .allowed
+    );
+    let not_there = route(
+        "alpha",
+        &json!({"name": "nowhere", "sectionName": "x"}),
+        &["a.example"],
+    );
+    assert!(create(&nothing, Mode::Enforce, &not_there).allowed);
+
+    // Not let in (yet): the status will say so, and so does a warning.
+    let review = create(
+        &platform(),
+        Mode::Enforce,
+        &set_with("alpha", "closed", OLDER, &listeners),
+    );
+    assert!(review.allowed);
+    assert_eq!(
+        review.warnings,
+        [
+            "spec.parentRef: Gateway infra/closed does not allow ListenerSets from namespace \
+             alpha; ask the owner of the Gateway to allow it in spec.allowedListeners.namespaces"
+        ]
+    );
+    // What is wrong with the object itself is wrong without a parent too.
+    let wildcard = route("alpha", &json!({"name": "nowhere"}), &["*.example"]);
+    assert!(!create(&nothing, Mode::Enforce, &wildcard).allowed);
+}
+
+#[test]
+fn another_controllers_objects_are_none_of_our_business() {
+    let mut merge = platform();
+    let foreign_set = set_with(
+        "alpha",
+        "foreign",
+        YOUNGER,
+        &json!([tls("a", "1.2.3.4"), tls("a", "own.example")]),
+    );
+    assert_eq!(create(&merge, Mode::Enforce, &foreign_set).findings, []);
+    put(&mut merge, foreign_set);
+    for parent in [
+        json!({"name": "foreign", "namespace": "infra"}),
+        json!({"kind": "ListenerSet", "name": "s"}),
+        json!({"group": "", "kind": "Service", "name": "mesh"}),
+    ] {
+        let wildcard = route("alpha", &parent, &["*.example"]);
+        assert_eq!(
+            create(&merge, Mode::Enforce, &wildcard).findings,
+            [],
+            "{parent}"
+        );
+    }
+    let foreign_gateway = read(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: foreign-2}
+spec:
+  gatewayClassName: other
+  listeners: [{name: a, port: 443, protocol: TLS, hostname: 1.2.3.4, tls: {mode: Passthrough}}]
+",
+    );
+    assert_eq!(create(&merge, Mode::Enforce, &foreign_gateway).findings, []);
+}
+
+#[test]
+fn gateways_are_warned_of_at_most() {
+    let merge = platform();
+    let gateway = read(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: entrance}
+spec:
+  gatewayClassName: vestibule
+  listeners:
+  - {name: a, port: 443, protocol: TLS, hostname: 1.2.3.4, tls: {mode: Passthrough}}
+  - {name: b, port: 443, protocol: TLS, hostname: app.example, tls: {mode: Passthrough}}
+",
+    );
+    let review = create(&merge, Mode::Enforce, &gateway);
+    assert!(review.allowed);
+    // Its own mistake, and not that a set has the other name: the Gateway's word counts.
+    assert_eq!(review.findings.len(), 1);
+    assert_eq!(review.findings[0].field, "spec.listeners[0].hostname");
+    assert_eq!(review.warnings.len(), 1);
+    assert!(create(&merge, Mode::Off, &gateway).warnings.is_empty());
+}
+
+#[test]
+fn what_does_not_decode_is_refused_with_its_field() {
+    let merge = platform();
+    let unreadable = read(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {namespace: alpha, name: r}
+spec: {hostnames: 7}
+",
+    );
+    let review = create(&merge, Mode::Enforce, &unreadable);
+    assert!(!review.allowed);
+    assert_eq!(review.findings[0].field, "spec.hostnames");
+    assert!(update(&merge, &unreadable, &unreadable).allowed);
+}
+
+#[test]
+fn other_kinds_are_let_in() {
+    let merge = platform();
+    let secret = read("{apiVersion: v1, kind: Secret, metadata: {namespace: a, name: s}, data: 7}");
+    assert!(create(&merge, Mode::Enforce, &secret).allowed);
+    let namespace = read("{apiVersion: v1, kind: Namespace, metadata: {name: a}}");
+    assert!(create(&merge, Mode::Enforce, &namespace).allowed);
+}
+
+#[test]
+fn messages_are_bounded() {
+    let merge = platform();
+    let hosts: Vec<String> = (0..1024).map(|i| format!("*.h{i}.example")).collect();
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let parent = json!({"name": "entrance", "namespace": "infra"});
+    let review = create(&merge, Mode::Enforce, &route("alpha", &parent, &hosts));
+    let message = review.message.expect("a refusal");
+    assert!(
+        message.ends_with("list the exact hostnames; and 1016 more"),
+        "{message}"
+    );
+    assert!(message.len() < 2_000);
+    assert_eq!(review.findings.len(), 1024);
+    let warned = create(&merge, Mode::Warn, &route("alpha", &parent, &hosts));
+    assert_eq!(warned.warnings.len(), 9);
+    assert_eq!(warned.warnings[8], "and 1016 more");
+}
+
+fn any_listener() -> impl Strategy<Value = Value> {
+    (
+        prop::sample::select(vec![80, 443, 0]),
+        prop::sample::select(vec!["TLS", "TLS", "HTTPS", "HTTP", "TCP", "x\ny"]),
+        prop_oneof![
+            prop::sample::select(vec![
+                "",
+                "app.example",
+                "*.example",
+                "own.example",
+                "1.2.3.4"
+            ])
+            .prop_map(str::to_owned),
+            "\\PC{0,300}",
+        ],
+        "[a-d]|\\PC{0,40}",
+    )
+        .prop_map(|(port, protocol, hostname, name)| {
+            json!({
+                "name": name, "port": port, "protocol": protocol, "hostname": hostname,
+                "tls": {"mode": "Passthrough"},
+            })
+        })
+}
+
+proptest! {
+    #[test]
+    fn every_answer_is_one_bounded_line_and_names_nobody_else(
+        listeners in prop::collection::vec(any_listener(), 0..12),
+        parent in prop::sample::select(vec!["entrance", "closed", "nowhere"]),
+        created in prop::sample::select(vec![OLDER, YOUNGER]),
+        mode in prop::sample::select(vec![Mode::Enforce, Mode::Warn, Mode::Off]),
+    ) {
+        let merge = platform();
+        let set = set_with("alpha", parent, created, &Value::Array(listeners));
+        let review = create(&merge, mode, &set);
+        prop_assert_eq!(review.allowed, review.message.is_none());
+        prop_assert!(review.allowed || mode == Mode::Enforce);
+        for text in review.message.iter().chain(&review.warnings) {
+            prop_assert!(!text.contains("bravo"), "{}", text);
+            prop_assert!(!text.contains(char::is_control), "{}", text);
+            prop_assert!(text.chars().count() < 9 * 1100);
+        }
+    }
+}
