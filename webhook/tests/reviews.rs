@@ -270,7 +270,7 @@ fn an_update_cannot_take_a_name_but_the_rest_can_be_edited() {
         "alpha",
         "entrance",
         OLDER,
-        json!([
+        &json!([
             tls("a", "a.example"),
             tls("b", "app.example"),
             tls("c", "c.example")
