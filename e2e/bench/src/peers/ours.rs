@@ -35,9 +35,8 @@ pub(super) fn command(
     output.flush()?;
     let mut command = Command::new(binary);
     command.arg("--config-file").arg(file);
-    if !log {
-        command.env("RUST_LOG", "warn");
-    }
+    command.args(["--workers", "1", "--admin", "127.0.0.1:0"]);
+    command.args(["--access-log", if log { "true" } else { "false" }]);
     Ok(command)
 }
 
