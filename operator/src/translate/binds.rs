@@ -115,7 +115,7 @@ impl BindUse {
             Finding::refused(
                 Reason::PortUnavailable,
                 format!("{field}.port"),
-                "another Gateway has this port",
+                "the socket for this port already serves another Gateway, or another port that is mapped to it",
                 "use another port",
             )
         })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vestibule_model::attach::{Attached, attach_tls_route};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{BackendRef, Object, TlsRoute};
 use vestibule_stream::proto::{self, resource};

@@ -1,0 +1,308 @@
+//! A small world of objects for tests of translation: two Gateways, a handful of tenants that all use
+//! the same names, and every way in which their objects depend on one another.
+#![allow(dead_code, reason = "each test binary uses its own part of it")]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, LazyLock};
+
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::issuer::IssuerAnnotations;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::*;
+use vestibule_model::policy::Policy;
+use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
+use vestibule_operator::translate::{Binds, CONTROLLER, Change, Settings, Translator};
+
+/// Direct binds on loopback.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        controller: CONTROLLER.into(),
+        policy: Policy::default(),
+        binds: Binds::Direct {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            ports: BTreeMap::from([(443, 10443)]),
+        },
+    }
+}
+
+/// A translator of these objects, from scratch and in this order.
+pub(crate) fn translated(objects: impl IntoIterator<Item = Object>) -> Translator {
+    let mut translator = Translator::new(settings());
+    translator.apply(objects.into_iter().map(Change::Put));
+    translator
+}
+
+fn meta(created: i64) -> Meta {
+    Meta {
+        created,
+        ..Meta::default()
+    }
+}
+
+pub(crate) fn pattern(text: &str) -> HostPattern {
+    HostPattern::parse(text).expect("a hostname pattern")
+}
+
+pub(crate) fn class(controller: &str) -> Object {
+    Object::GatewayClass(GatewayClass {
+        name: "vestibule".into(),
+        meta: meta(0),
+        controller: controller.into(),
+        findings: Vec::new(),
+    })
+}
+
+pub(crate) fn our_class() -> Object {
+    class(CONTROLLER)
+}
+
+pub(crate) fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceScope) -> Object {
+    Object::Gateway(Gateway {
+        name: ObjectName::new("platform", name),
+        meta: meta(1),
+        class: "vestibule".into(),
+        listeners,
+        allowed_listeners: allowed,
+        issuers: IssuerAnnotations::default(),
+        findings: Vec::new(),
+    })
+}
+
+/// What a listener does with TLS.
+#[derive(Debug, Clone)]
+pub(crate) enum Tls {
+    Passthrough,
+    /// With the Secret of this namespace and name.
+    Terminate(String, String),
+}
+
+pub(crate) fn listener(
+    name: &str,
+    port: u16,
+    protocol: Protocol,
+    hostname: &str,
+    tls: Option<Tls>,
+) -> Listener {
+    let field = format!("spec.listeners[{name}]");
+    Listener {
+        name: name.into(),
+        hostname: pattern(hostname),
+        port: Port::new(port),
+        protocol,
+        tls: tls.map(|tls| match tls {
+            Tls::Passthrough => ListenerTls {
+                mode: TlsMode::Passthrough,
+                certificates: Vec::new(),
+            },
+            Tls::Terminate(namespace, secret) => ListenerTls {
+                mode: TlsMode::Terminate,
+                certificates: vec![Reference {
+                    group: "".into(),
+                    kind: "Secret".into(),
+                    target: ObjectName::new(namespace, secret),
+                    field: format!("{field}.tls.certificateRefs[0]"),
+                }],
+            },
+        }),
+        field,
+        allowed_namespaces: NamespaceScope::Same,
+        allowed_kinds: Vec::new(),
+        findings: Vec::new(),
+    }
+}
+
+pub(crate) fn passthrough(name: &str, hostname: &str) -> Listener {
+    listener(name, 443, Protocol::Tls, hostname, Some(Tls::Passthrough))
+}
+
+pub(crate) fn set(
+    namespace: &str,
+    name: &str,
+    created: i64,
+    gateway: &str,
+    listeners: Vec<Listener>,
+) -> Object {
+    Object::ListenerSet(ListenerSet {
+        name: ObjectName::new(namespace, name),
+        meta: meta(created),
+        gateway: Some(ObjectName::new("platform", gateway)),
+        listeners,
+        issuers: IssuerAnnotations::default(),
+        findings: Vec::new(),
+    })
+}
+
+pub(crate) fn parent(
+    kind: &str,
+    namespace: Option<&str>,
+    name: &str,
+    section: Option<&str>,
+) -> ParentRef {
+    ParentRef {
+        group: None,
+        kind: Some(kind.into()),
+        namespace: namespace.map(Into::into),
+        name: name.into(),
+        section: section.map(Into::into),
+        port: None,
+    }
+}
+
+pub(crate) fn backend(namespace: &str, service: &str, port: u16, weight: u32) -> BackendRef {
+    BackendRef {
+        reference: Reference {
+            group: "".into(),
+            kind: "Service".into(),
+            target: ObjectName::new(namespace, service),
+            field: "spec.rules[0].backendRefs[0]".into(),
+        },
+        port: Port::new(port),
+        weight,
+    }
+}
+
+pub(crate) fn route(
+    namespace: &str,
+    name: &str,
+    created: i64,
+    parents: Vec<ParentRef>,
+    hostnames: &[&str],
+    backends: Vec<BackendRef>,
+) -> Object {
+    Object::TlsRoute(TlsRoute {
+        name: ObjectName::new(namespace, name),
+        meta: meta(created),
+        parents,
+        hostnames: hostnames.iter().map(|h| pattern(h)).enumerate().collect(),
+        backends,
+        findings: Vec::new(),
+    })
+}
+
+pub(crate) fn service(namespace: &str, name: &str, ports: &[u16]) -> Object {
+    Object::Service(Service {
+        name: ObjectName::new(namespace, name),
+        meta: meta(0),
+        ports: ports
+            .iter()
+            .map(|port| ServicePort {
+                name: format!("p{port}").into(),
+                port: Port::new(*port).expect("a port"),
+                tcp: true,
+                app_protocol: None,
+            })
+            .collect(),
+        external_name: false,
+    })
+}
+
+pub(crate) fn slice(
+    namespace: &str,
+    service: &str,
+    suffix: u8,
+    port: u16,
+    addresses: &[u8],
+) -> Object {
+    Object::EndpointSlice(EndpointSlice {
+        name: ObjectName::new(namespace, format!("{service}-{suffix}")),
+        service: Some(service.into()),
+        ports: vec![(
+            format!("p{port}").into(),
+            Port::new(port + 8000).expect("a port"),
+        )],
+        addresses: addresses
+            .iter()
+            .map(|last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, *last)))
+            .collect(),
+        findings: Vec::new(),
+    })
+}
+
+pub(crate) fn namespace(name: &str, labels: &[(&str, &str)]) -> Object {
+    Object::Namespace(Namespace {
+        name: name.into(),
+        labels: labels
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect(),
+    })
+}
+
+pub(crate) fn by_label(key: &str, value: &str) -> NamespaceScope {
+    NamespaceScope::Selector(LabelSelector {
+        requirements: vec![Requirement::In(key.into(), vec![value.into()])],
+    })
+}
+
+pub(crate) fn grant(namespace: &str, name: &str, from: (&str, &str), to: &str) -> Object {
+    Object::ReferenceGrant(ReferenceGrant {
+        name: ObjectName::new(namespace, name),
+        from: vec![(
+            "gateway.networking.k8s.io".into(),
+            from.0.into(),
+            from.1.into(),
+        )],
+        to: vec![("".into(), to.into(), None)],
+    })
+}
+
+/// Two self-signed certificates with their keys, in PEM; made once, since keys are slow.
+static PAIRS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
+    std::array::from_fn(|n| {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let certificate = rcgen::CertificateParams::new(vec![format!("host{n}.example.com")])
+            .and_then(|params| params.self_signed(&key))
+            .expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    })
+});
+
+/// What a Secret may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Pair 0 or 1.
+    Pair(usize),
+    /// The certificate of one and the key of the other.
+    Mismatch,
+    NoKey,
+    NotPem,
+    WrongType,
+}
+
+pub(crate) fn secret(namespace: &str, name: &str, holds: Holds) -> Object {
+    let (certificate, key) = match holds {
+        Holds::Pair(n) => (PAIRS[n].0.clone(), Some(PAIRS[n].1.clone())),
+        Holds::Mismatch => (PAIRS[0].0.clone(), Some(PAIRS[1].1.clone())),
+        Holds::NoKey => (PAIRS[0].0.clone(), None),
+        Holds::NotPem => ("no PEM".into(), Some(PAIRS[0].1.clone())),
+        Holds::WrongType => (PAIRS[0].0.clone(), Some(PAIRS[0].1.clone())),
+    };
+    Object::Secret(Secret {
+        name: ObjectName::new(namespace, name),
+        meta: meta(0),
+        secret_type: if holds == Holds::WrongType {
+            "Opaque".into()
+        } else {
+            "kubernetes.io/tls".into()
+        },
+        certificate: Some(Arc::from(certificate.into_bytes())),
+        private_key: key.map(|key| Arc::new(key.into_bytes().into())),
+    })
+}
+
+pub(crate) fn key(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey::new(kind, namespace, name)
+}
+
+/// The reasons of an object's findings.
+pub(crate) fn reasons(translator: &Translator, key: &ObjectKey) -> Vec<&'static str> {
+    translator
+        .findings()
+        .get(key)
+        .into_iter()
+        .flatten()
+        .map(|finding: &Finding| finding.reason.as_str())
+        .collect()
+}

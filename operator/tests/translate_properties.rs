@@ -1,0 +1,352 @@
+//! What must hold of translation whatever the objects: incremental equals from scratch, order does not
+//! matter, and tenants do not touch one another.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::*;
+use proptest::prelude::*;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{Object, Port, Protocol};
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::translate::{CONTROLLER, Change, Translator};
+use vestibule_stream::{ContentHash, ResourceKey};
+
+const TENANTS: [&str; 3] = ["a-b", "a", "b"];
+const HOSTS: [&str; 7] = [
+    "",
+    "*.com",
+    "*.example.com",
+    "example.com",
+    "x.example.com",
+    "y.example.com",
+    "z.x.example.com",
+];
+
+fn a_tenant() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&TENANTS[..])
+}
+
+fn a_name() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&["one", "two"][..])
+}
+
+fn a_host() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&HOSTS[..])
+}
+
+fn a_protocol() -> impl Strategy<Value = Protocol> {
+    prop_oneof![
+        8 => Just(Protocol::Tls),
+        1 => Just(Protocol::Https),
+        1 => Just(Protocol::Http),
+        1 => Just(Protocol::Tcp),
+        1 => Just(Protocol::Udp),
+    ]
+}
+
+fn a_listener() -> impl Strategy<Value = vestibule_model::object::Listener> {
+    let tls = prop_oneof![
+        Just(Some(Tls::Passthrough)),
+        (a_tenant(), a_name()).prop_map(|(ns, name)| Some(Tls::Terminate(ns.into(), name.into()))),
+    ];
+    let port = prop::sample::select(&[443u16, 8443, 9443][..]);
+    let scope = prop_oneof![
+        2 => Just(NamespaceScope::Same),
+        2 => Just(NamespaceScope::All),
+        2 => Just(by_label("team", "red")),
+    ];
+    let name = prop::sample::select(&["l", "m", "n"][..]);
+    (name, port, a_protocol(), a_host(), tls, scope).prop_map(
+        |(name, port, protocol, host, tls, scope)| {
+            let with_tls = matches!(protocol, Protocol::Tls | Protocol::Https);
+            let host = if with_tls || protocol == Protocol::Http {
+                host
+            } else {
+                ""
+            };
+            let mut listener = listener(name, port, protocol, host, tls.filter(|_| with_tls));
+            listener.allowed_namespaces = scope;
+            listener
+        },
+    )
+}
+
+fn some_listeners() -> impl Strategy<Value = Vec<vestibule_model::object::Listener>> {
+    prop::collection::vec(a_listener(), 1..4).prop_map(|mut listeners| {
+        let mut seen = Vec::new();
+        listeners.retain(|l| {
+            let new = !seen.contains(&l.name);
+            seen.push(l.name.clone());
+            new
+        });
+        listeners
+    })
+}
+
+fn an_object() -> impl Strategy<Value = Object> {
+    let allowed = prop_oneof![
+        1 => Just(NamespaceScope::None),
+        4 => Just(NamespaceScope::All),
+        2 => Just(by_label("team", "red")),
+    ];
+    let parents = prop::collection::vec(
+        prop_oneof![
+            2 => (a_name(), prop::option::of(Just("l")))
+                .prop_map(|(gateway, section)| parent("Gateway", Some("platform"), gateway, section)),
+            4 => (prop::option::of(a_tenant()), a_name(), prop::option::of(Just("m")))
+                .prop_map(|(ns, name, section)| parent("ListenerSet", ns, name, section)),
+        ],
+        1..3,
+    );
+    let hosts = prop::collection::vec(prop::sample::select(&HOSTS[1..]), 1..3);
+    let backends = prop::collection::vec(
+        (
+            a_tenant(),
+            a_name(),
+            prop::sample::select(&[1u16, 2][..]),
+            0u32..3,
+        )
+            .prop_map(|(ns, name, port, weight)| backend(ns, name, port, weight)),
+        1..3,
+    );
+    let holds = prop::sample::select(
+        &[
+            Holds::Pair(0),
+            Holds::Pair(1),
+            Holds::Mismatch,
+            Holds::NoKey,
+            Holds::NotPem,
+            Holds::WrongType,
+        ][..],
+    );
+    prop_oneof![
+        1 => prop::sample::select(&[CONTROLLER, "other/controller"][..]).prop_map(class),
+        2 => (a_name(), some_listeners(), allowed).prop_map(|(n, l, a)| gateway(n, l, a)),
+        6 => (a_tenant(), a_name(), 0i64..3, a_name(), some_listeners())
+            .prop_map(|(ns, n, created, gw, l)| set(ns, n, created, gw, l)),
+        6 => (a_tenant(), a_name(), 0i64..3, parents, hosts, backends)
+            .prop_map(|(ns, n, created, p, h, b)| route(ns, n, created, p, &h, b)),
+        4 => (a_tenant(), prop::bool::ANY)
+            .prop_map(|(ns, red)| namespace(ns, if red { &[("team", "red")] } else { &[] })),
+        2 => (a_tenant(), a_name(), prop::sample::subsequence(vec![1u16, 2], 1..=2))
+            .prop_map(|(ns, n, ports)| service(ns, n, &ports)),
+        2 => (a_tenant(), a_name(), 0u8..2, 1u16..3, prop::collection::vec(1u8..4, 0..3))
+            .prop_map(|(ns, n, suffix, port, a)| slice(ns, n, suffix, port, &a)),
+        2 => (a_tenant(), a_name(), holds).prop_map(|(ns, n, h)| secret(ns, n, h)),
+        2 => (a_tenant(), a_name(), a_tenant(), prop::bool::ANY, prop::bool::ANY).prop_map(
+            |(ns, n, from, to_secret, from_set)| {
+                let from_kind = if from_set { "ListenerSet" } else { "TLSRoute" };
+                grant(ns, n, (from_kind, from), if to_secret { "Secret" } else { "Service" })
+            }
+        ),
+    ]
+}
+
+fn a_change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        4 => an_object().prop_map(Change::Put),
+        1 => an_object().prop_map(|object| Change::Remove(object.key())),
+    ]
+}
+
+/// A class and two Gateways that let sets in come first, so that most histories are about something.
+fn a_history() -> impl Strategy<Value = Vec<Change>> {
+    prop::collection::vec(a_change(), 1..60).prop_map(|changes| {
+        let world = [
+            our_class(),
+            gateway(
+                "one",
+                vec![passthrough("l", "own.example.com")],
+                NamespaceScope::All,
+            ),
+            gateway("two", vec![passthrough("l", "")], NamespaceScope::All),
+        ];
+        world.into_iter().map(Change::Put).chain(changes).collect()
+    })
+}
+
+fn final_objects(history: &[Change]) -> BTreeMap<ObjectKey, Object> {
+    let mut objects = BTreeMap::new();
+    for change in history {
+        match change {
+            Change::Put(object) => {
+                objects.insert(object.key(), object.clone());
+            }
+            Change::Remove(key) => {
+                objects.remove(key);
+            }
+        }
+    }
+    objects
+}
+
+type Held = BTreeMap<ResourceKey, ContentHash>;
+
+fn held(translator: &Translator) -> Held {
+    translator
+        .resources()
+        .iter()
+        .map(|(key, resource)| (key.clone(), resource.hash()))
+        .collect()
+}
+
+fn assert_same(a: &Translator, b: &Translator) {
+    assert_eq!(held(a), held(b));
+    assert_eq!(a.statuses(), b.statuses());
+    assert_eq!(a.findings(), b.findings());
+    assert_eq!(a.requests(), b.requests());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn incremental_equals_from_scratch(history in a_history(), batch in 1usize..5) {
+        let mut incremental = Translator::new(settings());
+        let mut outputs: Held = BTreeMap::new();
+        for changes in history.chunks(batch) {
+            let output = incremental.apply(changes.to_vec());
+            for (key, resource) in output.resources {
+                match resource {
+                    Some(resource) => outputs.insert(key, resource.hash()),
+                    None => outputs.remove(&key),
+                };
+            }
+        }
+        let scratch = translated(final_objects(&history).into_values());
+        assert_same(&incremental, &scratch);
+        // What was put out step by step adds up to what is held.
+        assert_eq!(outputs, held(&scratch));
+    }
+
+    #[test]
+    fn the_order_of_objects_does_not_matter(
+        history in a_history().prop_map(|h| final_objects(&h).into_values().collect::<Vec<_>>())
+            .prop_flat_map(|objects| (Just(objects.clone()), Just(objects).prop_shuffle())),
+    ) {
+        let (ordered, shuffled) = history;
+        assert_same(&translated(ordered), &translated(shuffled));
+    }
+
+    /// Tenant A edits whatever it likes, short of names that B uses and of letting B in or out by
+    /// grants: what the proxies hold for B is the same to the byte.
+    #[test]
+    fn a_tenant_does_not_touch_another(
+        history in a_history(),
+        edits in prop::collection::vec(a_change(), 1..20),
+    ) {
+        let of_b = |key: &ResourceKey| {
+            key.name.starts_with("b/") || key.name.starts_with("ListenerSet/b/")
+        };
+        // B's world: everything but A's objects ("a" and "a-b" are A's namespaces).
+        let of_a = |key: &ObjectKey| {
+            key.name.namespace.starts_with('a')
+                || (key.kind == Kind::Namespace && key.name.name.starts_with('a'))
+        };
+        // B refers to nothing of A's, or A's objects would be part of what B asked for; and A to no
+        // Service or Secret of B's (by B's grant), whose use would come and go with A's objects.
+        let apart = |key: &ObjectKey, object: &Object| {
+            !refers_into(object, if of_a(key) { "b" } else { "a" })
+        };
+        let mut objects = final_objects(&history);
+        objects.retain(|key, object| apart(key, object) && on_gateway_one(object));
+        let b_names = names_of(&objects, |key| !of_a(key));
+        objects.retain(|key, object| !of_a(key) || takes_none_of(object, &b_names));
+        let mut world = translated(objects.into_values());
+        let before: Held = held(&world).into_iter().filter(|(k, _)| of_b(k)).collect();
+        let a_edits: Vec<Change> = edits
+            .into_iter()
+            .filter(|change| match change {
+                // Namespaces' labels are the admin's.
+                Change::Put(Object::Namespace(_)) => false,
+                Change::Put(object) => {
+                    let key = object.key();
+                    of_a(&key)
+                        && apart(&key, object)
+                        && on_gateway_one(object)
+                        && takes_none_of(object, &b_names)
+                }
+                Change::Remove(key) => of_a(key) && key.kind != Kind::Namespace,
+            })
+            .collect();
+        world.apply(a_edits);
+        let after: Held = held(&world).into_iter().filter(|(k, _)| of_b(k)).collect();
+        assert_eq!(before, after);
+    }
+}
+
+/// Whether an object uses Secrets or Services of the namespaces that begin so, or, for A's sake,
+/// attaches to listeners there.
+fn refers_into(object: &Object, prefix: &str) -> bool {
+    let inside = |name: &ObjectName| name.namespace.starts_with(prefix);
+    match object {
+        Object::TlsRoute(route) => {
+            route.backends.iter().any(|b| inside(&b.reference.target))
+                || route
+                    .parents
+                    .iter()
+                    .filter_map(|p| p.parent(&route.name.namespace))
+                    .any(|p| prefix == "a" && inside(p.name()))
+        }
+        Object::ListenerSet(set) => set
+            .listeners
+            .iter()
+            .filter_map(|l| l.tls.as_ref())
+            .any(|tls| tls.certificates.iter().any(|c| inside(&c.target))),
+        _ => false,
+    }
+}
+
+/// With direct binds all Gateways share the machine's ports, and a tenant that opens one on an older
+/// Gateway takes it from the younger: this property is about one Gateway.
+fn on_gateway_one(object: &Object) -> bool {
+    match object {
+        Object::Gateway(gateway) => &*gateway.name.name == "one",
+        Object::ListenerSet(set) => set.gateway.as_ref().is_some_and(|g| &*g.name == "one"),
+        _ => true,
+    }
+}
+
+/// (Gateway, port) → hostnames and protocols in use by those objects.
+type Names = Vec<(
+    Option<ObjectName>,
+    u16,
+    vestibule_model::hostname::HostPattern,
+)>;
+
+fn names_of(objects: &BTreeMap<ObjectKey, Object>, which: impl Fn(&ObjectKey) -> bool) -> Names {
+    objects
+        .iter()
+        .filter(|(key, _)| which(key))
+        .filter_map(|(_, object)| match object {
+            Object::ListenerSet(set) => Some((set.gateway.clone(), &set.listeners)),
+            Object::Gateway(gateway) => Some((Some(gateway.name.clone()), &gateway.listeners)),
+            _ => None,
+        })
+        .flat_map(|(gateway, listeners)| {
+            listeners
+                .iter()
+                .filter_map(move |l| Some((gateway.clone(), l.port?.get(), l.hostname.clone())))
+        })
+        .collect()
+}
+
+/// A set takes a name of B's if it claims the same one on a port of the same Gateway, or makes the
+/// port speak something else (which takes all of them).
+fn takes_none_of(object: &Object, names: &Names) -> bool {
+    let Object::ListenerSet(set) = object else {
+        return true;
+    };
+    set.listeners.iter().all(|listener| {
+        names
+            .iter()
+            .filter(|(_, port, _)| Some(*port) == listener.port.map(Port::get))
+            .all(|(gateway, _, hostname)| {
+                *gateway == set.gateway
+                    && listener.protocol == Protocol::Tls
+                    && *hostname != listener.hostname
+            })
+    })
+}

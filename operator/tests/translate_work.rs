@@ -1,0 +1,153 @@
+//! One edit costs the same whoever else is there: translated units and bytes on the stream are
+//! counted at 10 and at 2,500 ListenerSets.
+
+mod common;
+
+use common::*;
+use vestibule_model::key::Kind;
+use vestibule_model::object::Object;
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::translate::{Change, Output, Translator, Work};
+
+/// A world of `sets` ListenerSets over 50 namespaces, each with a passthrough and a terminate
+/// listener and two routes.
+fn world(sets: usize) -> Translator {
+    let mut objects = vec![
+        our_class(),
+        gateway(
+            "one",
+            vec![passthrough("own", "own.example.com")],
+            NamespaceScope::All,
+        ),
+    ];
+    for n in 0..sets {
+        let tenant = format!("tenant-{}", n % 50);
+        let name = format!("set-{n}");
+        objects.push(set(
+            &tenant,
+            &name,
+            1,
+            "one",
+            vec![
+                passthrough("pass", &format!("pass-{n}.example.com")),
+                listener(
+                    "end",
+                    443,
+                    vestibule_model::object::Protocol::Tls,
+                    &format!("end-{n}.example.com"),
+                    Some(Tls::Terminate(tenant.clone(), format!("certificate-{n}"))),
+                ),
+            ],
+        ));
+        for (section, host) in [("pass", "pass"), ("end", "end")] {
+            objects.push(route_of(
+                n,
+                section,
+                &[&format!("{host}-{n}.example.com")],
+                "web",
+            ));
+        }
+        for (to, address) in [("web", 1), ("next", 3)] {
+            let to = format!("{to}-{n}");
+            objects.push(service(&tenant, &to, &[1]));
+            objects.push(slice(&tenant, &to, 0, 1, &[address]));
+        }
+        objects.push(secret(&tenant, &format!("certificate-{n}"), Holds::Pair(0)));
+    }
+    translated(objects)
+}
+
+fn route_of(n: usize, section: &str, hosts: &[&str], to: &str) -> Object {
+    let tenant = format!("tenant-{}", n % 50);
+    route(
+        &tenant,
+        &format!("route-{n}-{section}"),
+        1,
+        vec![parent(
+            "ListenerSet",
+            None,
+            &format!("set-{n}"),
+            Some(section),
+        )],
+        hosts,
+        vec![backend(&tenant, &format!("{to}-{n}"), 1, 1)],
+    )
+}
+
+fn cost(output: &Output) -> (Work, usize, usize) {
+    let bytes = output
+        .resources
+        .iter()
+        .map(|(key, resource)| key.name.len() + resource.as_ref().map_or(0, |r| r.len()))
+        .sum();
+    (output.work, output.resources.len(), bytes)
+}
+
+/// The costs of an edit of each kind, in a fixed order.
+fn costs(mut world: Translator) -> Vec<(&'static str, (Work, usize, usize))> {
+    let put = |world: &mut Translator, object| cost(&world.apply([Change::Put(object)]));
+    vec![
+        (
+            "a route's backend",
+            put(
+                &mut world,
+                route_of(7, "pass", &["pass-7.example.com"], "next"),
+            ),
+        ),
+        (
+            "a route's hostname that matches nothing any more",
+            put(
+                &mut world,
+                route_of(7, "pass", &["elsewhere.example.com"], "next"),
+            ),
+        ),
+        (
+            "a route gone",
+            cost(&world.apply([Change::Remove(key(
+                Kind::TlsRoute,
+                "tenant-7",
+                "route-7-end",
+            ))])),
+        ),
+        (
+            "an endpoint",
+            put(&mut world, slice("tenant-7", "next-7", 0, 1, &[3, 4])),
+        ),
+        (
+            "a set's hostname",
+            put(
+                &mut world,
+                set(
+                    "tenant-7",
+                    "set-7",
+                    1,
+                    "one",
+                    vec![passthrough("pass", "new-7.example.com")],
+                ),
+            ),
+        ),
+    ]
+}
+
+#[test]
+fn one_edit_costs_the_same_at_10_and_at_2500_listener_sets() {
+    let small = costs(world(10));
+    let large = costs(world(2500));
+    for ((what, small), (_, large)) in small.iter().zip(&large) {
+        assert_eq!(small, large, "{what}");
+    }
+    let (_, (work, resources, bytes)) = small[0];
+    // The route and its status; the backend it left, which its sibling still uses, and the new one.
+    assert_eq!(
+        (
+            work.routes,
+            work.listeners,
+            work.backends,
+            work.statuses,
+            resources
+        ),
+        (1, 0, 2, 1, 2),
+        "{small:#?}"
+    );
+    assert!((1..1024).contains(&bytes), "{bytes} bytes");
+}
