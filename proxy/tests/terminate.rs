@@ -233,8 +233,11 @@ async fn a_reset_is_passed_on_without_close_notify() {
     let Pair {
         rig,
         mut client,
-        server,
+        mut server,
     } = pair().await;
+    // Else the reset may come before the proxy has seen that it is connected.
+    client.write_all(b"x").await.unwrap();
+    within("the byte", server.read_u8()).await.unwrap();
     server.set_zero_linger().unwrap();
     drop(server);
     assert!(read_to_end(&mut client).await.is_err());

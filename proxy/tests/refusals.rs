@@ -1,0 +1,297 @@
+//! Connections that come to nothing: hostile clients, names that match nothing, dead backends,
+//! limits, drain. Each is closed without a byte in answer, and counted by its reason.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::worker::Limits;
+
+const NAME: &str = "a.example.com";
+const BACKEND: &str = "team-a/web:443";
+
+fn rig(limits: Limits, address: std::net::SocketAddr) -> Rig {
+    Rig::start(limits, |port| {
+        vec![
+            listener(port, "web", NAME, None),
+            route("web", NAME, Some(BACKEND)),
+            backend(BACKEND, &[address]),
+        ]
+    })
+}
+
+fn impatient() -> Limits {
+    Limits {
+        hello_deadline: Duration::from_millis(300),
+        hello_bytes: 4096,
+        ..Limits::default()
+    }
+}
+
+/// Asserts that the proxy closes without saying anything. A reset is as good as an end.
+async fn closed_silently(client: &mut TcpStream) {
+    match read_to_end(client).await {
+        Ok(bytes) => assert_eq!(bytes, b"", "an answer"),
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_clients_are_closed_and_counted() {
+    let rig = rig(impatient(), nobody());
+    let too_long = [&b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc"[..], &[0; 100]].concat();
+    let not_a_hello = b"\x16\x03\x01\x00\x04\x02\x00\x00\x00";
+    let ssl_v2 = b"\x80\x2e\x01\x03\x03\x00\x15\x00\x00\x00\x10";
+    for (bytes, reason) in [
+        (
+            &b"GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n"[..],
+            CloseReason::NotTls,
+        ),
+        (ssl_v2, CloseReason::SslV2),
+        (&[0; 5000], CloseReason::NotTls),
+        (&too_long, CloseReason::HelloTooLarge),
+        (not_a_hello, CloseReason::MalformedHello),
+        (&HELLO[..100], CloseReason::HelloTimeout),
+        (&[], CloseReason::HelloTimeout),
+    ] {
+        let before = rig.closed(reason);
+        let mut client = rig.connect().await;
+        client.write_all(bytes).await.unwrap();
+        closed_silently(&mut client).await;
+        rig.wait_closed(reason, before + 1).await;
+    }
+    assert_eq!(rig.plane.active(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_byte_at_a_time_ends_at_the_deadline() {
+    let rig = rig(impatient(), nobody());
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let mut client = rig.connect().await;
+        clients.spawn(async move {
+            // The hello is 1,500 bytes long: the deadline comes first.
+            for byte in HELLO {
+                if client.write_all(&[*byte]).await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            panic!("the whole hello was taken");
+        });
+    }
+    while let Some(done) = clients.join_next().await {
+        done.unwrap();
+    }
+    rig.wait_closed(CloseReason::HelloTimeout, 50).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_leave_early_are_told_apart() {
+    let rig = rig(Limits::default(), nobody());
+    drop(rig.connect().await);
+    rig.wait_closed(CloseReason::ClientSilent, 1).await;
+    let mut client = rig.connect().await;
+    client.write_all(&HELLO[..100]).await.unwrap();
+    client.shutdown().await.unwrap();
+    closed_silently(&mut client).await;
+    rig.wait_closed(CloseReason::HelloIncomplete, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_matches_nothing_is_closed_without_an_alert() {
+    let rig = Rig::start(Limits::default(), |port| {
+        vec![
+            listener(port, "other", "other.example.com", None),
+            listener(port, "unrouted", "a.example.com", None),
+        ]
+    });
+    let expect = async |hello: &[u8], reason| {
+        let mut client = rig.connect().await;
+        client.write_all(hello).await.unwrap();
+        closed_silently(&mut client).await;
+        rig.wait_closed(reason, 1).await;
+    };
+    expect(HELLO, CloseReason::NoRoute).await;
+    expect(HELLO_NO_NAME, CloseReason::NoServerName).await;
+    let text = |name: &[u8]| {
+        let mut hello = HELLO.to_vec();
+        let at = hello
+            .windows(NAME.len())
+            .position(|w| w == NAME.as_bytes())
+            .unwrap();
+        hello[at..at + NAME.len()].copy_from_slice(name);
+        hello
+    };
+    expect(&text(b"b.example.com"), CloseReason::UnknownServerName).await;
+    let mut client = rig.connect().await;
+    client.write_all(&text(b"b..example.co")).await.unwrap();
+    closed_silently(&mut client).await;
+    rig.wait_closed(CloseReason::UnknownServerName, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_without_a_live_backend_close() {
+    for (resources, reason) in [
+        (vec![route("web", NAME, None)], CloseReason::InvalidBackend),
+        (
+            vec![route("web", NAME, Some(BACKEND))],
+            CloseReason::NoEndpoints,
+        ),
+        (
+            vec![
+                route("web", NAME, Some(BACKEND)),
+                backend(BACKEND, &[nobody()]),
+            ],
+            CloseReason::BackendConnectFailed,
+        ),
+    ] {
+        for certificate in [None, Some("team-a/absent")] {
+            let rig = Rig::start(Limits::default(), |port| {
+                let mut all = resources.clone();
+                all.push(listener(port, "web", NAME, certificate));
+                all
+            });
+            let mut client = rig.connect().await;
+            client.write_all(HELLO).await.unwrap();
+            closed_silently(&mut client).await;
+            let connects = reason == CloseReason::BackendConnectFailed;
+            let reason = if certificate.is_some() && connects {
+                CloseReason::NoCertificate
+            } else {
+                reason
+            };
+            rig.wait_closed(reason, 1).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_connections_than_the_limit_are_closed() {
+    let limits = Limits {
+        max_connections: 3,
+        ..Limits::default()
+    };
+    let rig = rig(limits, serve(echo).await);
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut client = rig.connect().await;
+        client.write_all(HELLO).await.unwrap();
+        let mut back = vec![0; HELLO.len()];
+        within("the echo", client.read_exact(&mut back))
+            .await
+            .unwrap();
+        open.push(client);
+    }
+    let mut client = rig.connect().await;
+    closed_silently(&mut client).await;
+    rig.wait_closed(CloseReason::Limit, 1).await;
+    drop(open.pop());
+    wait("room", || rig.plane.active() < 3).await;
+    let mut client = rig.connect().await;
+    client.write_all(HELLO).await.unwrap();
+    within("the echo", client.read_u8()).await.unwrap();
+
+    // The same for hellos.
+    let limits = Limits {
+        max_hellos: 2,
+        ..Limits::default()
+    };
+    let rig = self::rig(limits, nobody());
+    let _slow = [rig.connect().await, rig.connect().await];
+    wait("the slow ones", || rig.plane.active() == 2).await;
+    closed_silently(&mut rig.connect().await).await;
+    rig.wait_closed(CloseReason::Limit, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_lets_connections_end_and_then_ends_them() {
+    let mut rig = rig(Limits::default(), serve(echo).await);
+    let mut open = Vec::new();
+    for _ in 0..5 {
+        let mut client = rig.connect().await;
+        client.write_all(HELLO).await.unwrap();
+        let mut back = vec![0; HELLO.len()];
+        within("the echo", client.read_exact(&mut back))
+            .await
+            .unwrap();
+        open.push(client);
+    }
+    // In the kernel's queue when the drain begins, or taken already: served either way.
+    let mut queued: Vec<TcpStream> = Vec::new();
+    for _ in 0..20 {
+        queued.push(rig.connect().await);
+    }
+    let workers = rig.workers.take().unwrap();
+    let draining = tokio::spawn(workers.drain(Duration::from_secs(5)));
+    for client in &mut queued {
+        client.write_all(HELLO).await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(read_to_end(client).await.unwrap(), HELLO);
+    }
+    wait("the end of listening", || {
+        std::net::TcpStream::connect(rig.address).is_err()
+    })
+    .await;
+    // Open ones go on, and may end by themselves.
+    for client in &mut open {
+        client.write_all(b"still here").await.unwrap();
+        let mut back = [0; 10];
+        within("the echo", client.read_exact(&mut back))
+            .await
+            .unwrap();
+        assert_eq!(&back, b"still here");
+    }
+    let mut ending = open.pop().unwrap();
+    ending.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut ending).await.unwrap(), b"");
+    assert_eq!(within("the drain", draining).await.unwrap(), 4);
+    for client in &mut open {
+        let mut rest = Vec::new();
+        let _ = within("the end", client.read_to_end(&mut rest)).await;
+        assert_eq!(rest, b"");
+    }
+    assert_eq!(rig.closed(CloseReason::Drained), 4);
+    assert_eq!(rig.plane.active(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_ends_early_when_nothing_is_left() {
+    let mut rig = rig(Limits::default(), nobody());
+    let workers = rig.workers.take().unwrap();
+    let drained = workers.drain(Duration::from_hours(1));
+    assert_eq!(within("the drain", drained).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_keeps_what_it_started_with() {
+    let mut rig = rig(Limits::default(), serve(echo).await);
+    let mut client = rig.connect().await;
+    client.write_all(HELLO).await.unwrap();
+    let mut back = vec![0; HELLO.len()];
+    within("the echo", client.read_exact(&mut back))
+        .await
+        .unwrap();
+    // Its backend goes, its route too, and its listener gets another hostname.
+    let port = rig.address.port();
+    let edits = vec![
+        listener(port, "web", "other.example.com", None),
+        route("web", "other.example.com", None),
+        backend(BACKEND, &[]),
+    ];
+    assert_eq!(rig.apply(edits), Vec::<String>::new());
+    let mut late = rig.connect().await;
+    late.write_all(HELLO).await.unwrap();
+    closed_silently(&mut late).await;
+    rig.wait_closed(CloseReason::UnknownServerName, 1).await;
+    client.write_all(b"still here").await.unwrap();
+    let mut back = [0; 10];
+    within("the echo", client.read_exact(&mut back))
+        .await
+        .unwrap();
+    assert_eq!(&back, b"still here");
+}
