@@ -70,6 +70,8 @@ pub struct ProxyConfig {
     pub workers: usize,
     /// Where the admin endpoint listens; port 0 takes a free one.
     pub admin: Option<SocketAddr>,
+    /// Routes that the admin endpoint serves beside its own; their paths must be others.
+    pub admin_routes: axum::Router,
     /// Deadlines, sizes, counts, and whether connections are logged.
     pub limits: Limits,
     /// Where the configuration comes from.
@@ -83,6 +85,7 @@ impl ProxyConfig {
         Self {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             admin: None,
+            admin_routes: axum::Router::new(),
             limits: Limits::default(),
             source,
         }
@@ -140,7 +143,7 @@ impl Proxy {
             let unavailable = |source| StartError::Admin { address, source };
             let listener = TcpListener::bind(address).await.map_err(unavailable)?;
             proxy.admin = Some(listener.local_addr().map_err(unavailable)?);
-            let router = admin::router(control.clone());
+            let router = admin::router(control.clone()).merge(config.admin_routes);
             proxy.tasks.spawn(async move {
                 if let Err(error) = axum::serve(listener, router).await {
                     tracing::error!(%error, "the admin endpoint ended");

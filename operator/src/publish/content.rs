@@ -32,10 +32,14 @@ impl Changes {
     /// Publishes `resource`, new or in place of the one with its key. Fails if it breaks a limit of
     /// the stream; the others of this update are not affected.
     pub fn upsert(&mut self, resource: &Resource) -> Result<(), Invalid> {
-        let encoded = Encoded::new(resource)?;
+        self.upsert_encoded(Encoded::new(resource)?);
+        Ok(())
+    }
+
+    /// Publishes a resource that is encoded already, such as translation gives it.
+    pub fn upsert_encoded(&mut self, encoded: Encoded) {
         self.removals.remove(encoded.key());
         self.upserts.insert(encoded.key().clone(), encoded);
-        Ok(())
     }
 
     /// Takes the resource with this key away.

@@ -1,0 +1,155 @@
+//! `vestibule check`: the verdict on every object of a directory, without serving anything.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+use vestibule_crds::status::Observed;
+use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason, Truth};
+use vestibule_model::finding::Finding;
+use vestibule_model::key::ObjectKey;
+use vestibule_operator::status::render;
+use vestibule_operator::translate::{CONTROLLER, Change, Translator};
+
+use crate::admission::Admission;
+use crate::clock;
+use crate::manifests::files::{self, LookError};
+use crate::manifests::source::Source;
+use crate::settings::{PolicyArgs, settings_of_check};
+use crate::verdict::{Facts, Outcome, Verdict, summary, verdicts};
+
+/// Says what becomes of every object in a directory of manifests.
+///
+/// Exits with 0 if nothing is refused, 1 if something is, 2 if the directory cannot be read.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Directory of manifests: *.yaml, *.yml and *.json, in it and below it
+    directory: PathBuf,
+    /// How to print
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+    #[command(flatten)]
+    policy: PolicyArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// For machines: an array with an entry per object
+    Json,
+}
+
+/// Runs the command.
+pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let (source, changes) = match load(&args.directory) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            writeln!(io::stderr(), "vestibule check: {error}")?;
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let verdicts = judge(&source, changes, args);
+    let refused = verdicts.iter().any(|v| v.verdict == Outcome::Refused);
+    match print(&verdicts, args.output) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed?,
+    }
+    Ok(ExitCode::from(u8::from(refused)))
+}
+
+/// Everything in a directory, as it is now.
+fn load(directory: &Path) -> Result<(Source, Vec<Change>), LookError> {
+    let look = files::look(directory)?;
+    let mut source = Source::default();
+    let changes: Vec<_> = look
+        .files
+        .into_iter()
+        .filter_map(|(path, stamp)| {
+            let change = files::read(directory, &path, &stamp)?;
+            Some((path, change))
+        })
+        .collect();
+    let changes = source.apply(changes);
+    Ok((source, changes))
+}
+
+fn judge(source: &Source, changes: Vec<Change>, args: &CheckArgs) -> Vec<Verdict> {
+    let policy = args.policy.policy();
+    let mut translator = Translator::new(settings_of_check(policy.clone()));
+    translator.apply(changes);
+    let facts = CheckFacts {
+        admission: Admission::of_all(&translator, &policy),
+        translator: &translator,
+        observed: clock::now().as_second(),
+    };
+    verdicts(source, &translator, &facts)
+}
+
+struct CheckFacts<'a> {
+    admission: Admission,
+    translator: &'a Translator,
+    observed: i64,
+}
+
+impl Facts for CheckFacts<'_> {
+    fn admission(&self, key: &ObjectKey) -> (Vec<Finding>, Option<String>) {
+        self.admission.of(key)
+    }
+
+    fn status(&self, key: &ObjectKey) -> Option<Value> {
+        let status = self.translator.statuses().get(key)?;
+        let observed = Observed {
+            generation: 0,
+            now: self.observed,
+        };
+        Some(render(
+            key,
+            &Value::Null,
+            status,
+            CONTROLLER,
+            observed,
+            unserved,
+        ))
+    }
+}
+
+/// Nothing is served, so what would be is unknown.
+fn unserved(basis: &Programmed) -> Condition {
+    match basis {
+        Programmed::Never(reason, message) => {
+            Condition::fails(ConditionType::Programmed, *reason, message.clone())
+        }
+        Programmed::WhenHeld(_) => Condition {
+            truth: Truth::Unknown,
+            ..Condition::fails(
+                ConditionType::Programmed,
+                Reason::Pending,
+                "A check serves nothing",
+            )
+        },
+    }
+}
+
+fn print(verdicts: &[Verdict], format: Format) -> io::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    match format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, verdicts)?;
+            writeln!(out)?;
+        }
+        Format::Text => {
+            for verdict in verdicts {
+                let quiet = matches!(verdict.verdict, Outcome::Accepted | Outcome::Ignored);
+                if !quiet {
+                    writeln!(out, "{verdict}")?;
+                }
+            }
+            writeln!(out, "{}", summary(verdicts))?;
+        }
+    }
+    out.flush()
+}

@@ -1,0 +1,222 @@
+//! Looks at a directory of manifests and reads its files, within bounds and without leaving it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use vestibule_crds::yaml;
+use vestibule_model::finding::Finding;
+
+use super::source::{FileChange, unreadable};
+use super::tracker::{FilePath, Look, Stamp};
+
+/// Deepest nesting of directories.
+const MAX_DEPTH: usize = 16;
+/// Most files and directories that a look goes through.
+const MAX_ENTRIES: usize = 100_000;
+/// Most bytes of all files together.
+const MAX_TOTAL: u64 = 512 << 20;
+
+/// Why the directory as a whole cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LookError {
+    /// It cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Io {
+        /// Which directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is none.
+    #[error("{0} is not a directory")]
+    NotADirectory(PathBuf),
+    /// Over a bound.
+    #[error("{path} holds more than {bound}: name a directory of manifests only")]
+    TooMuch {
+        /// Which directory.
+        path: PathBuf,
+        /// Which bound.
+        bound: String,
+    },
+}
+
+/// Looks at the manifests of a directory: `*.yaml`, `*.yml` and `*.json`, in it and below it.
+///
+/// Files that editors leave behind (hidden ones, `~`, `.swp`) have other names and are left out, and
+/// so are hidden directories. Links to directories are not followed, so there are no cycles; links to
+/// files are judged by [`read`].
+pub(crate) fn look(root: &Path) -> Result<Look, LookError> {
+    let failed = |source| LookError::Io {
+        path: root.to_owned(),
+        source,
+    };
+    let metadata = fs::metadata(root).map_err(failed)?;
+    if !metadata.is_dir() {
+        return Err(LookError::NotADirectory(root.to_owned()));
+    }
+    let mut walk = Walk {
+        root,
+        files: BTreeMap::new(),
+        entries: 0,
+        total: 0,
+    };
+    walk.directory(root, "", 0)?;
+    Ok(Look {
+        root: (metadata.dev(), metadata.ino()),
+        files: walk.files,
+    })
+}
+
+/// Reads a file that a look found; `None` if it is not the same any more (the next look tells).
+///
+/// A link is read if it leads to a file within the directory, as those of mounted ConfigMaps do. One
+/// that leaves it is a finding: whoever may write here must not make us read what only we can.
+pub(crate) fn read(root: &Path, path: &FilePath, stamp: &Stamp) -> Option<FileChange> {
+    let full = root.join(&**path);
+    let failed = |error: io::Error| {
+        let message = format!("cannot be read: {error}");
+        FileChange::Failed(unreadable(message, "make it readable, or remove it"))
+    };
+    // A link may have been put there since the look.
+    match contained(root, &full) {
+        Ok(true) => {}
+        Ok(false) => return Some(FileChange::Failed(leads_outside())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return Some(failed(error)),
+    }
+    // Not blocking: what was a file may be a pipe by now.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&full);
+    let file = match file {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return Some(failed(error)),
+    };
+    match read_text(&file, stamp) {
+        Ok(Some(change)) => Some(change),
+        Ok(None) => None,
+        Err(error) => Some(failed(error)),
+    }
+}
+
+fn read_text(mut file: &File, stamp: &Stamp) -> io::Result<Option<FileChange>> {
+    let before = file.metadata()?;
+    if !before.is_file() || stamp_of(&before) != *stamp {
+        return Ok(None);
+    }
+    let bound = yaml::MAX_BYTES as u64;
+    if before.len() > bound {
+        return Ok(Some(FileChange::Failed(unreadable(
+            format!("is longer than {bound} bytes"),
+            "split it",
+        ))));
+    }
+    let mut bytes = Vec::new();
+    file.by_ref().take(bound).read_to_end(&mut bytes)?;
+    if stamp_of(&file.metadata()?) != *stamp {
+        return Ok(None);
+    }
+    Ok(Some(match String::from_utf8(bytes) {
+        Ok(text) => FileChange::Text(text),
+        Err(_) => FileChange::Failed(unreadable("is not UTF-8 text", "save it as UTF-8")),
+    }))
+}
+
+fn leads_outside() -> Finding {
+    unreadable(
+        "is a link that leads out of the directory",
+        "put the file itself into the directory",
+    )
+}
+
+struct Walk<'a> {
+    root: &'a Path,
+    files: BTreeMap<FilePath, Stamp>,
+    entries: usize,
+    total: u64,
+}
+
+impl Walk<'_> {
+    fn directory(&mut self, directory: &Path, prefix: &str, depth: usize) -> Result<(), LookError> {
+        let failed = |source| LookError::Io {
+            path: directory.to_owned(),
+            source,
+        };
+        for entry in fs::read_dir(directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            self.entries += 1;
+            if self.entries > MAX_ENTRIES {
+                return Err(self.too_much(format!("{MAX_ENTRIES} entries")));
+            }
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else {
+                continue;
+            };
+            let path = format!("{prefix}{name}");
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
+            if kind.is_dir() {
+                if depth >= MAX_DEPTH {
+                    return Err(self.too_much(format!("{MAX_DEPTH} levels")));
+                }
+                match self.directory(&entry.path(), &format!("{path}/"), depth + 1) {
+                    // Removed since it was listed; its files are gone with it.
+                    Err(LookError::Io { source, .. })
+                        if source.kind() == io::ErrorKind::NotFound => {}
+                    other => other?,
+                }
+                continue;
+            }
+            if !is_manifest(name) {
+                continue;
+            }
+            // Through links; what is gone since, or leads nowhere, is not there.
+            let Ok(metadata) = fs::metadata(entry.path()) else {
+                continue;
+            };
+            if !metadata.is_file() {
+                continue;
+            }
+            self.total = self.total.saturating_add(metadata.len());
+            if self.total > MAX_TOTAL {
+                return Err(self.too_much(format!("{MAX_TOTAL} bytes of manifests")));
+            }
+            self.files.insert(path.into(), stamp_of(&metadata));
+        }
+        Ok(())
+    }
+
+    fn too_much(&self, bound: String) -> LookError {
+        LookError::TooMuch {
+            path: self.root.to_owned(),
+            bound,
+        }
+    }
+}
+
+fn contained(root: &Path, path: &Path) -> io::Result<bool> {
+    Ok(fs::canonicalize(path)?.starts_with(fs::canonicalize(root)?))
+}
+
+fn is_manifest(name: &str) -> bool {
+    ["yaml", "yml", "json"]
+        .iter()
+        .any(|end| name.rsplit_once('.').is_some_and(|(_, e)| e == *end))
+}
+
+fn stamp_of(metadata: &Metadata) -> Stamp {
+    let nanoseconds =
+        |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    Stamp {
+        inode: (metadata.dev(), metadata.ino()),
+        size: metadata.len(),
+        modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+        changed: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+    }
+}

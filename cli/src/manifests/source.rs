@@ -1,0 +1,275 @@
+//! Objects out of the texts of files, with the last good ones kept. Pure.
+//!
+//! A text that is not YAML (or not JSON, by the file's name) is half written: the file's objects
+//! stay, and its problem is told. An object that does not decode becomes unreadable by itself. If an
+//! object is in two places, the first counts, in the order of paths and then of lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use vestibule_crds::{Decoded, decode, flatten, yaml};
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::ObjectKey;
+use vestibule_model::object::Object;
+use vestibule_operator::translate::Change;
+
+use super::tracker::FilePath;
+
+/// What came of a file.
+#[derive(Debug)]
+pub(crate) enum FileChange {
+    /// Its new text.
+    Text(String),
+    /// It is there and cannot be read: what is wrong.
+    Failed(Finding),
+    /// It is gone.
+    Removed,
+}
+
+/// A part of a file: one object, or what is there instead.
+#[derive(Debug)]
+pub(crate) struct Document {
+    /// Line it begins on, from 1.
+    pub(crate) line: u64,
+    /// What it is.
+    pub(crate) content: Content,
+    /// Findings that have no place in the object.
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// What a document is.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// An object that Vestibule reads, an unreadable one included.
+    Object(Object),
+    /// An object that it does not read.
+    Foreign {
+        /// `apiVersion`.
+        api_version: String,
+        /// `kind`.
+        kind: String,
+        /// `namespace/name`, `name`, or nothing.
+        name: String,
+    },
+    /// No object; the findings say why.
+    Nothing,
+}
+
+/// A file as it counts.
+#[derive(Debug, Default)]
+pub(crate) struct File {
+    /// The documents of its last good text.
+    pub(crate) documents: Vec<Document>,
+    /// Why its present text is not the one that counts: the line, and what is wrong.
+    pub(crate) broken: Option<(u64, Finding)>,
+}
+
+/// All files, and which of them holds each object.
+#[derive(Debug, Default)]
+pub(crate) struct Source {
+    files: BTreeMap<FilePath, File>,
+    places: BTreeMap<ObjectKey, BTreeSet<(FilePath, usize)>>,
+}
+
+impl Source {
+    /// Takes what came of files and returns what it makes of the objects. A file that is not named
+    /// stays as it is.
+    pub(crate) fn apply(
+        &mut self,
+        changes: impl IntoIterator<Item = (FilePath, FileChange)>,
+    ) -> Vec<Change> {
+        let mut touched = BTreeSet::new();
+        for (path, change) in changes {
+            match change {
+                FileChange::Removed => self.replace(&path, None, &mut touched),
+                FileChange::Failed(finding) => self.break_file(path, 1, finding),
+                FileChange::Text(text) => match self.read(&path, &text) {
+                    Ok(documents) => self.replace(&path, Some(documents), &mut touched),
+                    Err((line, finding)) => self.break_file(path, line, finding),
+                },
+            }
+        }
+        touched
+            .into_iter()
+            .map(|key| match self.effective(&key) {
+                Some(object) => Change::Put(object.clone()),
+                None => Change::Remove(key),
+            })
+            .collect()
+    }
+
+    /// The files, in order.
+    #[must_use]
+    pub(crate) fn files(&self) -> &BTreeMap<FilePath, File> {
+        &self.files
+    }
+
+    /// The place of the object that counts, if the document at (`path`, `index`) holds the same one
+    /// and does not count.
+    #[must_use]
+    pub(crate) fn duplicate_of(
+        &self,
+        key: &ObjectKey,
+        path: &FilePath,
+        index: usize,
+    ) -> Option<(&FilePath, u64)> {
+        let (first, at) = self.places.get(key)?.first()?;
+        if (first, *at) == (path, index) {
+            return None;
+        }
+        let line = self.files.get(first)?.documents.get(*at)?.line;
+        Some((first, line))
+    }
+
+    fn effective(&self, key: &ObjectKey) -> Option<&Object> {
+        let (path, index) = self.places.get(key)?.first()?;
+        match &self.files.get(path)?.documents.get(*index)?.content {
+            Content::Object(object) => Some(object),
+            Content::Foreign { .. } | Content::Nothing => None,
+        }
+    }
+
+    fn read(&self, path: &FilePath, text: &str) -> Result<Vec<Document>, (u64, Finding)> {
+        let documents = parse(path, text)?;
+        let had_objects = self
+            .files
+            .get(path)
+            .is_some_and(|f| !f.documents.is_empty());
+        if documents.is_empty() && had_objects && text.trim().is_empty() {
+            // What an editor leaves for a moment, and a full disk for longer.
+            return Err((
+                1,
+                unreadable("is empty", "delete it if its objects are to go"),
+            ));
+        }
+        Ok(documents)
+    }
+
+    fn break_file(&mut self, path: FilePath, line: u64, finding: Finding) {
+        self.files.entry(path).or_default().broken = Some((line, finding));
+    }
+
+    fn replace(
+        &mut self,
+        path: &FilePath,
+        documents: Option<Vec<Document>>,
+        touched: &mut BTreeSet<ObjectKey>,
+    ) {
+        for (index, key) in self.files.get(path).map(keys).into_iter().flatten() {
+            if let Some(places) = self.places.get_mut(&key) {
+                places.remove(&(path.clone(), index));
+                if places.is_empty() {
+                    self.places.remove(&key);
+                }
+            }
+            touched.insert(key);
+        }
+        let Some(documents) = documents else {
+            self.files.remove(path);
+            return;
+        };
+        let file = File {
+            documents,
+            broken: None,
+        };
+        for (index, key) in keys(&file) {
+            self.places
+                .entry(key.clone())
+                .or_default()
+                .insert((path.clone(), index));
+            touched.insert(key);
+        }
+        self.files.insert(path.clone(), file);
+    }
+}
+
+fn keys(file: &File) -> Vec<(usize, ObjectKey)> {
+    file.documents
+        .iter()
+        .enumerate()
+        .filter_map(|(index, document)| match &document.content {
+            Content::Object(object) => Some((index, object.key())),
+            Content::Foreign { .. } | Content::Nothing => None,
+        })
+        .collect()
+}
+
+fn parse(path: &str, text: &str) -> Result<Vec<Document>, (u64, Finding)> {
+    let json = path
+        .rsplit_once('.')
+        .is_some_and(|(_, end)| end.eq_ignore_ascii_case("json"));
+    let values = if json {
+        json_documents(text)?
+    } else {
+        yaml::documents(text).map_err(|error| {
+            let message = format!("is not YAML: {}", error.message);
+            (error.line, unreadable(message, "correct the text"))
+        })?
+    };
+    Ok(values
+        .into_iter()
+        .flat_map(|(line, value)| flatten(value).into_iter().map(move |value| (line, value)))
+        .map(|(line, value)| document(line, value))
+        .collect())
+}
+
+/// JSON is read as such, one value after the other: YAML would, for one, not take its tabs.
+fn json_documents(text: &str) -> Result<Vec<(u64, Value)>, (u64, Finding)> {
+    let line_at = |offset: usize| {
+        let before = text.as_bytes().get(..offset).unwrap_or_default();
+        1 + before.iter().filter(|byte| **byte == b'\n').count() as u64
+    };
+    let mut values = Vec::new();
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    loop {
+        let rest = text.get(stream.byte_offset()..).unwrap_or_default();
+        let start = text.len() - rest.trim_start().len();
+        match stream.next() {
+            None => return Ok(values),
+            Some(Ok(value)) => values.push((line_at(start), value)),
+            Some(Err(error)) => {
+                let line = u64::try_from(error.line()).unwrap_or(1).max(1);
+                let message = format!("is not JSON: {error}");
+                return Err((line, unreadable(message, "correct the text")));
+            }
+        }
+    }
+}
+
+fn document(line: u64, value: Value) -> Document {
+    let (content, findings) = match decode(value) {
+        Decoded::Unknown {
+            api_version,
+            kind,
+            name,
+        } => (
+            Content::Foreign {
+                api_version,
+                kind,
+                name,
+            },
+            Vec::new(),
+        ),
+        Decoded::NotAnObject(finding) => (Content::Nothing, vec![finding]),
+        Decoded::Object(object, findings) => (Content::Object(object), findings),
+        Decoded::Unreadable(key, meta, finding) => (
+            Content::Object(Object::Unreadable(key, meta, finding)),
+            Vec::new(),
+        ),
+    };
+    Document {
+        line,
+        content,
+        findings,
+    }
+}
+
+/// A file, or a text, that cannot be read.
+pub(crate) fn unreadable(message: impl Into<String>, action: impl Into<String>) -> Finding {
+    Finding::refused(Reason::Unreadable, "", message, action)
+}
+
+#[cfg(test)]
+#[path = "source_tests.rs"]
+mod tests;

@@ -1,0 +1,190 @@
+//! Which files to read, from looks at the directory: those that changed and then held still. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Path of a file, relative to the directory, `/` between its parts.
+pub(crate) type FilePath = Arc<str>;
+
+/// What tells two versions of a file apart without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// Device and inode: another file of the same name.
+    pub(crate) inode: (u64, u64),
+    /// Length in bytes.
+    pub(crate) size: u64,
+    /// Last change of the content, in nanoseconds.
+    pub(crate) modified: i128,
+    /// Last change of the inode, in nanoseconds: content that was put back with its old time.
+    pub(crate) changed: i128,
+}
+
+/// One look at the directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Device and inode of the directory itself.
+    pub(crate) root: (u64, u64),
+    /// Its manifests.
+    pub(crate) files: BTreeMap<FilePath, Stamp>,
+}
+
+/// What to do after a look.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Read these; say so with [`Tracker::was_read`].
+    pub(crate) read: Vec<(FilePath, Stamp)>,
+    /// These are gone.
+    pub(crate) removed: Vec<FilePath>,
+    /// Something moves: look again soon.
+    pub(crate) unsettled: bool,
+    /// The directory is another one than before, and empty: it counts as gone for a moment.
+    pub(crate) replaced: bool,
+}
+
+/// Remembers what was seen and what was read.
+#[derive(Debug, Default)]
+pub(crate) struct Tracker {
+    previous: BTreeMap<FilePath, Stamp>,
+    read: BTreeMap<FilePath, Stamp>,
+    root: Option<(u64, u64)>,
+}
+
+impl Tracker {
+    /// Takes a look. A file is read once it looks the same twice, and gone once it is missing twice.
+    pub(crate) fn look(&mut self, look: Look) -> Plan {
+        let mut plan = Plan::default();
+        if look.files.is_empty() && !self.read.is_empty() && self.root != Some(look.root) {
+            // An empty mount point, or a directory that is being put back: not the user's deletion.
+            plan.replaced = true;
+            return plan;
+        }
+        if !look.files.is_empty() || self.root.is_none() {
+            self.root = Some(look.root);
+        }
+        for (path, stamp) in &look.files {
+            if self.read.get(path) == Some(stamp) {
+                continue;
+            }
+            if self.previous.get(path) == Some(stamp) {
+                plan.read.push((path.clone(), *stamp));
+            } else {
+                plan.unsettled = true;
+            }
+        }
+        let previous = &self.previous;
+        let missing = |path: &&FilePath| !look.files.contains_key(*path);
+        for path in self.read.keys().filter(missing) {
+            if previous.contains_key(path) {
+                plan.unsettled = true;
+            } else {
+                plan.removed.push(path.clone());
+            }
+        }
+        for path in &plan.removed {
+            self.read.remove(path);
+        }
+        self.previous = look.files;
+        plan
+    }
+
+    /// A file was read, and had this stamp before and after.
+    pub(crate) fn was_read(&mut self, path: FilePath, stamp: Stamp) {
+        self.read.insert(path, stamp);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(version: u64) -> Stamp {
+        Stamp {
+            inode: (1, version),
+            size: version,
+            modified: 0,
+            changed: 0,
+        }
+    }
+
+    fn look(root: u64, files: &[(&str, u64)]) -> Look {
+        let files = files
+            .iter()
+            .map(|(path, version)| ((*path).into(), stamp(*version)));
+        Look {
+            root: (1, root),
+            files: files.collect(),
+        }
+    }
+
+    fn reads(plan: &Plan) -> Vec<&str> {
+        plan.read.iter().map(|(path, _)| &**path).collect()
+    }
+
+    /// A tracker that has read these.
+    fn settled(files: &[(&str, u64)]) -> Tracker {
+        let mut tracker = Tracker::default();
+        tracker.look(look(1, files));
+        for (path, stamp) in tracker.look(look(1, files)).read {
+            tracker.was_read(path, stamp);
+        }
+        tracker
+    }
+
+    #[test]
+    fn reads_what_held_still_between_two_looks() {
+        let mut tracker = Tracker::default();
+        let first = tracker.look(look(1, &[("a.yaml", 1)]));
+        assert!(first.read.is_empty() && first.unsettled);
+        // Still being written.
+        assert!(tracker.look(look(1, &[("a.yaml", 2)])).unsettled);
+        let plan = tracker.look(look(1, &[("a.yaml", 2)]));
+        assert_eq!(reads(&plan), ["a.yaml"]);
+        assert!(!plan.unsettled);
+        // Not confirmed (it changed while it was read): again.
+        assert_eq!(reads(&tracker.look(look(1, &[("a.yaml", 2)]))), ["a.yaml"]);
+        tracker.was_read("a.yaml".into(), stamp(2));
+        assert_eq!(tracker.look(look(1, &[("a.yaml", 2)])), Plan::default());
+    }
+
+    #[test]
+    fn one_restless_file_does_not_hold_up_the_others() {
+        let mut tracker = Tracker::default();
+        tracker.look(look(1, &[("a.yaml", 1), ("b.yaml", 1)]));
+        let plan = tracker.look(look(1, &[("a.yaml", 1), ("b.yaml", 2)]));
+        assert_eq!(reads(&plan), ["a.yaml"]);
+        assert!(plan.unsettled);
+    }
+
+    #[test]
+    fn a_file_is_gone_when_it_is_missing_twice() {
+        let mut tracker = settled(&[("a.yaml", 1), ("b.yaml", 1)]);
+        let first = tracker.look(look(1, &[("b.yaml", 1)]));
+        assert!(first.removed.is_empty() && first.unsettled);
+        assert_eq!(tracker.look(look(1, &[("b.yaml", 1)])).removed.len(), 1);
+        assert_eq!(tracker.look(look(1, &[("b.yaml", 1)])), Plan::default());
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_is_not_gone() {
+        let mut tracker = settled(&[("a.yaml", 1), ("b.yaml", 1)]);
+        tracker.look(look(1, &[("b.yaml", 1)]));
+        let plan = tracker.look(look(1, &[("a.yaml", 7), ("b.yaml", 1)]));
+        assert!(plan.removed.is_empty() && plan.unsettled);
+        let plan = tracker.look(look(1, &[("a.yaml", 7), ("b.yaml", 1)]));
+        assert_eq!(reads(&plan), ["a.yaml"]);
+    }
+
+    #[test]
+    fn an_empty_directory_in_place_of_another_removes_nothing() {
+        let mut tracker = settled(&[("a.yaml", 1)]);
+        for _ in 0..5 {
+            let plan = tracker.look(look(2, &[]));
+            assert!(plan.replaced && plan.removed.is_empty());
+        }
+        // It came back under another inode: nothing happened.
+        assert!(tracker.look(look(3, &[("a.yaml", 1)])).read.is_empty());
+        // Emptied by the user, it is empty.
+        tracker.look(look(3, &[]));
+        assert_eq!(tracker.look(look(3, &[])).removed.len(), 1);
+    }
+}

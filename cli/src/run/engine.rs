@@ -1,0 +1,123 @@
+//! Brings changes of the directory to the publisher: translation, and certificates of the local CA.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use vestibule_operator::localca::{LocalCa, LocalIssuer};
+use vestibule_operator::publish::{Changes, Publisher};
+use vestibule_operator::translate::{Change, Output, Settings, Translator};
+use vestibule_stream::{Encoded, ResourceKey};
+
+use super::log;
+use crate::manifests::source::{FileChange, Source};
+use crate::manifests::tracker::FilePath;
+
+/// Passes of certificates and translation; one suffices unless certificates change what is requested.
+const MAX_PASSES: usize = 4;
+
+/// Everything between the directory and the proxy.
+pub(super) struct Engine {
+    source: Source,
+    translator: Translator,
+    ca: LocalCa,
+    issuer: LocalIssuer,
+    publisher: Arc<Publisher>,
+}
+
+impl Engine {
+    pub(super) fn new(settings: Settings, ca: LocalCa, publisher: Arc<Publisher>) -> Self {
+        Self {
+            source: Source::default(),
+            translator: Translator::new(settings),
+            ca,
+            issuer: LocalIssuer::new(),
+            publisher,
+        }
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub(super) fn translator(&self) -> &Translator {
+        &self.translator
+    }
+
+    pub(super) fn ca(&self) -> &LocalCa {
+        &self.ca
+    }
+
+    pub(super) fn issuer(&self) -> &LocalIssuer {
+        &self.issuer
+    }
+
+    pub(super) fn publisher(&self) -> &Publisher {
+        &self.publisher
+    }
+
+    /// Takes what came of files.
+    pub(super) fn files(&mut self, files: Vec<(FilePath, FileChange)>, now: Timestamp) {
+        for (path, change) in &files {
+            log::file(path, change);
+        }
+        let changes = self.source.apply(files);
+        self.issuer.user_changes(&changes);
+        let mut resources = BTreeMap::new();
+        self.translate(changes, &mut resources);
+        self.certificates(now, &mut resources);
+        self.publish(resources);
+    }
+
+    /// Issues anew what is due.
+    pub(super) fn renew(&mut self, now: Timestamp) {
+        let mut resources = BTreeMap::new();
+        self.certificates(now, &mut resources);
+        self.publish(resources);
+    }
+
+    fn certificates(
+        &mut self,
+        now: Timestamp,
+        resources: &mut BTreeMap<ResourceKey, Option<Encoded>>,
+    ) {
+        for _ in 0..MAX_PASSES {
+            let (changes, errors) = self.issuer.settle(&self.ca, now);
+            for error in errors {
+                log::certificate_failed(&error);
+            }
+            if changes.is_empty() {
+                return;
+            }
+            self.translate(changes, resources);
+        }
+    }
+
+    fn translate(
+        &mut self,
+        changes: Vec<Change>,
+        resources: &mut BTreeMap<ResourceKey, Option<Encoded>>,
+    ) {
+        let Output {
+            resources: changed,
+            certificates,
+            ..
+        } = self.translator.apply(changes);
+        // One generation for all of it: a listener does not go out before its certificate.
+        resources.extend(changed);
+        self.issuer.requests(certificates);
+    }
+
+    fn publish(&self, resources: BTreeMap<ResourceKey, Option<Encoded>>) {
+        let mut changes = Changes::new();
+        for (key, resource) in resources {
+            match resource {
+                Some(encoded) => changes.upsert_encoded(encoded),
+                None => changes.remove(key),
+            }
+        }
+        if !changes.is_empty() {
+            self.publisher.update(changes);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What `vestibule run` says: one line per thing that happened, for people or as JSON.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+use vestibule_operator::localca::LocalCaError;
+
+use super::served::Served;
+use crate::clock;
+use crate::manifests::source::FileChange;
+use crate::verdict::{Outcome, Verdict};
+
+/// Target of the lines whose message says everything to people; the fields are for machines.
+const TARGET: &str = "vestibule";
+
+/// How to log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// For people
+    Text,
+    /// For machines: an object per line
+    Json,
+}
+
+/// Sets up logging to standard error. `RUST_LOG` filters, as usual.
+pub(super) fn init(format: Format) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        Format::Json => builder.json().flatten_event(true).init(),
+        Format::Text => builder.event_format(Plain).init(),
+    }
+}
+
+/// Time, message, and the fields where the message does not say them.
+struct Plain;
+
+impl<S, N> FormatEvent<S, N> for Plain
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        write!(writer, "{} ", clock::now().strftime("%H:%M:%SZ"))?;
+        if *metadata.level() <= Level::WARN && metadata.target() != TARGET {
+            write!(writer, "{} ", metadata.level())?;
+        }
+        if metadata.target() != TARGET {
+            write!(writer, "{}: ", metadata.target())?;
+        }
+        let mut line = Line::default();
+        event.record(&mut line);
+        write!(writer, "{}", line.message)?;
+        if metadata.target() != TARGET {
+            write!(writer, "{}", line.fields)?;
+        }
+        writeln!(writer)
+    }
+}
+
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.message = format!("{value:?}");
+        } else {
+            self.fields
+                .push_str(&format!(" {}={value:?}", field.name()));
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            value.clone_into(&mut self.message);
+        } else {
+            self.fields.push_str(&format!(" {}={value}", field.name()));
+        }
+    }
+}
+
+pub(super) fn started(directory: &Path, admin: SocketAddr, ca: &Path) {
+    tracing::info!(
+        target: TARGET,
+        event = "started",
+        directory = %directory.display(),
+        admin = %admin,
+        ca = %ca.display(),
+        "serving {}; status, health and metrics at http://{admin}/status, /readyz and /metrics; \
+         clients trust {}",
+        directory.display(),
+        ca.display(),
+    );
+}
+
+pub(super) fn file(path: &str, change: &FileChange) {
+    let what = match change {
+        FileChange::Text(_) => "read",
+        FileChange::Removed => "gone",
+        // Its verdict says it.
+        FileChange::Failed(_) => return,
+    };
+    tracing::info!(target: TARGET, event = "file", file = path, "{path}: {what}");
+}
+
+pub(super) fn gone(why: &str) {
+    tracing::warn!(
+        target: TARGET,
+        event = "directory-gone",
+        "{why}: what was read last goes on being served"
+    );
+}
+
+pub(super) fn back() {
+    tracing::info!(target: TARGET, event = "directory-back", "the directory is back");
+}
+
+pub(super) fn certificate_failed(error: &LocalCaError) {
+    tracing::error!(target: TARGET, event = "certificate-failed", reason = error.reason(), "{error}");
+}
+
+/// A new or changed verdict.
+pub(super) fn verdict(verdict: &Verdict) {
+    let findings = serde_json::to_string(&verdict.findings).unwrap_or_default();
+    macro_rules! say {
+        ($level:ident) => {
+            tracing::$level!(
+                target: TARGET,
+                event = "verdict",
+                file = &*verdict.file,
+                line = verdict.line,
+                kind = verdict.kind,
+                namespace = verdict.namespace,
+                name = verdict.name,
+                verdict = %verdict.verdict,
+                findings,
+                "{verdict}"
+            )
+        };
+    }
+    if verdict.verdict >= Outcome::Warning {
+        say!(warn);
+    } else {
+        say!(info);
+    }
+}
+
+pub(super) fn summary(text: &str) {
+    tracing::info!(target: TARGET, event = "summary", "{text}");
+}
+
+/// A listener came into force, left, or could not.
+pub(super) fn serving(served: &Served) {
+    tracing::info!(
+        target: TARGET,
+        event = "serving",
+        gateway = %served.gateway,
+        listener = %served.listener,
+        hostname = %served.hostname,
+        address = %served.address,
+        "serving {served}"
+    );
+}
+
+pub(super) fn no_longer_serving(served: &Served) {
+    tracing::info!(
+        target: TARGET,
+        event = "no-longer-serving",
+        gateway = %served.gateway,
+        listener = %served.listener,
+        hostname = %served.hostname,
+        address = %served.address,
+        "no longer serving {served}"
+    );
+}
+
+pub(super) fn not_serving(served: &Served, why: &str) {
+    tracing::error!(
+        target: TARGET,
+        event = "not-serving",
+        gateway = %served.gateway,
+        listener = %served.listener,
+        hostname = %served.hostname,
+        address = %served.address,
+        "cannot serve {served}: {why}"
+    );
+}
+
+pub(super) fn draining(connections: usize, deadline: Duration) {
+    tracing::info!(
+        target: TARGET,
+        event = "draining",
+        connections,
+        "draining {connections} connections for at most {} s; once more to end at once",
+        deadline.as_secs()
+    );
+}
+
+pub(super) fn drained(cut: usize) {
+    tracing::info!(target: TARGET, event = "drained", cut, "drained, {cut} connections cut");
+}
+
+pub(super) fn ended() {
+    tracing::info!(target: TARGET, event = "ended", "ended without draining");
+}

@@ -1,0 +1,227 @@
+//! `vestibule run`: a directory served by operator, admission rules and proxy in one process.
+
+mod engine;
+mod log;
+mod served;
+mod view;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
+use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use vestibule_operator::localca::LocalCa;
+use vestibule_operator::publish::{InProcess, Publisher};
+use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_stream::Identity;
+use vestibule_stream::client::{self, Connect};
+
+use crate::clock;
+use crate::manifests::files;
+use crate::manifests::follow::{News, follow};
+use crate::settings::{PolicyArgs, settings};
+use engine::Engine;
+use view::View;
+
+/// Name of the proxy in statuses.
+const PROXY: &str = "vestibule-run";
+/// The one term of the publisher: there is no other replica to take over from.
+const TERM: u64 = 1;
+/// How often certificates are looked at.
+const RENEWAL: Duration = Duration::from_mins(1);
+
+/// Serves a directory of manifests, without a cluster, and follows its edits.
+///
+/// Certificates that listeners refer to and that are not in the directory are issued by a local CA.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Directory of manifests: *.yaml, *.yml and *.json, in it and below it
+    directory: PathBuf,
+    /// Where the local CA is kept [default: $XDG_STATE_HOME/vestibule or ~/.local/state/vestibule]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Address that listeners are bound to
+    #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::LOCALHOST.into())]
+    listen: IpAddr,
+    /// Serve a listener's port on another one, such as 443=8443; may be given several times
+    #[arg(long, value_name = "PORT=BOUND", value_parser = port_map)]
+    port_map: Vec<(u16, u16)>,
+    /// Address of health, metrics, configuration and status; it authenticates nobody
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9090")]
+    admin: SocketAddr,
+    /// Worker threads of the proxy [default: one per core]
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// Do not log a line per connection
+    #[arg(long)]
+    no_access_log: bool,
+    /// How to log, on standard error
+    #[arg(long, value_enum, default_value_t = log::Format::Text)]
+    log_format: log::Format,
+    /// Seconds that connections have to end after the first SIGTERM or Ctrl-C
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    drain_seconds: u64,
+    #[command(flatten)]
+    policy: PolicyArgs,
+}
+
+fn port_map(text: &str) -> Result<(u16, u16), String> {
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
+    text.split_once('=')
+        .and_then(|(from, to)| Some((port(from)?, port(to)?)))
+        .ok_or_else(|| "write it as PORT=BOUND, such as 443=8443".to_owned())
+}
+
+/// Runs the command until a signal ends it.
+pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
+    log::init(args.log_format);
+    if let Err(error) = files::look(&args.directory) {
+        writeln!(io::stderr(), "vestibule run: {error}")?;
+        return Ok(ExitCode::from(2));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime; raise the limits on threads and open files")?;
+    let outcome = runtime.block_on(serve(args));
+    // A second signal means now, whatever is still at work.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::new()?;
+    let state = state_directory(args.state_dir.clone())?;
+    let ca = LocalCa::open(&state, clock::now())?;
+    let ports: BTreeMap<u16, u16> = args.port_map.iter().copied().collect();
+    let mut news = follow(args.directory.clone()).context("cannot start a thread")?;
+    let publisher = Publisher::new(vestibule_operator::publish::Config::default());
+    let policy = args.policy.policy();
+    let translation = settings(policy, args.listen, ports.clone());
+    let mut engine = Engine::new(translation, ca, Arc::clone(&publisher));
+    let mut view = View::new(args.listen, ports);
+    let (status, served_status) = watch::channel(Arc::<str>::from("[]"));
+
+    // The first full batch holds what is in the directory, so the proxy is not ready before it.
+    tokio::select! {
+        first = news.recv() => take(&mut engine, first)?,
+        () = signals.next() => return Ok(ExitCode::SUCCESS),
+    }
+    publisher.lead(TERM)?;
+    let proxy = Proxy::start(proxy_config(&args, &publisher, served_status)).await?;
+    let admin = proxy.admin().unwrap_or(args.admin);
+    log::started(&args.directory, admin, &engine.ca().certificate_path());
+
+    let mut facts = publisher.facts();
+    let mut renewal = tokio::time::interval(RENEWAL);
+    loop {
+        let document = view.refresh(&engine, clock::now());
+        status.send_replace(document);
+        tokio::select! {
+            item = news.recv() => take(&mut engine, item)?,
+            changed = facts.changed() => changed?,
+            _ = renewal.tick() => engine.renew(clock::now()),
+            () = signals.next() => break,
+        }
+    }
+    drain(proxy, &mut signals, Duration::from_secs(args.drain_seconds)).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn take(engine: &mut Engine, news: Option<News>) -> anyhow::Result<()> {
+    match news {
+        Some(News::Files(changes)) => engine.files(changes, clock::now()),
+        Some(News::Gone(why)) => log::gone(&why),
+        Some(News::Back) => log::back(),
+        None => bail!("the thread that follows the directory ended"),
+    }
+    Ok(())
+}
+
+fn proxy_config(
+    args: &RunArgs,
+    publisher: &Arc<Publisher>,
+    status: watch::Receiver<Arc<str>>,
+) -> ProxyConfig {
+    let connector = InProcess::new(publisher);
+    let source = ConfigSource::Stream {
+        client: client::Config::new(Identity::new(PROXY), vec!["in-process:1".into()]),
+        connector: Arc::new(move |address| {
+            let connector = connector.clone();
+            Box::pin(async move { connector.connect(&address).await })
+        }),
+    };
+    let mut config = ProxyConfig::new(source);
+    if let Some(workers) = args.workers {
+        config.workers = workers;
+    }
+    config.admin = Some(args.admin);
+    config.admin_routes = Router::new().route(
+        "/status",
+        get(move || {
+            let document = status.borrow().to_string();
+            async move { ([(header::CONTENT_TYPE, "application/json")], document) }
+        }),
+    );
+    config.limits.access_log = !args.no_access_log;
+    config
+}
+
+async fn drain(proxy: Proxy, signals: &mut Signals, deadline: Duration) {
+    log::draining(proxy.connections(), deadline);
+    tokio::select! {
+        cut = proxy.drain(deadline) => log::drained(cut),
+        () = signals.next() => log::ended(),
+    }
+}
+
+fn state_directory(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    if let Some(directory) = given {
+        return Ok(directory);
+    }
+    let absolute = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    if let Some(directory) = absolute("XDG_STATE_HOME") {
+        return Ok(directory.join("vestibule"));
+    }
+    match absolute("HOME") {
+        Some(home) => Ok(home.join(".local/state/vestibule")),
+        None => bail!("no home directory to keep the local CA in: give one with --state-dir"),
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What has been said, so that only news are; and the document that `/status` serves.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use vestibule_crds::status::Observed;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{ListenerKey, ObjectKey};
+use vestibule_operator::status;
+use vestibule_operator::translate::CONTROLLER;
+
+use super::engine::Engine;
+use super::log;
+use super::served::{Served, served};
+use crate::admission::Admission;
+use crate::manifests::tracker::FilePath;
+use crate::verdict::{Facts, Outcome, Verdict, summary, verdicts};
+
+/// What a verdict is about: file, subject, and which of those with the same subject there.
+type Subject = (FilePath, String, usize);
+
+/// The state of what was said.
+pub(super) struct View {
+    address: IpAddr,
+    ports: BTreeMap<u16, u16>,
+    verdicts: Option<BTreeMap<Subject, Verdict>>,
+    served: BTreeMap<ListenerKey, Served>,
+    statuses: BTreeMap<ObjectKey, Value>,
+}
+
+impl View {
+    pub(super) fn new(address: IpAddr, ports: BTreeMap<u16, u16>) -> Self {
+        Self {
+            address,
+            ports,
+            verdicts: None,
+            served: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+        }
+    }
+
+    /// Says what is new, and returns the document of `/status`: the verdicts, as `check` gives them.
+    pub(super) fn refresh(&mut self, engine: &Engine, now: Timestamp) -> Arc<str> {
+        self.statuses = self.render(engine, now);
+        let facts = RunFacts {
+            admission: Admission::of_all(engine.translator(), engine.translator().policy()),
+            statuses: &self.statuses,
+        };
+        let verdicts = verdicts(engine.source(), engine.translator(), &facts);
+        let document = serde_json::to_string_pretty(&verdicts).unwrap_or_default();
+        self.tell_verdicts(verdicts);
+        self.tell_served(served(engine, self.address, &self.ports));
+        document.into()
+    }
+
+    /// Statuses, with the transition times of those before.
+    fn render(&self, engine: &Engine, now: Timestamp) -> BTreeMap<ObjectKey, Value> {
+        let translator = engine.translator();
+        let observed = Observed {
+            generation: 0,
+            now: now.as_second(),
+        };
+        let render = |(key, new)| {
+            let old = self.statuses.get(key).unwrap_or(&Value::Null);
+            let value = status::render(key, old, new, CONTROLLER, observed, |basis| {
+                status::programmed(basis, |keys| {
+                    status::facts(translator, engine.publisher(), keys)
+                })
+            });
+            (key.clone(), value)
+        };
+        translator.statuses().iter().map(render).collect()
+    }
+
+    fn tell_verdicts(&mut self, verdicts: Vec<Verdict>) {
+        let text = summary(&verdicts);
+        let mut now = BTreeMap::new();
+        for mut verdict in verdicts {
+            verdict.status = None;
+            let mut subject = (verdict.file.clone(), verdict.subject(), 0);
+            while now.contains_key(&subject) {
+                subject.2 += 1;
+            }
+            now.insert(subject, verdict);
+        }
+        let mut news = false;
+        for (subject, verdict) in &now {
+            let before = self.verdicts.as_ref().and_then(|all| all.get(subject));
+            // A good object is worth a line when it was not good before.
+            let worth = match before {
+                Some(before) => {
+                    before.verdict != verdict.verdict || before.findings != verdict.findings
+                }
+                None => verdict.verdict >= Outcome::Warning,
+            };
+            if worth {
+                log::verdict(verdict);
+            }
+            news |= worth || before.is_none();
+        }
+        let gone = |all: &BTreeMap<Subject, Verdict>| all.keys().any(|s| !now.contains_key(s));
+        if news || self.verdicts.as_ref().is_none_or(gone) {
+            log::summary(&text);
+        }
+        self.verdicts = Some(now);
+    }
+
+    fn tell_served(&mut self, now: BTreeMap<ListenerKey, Served>) {
+        for (key, before) in &self.served {
+            let replaced = now.get(key).is_some_and(Served::is_in_force);
+            if before.is_in_force() && !replaced {
+                log::no_longer_serving(before);
+            }
+        }
+        for (key, one) in &now {
+            if !one.differs(self.served.get(key)) {
+                continue;
+            }
+            if one.is_in_force() {
+                log::serving(one);
+            } else if let Some(why) = one.rejected() {
+                log::not_serving(one, &why);
+            }
+        }
+        self.served = now;
+    }
+}
+
+struct RunFacts<'a> {
+    admission: Admission,
+    statuses: &'a BTreeMap<ObjectKey, Value>,
+}
+
+impl Facts for RunFacts<'_> {
+    fn admission(&self, key: &ObjectKey) -> (Vec<Finding>, Option<String>) {
+        self.admission.of(key)
+    }
+
+    fn status(&self, key: &ObjectKey) -> Option<Value> {
+        self.statuses.get(key).cloned()
+    }
+}

@@ -1,0 +1,347 @@
+//! The verdict on each object of a directory, as text for people and JSON for machines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::{Finding, Origin, Severity};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::Object;
+use vestibule_operator::translate::Translator;
+
+use crate::hints::{hints, soften};
+use crate::manifests::source::{Content, Document, File, Source};
+use crate::manifests::tracker::FilePath;
+
+/// What becomes of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    /// Nothing is wrong with it.
+    Accepted,
+    /// Not of a kind that Vestibule reads.
+    Ignored,
+    /// It counts, and there is something to know.
+    Warning,
+    /// It, or a part of it, is refused.
+    Refused,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Accepted => "accepted",
+            Self::Ignored => "ignored",
+            Self::Warning => "warning",
+            Self::Refused => "refused",
+        })
+    }
+}
+
+/// The verdict on one object, or on a file as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Verdict {
+    /// File, relative to the directory.
+    pub(crate) file: FilePath,
+    /// Line that the object begins on.
+    pub(crate) line: u64,
+    /// Kind; empty if it is no object.
+    pub(crate) kind: String,
+    /// Namespace; empty if it has none.
+    pub(crate) namespace: String,
+    /// Name.
+    pub(crate) name: String,
+    /// What becomes of it.
+    pub(crate) verdict: Outcome,
+    /// Why.
+    pub(crate) findings: Vec<FindingView>,
+    /// What `kubectl apply` shows where admission refuses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) admission: Option<String>,
+    /// Its status as a cluster would have it; null for kinds without one.
+    pub(crate) status: Option<Value>,
+}
+
+/// A finding as JSON has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct FindingView {
+    /// `refused` or `warning`.
+    pub(crate) severity: &'static str,
+    /// `specification` or `policy`.
+    pub(crate) origin: &'static str,
+    /// Reason, as in conditions.
+    pub(crate) reason: &'static str,
+    /// Path in the object.
+    pub(crate) field: String,
+    /// What is wrong.
+    pub(crate) message: String,
+    /// What to do.
+    pub(crate) action: String,
+}
+
+impl From<Finding> for FindingView {
+    fn from(finding: Finding) -> Self {
+        Self {
+            severity: match finding.severity {
+                Severity::Refused => "refused",
+                Severity::Warning => "warning",
+            },
+            origin: match finding.origin {
+                Origin::Specification => "specification",
+                Origin::Policy => "policy",
+            },
+            reason: finding.reason.as_str(),
+            field: finding.field,
+            message: finding.message,
+            action: finding.action,
+        }
+    }
+}
+
+impl Verdict {
+    /// `Kind namespace/name`, or what there is of it.
+    #[must_use]
+    pub(crate) fn subject(&self) -> String {
+        let name = ObjectName::new(self.namespace.as_str(), self.name.as_str());
+        match (self.kind.as_str(), self.name.as_str()) {
+            ("", _) => "the file".into(),
+            (kind, "") => kind.into(),
+            (kind, _) => format!("{kind} {name}"),
+        }
+    }
+}
+
+/// `file:line: Kind namespace/name: verdict` and a line per finding.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}: {}: {}",
+            self.file,
+            self.line,
+            self.subject(),
+            self.verdict
+        )?;
+        for finding in &self.findings {
+            write!(f, "\n  {finding}")?;
+        }
+        if let Some(message) = &self.admission {
+            write!(
+                f,
+                "\n  kubectl apply would show: denied the request: {message}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// `Reason at field: message; action`.
+impl fmt::Display for FindingView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason)?;
+        if !self.field.is_empty() {
+            write!(f, " at {}", self.field)?;
+        }
+        write!(f, ": {}", self.message)?;
+        if !self.action.is_empty() {
+            write!(f, "; {}", self.action)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is asked of a caller about an object that counts.
+pub(crate) trait Facts {
+    /// What admission says: findings, and the message of a refusal.
+    fn admission(&self, key: &ObjectKey) -> (Vec<Finding>, Option<String>);
+    /// Its status.
+    fn status(&self, key: &ObjectKey) -> Option<Value>;
+}
+
+/// The verdict on everything in the directory, in the order of files and lines.
+pub(crate) fn verdicts(
+    source: &Source,
+    translator: &Translator,
+    facts: &impl Facts,
+) -> Vec<Verdict> {
+    let judge = Judge {
+        source,
+        translator,
+        facts,
+        hints: hints(translator),
+    };
+    source
+        .files()
+        .iter()
+        .flat_map(|(path, file)| judge.file(path, file))
+        .collect()
+}
+
+struct Judge<'a, F> {
+    source: &'a Source,
+    translator: &'a Translator,
+    facts: &'a F,
+    hints: BTreeMap<ObjectKey, Vec<Finding>>,
+}
+
+impl<F: Facts> Judge<'_, F> {
+    fn file(&self, path: &FilePath, file: &File) -> Vec<Verdict> {
+        let mut verdicts = Vec::with_capacity(file.documents.len() + 1);
+        if let Some((line, finding)) = &file.broken {
+            let mut finding = finding.clone();
+            if !file.documents.is_empty() {
+                finding.message.push_str(", so its last good objects stay");
+            }
+            verdicts.push(verdict(
+                path,
+                *line,
+                "",
+                &ObjectName::new("", ""),
+                vec![finding],
+            ));
+        }
+        for (index, document) in file.documents.iter().enumerate() {
+            verdicts.push(self.document(path, index, document));
+        }
+        verdicts
+    }
+
+    fn document(&self, path: &FilePath, index: usize, document: &Document) -> Verdict {
+        let line = document.line;
+        let nameless = ObjectName::new("", "");
+        match &document.content {
+            Content::Nothing => verdict(path, line, "", &nameless, document.findings.clone()),
+            Content::Foreign {
+                api_version,
+                kind,
+                name,
+            } => foreign(path, line, api_version, kind, name),
+            Content::Object(object) => self.object(path, index, document, object),
+        }
+    }
+
+    fn object(
+        &self,
+        path: &FilePath,
+        index: usize,
+        document: &Document,
+        object: &Object,
+    ) -> Verdict {
+        let key = object.key();
+        let (line, kind) = (document.line, key.kind.as_str());
+        if let Some((first, at)) = self.source.duplicate_of(&key, path, index) {
+            let finding = Finding::refused(
+                Reason::Duplicate,
+                "metadata.name",
+                format!(
+                    "{first}:{at} has the same object, and that one counts; this one is in {path}"
+                ),
+                "remove one of the two",
+            );
+            return verdict(path, line, kind, &key.name, vec![finding]);
+        }
+        let (admission, message) = self.facts.admission(&key);
+        let mut findings = self
+            .translator
+            .findings()
+            .get(&key)
+            .cloned()
+            .unwrap_or_default();
+        findings.extend(document.findings.iter().cloned());
+        for finding in admission {
+            // Translation says the same; what it weighs there is what it comes to.
+            let known = findings.iter().any(|f| {
+                (f.reason, &f.field, &f.message)
+                    == (finding.reason, &finding.field, &finding.message)
+            });
+            if !known {
+                findings.push(finding);
+            }
+        }
+        findings.extend(self.hints.get(&key).into_iter().flatten().cloned());
+        soften(self.translator, object, &mut findings);
+        let mut seen = BTreeSet::new();
+        findings.retain(|finding| seen.insert(finding.clone()));
+        Verdict {
+            admission: message,
+            status: self.facts.status(&key),
+            ..verdict(path, line, kind, &key.name, findings)
+        }
+    }
+}
+
+fn verdict(
+    path: &FilePath,
+    line: u64,
+    kind: &str,
+    name: &ObjectName,
+    findings: Vec<Finding>,
+) -> Verdict {
+    let worst = findings.iter().map(|finding| finding.severity).max();
+    Verdict {
+        file: path.clone(),
+        line,
+        kind: kind.into(),
+        namespace: name.namespace.to_string(),
+        name: name.name.to_string(),
+        verdict: match worst {
+            None => Outcome::Accepted,
+            Some(Severity::Warning) => Outcome::Warning,
+            Some(Severity::Refused) => Outcome::Refused,
+        },
+        findings: findings.into_iter().map(Into::into).collect(),
+        admission: None,
+        status: None,
+    }
+}
+
+/// A kind that is not read. Only where somebody could think that it is, is it worth a warning.
+fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str) -> Verdict {
+    let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    let near = Kind::ALL.iter().any(|known| known.as_str() == kind)
+        || group == vestibule_model::key::GATEWAY_GROUP
+        || group == "vestibule.dev";
+    let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+    let findings = near.then(|| {
+        Finding::warning(
+            Reason::Ignored,
+            "apiVersion",
+            format!("this release does not read {kind} of {api_version}, so it has no effect"),
+            "remove it, or use a kind and version that is read",
+        )
+    });
+    let mut verdict = verdict(
+        path,
+        line,
+        kind,
+        &ObjectName::new(namespace, name),
+        findings.into_iter().collect(),
+    );
+    if verdict.verdict == Outcome::Accepted {
+        verdict.verdict = Outcome::Ignored;
+    }
+    verdict
+}
+
+/// The last line: how many of each.
+#[must_use]
+pub(crate) fn summary(verdicts: &[Verdict]) -> String {
+    let count = |outcome| verdicts.iter().filter(|v| v.verdict == outcome).count();
+    let total = verdicts.iter().filter(|v| !v.kind.is_empty()).count();
+    let objects = if total == 1 { "object" } else { "objects" };
+    let mut text = format!(
+        "{total} {objects}: {} accepted, {} with warnings, {} refused",
+        count(Outcome::Accepted),
+        count(Outcome::Warning),
+        count(Outcome::Refused)
+    );
+    if count(Outcome::Ignored) > 0 {
+        text.push_str(&format!(
+            ", {} of kinds that Vestibule does not read",
+            count(Outcome::Ignored)
+        ));
+    }
+    text
+}
