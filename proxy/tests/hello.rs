@@ -335,7 +335,7 @@ fn oracle(bytes: &[u8]) -> Verdict {
 }
 
 /// Whatever rustls takes we take, with the same name and protocols. The other way round we take more
-/// (no signature_algorithms, for one), so nothing follows.
+/// (no `signature_algorithms`, for one), so nothing follows.
 fn agrees_with_oracle(bytes: &[u8]) -> Result<(), TestCaseError> {
     let ours = read(bytes);
     let Some((name, alpn)) = oracle(bytes) else {
@@ -348,8 +348,7 @@ fn agrees_with_oracle(bytes: &[u8]) -> Result<(), TestCaseError> {
     };
     match (&name, &hello.server_name) {
         // Names that rustls takes and the model does not (underscores, say) match nothing.
-        (_, ServerName::Invalid) => {}
-        (None, ServerName::Absent) => {}
+        (_, ServerName::Invalid) | (None, ServerName::Absent) => {}
         (Some(theirs), ServerName::Name(ours)) => {
             prop_assert_eq!(theirs.trim_end_matches('.'), ours.as_str());
         }

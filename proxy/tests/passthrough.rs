@@ -12,7 +12,7 @@ const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:443";
 
 fn rig(address: std::net::SocketAddr) -> Rig {
-    Rig::start(Limits::default(), |port| {
+    Rig::start(&Limits::default(), |port| {
         vec![
             listener(port, "web", NAME, None),
             route("web", NAME, Some(BACKEND)),

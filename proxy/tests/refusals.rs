@@ -14,7 +14,7 @@ use vestibule_proxy::worker::Limits;
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:443";
 
-fn rig(limits: Limits, address: std::net::SocketAddr) -> Rig {
+fn rig(limits: &Limits, address: std::net::SocketAddr) -> Rig {
     Rig::start(limits, |port| {
         vec![
             listener(port, "web", NAME, None),
@@ -42,7 +42,7 @@ async fn closed_silently(client: &mut TcpStream) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_clients_are_closed_and_counted() {
-    let rig = rig(impatient(), nobody());
+    let rig = rig(&impatient(), nobody());
     let too_long = [&b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc"[..], &[0; 100]].concat();
     let not_a_hello = b"\x16\x03\x01\x00\x04\x02\x00\x00\x00";
     let ssl_v2 = b"\x80\x2e\x01\x03\x03\x00\x15\x00\x00\x00\x10";
@@ -69,7 +69,7 @@ async fn hostile_clients_are_closed_and_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_byte_at_a_time_ends_at_the_deadline() {
-    let rig = rig(impatient(), nobody());
+    let rig = rig(&impatient(), nobody());
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..50 {
         let mut client = rig.connect().await;
@@ -92,7 +92,7 @@ async fn one_byte_at_a_time_ends_at_the_deadline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_leave_early_are_told_apart() {
-    let rig = rig(Limits::default(), nobody());
+    let rig = rig(&Limits::default(), nobody());
     drop(rig.connect().await);
     rig.wait_closed(CloseReason::ClientSilent, 1).await;
     let mut client = rig.connect().await;
@@ -104,7 +104,7 @@ async fn clients_that_leave_early_are_told_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_matches_nothing_is_closed_without_an_alert() {
-    let rig = Rig::start(Limits::default(), |port| {
+    let rig = Rig::start(&Limits::default(), |port| {
         vec![
             listener(port, "other", "other.example.com", None),
             listener(port, "unrouted", "a.example.com", None),
@@ -151,7 +151,7 @@ async fn routes_without_a_live_backend_close() {
         ),
     ] {
         for certificate in [None, Some("team-a/absent")] {
-            let rig = Rig::start(Limits::default(), |port| {
+            let rig = Rig::start(&Limits::default(), |port| {
                 let mut all = resources.clone();
                 all.push(listener(port, "web", NAME, certificate));
                 all
@@ -176,7 +176,7 @@ async fn more_connections_than_the_limit_are_closed() {
         max_connections: 3,
         ..Limits::default()
     };
-    let rig = rig(limits, serve(echo).await);
+    let rig = rig(&limits, serve(echo).await);
     let mut open = Vec::new();
     for _ in 0..3 {
         let mut client = rig.connect().await;
@@ -201,7 +201,7 @@ async fn more_connections_than_the_limit_are_closed() {
         max_hellos: 2,
         ..Limits::default()
     };
-    let rig = self::rig(limits, nobody());
+    let rig = self::rig(&limits, nobody());
     let _slow = [rig.connect().await, rig.connect().await];
     wait("the slow ones", || rig.plane.active() == 2).await;
     closed_silently(&mut rig.connect().await).await;
@@ -210,7 +210,7 @@ async fn more_connections_than_the_limit_are_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_lets_connections_end_and_then_ends_them() {
-    let mut rig = rig(Limits::default(), serve(echo).await);
+    let mut rig = rig(&Limits::default(), serve(echo).await);
     let mut open = Vec::new();
     for _ in 0..5 {
         let mut client = rig.connect().await;
@@ -261,7 +261,7 @@ async fn drain_lets_connections_end_and_then_ends_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_ends_early_when_nothing_is_left() {
-    let mut rig = rig(Limits::default(), nobody());
+    let mut rig = rig(&Limits::default(), nobody());
     let workers = rig.workers.take().unwrap();
     let drained = workers.drain(Duration::from_hours(1));
     assert_eq!(within("the drain", drained).await, 0);
@@ -269,7 +269,7 @@ async fn drain_ends_early_when_nothing_is_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_keeps_what_it_started_with() {
-    let mut rig = rig(Limits::default(), serve(echo).await);
+    let mut rig = rig(&Limits::default(), serve(echo).await);
     let mut client = rig.connect().await;
     client.write_all(HELLO).await.unwrap();
     let mut back = vec![0; HELLO.len()];

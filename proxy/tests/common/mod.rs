@@ -23,7 +23,7 @@ use vestibule_stream::{Change, Generation, Resource, proto};
 use proto::resource::Resource as Wire;
 
 /// How long a condition may take before a test gives up on it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A recorded hello with the server name `a.example.com`.
 pub(crate) const HELLO: &[u8] = include_bytes!("../hellos/go-mlkem.bin");
@@ -41,7 +41,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Starts two workers. `configure` gets the port and says what is served.
-    pub(crate) fn start(limits: Limits, configure: impl Fn(u16) -> Vec<Resource>) -> Self {
+    pub(crate) fn start(limits: &Limits, configure: impl Fn(u16) -> Vec<Resource>) -> Self {
         // A free port may be taken by somebody else before it is bound here: try another one.
         for _ in 0..20 {
             let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -119,10 +119,8 @@ async fn wait_or(what: &str, mut condition: impl FnMut() -> bool, state: impl Fn
 
 /// Bounds a step that would otherwise hang.
 pub(crate) async fn within<T>(what: &str, step: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, step).await {
-        Ok(value) => value,
-        Err(_) => panic!("{what} did not come"),
-    }
+    let done = tokio::time::timeout(PATIENCE, step).await;
+    done.unwrap_or_else(|_| panic!("{what} did not come"))
 }
 
 pub(crate) fn listener(
