@@ -1,0 +1,83 @@
+//! What the tests of the configuration stream share: resources, and a table as a proxy has it.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses a part of this module"
+)]
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::Mutex;
+use vestibule_stream::{
+    Apply, Change, ContentHash, Encoded, Generation, Reject, Resource, ResourceKey, ResourceKind,
+    proto::{Backend, Endpoint, resource},
+};
+
+/// A backend; one with port 0 is rejected by [`Table`].
+pub fn backend(name: &str, port: u32) -> Resource {
+    let endpoint = Endpoint {
+        address: "192.0.2.1".to_owned(),
+        port,
+    };
+    Resource::new(
+        name,
+        resource::Resource::Backend(Backend {
+            endpoints: vec![endpoint],
+        }),
+    )
+}
+
+pub fn key(name: &str) -> ResourceKey {
+    ResourceKey::new(ResourceKind::Backend, name)
+}
+
+pub fn hash(resource: &Resource) -> ContentHash {
+    Encoded::new(resource).unwrap().hash()
+}
+
+/// What is in force at one proxy.
+#[derive(Debug, Default)]
+pub struct InForce {
+    pub hashes: BTreeMap<ResourceKey, ContentHash>,
+    pub generations: Vec<Generation>,
+}
+
+/// A shared table: the proxy applies to it, the test looks at it.
+#[derive(Debug, Clone, Default)]
+pub struct Table(pub Arc<Mutex<InForce>>);
+
+impl Table {
+    pub fn hashes(&self) -> BTreeMap<ResourceKey, ContentHash> {
+        self.0.lock().hashes.clone()
+    }
+
+    pub fn generation(&self) -> Option<Generation> {
+        self.0.lock().generations.last().copied()
+    }
+}
+
+impl Apply for Table {
+    fn apply(&mut self, change: &Change) -> Vec<Reject> {
+        let mut table = self.0.lock();
+        if let Some(last) = table.generations.last() {
+            assert!(
+                change.generation > *last,
+                "{} after {last}",
+                change.generation
+            );
+        }
+        table.generations.push(change.generation);
+        for key in &change.removals {
+            assert!(table.hashes.remove(key).is_some(), "{key} is not there");
+        }
+        let mut rejects = Vec::new();
+        for (key, resource) in &change.upserts {
+            if *resource == backend(&key.name, 0) {
+                rejects.push(Reject::new(key.clone(), "Invalid", "port 0"));
+            } else {
+                table.hashes.insert(key.clone(), hash(resource));
+            }
+        }
+        rejects
+    }
+}
