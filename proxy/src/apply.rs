@@ -80,7 +80,10 @@ pub struct Counts {
 }
 
 struct HeldListener {
-    spec: ListenerSpec,
+    bind: BindKey,
+    pattern: HostPattern,
+    /// `None` is passthrough.
+    certificates: Option<Box<[Arc<str>]>>,
     ticketer: Arc<ListenerTicketer>,
     built: Arc<Listener>,
 }
@@ -105,15 +108,14 @@ pub struct State {
     published: Arc<ArcSwap<Snapshot>>,
     snapshot: Snapshot,
     listeners: BTreeMap<Arc<str>, HeldListener>,
-    places: HashMap<Place, Arc<str>>,
     /// Routes by listener, also of listeners that are not held (yet).
     tables: HashMap<Arc<str>, RouteTable>,
     routes: BTreeMap<Arc<str>, HeldRoute>,
     backends: BTreeMap<Arc<str>, HeldBackend>,
     certificates: BTreeMap<Arc<str>, HeldCertificate>,
     expiries: BTreeSet<(i64, Arc<str>)>,
-    /// Listeners by the certificates they name, held or not.
-    certificate_users: HashMap<String, BTreeSet<Arc<str>>>,
+    /// Certificates that listeners name, held or not, with the listeners.
+    certificate_users: BTreeSet<(Arc<str>, Arc<str>)>,
     names: Names,
     configs: ConfigFactory,
     work: Work,
@@ -144,13 +146,12 @@ impl State {
             published,
             snapshot: Snapshot::default(),
             listeners: BTreeMap::new(),
-            places: HashMap::new(),
             tables: HashMap::new(),
             routes: BTreeMap::new(),
             backends: BTreeMap::new(),
             certificates: BTreeMap::new(),
             expiries: BTreeSet::new(),
-            certificate_users: HashMap::new(),
+            certificate_users: BTreeSet::new(),
             names: Names::default(),
             configs: ConfigFactory::new()?,
             work: Work::default(),
@@ -299,18 +300,19 @@ impl State {
             let mut losers = Vec::new();
             // Who sits at a place already has precedence over who comes.
             let stays = |name: &str, spec: &ListenerSpec| {
-                self.places
-                    .get(&(spec.bind, spec.pattern.clone()))
-                    .is_some_and(|holder| **holder == *name)
+                self.snapshot
+                    .holder(&spec.bind, &spec.pattern)
+                    .is_some_and(|holder| *holder.key == *name)
             };
             let (staying, coming): (Vec<_>, Vec<_>) =
                 listeners.iter().partition(|(name, spec)| stays(name, spec));
             for (name, spec) in staying.into_iter().chain(coming) {
                 let place = (spec.bind, spec.pattern.clone());
-                let kept = self.places.get(&place).is_some_and(|holder| {
-                    **holder != **name
-                        && !removed.contains(&**holder)
-                        && !listeners.contains_key(&**holder)
+                let holder = self.snapshot.holder(&spec.bind, &spec.pattern);
+                let kept = holder.is_some_and(|holder| {
+                    *holder.key != **name
+                        && !removed.contains(&*holder.key)
+                        && !listeners.contains_key(&*holder.key)
                 });
                 if kept || taken.contains_key(&place) {
                     losers.push((name.clone(), spec.bind));
@@ -338,7 +340,7 @@ impl State {
         rebuild: &mut BTreeSet<Arc<str>>,
     ) {
         self.drop_certificate(name, rebuild);
-        let name: Arc<str> = name.into();
+        let name = self.names.intern(name);
         self.expiries
             .insert((certificate.not_after, Arc::clone(&name)));
         self.certificates.insert(name, certificate);
@@ -348,9 +350,14 @@ impl State {
         if let Some((name, old)) = self.certificates.remove_entry(name) {
             self.expiries.remove(&(old.not_after, name));
         }
-        if let Some(users) = self.certificate_users.get(name) {
-            rebuild.extend(users.iter().cloned());
-        }
+        let certificate = self.names.intern(name);
+        let users = (Arc::clone(&certificate), self.names.intern(""))..;
+        let users = self.certificate_users.range(users);
+        rebuild.extend(
+            users
+                .take_while(|(named, _)| *named == certificate)
+                .map(|(_, listener)| Arc::clone(listener)),
+        );
     }
 
     fn hold_route(&mut self, name: &str, spec: &RouteSpec, dirty: &mut BTreeSet<Arc<str>>) {
@@ -374,6 +381,12 @@ impl State {
                 .insert(of_match, of_rank, &route);
             self.work.route_entries += 1;
             dirty.insert(Arc::clone(&listener));
+            // Mostly the two are the same text, kept once.
+            let of_rank = if of_rank == of_match {
+                of_match
+            } else {
+                of_rank
+            };
             attachments.push((listener, of_match.clone(), of_rank.clone()));
         }
         attachments.shrink_to_fit();
@@ -471,52 +484,51 @@ impl State {
         let Some(listener) = self.listeners.get(name) else {
             return;
         };
-        let place = (listener.spec.bind, listener.spec.pattern.clone());
-        if self
-            .places
-            .get(&place)
-            .is_some_and(|holder| **holder == *name)
-        {
-            self.snapshot.clear(&place.0, &place.1);
-            self.places.remove(&place);
+        let holder = self.snapshot.holder(&listener.bind, &listener.pattern);
+        if holder.is_some_and(|holder| *holder.key == *name) {
+            self.snapshot.clear(&listener.bind, &listener.pattern);
         }
     }
 
     fn drop_listener(&mut self, name: &str) -> Option<HeldListener> {
-        let old = self.listeners.remove(name)?;
-        for certificate in old.spec.terminate.iter().flatten() {
-            if let Some(users) = self.certificate_users.get_mut(certificate) {
-                users.remove(name);
-                if users.is_empty() {
-                    self.certificate_users.remove(certificate);
-                }
-            }
+        let (key, old) = self.listeners.remove_entry(name)?;
+        for certificate in old.certificates.iter().flatten() {
+            let user = (Arc::clone(certificate), Arc::clone(&key));
+            self.certificate_users.remove(&user);
         }
         Some(old)
     }
 
     fn hold_listener(&mut self, name: &str, spec: ListenerSpec) -> Arc<str> {
         let key = self.names.intern(name);
+        let gateway = self.names.intern(&spec.gateway);
+        let tenant = self.names.intern(&spec.tenant);
         // Tickets outlive every edit of the listener but one that makes it somebody else's.
         let ticketer = match self.drop_listener(name) {
-            Some(old) if (&old.spec.gateway, &old.spec.tenant) == (&spec.gateway, &spec.tenant) => {
+            Some(old) if (&old.built.gateway, &old.built.tenant) == (&gateway, &tenant) => {
                 old.ticketer
             }
             _ => self.configs.ticketer(),
         };
-        for certificate in spec.terminate.iter().flatten() {
-            self.certificate_users
-                .entry(certificate.clone())
-                .or_default()
-                .insert(Arc::clone(&key));
+        let certificates: Option<Box<[Arc<str>]>> = spec
+            .terminate
+            .map(|names| names.iter().map(|name| self.names.intern(name)).collect());
+        for certificate in certificates.iter().flatten() {
+            let user = (Arc::clone(certificate), Arc::clone(&key));
+            self.certificate_users.insert(user);
         }
-        let built = self.build_listener(&key, &spec, &ticketer);
-        self.places
-            .insert((spec.bind, spec.pattern.clone()), Arc::clone(&key));
+        let built = Arc::new(Listener {
+            key: Arc::clone(&key),
+            gateway,
+            tenant,
+            mode: self.mode(certificates.as_deref(), &ticketer),
+        });
         self.listeners.insert(
             Arc::clone(&key),
             HeldListener {
-                spec,
+                bind: spec.bind,
+                pattern: spec.pattern,
+                certificates,
                 ticketer,
                 built,
             },
@@ -524,30 +536,20 @@ impl State {
         key
     }
 
-    fn build_listener(
+    /// What a listener with these certificates does now: the first one held is used.
+    fn mode(
         &mut self,
-        key: &Arc<str>,
-        spec: &ListenerSpec,
+        certificates: Option<&[Arc<str>]>,
         ticketer: &Arc<ListenerTicketer>,
-    ) -> Arc<Listener> {
-        let mode = match &spec.terminate {
-            None => Mode::Passthrough,
-            Some(names) => Mode::Terminate(
-                names
-                    .iter()
-                    .find_map(|name| self.certificates.get(name.as_str()))
-                    .map(|certificate| {
-                        self.work.tls_configs += 1;
-                        self.configs.build(certificate, ticketer)
-                    }),
-            ),
+    ) -> Mode {
+        let Some(names) = certificates else {
+            return Mode::Passthrough;
         };
-        Arc::new(Listener {
-            key: Arc::clone(key),
-            gateway: self.names.intern(&spec.gateway),
-            tenant: self.names.intern(&spec.tenant),
-            mode,
-        })
+        let first = names.iter().find_map(|name| self.certificates.get(name));
+        Mode::Terminate(first.map(|certificate| {
+            self.work.tls_configs += 1;
+            self.configs.build(certificate, ticketer)
+        }))
     }
 
     /// Makes a listener anew whose certificates changed. Says whether there is such a listener.
@@ -555,7 +557,12 @@ impl State {
         let Some(mut held) = self.listeners.remove(name) else {
             return false;
         };
-        held.built = self.build_listener(name, &held.spec, &held.ticketer);
+        held.built = Arc::new(Listener {
+            key: Arc::clone(name),
+            gateway: Arc::clone(&held.built.gateway),
+            tenant: Arc::clone(&held.built.tenant),
+            mode: self.mode(held.certificates.as_deref(), &held.ticketer),
+        });
         self.listeners.insert(Arc::clone(name), held);
         true
     }
@@ -572,8 +579,8 @@ impl State {
             .unwrap_or_else(RouteTable::new);
         self.work.places += 1;
         self.snapshot.place(
-            held.spec.bind,
-            held.spec.pattern.clone(),
+            held.bind,
+            held.pattern.clone(),
             Arc::clone(&held.built),
             routes,
         );

@@ -135,7 +135,9 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    tracing::info!(admin = ?proxy.admin(), "the proxy runs");
+    if let Some(admin) = proxy.admin() {
+        tracing::info!(%admin, "the proxy runs");
+    }
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -288,55 +288,124 @@ struct Precedence {
     key: Arc<str>,
 }
 
-/// The routes of one listener.
+/// A route under the pattern it matches.
 #[derive(Clone)]
-pub(crate) struct RouteTable(PatternMap<RedBlackTreeMapSync<Precedence, Arc<Route>>>);
+struct Row {
+    pattern: HostPattern,
+    rank: Specificity,
+    route: Arc<Route>,
+}
+
+impl Row {
+    fn precedence(&self) -> (Reverse<Specificity>, i64, &str) {
+        (Reverse(self.rank), self.route.created, &self.route.key)
+    }
+}
+
+type Indexed = PatternMap<RedBlackTreeMapSync<Precedence, Arc<Route>>>;
+
+/// Rows up to which a listener's routes are a plain list. Tests have few routes and want both forms.
+const FEW: usize = if cfg!(test) { 2 } else { 8 };
+
+/// The routes of one listener. Most listeners have few, and there are many listeners: those are a
+/// list that is made anew with each edit. The others are an index that shares structure.
+#[derive(Clone)]
+pub(crate) struct RouteTable(Rows);
+
+#[derive(Clone)]
+enum Rows {
+    Few(Arc<[Row]>),
+    Many(Arc<Indexed>),
+}
 
 impl RouteTable {
     pub(crate) fn new() -> Self {
-        Self(PatternMap::new())
+        Self(Rows::Few(Arc::from([])))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        match &self.0 {
+            Rows::Few(rows) => rows.is_empty(),
+            Rows::Many(index) => index.is_empty(),
+        }
     }
 
     /// Adds a route under the pattern it matches and the pattern that ranks it.
     pub(crate) fn insert(&mut self, pattern: &HostPattern, rank: &HostPattern, route: &Arc<Route>) {
-        let mut routes = self
-            .0
-            .get(pattern)
-            .cloned()
-            .unwrap_or_else(RedBlackTreeMapSync::new_sync);
-        routes.insert_mut(precedence(rank, route), Arc::clone(route));
-        self.0.insert(pattern.clone(), routes);
+        let row = Row {
+            pattern: pattern.clone(),
+            rank: rank.specificity(),
+            route: Arc::clone(route),
+        };
+        match &mut self.0 {
+            Rows::Few(rows) if rows.len() < FEW => {
+                *rows = rows.iter().cloned().chain([row]).collect();
+            }
+            Rows::Few(rows) => {
+                let mut index = Indexed::new();
+                for row in rows.iter().cloned().chain([row]) {
+                    insert(&mut index, row);
+                }
+                self.0 = Rows::Many(Arc::new(index));
+            }
+            Rows::Many(index) => insert(Arc::make_mut(index), row),
+        }
     }
 
     /// Takes out what [`Self::insert`] added.
     pub(crate) fn remove(&mut self, pattern: &HostPattern, rank: &HostPattern, route: &Route) {
-        let Some(mut routes) = self.0.get(pattern).cloned() else {
-            return;
-        };
-        routes.remove_mut(&precedence(rank, route));
-        if routes.is_empty() {
-            self.0.remove(pattern);
-        } else {
-            self.0.insert(pattern.clone(), routes);
+        let rank = rank.specificity();
+        match &mut self.0 {
+            Rows::Few(rows) => {
+                let stays = |row: &&Row| {
+                    row.pattern != *pattern || row.rank != rank || row.route.key != route.key
+                };
+                *rows = rows.iter().filter(stays).cloned().collect();
+            }
+            Rows::Many(index) => remove(Arc::make_mut(index), pattern, rank, route),
         }
     }
 
     fn select<'a>(&'a self, name: &'a Hostname) -> Option<&'a Arc<Route>> {
-        self.0
-            .matching(name)
-            .filter_map(RedBlackTreeMapSync::first)
-            .min_by(|a, b| a.0.cmp(b.0))
-            .map(|(_, route)| route)
+        match &self.0 {
+            Rows::Few(rows) => rows
+                .iter()
+                .filter(|row| row.pattern.matches(name))
+                .min_by(|a, b| a.precedence().cmp(&b.precedence()))
+                .map(|row| &row.route),
+            Rows::Many(index) => index
+                .matching(name)
+                .filter_map(RedBlackTreeMapSync::first)
+                .min_by(|a, b| a.0.cmp(b.0))
+                .map(|(_, route)| route),
+        }
     }
 }
 
-fn precedence(rank: &HostPattern, route: &Route) -> Precedence {
+fn insert(index: &mut Indexed, row: Row) {
+    let mut routes = index
+        .get(&row.pattern)
+        .cloned()
+        .unwrap_or_else(RedBlackTreeMapSync::new_sync);
+    routes.insert_mut(precedence(row.rank, &row.route), row.route);
+    index.insert(row.pattern, routes);
+}
+
+fn remove(index: &mut Indexed, pattern: &HostPattern, rank: Specificity, route: &Route) {
+    let Some(mut routes) = index.get(pattern).cloned() else {
+        return;
+    };
+    routes.remove_mut(&precedence(rank, route));
+    if routes.is_empty() {
+        index.remove(pattern);
+    } else {
+        index.insert(pattern.clone(), routes);
+    }
+}
+
+fn precedence(rank: Specificity, route: &Route) -> Precedence {
     Precedence {
-        rank: Reverse(rank.specificity()),
+        rank: Reverse(rank),
         created: route.created,
         key: Arc::clone(&route.key),
     }
@@ -409,6 +478,12 @@ impl Snapshot {
     #[must_use]
     pub fn has_bind(&self, bind: &BindKey) -> bool {
         self.binds.contains_key(bind)
+    }
+
+    /// The listener at a place.
+    pub(crate) fn holder(&self, bind: &BindKey, pattern: &HostPattern) -> Option<&Listener> {
+        let entry = self.binds.get(bind)?.get(pattern)?;
+        Some(&entry.listener)
     }
 
     /// The generation this snapshot belongs to.

@@ -135,15 +135,18 @@ impl State {
             .iter()
             .map(|(name, held)| ListenerDump {
                 name: name.to_string(),
-                gateway: held.spec.gateway.clone(),
-                tenant: held.spec.tenant.clone(),
-                bind: held.spec.bind.to_string(),
-                hostname: held.spec.pattern.to_string(),
+                gateway: held.built.gateway.to_string(),
+                tenant: held.built.tenant.to_string(),
+                bind: held.bind.to_string(),
+                hostname: held.pattern.to_string(),
                 mode: match held.built.mode {
                     Mode::Passthrough => "Passthrough",
                     Mode::Terminate(_) => "Terminate",
                 },
-                certificates: held.spec.terminate.clone(),
+                certificates: held
+                    .certificates
+                    .as_ref()
+                    .map(|names| names.iter().map(ToString::to_string).collect()),
                 serving: !matches!(held.built.mode, Mode::Terminate(None)),
             })
             .collect()

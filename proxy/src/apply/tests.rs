@@ -805,7 +805,8 @@ proptest! {
         // Everything removed leaves nothing behind.
         incremental.remove(held.keys().cloned().collect());
         prop_assert_eq!(incremental.state.counts(), Counts::default());
-        prop_assert_eq!(incremental.state.places.len(), 0);
+        prop_assert_eq!(incremental.state.certificate_users.len(), 0);
+        prop_assert_eq!(incremental.state.expiries.len(), 0);
         prop_assert_eq!(incremental.state.tables.len(), 0);
         prop_assert_eq!(incremental.published.load().binds().count(), 0);
     }

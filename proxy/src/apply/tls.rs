@@ -5,11 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustls::compress::CompressionCache;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, sign::any_supported_type};
 use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+use rustls::{ConfigBuilder, KeyLog, NoKeyLog, ServerConfig, WantsVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use vestibule_stream::proto;
@@ -122,6 +124,9 @@ pub(super) struct ConfigFactory {
     builder: ConfigBuilder<ServerConfig, WantsVerifier>,
     sessions: Arc<NoServerSessionStorage>,
     tickets: Arc<dyn ProducesTickets>,
+    key_log: Arc<dyn KeyLog>,
+    time: Arc<dyn TimeProvider>,
+    no_compression: Arc<CompressionCache>,
     next_ticket_id: AtomicU64,
 }
 
@@ -140,6 +145,9 @@ impl ConfigFactory {
                 .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?,
             sessions: Arc::new(NoServerSessionStorage {}),
             tickets: aws_lc_rs::Ticketer::new()?,
+            key_log: Arc::new(NoKeyLog),
+            time: Arc::new(DefaultTimeProvider),
+            no_compression: Arc::new(CompressionCache::Disabled),
             next_ticket_id: AtomicU64::new(0),
         })
     }
@@ -171,7 +179,9 @@ impl ConfigFactory {
         config.ticketer = Arc::<ListenerTicketer>::clone(ticketer);
         config.session_storage = Arc::<NoServerSessionStorage>::clone(&self.sessions);
         crate::terminate::prepare(&mut config);
-        config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
+        config.key_log = Arc::clone(&self.key_log);
+        config.time_provider = Arc::clone(&self.time);
+        config.cert_compression_cache = Arc::clone(&self.no_compression);
         Arc::new(config)
     }
 }
