@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use common::*;
 use proptest::prelude::*;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Object, Port, Protocol};
+use vestibule_model::object::{Listener, Object, Protocol};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{CONTROLLER, Change, Translator};
 use vestibule_stream::{ContentHash, ResourceKey};
@@ -46,7 +46,7 @@ fn a_protocol() -> impl Strategy<Value = Protocol> {
     ]
 }
 
-fn a_listener() -> impl Strategy<Value = vestibule_model::object::Listener> {
+fn a_listener() -> impl Strategy<Value = Listener> {
     let tls = prop_oneof![
         Just(Some(Tls::Passthrough)),
         (a_tenant(), a_name()).prop_map(|(ns, name)| Some(Tls::Terminate(ns.into(), name.into()))),
@@ -73,7 +73,7 @@ fn a_listener() -> impl Strategy<Value = vestibule_model::object::Listener> {
     )
 }
 
-fn some_listeners() -> impl Strategy<Value = Vec<vestibule_model::object::Listener>> {
+fn some_listeners() -> impl Strategy<Value = Vec<Listener>> {
     prop::collection::vec(a_listener(), 1..4).prop_map(|mut listeners| {
         let mut seen = Vec::new();
         listeners.retain(|l| {
@@ -310,11 +310,7 @@ fn on_gateway_one(object: &Object) -> bool {
 }
 
 /// (Gateway, port) → hostnames and protocols in use by those objects.
-type Names = Vec<(
-    Option<ObjectName>,
-    u16,
-    vestibule_model::hostname::HostPattern,
-)>;
+type Names = Vec<(Option<ObjectName>, Listener)>;
 
 fn names_of(objects: &BTreeMap<ObjectKey, Object>, which: impl Fn(&ObjectKey) -> bool) -> Names {
     objects
@@ -328,7 +324,7 @@ fn names_of(objects: &BTreeMap<ObjectKey, Object>, which: impl Fn(&ObjectKey) ->
         .flat_map(|(gateway, listeners)| {
             listeners
                 .iter()
-                .filter_map(move |l| Some((gateway.clone(), l.port?.get(), l.hostname.clone())))
+                .map(move |listener| (gateway.clone(), listener.clone()))
         })
         .collect()
 }
@@ -342,11 +338,11 @@ fn takes_none_of(object: &Object, names: &Names) -> bool {
     set.listeners.iter().all(|listener| {
         names
             .iter()
-            .filter(|(_, port, _)| Some(*port) == listener.port.map(Port::get))
-            .all(|(gateway, _, hostname)| {
+            .filter(|(_, theirs)| theirs.port == listener.port)
+            .all(|(gateway, theirs)| {
                 *gateway == set.gateway
-                    && listener.protocol == Protocol::Tls
-                    && *hostname != listener.hostname
+                    && [&listener.protocol, &theirs.protocol] == [&Protocol::Tls; 2]
+                    && theirs.hostname != listener.hostname
             })
     })
 }
