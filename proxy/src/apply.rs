@@ -112,6 +112,7 @@ pub struct State {
     tables: HashMap<Arc<str>, RouteTable>,
     routes: BTreeMap<Arc<str>, HeldRoute>,
     backends: BTreeMap<Arc<str>, HeldBackend>,
+    backends_held: usize,
     certificates: BTreeMap<Arc<str>, HeldCertificate>,
     expiries: BTreeSet<(i64, Arc<str>)>,
     /// Certificates that listeners name, held or not, with the listeners.
@@ -149,6 +150,7 @@ impl State {
             tables: HashMap::new(),
             routes: BTreeMap::new(),
             backends: BTreeMap::new(),
+            backends_held: 0,
             certificates: BTreeMap::new(),
             expiries: BTreeSet::new(),
             certificate_users: BTreeSet::new(),
@@ -451,10 +453,12 @@ impl State {
     fn hold_backend(&mut self, name: &str, endpoints: Vec<SocketAddr>) {
         self.work.endpoint_lists += 1;
         if let Some(entry) = self.backends.get_mut(name) {
+            self.backends_held += usize::from(!entry.held);
             entry.held = true;
             entry.backend.set_endpoints(endpoints);
             return;
         }
+        self.backends_held += 1;
         let key: Arc<str> = name.into();
         let backend = Arc::new(Backend::new(Arc::clone(&key)));
         backend.set_endpoints(endpoints);
@@ -472,6 +476,7 @@ impl State {
         let Some(entry) = self.backends.get_mut(name) else {
             return;
         };
+        self.backends_held -= usize::from(entry.held);
         entry.held = false;
         entry.backend.set_endpoints(Vec::new());
         if entry.references == 0 {
@@ -604,7 +609,7 @@ impl State {
         Counts {
             listeners: self.listeners.len(),
             routes: self.routes.len(),
-            backends: self.backends.values().filter(|b| b.held).count(),
+            backends: self.backends_held,
             certificates: self.certificates.len(),
         }
     }
@@ -633,29 +638,15 @@ struct Rejects(Vec<Reject>);
 
 impl Rejects {
     fn add(&mut self, key: ResourceKey, reason: &RejectReason) {
-        tracing::warn!(resource = %key, reason = reason.reason(), "rejected: {reason}");
+        tracing::debug!(resource = %key, reason = reason.reason(), "rejected: {reason}");
         self.0
             .push(Reject::new(key, reason.reason(), reason.to_string()));
     }
 }
 
-/// The reasons a reject can have, as the metric labels they become.
+/// The metric label of a reject's reason.
 pub(crate) fn reject_label(reason: &str) -> &'static str {
-    const KNOWN: [&str; 12] = [
-        vestibule_stream::UNKNOWN_RESOURCE,
-        "InvalidName",
-        "MissingField",
-        "InvalidHostname",
-        "InvalidBind",
-        "UnsupportedTransport",
-        "InvalidEndpoint",
-        "InvalidCertificate",
-        "InvalidKey",
-        "KeyMismatch",
-        "HostnameConflict",
-        "PortUnavailable",
-    ];
-    KNOWN
+    parse::REASONS
         .into_iter()
         .find(|known| *known == reason)
         .unwrap_or("Other")

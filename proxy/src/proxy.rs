@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use vestibule_stream::client::{self, Client, Connect, ConnectError};
-use vestibule_stream::{Held, recording};
+use vestibule_stream::{Held, Reject, recording};
 
 use crate::admin;
 use crate::apply::{Counts, StateDump};
@@ -177,6 +177,7 @@ impl Proxy {
     /// Applies a batch of a [`ConfigSource::Caller`] or on top of a file.
     pub fn apply(&mut self, batch: &vestibule_stream::Batch) -> vestibule_stream::proto::Ack {
         let ack = self.held.offer(batch, &mut self.control);
+        log_rejects(&ack.rejects);
         if let Some(refusal) = &ack.refusal {
             tracing::warn!(
                 reason = refusal.reason,
@@ -257,6 +258,7 @@ fn replay(path: &Path, control: &mut Control) -> Result<Held, String> {
             // A batch may well be refused because an earlier one is not wholly in force.
             return Err(format!("{}: {}{rejected}", refusal.reason, refusal.message));
         }
+        log_rejects(&ack.rejects);
         if let (true, Some(reject)) = (rejected.is_empty(), ack.rejects.first()) {
             let key = reject.key.clone().unwrap_or_default();
             rejected = format!(", after {key} was rejected: {}", reject.message);
@@ -266,6 +268,14 @@ fn replay(path: &Path, control: &mut Control) -> Result<Held, String> {
         return Err("it has no batch".to_owned());
     }
     Ok(held)
+}
+
+/// The first ones; the metrics count all. For a stream, its client does the same.
+fn log_rejects(rejects: &[Reject]) {
+    for reject in rejects.iter().take(10) {
+        let key = reject.key.clone().unwrap_or_default();
+        tracing::warn!(resource = %key, reason = reject.reason, "rejected: {}", reject.message);
+    }
 }
 
 struct Dynamic(Connector);

@@ -248,6 +248,32 @@ async fn the_ack_tells_the_truth_about_ports() {
     assert!(metrics.contains(line), "{metrics}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unspecified_ipv6_bind_takes_both_families() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        // Containers without IPv6: nothing to see here, and binds of other tests are IPv4.
+        return;
+    }
+    let own = identity(&["b.example.com"]);
+    let backend_b = tls_backend("b", "[::1]:0", &own).await;
+    let port = free_port();
+    let bind = SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, port));
+    let mut proxy = start(ConfigSource::Caller).await;
+    let ack = proxy.apply(&Operator::default().batch(
+        &[
+            listener(SET, bind, "b.example.com", None),
+            route("team-b/web", SET, "b.example.com", "team-b/web:443"),
+            backend("team-b/web:443", &[backend_b]),
+        ],
+        &[],
+    ));
+    assert_eq!(ack.rejects, []);
+    for client in [local(port), format!("[::1]:{port}").parse().unwrap()] {
+        let answer = request(client, "b.example.com", &own.certificate).await;
+        assert_eq!(answer.unwrap(), "b hi", "{client}");
+    }
+}
+
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");

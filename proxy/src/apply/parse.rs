@@ -69,6 +69,22 @@ impl RejectReason {
     }
 }
 
+/// Every [`RejectReason::reason`].
+pub(super) const REASONS: [&str; 12] = [
+    vestibule_stream::UNKNOWN_RESOURCE,
+    "InvalidName",
+    "MissingField",
+    "InvalidHostname",
+    "InvalidBind",
+    "UnsupportedTransport",
+    "InvalidEndpoint",
+    "InvalidCertificate",
+    "InvalidKey",
+    "KeyMismatch",
+    "HostnameConflict",
+    "PortUnavailable",
+];
+
 /// A listener that can be put in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ListenerSpec {
@@ -306,6 +322,26 @@ mod tests {
             let error = listener(name, &wire()).unwrap_err();
             assert_eq!(error.reason(), "InvalidName", "{name:?}");
         }
+    }
+
+    #[test]
+    fn every_reason_is_a_metric_label() {
+        let bind = listener(NAME, &wire()).unwrap().bind;
+        let all = [
+            RejectReason::UnknownResource(""),
+            RejectReason::InvalidName(""),
+            RejectReason::MissingField(""),
+            RejectReason::InvalidHostname(String::new(), HostnameError::Empty),
+            RejectReason::InvalidBind(String::new()),
+            RejectReason::UnsupportedTransport,
+            RejectReason::InvalidEndpoint(String::new()),
+            RejectReason::InvalidCertificate(0, String::new()),
+            RejectReason::InvalidKey,
+            RejectReason::KeyMismatch,
+            RejectReason::HostnameConflict(bind),
+            RejectReason::PortUnavailable(bind, std::io::ErrorKind::AddrInUse.into()),
+        ];
+        assert_eq!(all.map(|reason| reason.reason()), REASONS);
     }
 
     #[test]
