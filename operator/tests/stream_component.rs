@@ -1,0 +1,739 @@
+//! Either end of the configuration stream against the other over real gRPC, and against peers that
+//! do not behave.
+
+mod stream_support;
+
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use stream_support::{Table, backend, hash, key};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_stream::{
+    StreamExt,
+    wrappers::{ReceiverStream, TcpListenerStream},
+};
+use tonic::{Request, Response, Status, Streaming, transport::Channel};
+use vestibule_operator::publish::{self, Changes, InProcess, Publisher};
+use vestibule_stream::{
+    Batch, Digest, Encoded, Generation, Identity, PROTOCOL_VERSION, Resource,
+    client::{Client, Config, Connect, ConnectError, State, Tcp, endpoint},
+    proto::{
+        Ack, BatchRefusal, Heartbeat, Hello, Inventory, NotLeader, OperatorMessage, ProxyMessage,
+        Reject, Upsert, Welcome,
+        config_stream_client::ConfigStreamClient,
+        config_stream_server::{ConfigStream, ConfigStreamServer},
+        operator_message::Message as FromOperator,
+        proxy_message::Message as FromProxy,
+    },
+};
+
+/// Longest wait for something that has to happen; nothing is asserted about how soon it does.
+const BOUND: Duration = Duration::from_secs(30);
+
+fn changes(upserts: &[Resource], removals: &[&str]) -> Changes {
+    let mut changes = Changes::new();
+    for resource in upserts {
+        changes.upsert(resource).unwrap();
+    }
+    for name in removals {
+        changes.remove(key(name));
+    }
+    changes
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+fn leader(config: publish::Config) -> Arc<Publisher> {
+    let publisher = Publisher::new(config);
+    publisher.lead(1).unwrap();
+    publisher
+}
+
+/// Waits until `publisher` answers as `wanted`.
+async fn until(publisher: &Publisher, wanted: impl Fn(&Publisher) -> bool) {
+    let mut facts = publisher.facts();
+    let reached = async {
+        while !wanted(publisher) {
+            facts.changed().await.unwrap();
+        }
+    };
+    let reached = timeout(BOUND, reached).await;
+    assert!(reached.is_ok(), "never: {:?}", publisher.proxies());
+}
+
+fn fact(publisher: &Publisher, name: &str) -> bool {
+    publisher.programmed(&[key(name)]).fact().is_some()
+}
+
+/// A proxy of the real kind; aborted when dropped.
+struct Proxy {
+    table: Table,
+    state: watch::Receiver<State>,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    fn start(name: &str, addresses: &[String], connector: impl Connect + 'static) -> Self {
+        let config = Config {
+            backoff_min: Duration::from_millis(10),
+            backoff_max: Duration::from_millis(50),
+            ..Config::new(Identity::new(name), addresses.to_vec())
+        };
+        let table = Table::default();
+        let (client, state) = Client::new(config, connector, table.clone());
+        let task = tokio::spawn(client.run());
+        Self { table, state, task }
+    }
+
+    fn of(name: &str, publisher: &Arc<Publisher>) -> Self {
+        Self::start(name, &["leader:1".to_owned()], InProcess::new(publisher))
+    }
+
+    async fn until(&mut self, wanted: impl FnMut(&State) -> bool) {
+        timeout(BOUND, self.state.wait_for(wanted))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A proxy of which every message is written by the test.
+struct Raw {
+    messages: mpsc::Sender<ProxyMessage>,
+    inbound: Streaming<OperatorMessage>,
+}
+
+impl Raw {
+    async fn open(publisher: &Arc<Publisher>, first: FromProxy) -> Self {
+        let channel = InProcess::new(publisher).connect("").await.unwrap();
+        let (messages, outbound) = mpsc::channel(8);
+        let mut client = ConfigStreamClient::new(channel);
+        let call = client.subscribe(ReceiverStream::new(outbound));
+        let inbound = call.await.unwrap().into_inner();
+        let raw = Self { messages, inbound };
+        raw.send(first).await;
+        raw
+    }
+
+    async fn hello(publisher: &Arc<Publisher>, name: &str) -> Self {
+        Self::open(publisher, FromProxy::Hello(hello(name))).await
+    }
+
+    async fn send(&self, message: FromProxy) {
+        let message = Some(message);
+        self.messages.send(ProxyMessage { message }).await.unwrap();
+    }
+
+    /// The next message that is no heartbeat; none at the end.
+    async fn next(&mut self) -> Option<FromOperator> {
+        loop {
+            match timeout(BOUND, self.inbound.message()).await.unwrap() {
+                Ok(Some(OperatorMessage {
+                    message: Some(FromOperator::Heartbeat(_)),
+                })) => {}
+                Ok(Some(OperatorMessage { message })) => return message,
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    async fn batch(&mut self) -> Batch {
+        loop {
+            match self.next().await {
+                Some(FromOperator::Welcome(_)) => {}
+                Some(FromOperator::Batch(batch)) => return batch,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    async fn ack(&self, batch: &Batch) {
+        let ack = Ack {
+            generation: batch.generation,
+            ..Ack::default()
+        };
+        self.send(FromProxy::Ack(ack)).await;
+    }
+
+    async fn refuse(&self, batch: &Batch, reason: &str) {
+        let refusal = Some(BatchRefusal {
+            reason: reason.to_owned(),
+            message: "no".to_owned(),
+        });
+        let generation = batch.generation;
+        self.send(FromProxy::Ack(Ack {
+            generation,
+            refusal,
+            ..Ack::default()
+        }))
+        .await;
+    }
+}
+
+fn hello(name: &str) -> Hello {
+    Hello {
+        protocol: PROTOCOL_VERSION,
+        proxy: name.to_owned(),
+        ..Hello::default()
+    }
+}
+
+// ---- Publisher and proxy ----
+
+#[tokio::test]
+async fn programmed_needs_a_proxy_and_every_ready_one() {
+    let publisher = leader(publish::Config::default());
+    publisher.update(changes(&[backend("a", 1)], &[]));
+    let nobody = publisher.programmed(&[key("a")]);
+    assert_eq!((nobody.fact(), nobody.ready), (None, 0));
+
+    let one = Proxy::of("one", &publisher);
+    until(&publisher, |publisher| fact(publisher, "a")).await;
+    assert_eq!(one.table.hashes()[&key("a")], hash(&backend("a", 1)));
+    assert_eq!(publisher.programmed(&[key("b")]).unpublished, [key("b")]);
+    assert!(!fact(&publisher, "b"));
+
+    // Ready, but it never connected: named, and no fact.
+    publisher.set_ready(names(&["one", "two"]));
+    let waiting = publisher.programmed(&[key("a")]);
+    assert_eq!((waiting.acked, waiting.ready), (1, 2));
+    assert_eq!(
+        (waiting.fact(), waiting.waiting_for),
+        (None, vec!["two".to_owned()])
+    );
+    let _two = Proxy::of("two", &publisher);
+    until(&publisher, |publisher| fact(publisher, "a")).await;
+
+    // Gone without a word: expected for what changes from here on, until the cluster says it is gone.
+    drop(one);
+    until(&publisher, |publisher| {
+        !publisher.proxies()["one"].connected
+    })
+    .await;
+    assert!(fact(&publisher, "a"), "churn elsewhere takes no fact away");
+    publisher.update(changes(&[backend("b", 1)], &[]));
+    until(&publisher, |publisher| {
+        publisher.programmed(&[key("b")]).acked == 1
+    })
+    .await;
+    let waiting = publisher.programmed(&[key("b")]);
+    assert_eq!(
+        (waiting.fact(), waiting.waiting_for),
+        (None, vec!["one".to_owned()])
+    );
+    publisher.set_ready(names(&["two"]));
+    assert!(fact(&publisher, "b"));
+}
+
+#[tokio::test]
+async fn a_reject_is_told_and_goes_with_the_next_good_version() {
+    let publisher = leader(publish::Config::default());
+    publisher.update(changes(&[backend("a", 1), backend("b", 1)], &[]));
+    let proxy = Proxy::of("one", &publisher);
+    until(&publisher, |publisher| fact(publisher, "a")).await;
+
+    publisher.update(changes(&[backend("a", 0), backend("b", 2)], &[]));
+    until(&publisher, |publisher| fact(publisher, "b")).await;
+    let programmed = publisher.programmed(&[key("a"), key("b")]);
+    assert_eq!((programmed.fact(), programmed.acked), (None, 0));
+    let [(name, Reject { reason, .. })] = programmed.rejects.as_slice() else {
+        panic!("{programmed:?}")
+    };
+    assert_eq!((name.as_str(), reason.as_str()), ("one", "Invalid"));
+    // The last good version serves on.
+    assert_eq!(proxy.table.hashes()[&key("a")], hash(&backend("a", 1)));
+
+    // Other edits go on beside it, and a new leader sends it again and hears of it again.
+    publisher.update(changes(&[backend("c", 1)], &[]));
+    until(&publisher, |publisher| fact(publisher, "c")).await;
+    publisher.lead(2).unwrap();
+    until(&publisher, |publisher| {
+        !publisher.programmed(&[key("a")]).rejects.is_empty()
+    })
+    .await;
+    let sent = publisher.proxies()["one"].sent.resource_bytes;
+    assert_eq!(sent, Encoded::new(&backend("a", 0)).unwrap().len() as u64);
+
+    publisher.update(changes(&[backend("a", 3)], &["b"]));
+    until(&publisher, |publisher| fact(publisher, "a")).await;
+    assert_eq!(proxy.table.hashes().len(), 2);
+}
+
+#[tokio::test]
+async fn a_proxy_finds_the_leader_and_a_new_one_with_equal_content_sends_nothing() {
+    let mut replicas = Vec::new();
+    let mut addresses = Vec::new();
+    for _ in 0..2 {
+        let publisher = Publisher::new(publish::Config::default());
+        publisher.update(changes(&[backend("a", 1), backend("b", 1)], &[]));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        addresses.push(listener.local_addr().unwrap().to_string());
+        let server = publish::server().add_service(publish::service(&publisher));
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        replicas.push(publisher);
+    }
+    replicas[0].follow(Some(addresses[1].clone()));
+    replicas[1].lead(1).unwrap();
+    // It only knows the follower.
+    let mut proxy = Proxy::start("one", &addresses[..1], Tcp);
+    until(&replicas[1], |publisher| fact(publisher, "a")).await;
+    assert_eq!(proxy.state.borrow().connected.as_ref(), Some(&addresses[1]));
+    assert!(proxy.state.borrow().refusals["NotLeader"] > 0);
+
+    replicas[1].follow(Some(addresses[0].clone()));
+    assert!(!fact(&replicas[1], "a"), "a follower knows no fact");
+    replicas[0].lead(2).unwrap();
+    until(&replicas[0], |publisher| {
+        fact(publisher, "a") && fact(publisher, "b")
+    })
+    .await;
+    let sent = replicas[0].proxies()["one"].sent;
+    assert_eq!((sent.batches, sent.resource_bytes), (1, 0));
+    proxy
+        .until(|state| state.held.is_some_and(|held| held.term == 2))
+        .await;
+}
+
+#[tokio::test]
+async fn a_proxy_comes_back_to_a_publisher_that_was_restarted() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut listener = Some(listener);
+    let mut proxy = Proxy::start("one", &[address.to_string()], Tcp);
+    let mut last = Generation::default();
+    for port in 1..4 {
+        // The same term each time: the proxy is ahead of a counter that begins again.
+        let publisher = leader(publish::Config::default());
+        publisher.update(changes(&[backend("a", port)], &[]));
+        let bound = match listener.take() {
+            Some(listener) => listener,
+            None => TcpListener::bind(address).await.unwrap(),
+        };
+        let server = publish::server().add_service(publish::service(&publisher));
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let incoming = TcpListenerStream::new(bound);
+        let serving = tokio::spawn(server.serve_with_incoming_shutdown(incoming, async {
+            let _ = stopped.await;
+        }));
+        until(&publisher, |publisher| fact(publisher, "a")).await;
+        assert_eq!(proxy.table.hashes()[&key("a")], hash(&backend("a", port)));
+        assert!(proxy.table.generation().unwrap() > last);
+        last = proxy.table.generation().unwrap();
+        drop(stop);
+        publisher.follow(None);
+        timeout(BOUND, serving).await.unwrap().unwrap().unwrap();
+        proxy.until(|state| state.connected.is_none()).await;
+        assert_eq!(proxy.table.hashes().len(), 1, "it serves on");
+    }
+}
+
+// ---- The publisher and proxies that do not behave ----
+
+#[tokio::test]
+async fn what_changes_while_a_proxy_is_slow_comes_merged() {
+    let publisher = leader(publish::Config::default());
+    publisher.update(changes(&[backend("a", 1), backend("b", 1)], &[]));
+    let mut slow = Raw::hello(&publisher, "slow").await;
+    let full = slow.batch().await;
+    assert!(full.full && !full.keep_held && full.upserts.len() == 2);
+    for port in 2..200 {
+        publisher.update(changes(&[backend("a", port), backend("c", port)], &[]));
+    }
+    publisher.update(changes(&[], &["b"]));
+    slow.ack(&full).await;
+    let delta = slow.batch().await;
+    assert_eq!(
+        (delta.base, delta.generation),
+        (full.generation, Some(publisher.generation()))
+    );
+    assert_eq!((delta.upserts.len(), delta.removals.len()), (2, 1));
+    assert_eq!(
+        delta.upserts[0],
+        Encoded::new(&backend("a", 199)).unwrap().upsert()
+    );
+    assert_eq!(publisher.proxies()["slow"].sent.batches, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_acknowledge_is_cut() {
+    let patience = Duration::from_millis(50);
+    let config = publish::Config {
+        patience,
+        ..publish::Config::default()
+    };
+    let publisher = leader(config);
+    let mut mute = Raw::hello(&publisher, "mute").await;
+    mute.batch().await;
+    assert!(mute.next().await.is_none());
+    until(&publisher, |publisher| publisher.proxies().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_silent_is_cut_and_who_answers_heartbeats_is_not() {
+    let config = publish::Config {
+        heartbeat: Duration::from_millis(20),
+        silence: Duration::from_millis(200),
+        ..publish::Config::default()
+    };
+    let publisher = leader(config);
+    let alive = Proxy::of("alive", &publisher);
+    let mut silent = Raw::hello(&publisher, "silent").await;
+    let batch = silent.batch().await;
+    silent.ack(&batch).await;
+    assert!(silent.next().await.is_none());
+    assert_eq!(alive.state.borrow().welcomed, 1);
+}
+
+#[tokio::test]
+async fn a_hello_is_judged_before_anything_is_sent() {
+    let publisher = leader(publish::Config::default());
+    let generation = |term, counter| Some(Generation::new(term, counter));
+    let cases = [
+        (
+            "UnsupportedProtocol",
+            Hello {
+                protocol: 0,
+                ..hello("a")
+            },
+        ),
+        ("InvalidIdentity", hello("")),
+        ("InvalidIdentity", hello(&"x".repeat(2000))),
+        (
+            "InvalidGeneration",
+            Hello {
+                held: generation(1, u64::MAX),
+                ..hello("a")
+            },
+        ),
+    ];
+    for (reason, hello) in cases {
+        let mut raw = Raw::open(&publisher, FromProxy::Hello(hello)).await;
+        match raw.next().await {
+            Some(FromOperator::Refused(refused)) => assert_eq!(refused.reason, reason),
+            other => panic!("{reason}: {other:?}"),
+        }
+        assert!(raw.next().await.is_none());
+    }
+
+    // A proxy that was served in a higher term: this replica does not lead any more, only does not
+    // know it yet, and must not take the proxy back to older content.
+    let ahead = Hello {
+        held: generation(7, 1),
+        ..hello("a")
+    };
+    let mut raw = Raw::open(&publisher, FromProxy::Hello(ahead)).await;
+    assert!(matches!(raw.next().await, Some(FromOperator::NotLeader(_))));
+    assert_eq!(publisher.superseded(), Some(7));
+    assert!(publisher.generation() < Generation::new(2, 0));
+
+    // Something else than a Hello.
+    let mut raw = Raw::open(&publisher, FromProxy::Heartbeat(Heartbeat {})).await;
+    assert!(raw.next().await.is_none());
+
+    // A proxy of the next release is served in the version both speak.
+    let newer = Hello {
+        protocol: PROTOCOL_VERSION + 1,
+        ..hello("a")
+    };
+    let mut raw = Raw::open(&publisher, FromProxy::Hello(newer)).await;
+    match raw.next().await {
+        Some(FromOperator::Welcome(welcome)) => assert_eq!(welcome.protocol, PROTOCOL_VERSION),
+        other => panic!("{other:?}"),
+    }
+    let follower = Publisher::new(publish::Config::default());
+    follower.follow(Some("leader:9".to_owned()));
+    let mut raw = Raw::hello(&follower, "a").await;
+    let leader = "leader:9".to_owned();
+    assert_eq!(
+        raw.next().await,
+        Some(FromOperator::NotLeader(NotLeader { leader }))
+    );
+}
+
+#[tokio::test]
+async fn a_refused_base_leads_to_a_resync_and_refusing_for_ever_ends_the_stream() {
+    let publisher = leader(publish::Config::default());
+    publisher.update(changes(&[backend("a", 1), backend("b", 1)], &[]));
+    let mut raw = Raw::hello(&publisher, "one").await;
+    let batch = raw.batch().await;
+    raw.ack(&batch).await;
+    publisher.update(changes(&[backend("b", 2)], &[]));
+    let delta = raw.batch().await;
+    raw.refuse(&delta, "BaseMismatch").await;
+    assert!(matches!(
+        raw.next().await,
+        Some(FromOperator::InventoryRequest(_))
+    ));
+    let refusals = publisher.programmed(&[key("b")]).refusals;
+    assert_eq!(refusals[0].1.reason, "BaseMismatch");
+
+    // It holds a as published and something that is not.
+    let mut inventory = Inventory {
+        entries: Vec::new(),
+        last: true,
+    };
+    for resource in [backend("a", 1), backend("z", 1)] {
+        inventory
+            .entries
+            .push(vestibule_stream::proto::InventoryEntry {
+                key: resource.key(),
+                hash: hash(&resource).to_vec(),
+            });
+    }
+    raw.send(FromProxy::Inventory(inventory)).await;
+    let resync = raw.batch().await;
+    assert!(resync.full && resync.keep_held && resync.generation > delta.generation);
+    assert_eq!(
+        resync.upserts,
+        [Encoded::new(&backend("b", 2)).unwrap().upsert()]
+    );
+    assert_eq!(resync.removals, [key("z")]);
+    raw.ack(&resync).await;
+    until(&publisher, |publisher| fact(publisher, "b")).await;
+
+    publisher.update(changes(&[backend("b", 3)], &[]));
+    let mut refused = 0;
+    while let Some(message) = raw.next().await {
+        match message {
+            FromOperator::Batch(batch) => {
+                refused += 1;
+                raw.refuse(&batch, "Malformed").await;
+            }
+            FromOperator::InventoryRequest(_) => {
+                let inventory = Inventory {
+                    entries: Vec::new(),
+                    last: true,
+                };
+                raw.send(FromProxy::Inventory(inventory)).await;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(refused, 3);
+}
+
+#[tokio::test]
+async fn a_proxy_started_anew_owes_an_ack_before_anything_is_a_fact() {
+    let publisher = leader(publish::Config::default());
+    publisher.update(changes(&[backend("a", 1)], &[]));
+    publisher.set_ready(names(&["one"]));
+    let mut first = Raw::hello(&publisher, "one").await;
+    let batch = first.batch().await;
+    first.ack(&batch).await;
+    until(&publisher, |publisher| fact(publisher, "a")).await;
+
+    // Unready and ready again while its connection seems to be up: maybe another process, served by
+    // somebody else. The old ack counts no more, and the stream ends so that it says what it holds.
+    publisher.set_ready(names(&[]));
+    publisher.set_ready(names(&["one"]));
+    assert_eq!(publisher.programmed(&[key("a")]).waiting_for, ["one"]);
+    assert!(first.next().await.is_none());
+
+    let held = batch.generation;
+    let again = Hello {
+        held,
+        held_digest: publisher.digest().to_vec(),
+        ..hello("one")
+    };
+    let mut second = Raw::open(&publisher, FromProxy::Hello(again)).await;
+    let equal = second.batch().await;
+    assert!(equal.keep_held && equal.upserts.is_empty());
+    assert!(!fact(&publisher, "a"), "a Hello is no ack");
+    second.ack(&equal).await;
+    until(&publisher, |publisher| fact(publisher, "a")).await;
+
+    // A new stream of the same name that holds nothing takes over from the old one.
+    let mut third = Raw::hello(&publisher, "one").await;
+    assert!(third.batch().await.full);
+    assert!(!fact(&publisher, "a"));
+    publisher.update(changes(&[backend("a", 2)], &[]));
+    assert!(second.next().await.is_none());
+}
+
+// ---- The proxy and an operator that does not behave ----
+
+/// An operator that sends what the test says and hands over what comes back.
+struct Script {
+    messages: parking_lot::Mutex<Option<mpsc::Receiver<Result<OperatorMessage, Status>>>>,
+    heard: mpsc::Sender<FromProxy>,
+}
+
+#[tonic::async_trait]
+impl ConfigStream for Script {
+    type SubscribeStream = ReceiverStream<Result<OperatorMessage, Status>>;
+
+    async fn subscribe(
+        &self,
+        request: Request<Streaming<ProxyMessage>>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let messages = self.messages.lock().take();
+        let messages = messages.ok_or_else(|| Status::unavailable("only once"))?;
+        let heard = self.heard.clone();
+        let mut inbound = request.into_inner();
+        tokio::spawn(async move {
+            while let Some(Ok(ProxyMessage {
+                message: Some(message),
+            })) = inbound.next().await
+            {
+                let _ = heard.send(message).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(messages)))
+    }
+}
+
+struct Pipe(parking_lot::Mutex<Option<tokio::io::DuplexStream>>);
+
+impl Connect for Pipe {
+    async fn connect(&self, _address: &str) -> Result<Channel, ConnectError> {
+        let near = self.0.lock().take();
+        let mut near = Some(near.ok_or("only once")?);
+        let connector = tower::service_fn(move |_| {
+            let near = near.take().ok_or(io::ErrorKind::NotConnected);
+            async move { near.map(TokioIo::new).map_err(io::Error::from) }
+        });
+        Ok(endpoint("pipe.invalid:1")?
+            .connect_with_connector(connector)
+            .await?)
+    }
+}
+
+struct Operator {
+    messages: mpsc::Sender<Result<OperatorMessage, Status>>,
+    heard: mpsc::Receiver<FromProxy>,
+}
+
+impl Operator {
+    fn start() -> (Self, Pipe) {
+        let (messages, script) = mpsc::channel(8);
+        let (heard, from_proxy) = mpsc::channel(8);
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let service = ConfigStreamServer::new(Script {
+            messages: parking_lot::Mutex::new(Some(script)),
+            heard,
+        });
+        let incoming = tokio_stream::once(Ok::<_, io::Error>(far));
+        tokio::spawn(
+            publish::server()
+                .add_service(service)
+                .serve_with_incoming(incoming),
+        );
+        let operator = Self {
+            messages,
+            heard: from_proxy,
+        };
+        (operator, Pipe(parking_lot::Mutex::new(Some(near))))
+    }
+
+    async fn send(&self, message: FromOperator) {
+        let message = Some(message);
+        self.messages
+            .send(Ok(OperatorMessage { message }))
+            .await
+            .unwrap();
+    }
+
+    async fn welcome(&mut self) {
+        assert!(matches!(self.hear().await, FromProxy::Hello(_)));
+        let protocol = PROTOCOL_VERSION;
+        self.send(FromOperator::Welcome(Welcome {
+            protocol,
+            ..Welcome::default()
+        }))
+        .await;
+    }
+
+    async fn hear(&mut self) -> FromProxy {
+        timeout(BOUND, self.heard.recv()).await.unwrap().unwrap()
+    }
+
+    /// Sends a batch and returns the reason of its refusal, or "taken".
+    async fn offer(&mut self, batch: Batch) -> String {
+        self.send(FromOperator::Batch(batch)).await;
+        match self.hear().await {
+            FromProxy::Ack(Ack { refusal: None, .. }) => "taken".to_owned(),
+            FromProxy::Ack(Ack {
+                refusal: Some(refusal),
+                ..
+            }) => refusal.reason,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn corrupt_replayed_and_older_batches_are_refused_and_the_proxy_serves_on() {
+    let (mut operator, pipe) = Operator::start();
+    let mut proxy = Proxy::start("one", &["op:1".to_owned()], pipe);
+    operator.welcome().await;
+    let at = |counter| Generation::new(3, counter);
+    let full = Batch::full(at(5), &[backend("a", 1)]).unwrap();
+    let delta = |counter, base| {
+        Batch::delta(at(counter), at(base), &[backend("b", 1)], Vec::new()).unwrap()
+    };
+    assert_eq!(operator.offer(delta(6, 5)).await, "NotFull");
+    assert_eq!(operator.offer(full.clone()).await, "taken");
+    assert_eq!(operator.offer(full).await, "StaleGeneration");
+    let older = Batch::full(Generation::new(2, 9), &[]).unwrap();
+    assert_eq!(operator.offer(older).await, "StaleGeneration");
+    assert_eq!(operator.offer(delta(7, 6)).await, "BaseMismatch");
+    let mut wrong = delta(6, 5);
+    wrong.digest = Digest::default().to_vec();
+    assert_eq!(operator.offer(wrong).await, "BaseMismatch");
+    let mut corrupt = delta(6, 5);
+    let resource = vec![0x0a, 0xff, 0xff, 0xff, 0xff].into();
+    corrupt.upserts.push(Upsert { kind: 3, resource });
+    assert_eq!(operator.offer(corrupt).await, "Malformed");
+    assert_eq!(proxy.table.hashes().len(), 1);
+    assert_eq!(proxy.table.generation(), Some(at(5)));
+    {
+        let state = proxy.state.borrow();
+        assert_eq!(state.refusals["StaleGeneration"], 2);
+        assert_eq!(state.last_refusal.as_ref().unwrap().reason, "Malformed");
+        assert_eq!((state.held, state.welcomed), (Some(at(5)), 1));
+    }
+    assert_eq!(operator.offer(delta(6, 5)).await, "taken");
+    assert_eq!(proxy.table.hashes().len(), 2);
+
+    // The operator breaks off: what is in force stays.
+    operator
+        .messages
+        .send(Err(Status::internal("gone")))
+        .await
+        .unwrap();
+    proxy.until(|state| state.connected.is_none()).await;
+    assert_eq!(proxy.table.hashes().len(), 2);
+    assert_eq!(proxy.state.borrow().held, Some(at(6)));
+}
+
+#[tokio::test]
+async fn an_operator_that_breaks_the_protocol_is_left() {
+    let batch = Batch::full(Generation::new(1, 1), &[]).unwrap();
+    let unspoken = Welcome {
+        protocol: PROTOCOL_VERSION + 1,
+        ..Welcome::default()
+    };
+    for message in [FromOperator::Batch(batch), FromOperator::Welcome(unspoken)] {
+        let (mut operator, pipe) = Operator::start();
+        let mut proxy = Proxy::start("one", &["op:1".to_owned()], pipe);
+        operator.hear().await;
+        operator.send(message).await;
+        proxy
+            .until(|state| state.refusals.contains_key("Protocol"))
+            .await;
+        assert_eq!(proxy.table.generation(), None);
+    }
+}
