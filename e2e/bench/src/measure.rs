@@ -195,6 +195,37 @@ impl Bench {
         Ok(())
     }
 
+    /// Starts the first peer for the first group and leaves it running until asked to stop, for a
+    /// profiler and loads made by hand.
+    pub(crate) fn hold(&self) -> Result<()> {
+        let (group, peer) = self
+            .plan
+            .groups
+            .first()
+            .zip(self.plan.peers.first())
+            .map(|(group, peer)| (*group, *peer))
+            .context("nothing to hold")?;
+        let running = self.start(peer, role(group), hosts(group, &self.plan))?;
+        let pid = running.process.as_ref().map_or(0, Guarded::pid);
+        let (listen, core) = (running.listen, self.plan.load_core);
+        let tls = match role(group) {
+            Role::Passthrough => String::new(),
+            Role::Terminate => format!("--tls --name {} ", tls::host(0)),
+        };
+        println!(
+            "{} is process {pid} at {listen}; for instance:",
+            peer.name()
+        );
+        println!(
+            "taskset -c {core} {} client --target {listen} {tls}bulk 1 6000000000",
+            std::env::current_exe()?.display()
+        );
+        while !child::stopped() {
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
     fn start(&self, peer: Peer, role: Role, hosts: usize) -> Result<Running> {
         let leaves = self
             .leaves
@@ -463,7 +494,11 @@ impl Bench {
             .pid();
         settle(Some(pid));
         let before = proc::memory(pid);
-        let count = self.plan.sizes.idle;
+        let count = match peer {
+            // Keeps descriptors back for pipes, and takes fewer connections for it.
+            Peer::HaproxySplice | Peer::HaproxyNextSplice => self.plan.sizes.idle / 4 * 3,
+            _ => self.plan.sizes.idle,
+        };
         let mut client =
             self.client(&running, &[options, &["idle", &count.to_string()]].concat())?;
         let outcome: Outcome = client.line().map_err(|error| {
