@@ -1,0 +1,393 @@
+//! The case table: objects in, verdicts and statuses out, through every part that judges.
+//!
+//! Each file of `cases/` is a stream of YAML documents: the first says what the case is about and where
+//! the rule comes from, the last (`expected`) what has to come out, and those between are the objects, in
+//! the order in which they were created. A case is run through translation, through the webhook's rules
+//! (object by object, as `kubectl apply` would), and through `vestibule check`; it fails if one of them
+//! says something else than expected, or than the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use vestibule_crds::yaml;
+use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason};
+use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::key::ObjectKey;
+use vestibule_model::merge::Merge;
+use vestibule_model::object::Object;
+use vestibule_model::policy::Policy;
+use vestibule_operator::translate::{Binds, CONTROLLER, Change, Settings, Status, Translator};
+use vestibule_webhook::{Operation, Reviewer};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    case: String,
+    source: String,
+    #[serde(default = "enforce")]
+    mode: String,
+    #[serde(default)]
+    exempt: BTreeSet<String>,
+}
+
+fn enforce() -> String {
+    "Enforce".into()
+}
+
+/// What comes out for one object. Empty parts are left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Expected {
+    /// `allowed`, `warned` or `refused`.
+    admission: String,
+    /// `Reason at field`, with `warning: ` before those that refuse nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    findings: Vec<String>,
+    /// `Type=Status/Reason` of the object.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    conditions: Vec<String>,
+    /// The same by listener, with the number of attached routes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    listeners: BTreeMap<String, Vec<String>>,
+    /// The same by parent reference.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    parents: Vec<Vec<String>>,
+    /// Number of attached ListenerSets, where there are any.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    attached_listener_sets: usize,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "what serde calls it with"
+)]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+/// Findings about what an object refers to, or about what others let it do. They come and go without
+/// the object, so admission, which is asked once, does not refuse for them.
+fn is_circumstantial(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::NotAllowed
+            | Reason::NotAllowedByListeners
+            | Reason::NoMatchingParent
+            | Reason::NoMatchingListenerHostname
+            | Reason::InvalidCertificateRef
+            | Reason::InvalidRouteKinds
+            | Reason::RefNotPermitted
+            | Reason::BackendNotFound
+            | Reason::InvalidKind
+            | Reason::UnsupportedProtocol
+            | Reason::PortUnavailable
+    )
+}
+
+struct Case {
+    name: String,
+    policy: Policy,
+    objects: Vec<Object>,
+    documents: Vec<Value>,
+    expected: BTreeMap<String, Expected>,
+}
+
+impl Case {
+    fn read(path: &Path) -> Self {
+        let text = std::fs::read_to_string(path).expect("a readable case");
+        let mut documents: Vec<Value> = yaml::documents(&text)
+            .expect("YAML")
+            .into_iter()
+            .map(|(_, document)| document)
+            .collect();
+        let header: Header =
+            serde_json::from_value(documents.remove(0)).expect("the first document is the header");
+        assert!(!header.case.is_empty() && !header.source.is_empty());
+        let expected = documents
+            .pop_if(|last| last.get("expected").is_some())
+            .map(|mut last| last["expected"].take())
+            .unwrap_or_default();
+        let objects = documents
+            .iter()
+            .filter_map(|document| vestibule_crds::decode(document.clone()).into_object())
+            .map(|(object, _)| object)
+            .collect();
+        Self {
+            name: path.file_stem().unwrap().to_string_lossy().into(),
+            policy: Policy {
+                mode: header.mode.parse().expect("a mode"),
+                exempt: header.exempt,
+            },
+            objects,
+            documents,
+            expected: serde_json::from_value(match expected {
+                Value::Null => json!({}),
+                other => other,
+            })
+            .expect("expectations"),
+        }
+    }
+
+    fn translated(&self) -> Translator {
+        let mut translator = Translator::new(Settings {
+            controller: CONTROLLER.into(),
+            policy: self.policy.clone(),
+            binds: Binds::Direct {
+                address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                ports: BTreeMap::new(),
+            },
+        });
+        translator.apply(self.objects.iter().cloned().map(Change::Put));
+        translator
+    }
+
+    /// The webhook's findings by object, each asked about while only the objects before it exist.
+    fn reviewed(&self) -> BTreeMap<ObjectKey, (bool, Vec<Finding>)> {
+        let mut merge = Merge::new(CONTROLLER);
+        let mut answers = BTreeMap::new();
+        for object in &self.objects {
+            let review =
+                Reviewer::new(&merge, &self.policy).review(Operation::Create, None, object);
+            assert_eq!(review.allowed, review.message.is_none(), "{}", self.name);
+            answers.insert(object.key(), (review.allowed, review.findings));
+            // Whether or not it was refused: statuses are about objects that are there.
+            let name = object.key().name;
+            match object {
+                Object::GatewayClass(class) => merge.put_class(&name.name, Some(class.clone())),
+                Object::Gateway(gateway) => {
+                    merge.put_gateway(&name, Some(Arc::new(gateway.clone())))
+                }
+                Object::ListenerSet(set) => merge.put_set(&name, Some(Arc::new(set.clone()))),
+                Object::Namespace(namespace) => {
+                    merge.put_namespace(&name.name, Some(namespace.labels.clone()))
+                }
+                _ => continue,
+            };
+        }
+        answers
+    }
+
+    /// What `vestibule check` says, by `Kind namespace/name`.
+    fn checked(&self) -> BTreeMap<String, Value> {
+        let directory = tempdir(&self.name);
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": self.documents});
+        std::fs::write(directory.join("objects.json"), list.to_string()).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vestibule"));
+        command
+            .args(["check", "--output", "json", "--admission-mode"])
+            .arg(self.policy.mode.to_string());
+        for namespace in &self.policy.exempt {
+            command.args(["--exempt-namespace", namespace]);
+        }
+        let output = command.arg(&directory).output().expect("vestibule runs");
+        std::fs::remove_dir_all(&directory).expect("removed");
+        let verdicts: Vec<Value> = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        let refused = verdicts.iter().any(|v| v["verdict"] == "refused");
+        assert_eq!(
+            output.status.code(),
+            Some(i32::from(refused)),
+            "{}",
+            self.name
+        );
+        verdicts
+            .into_iter()
+            .map(|verdict| {
+                let text = |field: &str| verdict[field].as_str().unwrap_or_default().to_owned();
+                let name = match text("namespace").as_str() {
+                    "" => text("name"),
+                    namespace => format!("{namespace}/{}", text("name")),
+                };
+                (format!("{} {name}", text("kind")), verdict)
+            })
+            .collect()
+    }
+}
+
+fn tempdir(name: &str) -> std::path::PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("case-{name}"));
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).expect("a directory");
+    directory
+}
+
+fn condition(condition: &Condition) -> String {
+    format!(
+        "{}={}/{}",
+        condition.kind,
+        condition.truth.as_str(),
+        condition.reason
+    )
+}
+
+fn programmed(basis: &Programmed) -> String {
+    match basis {
+        Programmed::Never(reason, _) => format!("{}=False/{reason}", ConditionType::Programmed),
+        Programmed::WhenHeld(_) => format!("{}=when held", ConditionType::Programmed),
+    }
+}
+
+fn brief(finding: &Finding) -> String {
+    let weight = match finding.severity {
+        Severity::Refused => "",
+        Severity::Warning => "warning: ",
+    };
+    format!("{weight}{} at {}", finding.reason, finding.field)
+}
+
+/// The outcome of a case by object, in the form of its expectations.
+fn outcome(case: &Case) -> BTreeMap<String, Expected> {
+    let translator = case.translated();
+    let reviewed = case.reviewed();
+    let mut outcome = BTreeMap::new();
+    for object in &case.objects {
+        let key = object.key();
+        let (allowed, said) = &reviewed[&key];
+        let mut expected = Expected {
+            admission: match (allowed, said.is_empty()) {
+                (true, true) => "allowed",
+                (true, false) => "warned",
+                (false, _) => "refused",
+            }
+            .into(),
+            findings: translator
+                .findings()
+                .get(&key)
+                .into_iter()
+                .flatten()
+                .map(brief)
+                .collect(),
+            ..Expected::default()
+        };
+        match translator.statuses().get(&key) {
+            None => {}
+            Some(Status::Class(conditions)) => {
+                expected.conditions = conditions.iter().map(condition).collect();
+            }
+            Some(Status::Listeners(status)) => {
+                expected.conditions = status.conditions.iter().map(condition).collect();
+                expected.conditions.push(programmed(&status.programmed));
+                expected.attached_listener_sets = status.attached_listener_sets;
+                for listener in &status.listeners {
+                    let mut said: Vec<_> = listener.conditions.iter().map(condition).collect();
+                    said.push(programmed(&listener.programmed));
+                    said.push(format!("{} routes", listener.attached_routes));
+                    expected.listeners.insert(listener.name.to_string(), said);
+                }
+            }
+            Some(Status::Route(status)) => {
+                expected.parents = status
+                    .parents
+                    .iter()
+                    .map(|parent| parent.conditions.iter().map(condition).collect())
+                    .collect();
+            }
+        }
+        if expected
+            != (Expected {
+                admission: "allowed".into(),
+                ..Expected::default()
+            })
+        {
+            outcome.insert(key.to_string(), expected);
+        }
+    }
+    outcome
+}
+
+/// Admission refuses what status refuses, with the same words, but for what depends on others.
+fn admission_agrees_with_status(case: &Case) {
+    let translator = case.translated();
+    for (key, (_, said)) in case.reviewed() {
+        let of = |findings: &[Finding]| -> BTreeSet<(Reason, String)> {
+            findings
+                .iter()
+                .filter(|f| !is_circumstantial(f.reason))
+                .map(|f| (f.reason, f.to_string()))
+                .collect()
+        };
+        let in_status = translator
+            .findings()
+            .get(&key)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        if matches!(key.kind.as_str(), "TLSRoute" | "ListenerSet")
+            && translator.statuses().contains_key(&key)
+            && case.policy.mode_in(&key.name.namespace) != vestibule_model::policy::Mode::Off
+        {
+            assert_eq!(of(&said), of(in_status), "{}: {key}", case.name);
+        }
+    }
+}
+
+/// `vestibule check` says what translation says, and shows the refusal that admission gives.
+fn check_agrees(case: &Case) {
+    let translator = case.translated();
+    let reviewed = case.reviewed();
+    let checked = case.checked();
+    for object in &case.objects {
+        let key = object.key();
+        let verdict = checked
+            .get(&key.to_string())
+            .unwrap_or_else(|| panic!("{}: check says nothing of {key}", case.name));
+        let shown: BTreeSet<(String, String)> = verdict["findings"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|f| {
+                (
+                    f["reason"].as_str().unwrap().into(),
+                    f["field"].as_str().unwrap().into(),
+                )
+            })
+            .collect();
+        let (allowed, said) = &reviewed[&key];
+        let decided = translator.findings().get(&key).into_iter().flatten();
+        for finding in decided.chain(said) {
+            let entry = (finding.reason.as_str().to_owned(), finding.field.clone());
+            assert!(
+                shown.contains(&entry),
+                "{}: {key}: {entry:?} not in {shown:?}",
+                case.name
+            );
+        }
+        assert_eq!(
+            verdict["admission"].is_null(),
+            *allowed,
+            "{}: {key}",
+            case.name
+        );
+    }
+}
+
+#[test]
+fn every_case_comes_out_the_same_everywhere() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let mut paths: Vec<_> = std::fs::read_dir(directory)
+        .expect("the cases")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    let mut wrong = Vec::new();
+    for path in paths {
+        let case = Case::read(&path);
+        admission_agrees_with_status(&case);
+        check_agrees(&case);
+        let outcome = outcome(&case);
+        if outcome != case.expected {
+            wrong.push(format!(
+                "{}: came out as\n---\n{}",
+                case.name,
+                serde_json::to_string_pretty(&json!({ "expected": outcome })).unwrap()
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
