@@ -40,7 +40,8 @@ impl Admission {
                 _ => {}
             }
         }
-        sets.sort_by_key(|set| (set.meta.created, &set.name));
+        // As upstream breaks ties: by "namespace/name" as one text.
+        sets.sort_by_cached_key(|set| (set.meta.created, set.name.to_string()));
         let mut answers = BTreeMap::new();
         for set in sets {
             let object = Object::ListenerSet(set.clone());

@@ -1,0 +1,255 @@
+//! `vestibule check` as a process: verdicts, exit codes, JSON.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::common::{Directory, PLATFORM, check, route, service, set};
+use serde_json::Value;
+
+fn directory(files: &[(&str, String)]) -> Directory {
+    let directory = Directory::new();
+    for (name, text) in files {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    directory
+}
+
+/// Exit code and verdicts.
+fn verdicts(directory: &Directory, arguments: &[&str]) -> (Option<i32>, Vec<Value>) {
+    let path = directory.path().to_str().unwrap();
+    let output = check(&[&[path, "--output", "json"], arguments].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let verdicts = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    (output.status.code(), verdicts)
+}
+
+fn of<'a>(verdicts: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    verdicts
+        .iter()
+        .find(|v| v["kind"] == kind && v["name"] == name)
+        .unwrap()
+}
+
+fn good() -> Vec<(&'static str, String)> {
+    vec![
+        ("platform.yaml", PLATFORM.to_owned()),
+        (
+            "tenants/a.yaml",
+            [
+                set("a", "a.example"),
+                route("a", "a.example", "web"),
+                service("a", "web", 8080),
+            ]
+            .concat(),
+        ),
+    ]
+}
+
+#[test]
+fn a_good_directory_is_accepted() {
+    let directory = directory(&good());
+    let (code, all) = verdicts(&directory, &[]);
+    assert_eq!(code, Some(0), "{all:#?}");
+    let route = of(&all, "TLSRoute", "web");
+    assert_eq!(route["verdict"], "accepted");
+    assert_eq!(
+        (&route["file"], &route["line"]),
+        (&"tenants/a.yaml".into(), &16.into())
+    );
+    assert_eq!(
+        route["status"]["parents"][0]["conditions"][0]["status"],
+        "True"
+    );
+    // The certificate is yet to be issued, which refuses nothing.
+    let set = of(&all, "ListenerSet", "set");
+    assert_eq!(set["verdict"], "warning");
+    assert_eq!(set["findings"][0]["reason"], "InvalidCertificateRef");
+
+    let output = check(&[directory.path().to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.ends_with("6 objects: 5 accepted, 1 with warnings, 0 refused\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_conflict_and_a_wildcard_are_refused_as_admission_would() {
+    let mut files = good();
+    files.push(("tenants/b.yaml", set("b", "a.example")));
+    files.push((
+        "tenants/c.yaml",
+        [
+            set("c", "\"*.c.example\""),
+            route("c", "\"*.c.example\"", "web"),
+        ]
+        .concat(),
+    ));
+    let directory = directory(&files);
+    let (code, all) = verdicts(&directory, &[]);
+    assert_eq!(code, Some(1));
+    let conflict = all
+        .iter()
+        .find(|v| v["kind"] == "ListenerSet" && v["namespace"] == "b")
+        .unwrap();
+    assert_eq!(conflict["verdict"], "refused");
+    assert_eq!(conflict["findings"][0]["reason"], "HostnameConflict");
+    assert_eq!(
+        conflict["findings"][0]["field"],
+        "spec.listeners[0].hostname"
+    );
+    let message = conflict["admission"].as_str().unwrap();
+    assert!(
+        message.contains("\"a.example\" on port 443 is taken"),
+        "{message}"
+    );
+    // It names no object of the other tenant.
+    assert!(!message.contains("a/set"), "{message}");
+    let wildcard = all
+        .iter()
+        .find(|v| v["kind"] == "TLSRoute" && v["namespace"] == "c")
+        .unwrap();
+    assert_eq!(wildcard["findings"][0]["reason"], "WildcardHostname");
+    assert_eq!(wildcard["findings"][0]["origin"], "policy");
+    // The first tenant is not affected.
+    assert_eq!(of(&all, "TLSRoute", "web")["verdict"], "accepted");
+}
+
+#[test]
+fn the_mode_and_exempt_namespaces_weigh_policy_rules() {
+    let mut files = good();
+    files.push((
+        "c.yaml",
+        [
+            set("c", "\"*.c.example\""),
+            route("c", "\"*.c.example\"", "web"),
+            service("c", "web", 1),
+        ]
+        .concat(),
+    ));
+    let directory = directory(&files);
+    let of_route = |arguments: &[&str]| {
+        let (_, all) = verdicts(&directory, arguments);
+        all.iter()
+            .find(|v| v["kind"] == "TLSRoute" && v["namespace"] == "c")
+            .unwrap()["verdict"]
+            .clone()
+    };
+    assert_eq!(of_route(&[]), "refused");
+    assert_eq!(of_route(&["--admission-mode", "Warn"]), "warning");
+    assert_eq!(of_route(&["--admission-mode", "Off"]), "accepted");
+    assert_eq!(
+        of_route(&["--exempt-namespace", "x", "--exempt-namespace", "c"]),
+        "warning"
+    );
+    let path = directory.path().to_str().unwrap();
+    assert_eq!(
+        check(&[path, "--admission-mode", "Maybe"]).status.code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_its_place() {
+    let mut files = good();
+    files.push(("broken.yaml", "kind: [\n".into()));
+    files.push(("empty.yaml", String::new()));
+    files.push((
+        "odd.yaml",
+        "a: b\n---\nkind: Deployment\napiVersion: apps/v1\nmetadata: {name: d}\n".into(),
+    ));
+    files.push(("twice.yaml", PLATFORM.to_owned()));
+    files.push((
+        "bad.json",
+        "{\"apiVersion\": \"v1\",\n\"kind\" \"Service\"}".into(),
+    ));
+    files.push((
+        "field.yaml",
+        set("z", "z.example").replace("port: 443", "port: many"),
+    ));
+    let directory = directory(&files);
+    symlink("/etc/hostname", directory.path().join("outside.yaml")).unwrap();
+    symlink("tenants", directory.path().join("cycle")).unwrap();
+    let (code, all) = verdicts(&directory, &[]);
+    assert_eq!(code, Some(1));
+    let in_file = |file: &str| all.iter().filter(|v| v["file"] == file).collect::<Vec<_>>();
+    let finding = |file: &str| in_file(file)[0]["findings"][0].clone();
+    assert_eq!(in_file("bad.json")[0]["line"], 2);
+    assert_eq!(finding("bad.json")["reason"], "Unreadable");
+    assert!(
+        finding("broken.yaml")["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("is not YAML")
+    );
+    assert!(in_file("empty.yaml").is_empty());
+    assert_eq!(finding("odd.yaml")["reason"], "Unreadable");
+    assert_eq!(in_file("odd.yaml")[1]["verdict"], "ignored");
+    assert_eq!(finding("field.yaml")["field"], "spec.listeners[0].port");
+    assert!(
+        finding("outside.yaml")["message"]
+            .as_str()
+            .unwrap()
+            .contains("leads out")
+    );
+    assert!(in_file("cycle/a.yaml").is_empty());
+    // The second of two files with the same object is refused, and the first goes on.
+    let duplicate = finding("twice.yaml");
+    assert_eq!(duplicate["reason"], "Duplicate");
+    let message = duplicate["message"].as_str().unwrap();
+    assert!(
+        message.contains("platform.yaml:2") && message.contains("twice.yaml"),
+        "{message}"
+    );
+    assert_eq!(of(&all, "TLSRoute", "web")["verdict"], "accepted");
+}
+
+#[test]
+fn what_needs_something_that_is_not_here_is_warned() {
+    let directory = directory(&[(
+        "a.yaml",
+        [
+            set("a", "a.example"),
+            route("a", "a.example", "web"),
+            service("a", "web", 1)
+                .split("---")
+                .take(2)
+                .collect::<Vec<_>>()
+                .join("---"),
+            PLATFORM.replace("name: vestibule", "name: other"),
+        ]
+        .join("\n---\n"),
+    )]);
+    let (code, all) = verdicts(&directory, &[]);
+    assert_eq!(code, Some(0), "{all:#?}");
+    let warning = |kind: &str, name: &str, text: &str| {
+        let verdict = of(&all, kind, name);
+        assert_eq!(verdict["verdict"], "warning");
+        let findings = verdict["findings"].to_string();
+        assert!(findings.contains(text), "{findings}");
+    };
+    warning(
+        "Gateway",
+        "edge",
+        "add a GatewayClass vestibule with controllerName",
+    );
+    warning("ListenerSet", "set", "is not served by Vestibule");
+    warning("TLSRoute", "web", "has no ready endpoint");
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    let output = check(&["/nonexistent/directory"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains("cannot read /nonexistent/directory"),
+        "{text}"
+    );
+    assert_eq!(check(&[]).status.code(), Some(2));
+    let file = directory(&[("a.yaml", String::new())]);
+    let path = file.path().join("a.yaml");
+    assert_eq!(check(&[path.to_str().unwrap()]).status.code(), Some(2));
+}

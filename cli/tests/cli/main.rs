@@ -1,0 +1,5 @@
+//! The command as a process.
+
+mod check;
+mod common;
+mod run;

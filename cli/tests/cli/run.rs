@@ -1,0 +1,202 @@
+//! `vestibule run` as a process: what it serves while its directory changes under it.
+
+use std::fs;
+use std::net::TcpStream;
+
+use crate::common::{Directory, PLATFORM, Run, backend, get, route, service, set, wait_for};
+use serde_json::Value;
+
+const HOST: &str = "www.bakery.example";
+const OTHER: &str = "shop.orchard.example";
+
+/// Two tenants, each in a file of its own, with two backends.
+fn start(arguments: &[&str]) -> Run {
+    let home = Directory::new();
+    let manifests = home.path().join("manifests");
+    fs::create_dir(&manifests).unwrap();
+    fs::write(manifests.join("platform.yaml"), PLATFORM).unwrap();
+    for (namespace, host, one, two) in [
+        ("bakery", HOST, "bread 1", "bread 2"),
+        ("orchard", OTHER, "apple 1", "apple 2"),
+    ] {
+        let services = [
+            service(namespace, "one", backend(one)),
+            service(namespace, "two", backend(two)),
+        ];
+        let file = manifests.join(format!("{namespace}-services.yaml"));
+        fs::write(file, services.concat()).unwrap();
+        fs::write(
+            manifests.join(format!("{namespace}.yaml")),
+            tenant(namespace, host, "one"),
+        )
+        .unwrap();
+    }
+    let run = Run::start(home, arguments);
+    run.wait_for_log("directory");
+    run
+}
+
+fn tenant(namespace: &str, host: &str, service: &str) -> String {
+    [set(namespace, host), route(namespace, host, service)].concat()
+}
+
+fn json() -> Run {
+    start(&["--log-format", "json"])
+}
+
+#[test]
+fn serves_follows_edits_and_ends_when_told() {
+    let mut run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    run.wait_for_answer(OTHER, "apple 1");
+    run.write("bakery.yaml", &tenant("bakery", HOST, "two"));
+    run.wait_for_answer(HOST, "bread 2");
+    assert_eq!(run.get(OTHER).unwrap(), "apple 1");
+    assert_eq!(run.admin("/readyz"), "ready\n");
+    run.signal("TERM");
+    assert_eq!(run.wait().code(), Some(0));
+    assert!(run.log().contains("\"drained\""), "{}", run.log());
+}
+
+#[test]
+fn statuses_say_what_is_in_force() {
+    let run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    let programmed = || {
+        let objects: Value = serde_json::from_str(&run.admin("/status")).unwrap();
+        let set = objects
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|o| o["kind"] == "ListenerSet" && o["namespace"] == "bakery")
+            .unwrap()
+            .clone();
+        let conditions = set["status"]["listeners"][0]["conditions"].clone();
+        conditions
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|c| c["type"] == "Programmed")
+            .map(|c| (c["status"].clone(), c["message"].clone()))
+    };
+    // The document follows the acks, which may come after the first answer.
+    wait_for("Programmed", || {
+        programmed() == Some(("True".into(), "In force in 1 of 1 proxies".into()))
+    });
+}
+
+#[test]
+fn a_broken_file_keeps_its_last_good_objects() {
+    let run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    run.write(
+        "bakery.yaml",
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: \"Listener",
+    );
+    run.wait_for_log("so its last good objects stay");
+    assert_eq!(run.get(HOST).unwrap(), "bread 1");
+    // Others go on changing, and so does this file once it is whole.
+    run.write("orchard.yaml", &tenant("orchard", OTHER, "two"));
+    run.wait_for_answer(OTHER, "apple 2");
+    assert_eq!(run.get(HOST).unwrap(), "bread 1");
+    run.write("bakery.yaml", &tenant("bakery", HOST, "two"));
+    run.wait_for_answer(HOST, "bread 2");
+}
+
+#[test]
+fn an_object_that_does_not_decode_goes_alone() {
+    let run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    let bad = tenant("bakery", HOST, "one").replace(&format!("[{HOST}]"), "7");
+    run.write("bakery.yaml", &bad);
+    run.wait_for_log("Unreadable");
+    wait_for("the route to go", || run.get(HOST).is_err());
+    assert_eq!(run.get(OTHER).unwrap(), "apple 1");
+}
+
+#[test]
+fn a_directory_that_is_gone_for_a_moment_changes_nothing() {
+    let run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    let away = run.manifests().with_extension("away");
+    fs::rename(run.manifests(), &away).unwrap();
+    run.wait_for_log("\"directory-gone\"");
+    assert_eq!(run.get(HOST).unwrap(), "bread 1");
+    // An empty one in its place is not the user's deletion either.
+    fs::create_dir(run.manifests()).unwrap();
+    assert_eq!(run.get(HOST).unwrap(), "bread 1");
+    fs::remove_dir(run.manifests()).unwrap();
+    fs::rename(&away, run.manifests()).unwrap();
+    run.wait_for_log("\"directory-back\"");
+    assert_eq!(run.get(HOST).unwrap(), "bread 1");
+    run.write("bakery.yaml", &tenant("bakery", HOST, "two"));
+    run.wait_for_answer(HOST, "bread 2");
+}
+
+#[test]
+fn files_come_and_go_and_what_editors_leave_does_not_count() {
+    let run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    let two = tenant("bakery", HOST, "two");
+    for name in [".bakery.yaml.swp", "bakery.yaml~", ".bakery.yaml", "4913"] {
+        run.write(name, &two);
+    }
+    fs::remove_file(run.manifests().join("orchard.yaml")).unwrap();
+    wait_for("orchard to go", || run.get(OTHER).is_err());
+    assert_eq!(run.get(HOST).unwrap(), "bread 1");
+    // As editors and `kubectl`-like tools save: written beside, and moved over.
+    let beside = run.manifests().join(".bakery.new");
+    fs::write(&beside, &two).unwrap();
+    fs::rename(&beside, run.manifests().join("bakery.yaml")).unwrap();
+    run.wait_for_answer(HOST, "bread 2");
+    fs::create_dir(run.manifests().join("below")).unwrap();
+    run.write("below/orchard.yml", &tenant("orchard", OTHER, "two"));
+    run.wait_for_answer(OTHER, "apple 2");
+}
+
+#[test]
+fn a_secret_of_the_directory_wins_over_the_local_ca() {
+    let run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let secret = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"namespace": "bakery", "name": "cert"},
+        "type": "kubernetes.io/tls",
+        "stringData": {"tls.crt": certificate, "tls.key": key},
+    });
+    run.write("secret.json", &secret.to_string());
+    wait_for("the own certificate", || {
+        get(run.address(), HOST, certificate.as_bytes()).is_ok()
+    });
+    assert!(!run.log().contains("PRIVATE KEY"));
+    fs::remove_file(run.manifests().join("secret.json")).unwrap();
+    run.wait_for_answer(HOST, "bread 1");
+}
+
+#[test]
+fn the_second_signal_ends_it_at_once() {
+    let mut run = start(&["--log-format", "json", "--drain-seconds", "100000"]);
+    run.wait_for_answer(HOST, "bread 1");
+    // Never says anything, so it is not done by itself within any test's patience.
+    let held = TcpStream::connect(run.address()).unwrap();
+    wait_for("the connection", || {
+        let text = run.admin("/metrics");
+        text.lines()
+            .any(|l| l.contains("connections_active") && l.ends_with(" 1"))
+    });
+    run.signal("INT");
+    run.wait_for_log("\"draining\"");
+    run.signal("INT");
+    assert_eq!(run.wait().code(), Some(0));
+    drop(held);
+}
+
+#[test]
+fn says_why_it_cannot_start() {
+    let mut run = Run::start(Directory::new(), &[]);
+    assert_eq!(run.wait().code(), Some(2));
+    assert!(run.log().contains("cannot read"), "{}", run.log());
+}
