@@ -737,3 +737,85 @@ async fn an_operator_that_breaks_the_protocol_is_left() {
         assert_eq!(proxy.table.generation(), None);
     }
 }
+
+/// An `OperatorMessage` in which the batch is any bytes.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Damaged {
+    #[prost(message, optional, tag = "1")]
+    welcome: Option<Welcome>,
+    #[prost(bytes = "vec", optional, tag = "5")]
+    batch: Option<Vec<u8>>,
+}
+
+/// Answers every call with a welcome, a batch, and bytes that are none.
+#[derive(Clone)]
+struct Damaging;
+
+impl tonic::server::NamedService for Damaging {
+    const NAME: &'static str = "vestibule.stream.v1.ConfigStream";
+}
+
+impl tonic::server::StreamingService<ProxyMessage> for Damaging {
+    type Response = Damaged;
+    type ResponseStream = ReceiverStream<Result<Damaged, Status>>;
+    type Future = std::future::Ready<Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<ProxyMessage>>) -> Self::Future {
+        let mut inbound = request.into_inner();
+        tokio::spawn(async move { while let Some(Ok(_)) = inbound.next().await {} });
+        let welcome = Welcome {
+            protocol: PROTOCOL_VERSION,
+            ..Welcome::default()
+        };
+        let batch = Batch::full(Generation::new(1, 1), &[backend("a", 1)]).unwrap();
+        let (messages, outbound) = mpsc::channel(3);
+        for (welcome, batch) in [
+            (Some(welcome), None),
+            (None, Some(prost::Message::encode_to_vec(&batch))),
+            (None, Some(vec![0xff; 9])),
+        ] {
+            messages.try_send(Ok(Damaged { welcome, batch })).unwrap();
+        }
+        std::future::ready(Ok(Response::new(ReceiverStream::new(outbound))))
+    }
+}
+
+impl tower::Service<tonic::codegen::http::Request<tonic::body::Body>> for Damaging {
+    type Response = tonic::codegen::http::Response<tonic::body::Body>;
+    type Error = std::convert::Infallible;
+    type Future = tonic::codegen::BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: tonic::codegen::http::Request<tonic::body::Body>) -> Self::Future {
+        Box::pin(async move {
+            let codec = tonic_prost::ProstCodec::<Damaged, ProxyMessage>::default();
+            Ok(tonic::server::Grpc::new(codec)
+                .streaming(Damaging, request)
+                .await)
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_does_not_decode_is_malformed_and_the_proxy_serves_on() {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let incoming = tokio_stream::once(Ok::<_, io::Error>(far));
+    tokio::spawn(
+        publish::server()
+            .add_service(Damaging)
+            .serve_with_incoming(incoming),
+    );
+    let pipe = Pipe(parking_lot::Mutex::new(Some(near)));
+    let mut proxy = Proxy::start("one", &["op:1".to_owned()], pipe);
+    proxy
+        .until(|state| state.refusals.contains_key("Malformed"))
+        .await;
+    assert_eq!(proxy.state.borrow().held, Some(Generation::new(1, 1)));
+    assert_eq!(proxy.table.hashes().len(), 1);
+}

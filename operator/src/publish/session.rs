@@ -254,7 +254,7 @@ impl Session {
             }
             let present = state.content.generation();
             if held > present {
-                if held.counter - present.counter > MAX_LEAP {
+                if held.counter.saturating_sub(present.counter) > MAX_LEAP {
                     return refuse("InvalidGeneration", format!("{held} was never given out"));
                 }
                 state.content.rise_above(held);
