@@ -52,7 +52,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let verdicts = judge(&source, changes, args);
-    let refused = verdicts.iter().any(|v| v.verdict == Outcome::Refused);
+    let refused = verdicts.iter().any(|v| v.outcome == Outcome::Refused);
     match print(&verdicts, args.output) {
         // Whoever reads has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -143,7 +143,7 @@ fn print(verdicts: &[Verdict], format: Format) -> io::Result<()> {
         }
         Format::Text => {
             for verdict in verdicts {
-                let quiet = matches!(verdict.verdict, Outcome::Accepted | Outcome::Ignored);
+                let quiet = matches!(verdict.outcome, Outcome::Accepted | Outcome::Ignored);
                 if !quiet {
                     writeln!(out, "{verdict}")?;
                 }

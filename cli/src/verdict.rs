@@ -1,7 +1,7 @@
 //! The verdict on each object of a directory, as text for people and JSON for machines.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -54,7 +54,8 @@ pub(crate) struct Verdict {
     /// Name.
     pub(crate) name: String,
     /// What becomes of it.
-    pub(crate) verdict: Outcome,
+    #[serde(rename = "verdict")]
+    pub(crate) outcome: Outcome,
     /// Why.
     pub(crate) findings: Vec<FindingView>,
     /// What `kubectl apply` shows where admission refuses it.
@@ -119,10 +120,10 @@ impl fmt::Display for Verdict {
         write!(
             f,
             "{}:{}: {}: {}",
-            self.file,
+            printable(&self.file),
             self.line,
             self.subject(),
-            self.verdict
+            self.outcome
         )?;
         for finding in &self.findings {
             write!(f, "\n  {finding}")?;
@@ -135,6 +136,11 @@ impl fmt::Display for Verdict {
         }
         Ok(())
     }
+}
+
+/// A file's name without what a terminal would obey.
+pub(crate) fn printable(path: &str) -> String {
+    path.replace(char::is_control, "?")
 }
 
 /// `Reason at field: message; action`.
@@ -286,7 +292,7 @@ fn verdict(
         kind: kind.into(),
         namespace: name.namespace.to_string(),
         name: name.name.to_string(),
-        verdict: match worst {
+        outcome: match worst {
             None => Outcome::Accepted,
             Some(Severity::Warning) => Outcome::Warning,
             Some(Severity::Refused) => Outcome::Refused,
@@ -319,8 +325,8 @@ fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str
         &ObjectName::new(namespace, name),
         findings.into_iter().collect(),
     );
-    if verdict.verdict == Outcome::Accepted {
-        verdict.verdict = Outcome::Ignored;
+    if verdict.outcome == Outcome::Accepted {
+        verdict.outcome = Outcome::Ignored;
     }
     verdict
 }
@@ -328,7 +334,7 @@ fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str
 /// The last line: how many of each.
 #[must_use]
 pub(crate) fn summary(verdicts: &[Verdict]) -> String {
-    let count = |outcome| verdicts.iter().filter(|v| v.verdict == outcome).count();
+    let count = |outcome| verdicts.iter().filter(|v| v.outcome == outcome).count();
     let total = verdicts.iter().filter(|v| !v.kind.is_empty()).count();
     let objects = if total == 1 { "object" } else { "objects" };
     let mut text = format!(
@@ -338,10 +344,12 @@ pub(crate) fn summary(verdicts: &[Verdict]) -> String {
         count(Outcome::Refused)
     );
     if count(Outcome::Ignored) > 0 {
-        text.push_str(&format!(
+        // Writing to a String does not fail.
+        let _ = write!(
+            text,
             ", {} of kinds that Vestibule does not read",
             count(Outcome::Ignored)
-        ));
+        );
     }
     text
 }

@@ -72,7 +72,7 @@ pub(crate) fn look(root: &Path) -> Result<Look, LookError> {
 
 /// Reads a file that a look found; `None` if it is not the same any more (the next look tells).
 ///
-/// A link is read if it leads to a file within the directory, as those of mounted ConfigMaps do. One
+/// A link is read if it leads to a file within the directory, as those of a mounted volume do. One
 /// that leaves it is a finding: whoever may write here must not make us read what only we can.
 pub(crate) fn read(root: &Path, path: &FilePath, stamp: &Stamp) -> Option<FileChange> {
     let full = root.join(&**path);
@@ -218,5 +218,128 @@ fn stamp_of(metadata: &Metadata) -> Stamp {
         size: metadata.len(),
         modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
         changed: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A directory that goes away with the test.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let name = format!("vestibule-files-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let path = self.0.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn read(&self, name: &str) -> Option<FileChange> {
+            let look = look(&self.0).unwrap();
+            let (path, stamp) = look.files.get_key_value(name)?;
+            read(&self.0, path, stamp)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn failure(change: Option<FileChange>) -> String {
+        match change {
+            Some(FileChange::Failed(finding)) => finding.message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn finds_manifests_and_nothing_else() {
+        let directory = Directory::new("finds");
+        for name in [
+            "a.yaml",
+            "b.yml",
+            "c/d.json",
+            "e.txt",
+            ".f.yaml",
+            ".g/h.yaml",
+            "i.yaml~",
+            ".j.yaml.swp",
+            "yaml",
+        ] {
+            directory.write(name, "a: b");
+        }
+        let look = look(&directory.0).unwrap();
+        let found: Vec<&str> = look.files.keys().map(|path| &**path).collect();
+        assert_eq!(found, ["a.yaml", "b.yml", "c/d.json"]);
+    }
+
+    #[test]
+    fn reads_a_mounted_volume_and_follows_its_swap() {
+        let directory = Directory::new("volume");
+        directory.write("..1/a.yaml", "one");
+        directory.write("..2/a.yaml", "two");
+        symlink("..1", directory.0.join("..data")).unwrap();
+        symlink("..data/a.yaml", directory.0.join("a.yaml")).unwrap();
+        let before = look(&directory.0).unwrap();
+        assert!(matches!(directory.read("a.yaml"), Some(FileChange::Text(text)) if text == "one"));
+        symlink("..2", directory.0.join("..new")).unwrap();
+        fs::rename(directory.0.join("..new"), directory.0.join("..data")).unwrap();
+        assert_ne!(look(&directory.0).unwrap(), before);
+        assert!(matches!(directory.read("a.yaml"), Some(FileChange::Text(text)) if text == "two"));
+    }
+
+    #[test]
+    fn does_not_leave_the_directory() {
+        let outside = Directory::new("outside");
+        outside.write("secret.yaml", "a: b");
+        let directory = Directory::new("inside");
+        symlink(outside.0.join("secret.yaml"), directory.0.join("a.yaml")).unwrap();
+        symlink(&outside.0, directory.0.join("dir")).unwrap();
+        symlink(&directory.0, directory.0.join("cycle")).unwrap();
+        symlink("nowhere", directory.0.join("b.yaml")).unwrap();
+        let look = look(&directory.0).unwrap();
+        assert_eq!(look.files.len(), 1, "{look:?}");
+        assert!(failure(directory.read("a.yaml")).contains("leads out of the directory"));
+    }
+
+    #[test]
+    fn pipes_large_files_and_binaries_do_no_harm() {
+        let directory = Directory::new("odd");
+        let pipe = directory.0.join("pipe.yaml");
+        if Command::new("mkfifo").arg(&pipe).status().is_ok() {
+            assert!(look(&directory.0).unwrap().files.is_empty());
+        }
+        fs::write(directory.0.join("binary.yaml"), [0xff, 0xfe]).unwrap();
+        assert!(failure(directory.read("binary.yaml")).contains("is not UTF-8"));
+        let large = File::create(directory.0.join("large.yaml")).unwrap();
+        large.set_len(yaml::MAX_BYTES as u64 + 1).unwrap();
+        assert!(failure(directory.read("large.yaml")).contains("is longer than"));
+    }
+
+    #[test]
+    fn a_file_that_changed_since_the_look_waits_for_the_next() {
+        let directory = Directory::new("changed");
+        directory.write("a.yaml", "one");
+        let look = look(&directory.0).unwrap();
+        let (path, stamp) = look.files.first_key_value().unwrap();
+        directory.write("a.yaml", "longer");
+        assert!(read(&directory.0, path, stamp).is_none());
+        fs::remove_file(directory.0.join("a.yaml")).unwrap();
+        assert!(read(&directory.0, path, stamp).is_none());
+        assert!(super::look(&directory.0.join("nowhere")).is_err());
     }
 }

@@ -217,8 +217,8 @@ fn parse(path: &str, text: &str) -> Result<Vec<Document>, (u64, Finding)> {
 /// JSON is read as such, one value after the other: YAML would, for one, not take its tabs.
 fn json_documents(text: &str) -> Result<Vec<(u64, Value)>, (u64, Finding)> {
     let line_at = |offset: usize| {
-        let before = text.as_bytes().get(..offset).unwrap_or_default();
-        1 + before.iter().filter(|byte| **byte == b'\n').count() as u64
+        let before = text.get(..offset).unwrap_or_default();
+        1 + before.matches('\n').count() as u64
     };
     let mut values = Vec::new();
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();

@@ -99,12 +99,12 @@ impl Engine {
         resources: &mut BTreeMap<ResourceKey, Option<Encoded>>,
     ) {
         let Output {
-            resources: changed,
+            resources: translated,
             certificates,
             ..
         } = self.translator.apply(changes);
         // One generation for all of it: a listener does not go out before its certificate.
-        resources.extend(changed);
+        resources.extend(translated);
         self.issuer.requests(certificates);
     }
 

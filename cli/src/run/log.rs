@@ -1,6 +1,6 @@
 //! What `vestibule run` says: one line per thing that happened, for people or as JSON.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use vestibule_operator::localca::LocalCaError;
 use super::served::Served;
 use crate::clock;
 use crate::manifests::source::FileChange;
-use crate::verdict::{Outcome, Verdict};
+use crate::verdict::{Outcome, Verdict, printable};
 
 /// Target of the lines whose message says everything to people; the fields are for machines.
 const TARGET: &str = "vestibule";
@@ -86,8 +86,8 @@ impl Visit for Line {
         if field.name() == "message" {
             self.message = format!("{value:?}");
         } else {
-            self.fields
-                .push_str(&format!(" {}={value:?}", field.name()));
+            // Writing to a String does not fail.
+            let _ = write!(self.fields, " {}={value:?}", field.name());
         }
     }
 
@@ -95,7 +95,7 @@ impl Visit for Line {
         if field.name() == "message" {
             value.clone_into(&mut self.message);
         } else {
-            self.fields.push_str(&format!(" {}={value}", field.name()));
+            let _ = write!(self.fields, " {}={value}", field.name());
         }
     }
 }
@@ -121,6 +121,7 @@ pub(super) fn file(path: &str, change: &FileChange) {
         // Its verdict says it.
         FileChange::Failed(_) => return,
     };
+    let path = printable(path);
     tracing::info!(target: TARGET, event = "file", file = path, "{path}: {what}");
 }
 
@@ -153,13 +154,13 @@ pub(super) fn verdict(verdict: &Verdict) {
                 kind = verdict.kind,
                 namespace = verdict.namespace,
                 name = verdict.name,
-                verdict = %verdict.verdict,
+                verdict = %verdict.outcome,
                 findings,
                 "{verdict}"
             )
         };
     }
-    if verdict.verdict >= Outcome::Warning {
+    if verdict.outcome >= Outcome::Warning {
         say!(warn);
     } else {
         say!(info);

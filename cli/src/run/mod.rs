@@ -48,7 +48,8 @@ const RENEWAL: Duration = Duration::from_mins(1);
 pub(crate) struct RunArgs {
     /// Directory of manifests: *.yaml, *.yml and *.json, in it and below it
     directory: PathBuf,
-    /// Where the local CA is kept [default: $XDG_STATE_HOME/vestibule or ~/.local/state/vestibule]
+    /// Where the local CA is kept; by default vestibule in the user's state directory
+    /// (`$XDG_STATE_HOME`, or `~/.local/state`)
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Address that listeners are bound to

@@ -1,7 +1,7 @@
 //! Which listeners are given to the proxy, where they are reached, and whether they are in force.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 
 use vestibule_model::condition::{Condition, Programmed, Reason, Truth};
@@ -56,10 +56,12 @@ impl Served {
         let mut why = self.programmed.message.clone();
         let port = self.address.port();
         if port < PRIVILEGED && why.contains("PortUnavailable") {
-            why.push_str(&format!(
+            // Writing to a String does not fail.
+            let _ = write!(
+                why,
                 "; ports below {PRIVILEGED} need privileges, so map it: --port-map {port}={}",
-                u32::from(port) + 8000
-            ));
+                port + 8000
+            );
         }
         Some(why)
     }
@@ -95,7 +97,7 @@ pub(super) fn served(
                 continue;
             };
             for key in keys {
-                if let Some(one) = one(engine, key, address, ports) {
+                if let Some(one) = one(engine, key, listener.attached_routes, address, ports) {
                     all.insert(key.clone(), one);
                 }
             }
@@ -107,6 +109,7 @@ pub(super) fn served(
 fn one(
     engine: &Engine,
     key: &ListenerKey,
+    routes: usize,
     address: IpAddr,
     ports: &BTreeMap<u16, u16>,
 ) -> Option<Served> {
@@ -122,12 +125,15 @@ fn one(
         listener: key.clone(),
         hostname: listener.hostname.clone(),
         address: SocketAddr::new(address, ports.get(&port).copied().unwrap_or(port)),
-        how: how(engine, listener),
+        how: how(engine, listener, routes),
         programmed,
     })
 }
 
-fn how(engine: &Engine, listener: &Listener) -> String {
+fn how(engine: &Engine, listener: &Listener, routes: usize) -> String {
+    if routes == 0 {
+        return "no route yet".into();
+    }
     let Some(tls) = listener
         .tls
         .as_ref()

@@ -92,9 +92,9 @@ impl View {
             // A good object is worth a line when it was not good before.
             let worth = match before {
                 Some(before) => {
-                    before.verdict != verdict.verdict || before.findings != verdict.findings
+                    before.outcome != verdict.outcome || before.findings != verdict.findings
                 }
-                None => verdict.verdict >= Outcome::Warning,
+                None => verdict.outcome >= Outcome::Warning,
             };
             if worth {
                 log::verdict(verdict);
