@@ -23,8 +23,8 @@ use vestibule_stream::{
     Batch, Digest, Encoded, Generation, Identity, PROTOCOL_VERSION, Resource,
     client::{Client, Config, Connect, ConnectError, State, Tcp, endpoint},
     proto::{
-        Ack, BatchRefusal, Heartbeat, Hello, Inventory, NotLeader, OperatorMessage, ProxyMessage,
-        Reject, Upsert, Welcome,
+        Ack, BatchRefusal, Heartbeat, Hello, Inventory, InventoryEntry, NotLeader, OperatorMessage,
+        ProxyMessage, Reject, Upsert, Welcome,
         config_stream_client::ConfigStreamClient,
         config_stream_server::{ConfigStream, ConfigStreamServer},
         operator_message::Message as FromOperator,
@@ -340,6 +340,85 @@ async fn a_proxy_comes_back_to_a_publisher_that_was_restarted() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forty_thousand_resources_are_one_message_and_a_hand_over_sends_what_differs() {
+    let publisher = leader(publish::Config::default());
+    let name = |index| {
+        format!(
+            "{}/{index}",
+            "namespace-of-a-common-length/service".repeat(4)
+        )
+    };
+    let all: Vec<_> = (0..40_000).map(|index| backend(&name(index), 1)).collect();
+    publisher.update(changes(&all, &[]));
+    let proxy = Proxy::of("one", &publisher);
+    until(&publisher, |publisher| fact(publisher, &name(7))).await;
+    let sent = publisher.proxies()["one"].sent;
+    assert_eq!(sent.batches, 1);
+    // More than what gRPC takes by default.
+    assert!(sent.bytes > 4 << 20, "{sent:?}");
+    assert_eq!(proxy.table.hashes().len(), all.len());
+
+    // A leader that differs in one resource, and lacks one: an inventory in many chunks comes first.
+    let next = Publisher::new(publish::Config::default());
+    next.update(changes(&all, &[&name(1)]));
+    next.update(changes(&[backend(&name(2), 2)], &[]));
+    next.lead(2).unwrap();
+    let mut registry = prometheus_client::registry::Registry::default();
+    next.metrics().register(&mut registry);
+    publisher.follow(None);
+    let held = proxy.table.clone();
+    let mut client = Raw::open(
+        &next,
+        FromProxy::Hello(Hello {
+            held: held.generation(),
+            held_digest: publisher.digest().to_vec(),
+            ..hello("one")
+        }),
+    )
+    .await;
+    assert!(matches!(
+        client.next().await,
+        Some(FromOperator::Welcome(_))
+    ));
+    assert!(matches!(
+        client.next().await,
+        Some(FromOperator::InventoryRequest(_))
+    ));
+    let entries: Vec<_> = held.hashes().into_iter().collect();
+    let chunks = entries.chunks(4096);
+    let last = chunks.len() - 1;
+    for (index, chunk) in chunks.enumerate() {
+        let entry = |(key, hash): &(_, vestibule_stream::ContentHash)| InventoryEntry {
+            key: Some(Clone::clone(key)),
+            hash: hash.to_vec(),
+        };
+        let entries = chunk.iter().map(entry).collect();
+        client
+            .send(FromProxy::Inventory(Inventory {
+                entries,
+                last: index == last,
+            }))
+            .await;
+    }
+    let resync = client.batch().await;
+    assert_eq!(
+        resync.upserts,
+        [Encoded::new(&backend(&name(2), 2)).unwrap().upsert()]
+    );
+    assert_eq!(resync.removals, [key(&name(1))]);
+
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    for line in [
+        "vestibule_operator_stream_proxies 1",
+        "vestibule_operator_stream_resources 39999",
+        "vestibule_operator_stream_batches_total{kind=\"resync\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+}
+
 // ---- The publisher and proxies that do not behave ----
 
 #[tokio::test]
@@ -486,12 +565,10 @@ async fn a_refused_base_leads_to_a_resync_and_refusing_for_ever_ends_the_stream(
         last: true,
     };
     for resource in [backend("a", 1), backend("z", 1)] {
-        inventory
-            .entries
-            .push(vestibule_stream::proto::InventoryEntry {
-                key: resource.key(),
-                hash: hash(&resource).to_vec(),
-            });
+        inventory.entries.push(InventoryEntry {
+            key: resource.key(),
+            hash: hash(&resource).to_vec(),
+        });
     }
     raw.send(FromProxy::Inventory(inventory)).await;
     let resync = raw.batch().await;

@@ -166,13 +166,16 @@ impl Publisher {
     }
 
     /// Leads `term` (of the Lease): proxies are served from now on. Returns the generation of the
-    /// content at this point.
+    /// content at this point. Does nothing if it leads that term already.
     pub fn lead(&self, term: u64) -> Result<Generation, TermFell> {
         let generation = {
             let mut state = self.state.lock();
             let present = state.content.generation().term;
             if term < present {
                 return Err(TermFell { term, present });
+            }
+            if state.role == (Role::Leader { term }) {
+                return Ok(state.content.generation());
             }
             state.role = Role::Leader { term };
             state.superseded = None;
