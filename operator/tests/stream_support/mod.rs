@@ -5,11 +5,15 @@
     reason = "each test binary uses a part of this module"
 )]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use tokio::{sync::watch, task::JoinHandle, time::timeout};
+use vestibule_operator::publish::{InProcess, Publisher};
 use vestibule_stream::{
-    Apply, Change, ContentHash, Encoded, Generation, Reject, Resource, ResourceKey, ResourceKind,
+    Apply, Change, ContentHash, Encoded, Generation, Identity, Reject, Resource, ResourceKey,
+    ResourceKind,
+    client::{Client, Config, Connect, State},
     proto::{Backend, Endpoint, resource},
 };
 
@@ -79,5 +83,46 @@ impl Apply for Table {
             }
         }
         rejects
+    }
+}
+
+/// Longest wait for something that has to happen; nothing is asserted about how soon it does.
+pub const BOUND: Duration = Duration::from_secs(30);
+
+/// A proxy of the real kind; aborted when dropped.
+pub struct Proxy {
+    pub table: Table,
+    pub state: watch::Receiver<State>,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub fn start(name: &str, addresses: &[String], connector: impl Connect + 'static) -> Self {
+        let config = Config {
+            backoff_min: Duration::from_millis(10),
+            backoff_max: Duration::from_millis(50),
+            ..Config::new(Identity::new(name), addresses.to_vec())
+        };
+        let table = Table::default();
+        let (client, state) = Client::new(config, connector, table.clone());
+        let task = tokio::spawn(client.run());
+        Self { table, state, task }
+    }
+
+    pub fn of(name: &str, publisher: &Arc<Publisher>) -> Self {
+        Self::start(name, &["leader:1".to_owned()], InProcess::new(publisher))
+    }
+
+    pub async fn until(&mut self, wanted: impl FnMut(&State) -> bool) {
+        timeout(BOUND, self.state.wait_for(wanted))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
