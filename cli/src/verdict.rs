@@ -334,22 +334,28 @@ fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str
 /// The last line: how many of each.
 #[must_use]
 pub(crate) fn summary(verdicts: &[Verdict]) -> String {
-    let count = |outcome| verdicts.iter().filter(|v| v.outcome == outcome).count();
-    let total = verdicts.iter().filter(|v| !v.kind.is_empty()).count();
-    let objects = if total == 1 { "object" } else { "objects" };
+    let objects = || verdicts.iter().filter(|verdict| !verdict.kind.is_empty());
+    let count = |outcome| objects().filter(|v| v.outcome == outcome).count();
+    let total = objects().count();
     let mut text = format!(
-        "{total} {objects}: {} accepted, {} with warnings, {} refused",
+        "{total} {}: {} accepted, {} with warnings, {} refused",
+        if total == 1 { "object" } else { "objects" },
         count(Outcome::Accepted),
         count(Outcome::Warning),
         count(Outcome::Refused)
     );
-    if count(Outcome::Ignored) > 0 {
-        // Writing to a String does not fail.
-        let _ = write!(
-            text,
-            ", {} of kinds that Vestibule does not read",
-            count(Outcome::Ignored)
-        );
+    let rest = [
+        (
+            count(Outcome::Ignored),
+            "of kinds that Vestibule does not read",
+        ),
+        (verdicts.len() - total, "that are no objects"),
+    ];
+    for (number, what) in rest {
+        if number > 0 {
+            // Writing to a String does not fail.
+            let _ = write!(text, ", {number} {what}");
+        }
     }
     text
 }

@@ -22,6 +22,10 @@ use crate::verdict::{Outcome, Verdict, printable};
 /// Target of the lines whose message says everything to people; the fields are for machines.
 const TARGET: &str = "vestibule";
 
+/// What is logged unless `RUST_LOG` says otherwise: how operator and proxy of one process find each
+/// other is no news.
+const FILTER: &str = "info,vestibule_operator::publish=warn,vestibule_stream=warn";
+
 /// How to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -33,7 +37,7 @@ pub(super) enum Format {
 
 /// Sets up logging to standard error. `RUST_LOG` filters, as usual.
 pub(super) fn init(format: Format) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(FILTER));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
@@ -63,15 +67,17 @@ where
             write!(writer, "{} ", metadata.level())?;
         }
         if metadata.target() != TARGET {
-            write!(writer, "{}: ", metadata.target())?;
+            write!(writer, "{}:", metadata.target())?;
         }
         let mut line = Line::default();
         event.record(&mut line);
-        write!(writer, "{}", line.message)?;
-        if metadata.target() != TARGET {
-            write!(writer, "{}", line.fields)?;
+        if metadata.target() == TARGET {
+            return writeln!(writer, "{}", line.message);
         }
-        writeln!(writer)
+        if !line.message.is_empty() {
+            write!(writer, " {}", line.message)?;
+        }
+        writeln!(writer, "{}", line.fields)
     }
 }
 
