@@ -78,7 +78,9 @@ fn cost(output: &Output) -> (Work, usize, usize) {
     let bytes = output
         .resources
         .iter()
-        .map(|(key, resource)| key.name.len() + resource.as_ref().map_or(0, |r| r.len()))
+        .map(|(key, resource)| {
+            key.name.len() + resource.as_ref().map_or(0, vestibule_stream::Encoded::len)
+        })
         .sum();
     (output.work, output.resources.len(), bytes)
 }

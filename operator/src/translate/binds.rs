@@ -50,14 +50,17 @@ impl Binds {
     }
 }
 
-/// Which Gateway's which port wants a bind, oldest Gateway first.
-type Contenders = BTreeMap<(i64, Arc<str>, PortKey), BTreeSet<ListenerKey>>;
+/// A contender for a bind: creation and name of its Gateway, and which of its ports it is.
+type Rank = (i64, Arc<str>, PortKey);
+
+/// Who wants a bind, oldest Gateway first, and with which listeners.
+type Contenders = BTreeMap<Rank, BTreeSet<ListenerKey>>;
 
 /// Who uses which bind.
 #[derive(Debug, Default)]
 pub(super) struct BindUse {
     contenders: BTreeMap<Bind, Contenders>,
-    of_listener: BTreeMap<ListenerKey, (Bind, (i64, Arc<str>, PortKey))>,
+    of_listener: BTreeMap<ListenerKey, (Bind, Rank)>,
 }
 
 impl BindUse {

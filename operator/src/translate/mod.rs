@@ -54,6 +54,10 @@ pub const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 
 /// A change of one object.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every change is the large one"
+)]
 pub enum Change {
     /// It is new or has changed.
     Put(Object),
@@ -461,9 +465,9 @@ fn set_user<K: Ord + Clone, U: Ord + Clone>(
     users: &mut BTreeMap<K, BTreeSet<U>>,
     key: &K,
     user: &U,
-    uses: bool,
+    there: bool,
 ) -> bool {
-    if uses {
+    if there {
         users.entry(key.clone()).or_default().insert(user.clone())
     } else if let Some(of) = users.get_mut(key) {
         let removed = of.remove(user);
