@@ -68,9 +68,17 @@ pub(crate) fn backend(answer: &'static str) -> u16 {
     port
 }
 
+/// A port that is free now, and that no outgoing connection takes meanwhile: it is below those.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let start = usize::try_from(std::process::id()).unwrap() * 37;
+    loop {
+        let offset = start + NUMBER.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + u16::try_from(offset % 10_000).unwrap();
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 pub(crate) fn check(arguments: &[&str]) -> Output {

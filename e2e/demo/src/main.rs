@@ -55,9 +55,16 @@ fn main() -> anyhow::Result<()> {
             held.extend(
                 wanted.and_then(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()),
             );
-            while held.len() < count {
-                held.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+            // Below those that outgoing connections take.
+            let start = std::process::id() % 10_000;
+            for offset in (start..10_000).chain(0..start) {
+                if held.len() >= count {
+                    break;
+                }
+                let port = u16::try_from(20_000 + offset)?;
+                held.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
             }
+            anyhow::ensure!(held.len() >= count, "no {count} free ports");
             let ports: Vec<String> = held
                 .iter()
                 .map(|listener| Ok(listener.local_addr()?.port().to_string()))
