@@ -16,7 +16,7 @@ use vestibule_operator::translate::{CONTROLLER, Change, Translator};
 use crate::admission::Admission;
 use crate::clock;
 use crate::manifests::files::{self, LookError};
-use crate::manifests::source::Source;
+use crate::manifests::source::{FileChange, Source};
 use crate::settings::{PolicyArgs, settings_of_check};
 use crate::verdict::{Facts, Outcome, Verdict, summary, verdicts};
 
@@ -65,14 +65,14 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 fn load(directory: &Path) -> Result<(Source, Vec<Change>), LookError> {
     let look = files::look(directory)?;
     let mut source = Source::default();
-    let changes: Vec<_> = look
-        .files
-        .into_iter()
-        .filter_map(|(path, stamp)| {
-            let change = files::read(directory, &path, &stamp)?;
-            Some((path, change))
-        })
-        .collect();
+    let unreadable = look.unreadable.into_iter();
+    let files = look.files.into_iter().filter_map(|(path, stamp)| {
+        let change = files::read(directory, &path, &stamp)?;
+        Some((path, change))
+    });
+    let changes = unreadable
+        .map(|(path, why)| (path, FileChange::Failed(why)))
+        .chain(files);
     let changes = source.apply(changes);
     Ok((source, changes))
 }

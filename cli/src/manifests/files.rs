@@ -60,6 +60,7 @@ pub(crate) fn look(root: &Path) -> Result<Look, LookError> {
     let mut walk = Walk {
         root,
         files: BTreeMap::new(),
+        unreadable: BTreeMap::new(),
         entries: 0,
         total: 0,
     };
@@ -67,6 +68,7 @@ pub(crate) fn look(root: &Path) -> Result<Look, LookError> {
     Ok(Look {
         root: (metadata.dev(), metadata.ino()),
         files: walk.files,
+        unreadable: walk.unreadable,
     })
 }
 
@@ -137,6 +139,7 @@ fn leads_outside() -> Finding {
 struct Walk<'a> {
     root: &'a Path,
     files: BTreeMap<FilePath, Stamp>,
+    unreadable: BTreeMap<FilePath, Finding>,
     entries: usize,
     total: u64,
 }
@@ -162,15 +165,7 @@ impl Walk<'_> {
                 continue;
             };
             if kind.is_dir() {
-                if depth >= MAX_DEPTH {
-                    return Err(self.too_much(format!("{MAX_DEPTH} levels")));
-                }
-                match self.directory(&entry.path(), &format!("{path}/"), depth + 1) {
-                    // Removed since it was listed; its files are gone with it.
-                    Err(LookError::Io { source, .. })
-                        if source.kind() == io::ErrorKind::NotFound => {}
-                    other => other?,
-                }
+                self.below(&entry.path(), &format!("{path}/"), depth + 1)?;
                 continue;
             }
             if !is_manifest(name) {
@@ -190,6 +185,28 @@ impl Walk<'_> {
             self.files.insert(path.into(), stamp_of(&metadata));
         }
         Ok(())
+    }
+
+    /// A directory in the directory: if it cannot be looked at, the others still are.
+    fn below(&mut self, directory: &Path, prefix: &str, depth: usize) -> Result<(), LookError> {
+        if depth > MAX_DEPTH {
+            let message = format!("lies below {MAX_DEPTH} directories, and is not read");
+            self.unreadable
+                .insert(prefix.into(), unreadable(message, "move it up"));
+            return Ok(());
+        }
+        match self.directory(directory, prefix, depth) {
+            // Removed since it was listed; its files are gone with it.
+            Err(LookError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(LookError::Io { source, .. }) => {
+                let message = format!("cannot be read: {source}");
+                let finding = unreadable(message, "make it readable, or remove it");
+                self.files.retain(|path, _| !path.starts_with(prefix));
+                self.unreadable.insert(prefix.into(), finding);
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     fn too_much(&self, bound: String) -> LookError {
@@ -328,6 +345,18 @@ mod tests {
         let large = File::create(directory.0.join("large.yaml")).unwrap();
         large.set_len(yaml::MAX_BYTES as u64 + 1).unwrap();
         assert!(failure(directory.read("large.yaml")).contains("is longer than"));
+    }
+
+    #[test]
+    fn a_directory_that_is_too_deep_hides_nothing_else() {
+        let directory = Directory::new("deep");
+        directory.write(&format!("{}a.yaml", "d/".repeat(MAX_DEPTH)), "a: b");
+        directory.write(&format!("{}b.yaml", "d/".repeat(MAX_DEPTH + 1)), "a: b");
+        let look = look(&directory.0).unwrap();
+        assert_eq!(look.files.len(), 1);
+        let (path, finding) = look.unreadable.first_key_value().unwrap();
+        assert_eq!(**path, *"d/".repeat(MAX_DEPTH + 1));
+        assert!(finding.message.contains("is not read"));
     }
 
     #[test]

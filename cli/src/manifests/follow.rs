@@ -115,6 +115,8 @@ impl Follower {
             .into_iter()
             .map(|path| (path, FileChange::Removed))
             .collect();
+        let failed = plan.failed.into_iter();
+        changes.extend(failed.map(|(path, why)| (path, FileChange::Failed(why))));
         let mut unsettled = plan.unsettled;
         for (path, stamp) in plan.read {
             match files::read(&self.root, &path, &stamp) {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use vestibule_model::finding::Finding;
+
 /// Path of a file, relative to the directory, `/` between its parts.
 pub(crate) type FilePath = Arc<str>;
 
@@ -26,6 +28,9 @@ pub(crate) struct Look {
     pub(crate) root: (u64, u64),
     /// Its manifests.
     pub(crate) files: BTreeMap<FilePath, Stamp>,
+    /// Directories in it that could not be looked at, with a `/` at their end, and why. What was read
+    /// of them stays.
+    pub(crate) unreadable: BTreeMap<FilePath, Finding>,
 }
 
 /// What to do after a look.
@@ -35,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) read: Vec<(FilePath, Stamp)>,
     /// These are gone.
     pub(crate) removed: Vec<FilePath>,
+    /// Directories that cannot be looked at any more.
+    pub(crate) failed: Vec<(FilePath, Finding)>,
     /// Something moves: look again soon.
     pub(crate) unsettled: bool,
     /// The directory is another one than before, and empty: it counts as gone for a moment.
@@ -46,13 +53,20 @@ pub(crate) struct Plan {
 pub(crate) struct Tracker {
     previous: BTreeMap<FilePath, Stamp>,
     read: BTreeMap<FilePath, Stamp>,
+    failed: BTreeMap<FilePath, Finding>,
     root: Option<(u64, u64)>,
 }
 
 impl Tracker {
     /// Takes a look. A file is read once it looks the same twice, and gone once it is missing twice.
-    pub(crate) fn look(&mut self, look: Look) -> Plan {
+    pub(crate) fn look(&mut self, mut look: Look) -> Plan {
         let mut plan = Plan::default();
+        let hidden = |path: &str| look.unreadable.keys().any(|at| path.starts_with(&**at));
+        for (path, stamp) in &self.previous {
+            if hidden(path) {
+                look.files.insert(path.clone(), *stamp);
+            }
+        }
         if look.files.is_empty() && !self.read.is_empty() && self.root != Some(look.root) {
             // An empty mount point, or a directory that is being put back: not the user's deletion.
             plan.replaced = true;
@@ -83,6 +97,19 @@ impl Tracker {
         for path in &plan.removed {
             self.read.remove(path);
         }
+        let news = |(path, why): &(&FilePath, &Finding)| self.failed.get(*path) != Some(*why);
+        plan.failed = look
+            .unreadable
+            .iter()
+            .filter(news)
+            .map(|(path, why)| (path.clone(), why.clone()))
+            .collect();
+        let mended = self
+            .failed
+            .keys()
+            .filter(|at| !look.unreadable.contains_key(*at));
+        plan.removed.extend(mended.cloned());
+        self.failed = look.unreadable;
         self.previous = look.files;
         plan
     }
@@ -95,6 +122,8 @@ impl Tracker {
 
 #[cfg(test)]
 mod tests {
+    use vestibule_model::condition::Reason;
+
     use super::*;
 
     fn stamp(version: u64) -> Stamp {
@@ -113,6 +142,7 @@ mod tests {
         Look {
             root: (1, root),
             files: files.collect(),
+            unreadable: BTreeMap::new(),
         }
     }
 
@@ -172,6 +202,29 @@ mod tests {
         assert!(plan.removed.is_empty() && plan.unsettled);
         let plan = tracker.look(look(1, &[("a.yaml", 7), ("b.yaml", 1)]));
         assert_eq!(reads(&plan), ["a.yaml"]);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_stays_and_is_told_once() {
+        let mut tracker = settled(&[("a/x.yaml", 1), ("b.yaml", 1)]);
+        let hidden = |b: u64| {
+            let why = Finding::refused(Reason::Unreadable, "", "is closed", "open it");
+            Look {
+                unreadable: [("a/".into(), why)].into(),
+                ..look(1, &[("b.yaml", b)])
+            }
+        };
+        let plan = tracker.look(hidden(2));
+        assert_eq!(plan.failed.len(), 1);
+        assert!(plan.removed.is_empty());
+        // The others go on.
+        let plan = tracker.look(hidden(2));
+        assert_eq!(reads(&plan), ["b.yaml"]);
+        assert!(plan.failed.is_empty() && plan.removed.is_empty());
+        tracker.was_read("b.yaml".into(), stamp(2));
+        let plan = tracker.look(look(1, &[("a/x.yaml", 1), ("b.yaml", 2)]));
+        assert_eq!(plan.removed, ["a/".into()]);
+        assert!(plan.read.is_empty());
     }
 
     #[test]

@@ -123,6 +123,7 @@ pub(super) fn started(directory: &Path, admin: SocketAddr, ca: &Path) {
 pub(super) fn file(path: &str, change: &FileChange) {
     let what = match change {
         FileChange::Text(_) => "read",
+        FileChange::Removed if path.ends_with('/') => "readable again",
         FileChange::Removed => "gone",
         // Its verdict says it.
         FileChange::Failed(_) => return,
