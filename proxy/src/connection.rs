@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::timeout;
 
 use crate::accesslog::Record;
+use crate::deadline::within;
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::relay::{End, Relay, Side};
 use crate::table::{Mode, Pick, Selection, Unmatched};
@@ -211,7 +211,7 @@ async fn try_open(
     let plane = Arc::clone(record.plane());
     let limits = &plane.limits;
     let mut reader = HelloReader::new(limits.hello_bytes);
-    let read = timeout(limits.hello_deadline, read_hello(client, &mut reader)).await;
+    let read = within(limits.hello_deadline, read_hello(client, &mut reader)).await;
     let hello = read.map_err(|_| CloseReason::HelloTimeout)??;
     plane
         .metrics
@@ -255,7 +255,7 @@ async fn try_open(
         Mode::Terminate(Some(config)) => {
             let begun = tokio::time::Instant::now();
             let handshake = terminate::handshake(client, config, replay);
-            let result = timeout(limits.handshake_deadline, handshake).await;
+            let result = within(limits.handshake_deadline, handshake).await;
             let (session, agreed) = result
                 .map_err(|_| CloseReason::HandshakeTimeout)?
                 .map_err(|error| handshake_failed(&error))?;
@@ -311,7 +311,7 @@ async fn read_hello(
 async fn connect(record: &Record, address: SocketAddr) -> Result<TcpStream, CloseReason> {
     let plane = record.plane();
     let begun = tokio::time::Instant::now();
-    let result = timeout(
+    let result = within(
         plane.limits.connect_deadline,
         dial(address, plane.limits.keepalive),
     )

@@ -16,6 +16,7 @@ mod admin;
 pub mod apply;
 pub mod connection;
 mod control;
+mod deadline;
 pub mod hello;
 pub mod metrics;
 pub mod proxy;

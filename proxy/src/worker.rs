@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::accesslog::Record;
 use crate::apply::{Binder, is_dual_stack};
 use crate::connection::{self, CloseReason};
+use crate::deadline;
 use crate::metrics::Metrics;
 use crate::table::{BindKey, Snapshot};
 
@@ -406,6 +407,7 @@ struct Worker {
 impl Worker {
     /// Follows the binds and accepts on them, until told to close; then waits for the end.
     async fn run(self, mut binds: watch::Receiver<Binds>, running: Accepting) {
+        tokio::spawn(deadline::tick());
         let mut loops: BTreeMap<BindKey, (Arc<Listening>, CancellationToken)> = BTreeMap::new();
         loop {
             let wanted = binds.borrow_and_update().clone();

@@ -1,0 +1,165 @@
+//! Owns the deadlines of connections that are being opened: coarse, and free for those that are met.
+//!
+//! A timer of the runtime costs a system call to set and another wake-up for every connection, and
+//! nearly all of them are dropped unused. Here a waiting future only leaves its waker in a list of
+//! its thread, and one ticker per worker wakes those that are over time. So a deadline is late by up
+//! to [`TICK`], which is nothing beside the seconds that it allows.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// How often the ticker looks.
+const TICK: Duration = Duration::from_millis(50);
+
+thread_local! {
+    static WAITING: RefCell<Waiting> = const { RefCell::new(Waiting { entries: Vec::new(), free: Vec::new() }) };
+}
+
+/// The waiting futures of a thread, at places that are used again.
+struct Waiting {
+    entries: Vec<Option<(Instant, Waker)>>,
+    free: Vec<usize>,
+}
+
+impl Waiting {
+    fn insert(&mut self, entry: (Instant, Waker)) -> usize {
+        match self.free.pop() {
+            Some(place) => {
+                self.set(place, Some(entry));
+                place
+            }
+            None => {
+                self.entries.push(Some(entry));
+                self.entries.len() - 1
+            }
+        }
+    }
+
+    fn set(&mut self, place: usize, entry: Option<(Instant, Waker)>) {
+        if let Some(slot) = self.entries.get_mut(place) {
+            *slot = entry;
+        }
+    }
+}
+
+/// The deadline passed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Elapsed;
+
+/// Gives `future` so much time. Only on a thread that runs [`tick`].
+pub(crate) async fn within<F: Future>(allowed: Duration, future: F) -> Result<F::Output, Elapsed> {
+    let mut future = pin!(future);
+    let mut deadline = None;
+    // Dropped with the future, whatever ends it.
+    let mut place = Place(None);
+    std::future::poll_fn(move |cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        // The clock is read only for those that have to wait.
+        let now = Instant::now();
+        let deadline = *deadline.get_or_insert(now + allowed);
+        if now >= deadline {
+            return Poll::Ready(Err(Elapsed));
+        }
+        place.wait(cx, deadline);
+        Poll::Pending
+    })
+    .await
+}
+
+/// A place in the list of this thread, given back when dropped.
+struct Place(Option<usize>);
+
+impl Place {
+    fn wait(&mut self, cx: &Context<'_>, deadline: Instant) {
+        WAITING.with_borrow_mut(|waiting| match self.0 {
+            None => self.0 = Some(waiting.insert((deadline, cx.waker().clone()))),
+            Some(place) => {
+                if let Some(Some((_, waker))) = waiting.entries.get_mut(place) {
+                    waker.clone_from(cx.waker());
+                } else {
+                    waiting.set(place, Some((deadline, cx.waker().clone())));
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(place) = self.0 else { return };
+        // At the end of a thread the list may be gone before its futures.
+        let _ = WAITING.try_with(|waiting| {
+            if let Ok(mut waiting) = waiting.try_borrow_mut() {
+                waiting.set(place, None);
+                waiting.free.push(place);
+            }
+        });
+    }
+}
+
+/// Wakes what is over time, for ever. To run once per worker thread.
+pub(crate) async fn tick() {
+    let mut over = Vec::new();
+    loop {
+        tokio::time::sleep(TICK).await;
+        let now = Instant::now();
+        WAITING.with_borrow_mut(|waiting| {
+            for slot in &mut waiting.entries {
+                if slot.as_ref().is_some_and(|(deadline, _)| *deadline <= now) {
+                    over.extend(slot.take().map(|(_, waker)| waker));
+                }
+            }
+            // A burst of slow clients must not keep its memory.
+            if waiting.free.len() == waiting.entries.len() {
+                waiting.entries = Vec::new();
+                waiting.free = Vec::new();
+            }
+        });
+        // Outside of the borrow: a waker may run code.
+        for waker in over.drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting() -> usize {
+        WAITING.with_borrow(|waiting| waiting.entries.iter().flatten().count())
+    }
+
+    #[tokio::test]
+    async fn only_what_is_over_time_is_ended() {
+        let ticker = tokio::spawn(tick());
+        assert_eq!(within(Duration::ZERO, std::future::ready(7)).await, Ok(7));
+        assert_eq!(waiting(), 0, "what need not wait leaves nothing");
+        let never = within(Duration::from_millis(1), std::future::pending::<()>());
+        assert_eq!(never.await, Err(Elapsed));
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let answered = tokio::spawn(within(Duration::from_hours(1), receiver));
+        while waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+        sender.send(8).unwrap();
+        assert_eq!(answered.await.unwrap(), Ok(Ok(8)));
+        assert_eq!(waiting(), 0);
+        let dropped = tokio::spawn(within(
+            Duration::from_hours(1),
+            std::future::pending::<()>(),
+        ));
+        while waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+        dropped.abort();
+        assert!(dropped.await.unwrap_err().is_cancelled());
+        assert_eq!(waiting(), 0);
+        ticker.abort();
+    }
+}
