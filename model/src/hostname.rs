@@ -91,7 +91,10 @@ impl fmt::Display for IpForm {
 #[must_use]
 pub fn ip_form(text: &str) -> Option<IpForm> {
     let text = text.strip_prefix("*.").unwrap_or(text);
-    let text = text.strip_suffix('.').unwrap_or(text);
+    form_of(text.strip_suffix('.').unwrap_or(text))
+}
+
+fn form_of(text: &str) -> Option<IpForm> {
     let bare = text
         .strip_prefix('[')
         .and_then(|t| t.strip_suffix(']'))
@@ -201,7 +204,7 @@ fn canonical(text: &str) -> Result<String, HostnameError> {
                 .and_then(|ascii| canonical(&ascii).ok()),
         });
     }
-    if let Some(form) = ip_form(text) {
+    if let Some(form) = form_of(text) {
         return Err(HostnameError::IpAddress(form));
     }
     if text.len() > MAX_HOSTNAME {

@@ -215,6 +215,7 @@ fn what_is_no_hostname_says_why() {
         ("a..b", E::EmptyLabel),
         (".a", E::EmptyLabel),
         ("a..", E::EmptyLabel),
+        ("1..", E::EmptyLabel),
         ("a_b.example", E::Character('_')),
         ("a b", E::Character(' ')),
         ("a/b", E::Character('/')),
