@@ -344,11 +344,39 @@ async fn dial(address: SocketAddr, keepalive: Duration) -> io::Result<TcpStream>
     socket.connect(address).await
 }
 
-/// Has the kernel find out about peers that vanished: first asked after `idle`.
+/// Has the kernel find out about peers that vanished: asks after `idle`, and gives up after as many
+/// questions as the system's settings say. Each setting is a system call per connection.
 pub(crate) fn set_keepalive(socket: &socket2::Socket, idle: Duration) -> io::Result<()> {
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(idle)
-        .with_interval(idle / 4)
-        .with_retries(4);
-    socket.set_tcp_keepalive(&keepalive)
+    socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(idle))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::table::BindKey;
+    use crate::worker::{DataPlane, Limits};
+
+    #[tokio::test]
+    async fn an_idle_connection_is_small() {
+        let plane = Arc::new(DataPlane::new(
+            Arc::default(),
+            Arc::new(Metrics::new()),
+            Limits::default(),
+        ));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (_client, (accepted, peer)) = (client.unwrap(), accepted.unwrap());
+        let bind = BindKey {
+            address: Ipv4Addr::LOCALHOST.into(),
+            port: 443,
+        };
+        let record = Record::new(Arc::clone(&plane), peer, bind);
+        let future = serve(accepted, record, plane.permit().unwrap());
+        let size = size_of_val(&future);
+        assert!(size <= 512, "{size} bytes per connection");
+    }
 }

@@ -26,16 +26,12 @@ struct Waiting {
 
 impl Waiting {
     fn insert(&mut self, entry: (Instant, Waker)) -> usize {
-        match self.free.pop() {
-            Some(place) => {
-                self.set(place, Some(entry));
-                place
-            }
-            None => {
-                self.entries.push(Some(entry));
-                self.entries.len() - 1
-            }
+        if let Some(place) = self.free.pop() {
+            self.set(place, Some(entry));
+            return place;
         }
+        self.entries.push(Some(entry));
+        self.entries.len() - 1
     }
 
     fn set(&mut self, place: usize, entry: Option<(Instant, Waker)>) {

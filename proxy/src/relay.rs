@@ -121,12 +121,13 @@ impl Future for Relay<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         let this = self.get_mut();
-        let up = this
-            .up
-            .poll(cx, this.client, this.backend, &mut this.moved.up);
+        let (client, backend) = (&mut *this.client, &mut *this.backend);
+        let last = this.down.state == State::Ended;
+        let up = this.up.poll(cx, client, backend, &mut this.moved.up, last);
+        let last = this.up.state == State::Ended;
         let down = this
             .down
-            .poll(cx, this.backend, this.client, &mut this.moved.down);
+            .poll(cx, backend, client, &mut this.moved.down, last);
         let broken = match (up, down) {
             (Poll::Ready(Err(Broken::Source)), _) | (_, Poll::Ready(Err(Broken::Sink))) => {
                 Side::Client
@@ -200,13 +201,14 @@ impl Flow {
         self.state != State::Open
     }
 
-    /// Moves what can be moved; ready when the direction is closed.
+    /// Moves what can be moved; ready when the direction is closed. `last`: the other one is.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut TcpStream,
         to: &mut TcpStream,
         moved: &mut u64,
+        last: bool,
     ) -> Poll<Result<(), Broken>> {
         if self.state == State::Ended {
             return Poll::Ready(Ok(()));
@@ -221,7 +223,11 @@ impl Flow {
             }
             if self.state == State::Ending {
                 self.pipe = None;
-                ready!(Pin::new(to).poll_shutdown(cx)).map_err(|_| Broken::Sink)?;
+                // With the other direction at its end nothing is left to read either, so the close
+                // that follows says the same.
+                if !last {
+                    ready!(Pin::new(to).poll_shutdown(cx)).map_err(|_| Broken::Sink)?;
+                }
                 self.state = State::Ended;
                 return Poll::Ready(Ok(()));
             }

@@ -129,7 +129,7 @@ impl DataPlane {
     }
 
     /// A place among the connections that have not finished hello and handshake.
-    fn permit(self: &Arc<Self>) -> Option<HelloPermit> {
+    pub(crate) fn permit(self: &Arc<Self>) -> Option<HelloPermit> {
         let before = self.hellos.fetch_add(1, Ordering::AcqRel);
         let permit = HelloPermit(Arc::clone(self));
         (before < self.limits.max_hellos && self.active() <= self.limits.max_connections)
@@ -421,11 +421,11 @@ impl Worker {
                 stays
             });
             for (bind, listening) in wanted {
-                if !loops.contains_key(&bind) {
+                loops.entry(bind).or_insert_with(|| {
                     let stop = self.closing.child_token();
                     self.listen(bind, &listening, &stop);
-                    loops.insert(bind, (listening, stop));
-                }
+                    (listening, stop)
+                });
             }
             tokio::select! {
                 changed = binds.changed() => if changed.is_err() { break },
