@@ -27,7 +27,13 @@ pub use held::{Apply, Change, Held, Identity, Refusal, UNKNOWN_RESOURCE, decode_
 pub use proto::{Batch, Generation, Reject, Resource, ResourceKey, ResourceKind};
 
 /// The messages of `proto/stream.proto`.
-#[allow(missing_docs, clippy::pedantic, unreachable_pub, unused_qualifications)]
+#[allow(
+    missing_docs,
+    clippy::pedantic,
+    unreachable_pub,
+    unused_qualifications,
+    rustdoc::invalid_html_tags
+)]
 pub mod proto {
     tonic::include_proto!("vestibule.stream.v1");
 
