@@ -166,6 +166,14 @@ pub(crate) fn reset(socket: &TcpStream) {
     let _ = socket.set_zero_linger();
 }
 
+/// Has the task polled again after the I/O driver was looked at. Waking it at once would put it on
+/// the run queue, and the driver is looked at only every so many polls: one connection that is never
+/// empty would keep the others of the thread waiting.
+pub(crate) fn yield_now(cx: &mut Context<'_>) {
+    // Its first poll is all that counts: it leaves the waker behind the driver.
+    let _ = std::pin::pin!(tokio::task::yield_now()).as_mut().poll(cx);
+}
+
 /// Which end of a direction failed. The error itself says nothing more: the peer is gone.
 #[derive(Clone, Copy)]
 enum Broken {
@@ -253,7 +261,7 @@ impl Flow {
                 }
             }
         }
-        cx.waker().wake_by_ref();
+        yield_now(cx);
         Poll::Pending
     }
 
@@ -272,7 +280,7 @@ impl Flow {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.pipe = None;
                 self.no_pipe = true;
-                cx.waker().wake_by_ref();
+                yield_now(cx);
                 Poll::Pending
             }
             Err(_) => Poll::Ready(Err(Broken::Source)),
@@ -318,5 +326,68 @@ impl Flow {
             self.small_bursts = 0;
         }
         self.burst = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::{Wake, Waker};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU64);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A socket of the runtime and a blocking one at its other end.
+    async fn connected() -> (TcpStream, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await;
+        (near.unwrap(), listener.accept().unwrap().0)
+    }
+
+    /// A client that sends without end and a backend that takes all of it.
+    async fn flood() -> (TcpStream, TcpStream) {
+        let (client, mut sends) = connected().await;
+        let (backend, mut takes) = connected().await;
+        let bytes = vec![0; 1 << 18];
+        std::thread::spawn(move || while sends.write_all(&bytes).is_ok() {});
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 1 << 18];
+            while takes.read(&mut buffer).is_ok_and(|read| read > 0) {}
+        });
+        (client, backend)
+    }
+
+    #[tokio::test]
+    async fn who_is_never_empty_waits_behind_the_driver() {
+        let (mut client, mut backend) = flood().await;
+        let mut moved = Moved::default();
+        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Vec::new());
+        relay.up.no_pipe = true;
+        loop {
+            let count = Arc::new(Count::default());
+            let waker = Waker::from(Arc::clone(&count));
+            let poll = Pin::new(&mut relay).poll(&mut Context::from_waker(&waker));
+            let woken = count.0.load(Ordering::SeqCst);
+            assert!(poll.is_pending());
+            let up = &relay.up;
+            // It could have gone on, and stopped for the others.
+            if up.burst > 0 && up.rest.is_none() {
+                assert_eq!(woken, 0, "before the driver was looked at");
+                tokio::task::yield_now().await;
+                assert_ne!(count.0.load(Ordering::SeqCst), 0, "and then at once");
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
     }
 }
