@@ -28,7 +28,8 @@ pub(crate) struct Record {
     pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
     pub(crate) moved: Moved,
     pub(crate) agreed: Option<Box<Agreed>>,
-    /// Set when the connection ends; a connection that is dropped without was drained.
+    /// Set when the connection ends; a connection that is dropped without was drained,
+    /// or its task panicked.
     pub(crate) reason: CloseReason,
 }
 
@@ -104,6 +105,9 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.reason = CloseReason::Internal;
+        }
         let metrics = &self.plane.metrics;
         metrics.connections_active.dec();
         metrics.bytes_upstream.inc_by(self.moved.up);
@@ -113,5 +117,36 @@ impl Drop for Record {
             self.write();
         }
         self.plane.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::worker::Limits;
+
+    #[test]
+    fn a_panic_is_not_a_drain() {
+        let metrics = Arc::new(Metrics::new());
+        let plane = DataPlane::new(Arc::default(), Arc::clone(&metrics), Limits::default());
+        let plane = Arc::new(plane);
+        let record = || {
+            let bind = BindKey {
+                address: std::net::Ipv4Addr::LOCALHOST.into(),
+                port: 443,
+            };
+            Record::new(Arc::clone(&plane), ([127, 0, 0, 1], 1).into(), bind)
+        };
+        drop(record());
+        let record = record();
+        let task = std::thread::spawn(move || {
+            let _record = record;
+            panic!("on purpose");
+        });
+        assert!(task.join().is_err());
+        assert_eq!(metrics.closed_count("Drained"), 1);
+        assert_eq!(metrics.closed_count("Internal"), 1);
+        assert_eq!(plane.active(), 0);
     }
 }

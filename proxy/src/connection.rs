@@ -27,7 +27,7 @@ pub enum CloseReason {
     ClientClosed,
     /// Both directions were closed in order, the backend's first.
     BackendClosed,
-    /// As [`Self::ClientClosed`], but a terminated client left without `close_notify`.
+    /// Both directions were closed, but a terminated client left without `close_notify`.
     ClientTruncated,
     /// The client's connection broke.
     ClientReset,
@@ -71,6 +71,10 @@ pub enum CloseReason {
     HandshakeTimeout,
     /// A terminated client broke the TLS protocol after the handshake.
     TlsError,
+    /// A terminated connection protected as many records as its keys allow.
+    KeysExhausted,
+    /// A defect of this proxy: the connection's task panicked.
+    Internal,
     /// This proxy ended, and its time to drain was over.
     Drained,
     /// More connections than the limit.
@@ -106,6 +110,8 @@ impl CloseReason {
             Self::HandshakeFailed => "HandshakeFailed",
             Self::HandshakeTimeout => "HandshakeTimeout",
             Self::TlsError => "TlsError",
+            Self::KeysExhausted => "KeysExhausted",
+            Self::Internal => "Internal",
             Self::Drained => "Drained",
             Self::Limit => "Limit",
         }
@@ -169,6 +175,7 @@ pub(crate) fn serve(
                     TunnelEnd::Broken(Side::Client) => CloseReason::ClientReset,
                     TunnelEnd::Broken(Side::Backend) => CloseReason::BackendReset,
                     TunnelEnd::Protocol(_) => CloseReason::TlsError,
+                    TunnelEnd::Exhausted => CloseReason::KeysExhausted,
                 }
             }
         };

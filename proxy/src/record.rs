@@ -107,6 +107,12 @@ impl Keys {
         })
     }
 
+    /// Has them protect no further record.
+    #[cfg(test)]
+    pub(crate) fn exhaust(&mut self) {
+        self.limit = self.sequence;
+    }
+
     /// Bytes of a record before its payload.
     pub(crate) fn head(&self) -> usize {
         HEADER + self.explicit()
@@ -200,12 +206,13 @@ impl Keys {
             let opened = self.key.open_in_place(nonce, Aad::from(header), payload);
             let inner = opened.map_err(|_| BAD)?;
             self.sequence = next;
+            // With its content type and its padding (RFC 8446 section 5.4).
+            if inner.len() > MAX_PLAINTEXT + 1 {
+                return Err(Fatal(alert::RECORD_OVERFLOW));
+            }
             // Zero padding follows the content type.
             let last = inner.iter().rposition(|byte| *byte != 0);
             let last = last.ok_or(Fatal(alert::UNEXPECTED_MESSAGE))?;
-            if last > MAX_PLAINTEXT {
-                return Err(Fatal(alert::RECORD_OVERFLOW));
-            }
             let kind = inner.get(last).copied().ok_or(BAD)?;
             return Ok((kind, 0..last));
         }
@@ -258,5 +265,37 @@ impl Keys {
             *place = *byte;
         }
         aad
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::cipher::{AeadKey, Iv};
+
+    use super::*;
+
+    fn keys() -> Keys {
+        let secrets = ConnectionTrafficSecrets::Aes256Gcm {
+            key: AeadKey::from([7; 32]),
+            iv: Iv::copy(&[9; NONCE_LEN]),
+        };
+        Keys::new(ProtocolVersion::TLSv1_3, (0, secrets)).unwrap()
+    }
+
+    #[test]
+    fn padding_counts_towards_the_length_of_a_record() {
+        // The content type that `seal` appends is the last byte of padding here.
+        for (length, opened) in [
+            (MAX_PLAINTEXT, Ok((content::DATA, 0..2))),
+            (MAX_PLAINTEXT + 1, Err(Fatal(alert::RECORD_OVERFLOW))),
+        ] {
+            let mut sealing = keys();
+            let mut record = vec![0; sealing.head() + length + sealing.tail()];
+            record[HEADER..HEADER + 3].copy_from_slice(&[b'h', b'i', content::DATA]);
+            sealing.seal(0, &mut record, length).unwrap();
+            let (header, payload) = record.split_first_chunk_mut::<HEADER>().unwrap();
+            assert_eq!(keys().check(*header), Ok(()));
+            assert_eq!(keys().open(*header, payload), opened, "{length}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! on the client's side and plain TCP on the backend's.
 //!
 //! rustls does the handshake and is then taken apart: its key schedule stays for key updates, its
-//! traffic keys go to [`crate::record`], which works in place. As in passthrough, an idle
+//! traffic keys go to `crate::record`, which works in place. As in passthrough, an idle
 //! connection holds no buffer: one scratch buffer per thread, and per connection only the start of
 //! a record whose rest has not come and what the receiver has not taken.
 
@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, MAX_PROTECTED, alert, content};
-use crate::relay::{Moved, Rest, Side, reset};
+use crate::relay::{Moved, Rest, Side, reset, yield_now};
 
 /// Ciphertext that is read at once.
 const INBOUND: usize = 128 * 1024;
@@ -38,10 +38,19 @@ const MOVED_BELOW: usize = 2048;
 const SLICES: usize = 16;
 /// Reads of one direction before other connections of the thread get their turn.
 const ROUNDS: u32 = 8;
-/// Key updates, warnings and the like that a client may send without data between them.
+/// Key updates, warnings and the like that a client may send per [`CONTROL_PER`].
 const MAX_CONTROL: u8 = 32;
-/// Handshake bytes of a client that are held unread.
-const MAX_HANDSHAKE: usize = 64 * 1024;
+/// Bytes of data that earn a client another [`MAX_CONTROL`]. Not any data does: each of these
+/// records costs more than a record of one byte.
+const CONTROL_PER: usize = 64 * 1024;
+/// Handshake bytes of a client that are held unread: more than a whole record, whatever its length.
+/// With the limit on hellos at one time this bounds what handshakes hold: 10,000 of them 320 MiB.
+const MAX_HANDSHAKE: usize = 32 * 1024;
+const _: () = assert!(MAX_HANDSHAKE > HEADER + MAX_PROTECTED);
+/// How much the buffer of a handshake grows at once.
+const HANDSHAKE_STEP: usize = 4 * 1024;
+/// Reads that are done of what a client sent before its connection is closed.
+const MAX_DISCARDS: usize = 8;
 /// `key_update` with `update_not_requested` (RFC 8446 section 4.6.3).
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 
@@ -97,8 +106,20 @@ pub struct Session {
     sealing: Keys,
     /// What came behind the client's last handshake record.
     leftover: Box<[u8]>,
-    /// Control records since the last data.
+    /// Control records since `data` was last 0.
     control: u8,
+    /// Bytes of data, up to [`CONTROL_PER`].
+    data: usize,
+}
+
+impl Session {
+    fn earn_control(&mut self, data: usize) {
+        self.data += data;
+        if self.data >= CONTROL_PER {
+            self.data = 0;
+            self.control = 0;
+        }
+    }
 }
 
 /// Does the handshake of a client of which `replay` was read already.
@@ -153,6 +174,10 @@ pub async fn handshake(
                 if incoming.len() >= MAX_HANDSHAKE {
                     return Err(HandshakeError::TooLarge);
                 }
+                if incoming.capacity() == incoming.len() {
+                    let room = MAX_HANDSHAKE - incoming.len();
+                    incoming.reserve_exact(room.min(HANDSHAKE_STEP));
+                }
                 if client.read_buf(&mut incoming).await? == 0 {
                     return Err(HandshakeError::Closed);
                 }
@@ -176,6 +201,7 @@ pub async fn handshake(
         sealing: Keys::new(version, secrets.tx).ok_or(HandshakeError::NotPrepared)?,
         leftover: incoming.into_boxed_slice(),
         control: 0,
+        data: 0,
     };
     Ok((Box::new(session), agreed))
 }
@@ -211,23 +237,33 @@ fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) {
 /// Tells the client why the handshake failed, if that can be done without waiting.
 async fn send_alert(tls: &mut UnbufferedServerConnection, client: &mut TcpStream) {
     let mut outgoing = Vec::new();
-    while let UnbufferedStatus {
-        state: Ok(ConnectionState::EncodeTlsData(mut data)),
-        ..
-    } = tls.process_tls_records(&mut [])
+    // Without anything to send, rustls would go on with what it knows of the bytes that it was
+    // shown before, and panic as they are not here.
+    while tls.wants_write()
+        && let UnbufferedStatus {
+            state: Ok(ConnectionState::EncodeTlsData(mut data)),
+            ..
+        } = tls.process_tls_records(&mut [])
     {
         encode(&mut data, &mut outgoing);
     }
     if client.write_all(&outgoing).await.is_ok() {
         // Without this, unread bytes would turn the close into a reset that overtakes the alert.
         let _ = client.shutdown().await;
-        discard_unread(client);
+        discard_unread(|buffer| client.try_read(buffer));
     }
 }
 
-/// Reads away what has come, so that closing does not reset.
-fn discard_unread(client: &TcpStream) {
-    IN.with_borrow_mut(|scratch| while client.try_read(scratch).is_ok_and(|read| read > 0) {});
+/// Reads away what has come, so that closing does not reset; of a client that goes on sending only
+/// so much.
+fn discard_unread(mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) {
+    IN.with_borrow_mut(|scratch| {
+        for _ in 0..MAX_DISCARDS {
+            if !read(scratch).is_ok_and(|count| count > 0) {
+                return;
+            }
+        }
+    });
 }
 
 /// How a tunnel ended.
@@ -235,12 +271,15 @@ fn discard_unread(client: &TcpStream) {
 pub enum TunnelEnd {
     /// Both directions were closed in order; the side that closed its direction first.
     Closed(Side),
-    /// As `Closed(Client)`, but the client left without `close_notify`: what it sent may be cut.
+    /// As `Closed`, but the client left without `close_notify`: what it sent may be cut.
     Truncated,
     /// One side's connection broke; it was passed on to the other side.
     Broken(Side),
     /// The client broke the protocol and was sent the alert.
     Protocol(u8),
+    /// The keys have protected all that they may, and cannot be updated before TLS 1.3. The client
+    /// was sent `close_notify`, as rustls does it.
+    Exhausted,
 }
 
 /// Relays between a terminated client and its backend until both directions are closed.
@@ -287,6 +326,7 @@ enum Broken {
     Client,
     Backend,
     Protocol(Fatal),
+    Exhausted,
 }
 
 impl From<Fatal> for Broken {
@@ -324,9 +364,10 @@ impl Future for Tunnel<'_> {
                 }
                 return match (up, down, this.first) {
                     (Poll::Ready(_), Poll::Ready(_), Some(first)) => {
-                        Poll::Ready(match (first, this.up.truncated) {
-                            (Side::Client, true) => TunnelEnd::Truncated,
-                            _ => TunnelEnd::Closed(first),
+                        Poll::Ready(if this.up.truncated {
+                            TunnelEnd::Truncated
+                        } else {
+                            TunnelEnd::Closed(first)
                         })
                     }
                     _ => Poll::Pending,
@@ -344,10 +385,25 @@ impl Future for Tunnel<'_> {
             }
             Broken::Protocol(Fatal(description)) => {
                 reset(this.backend);
-                this.send_fatal(description);
+                this.send_last(&[2, description]);
                 TunnelEnd::Protocol(description)
             }
+            Broken::Exhausted => {
+                reset(this.backend);
+                this.send_last(&[1, alert::CLOSE_NOTIFY]);
+                TunnelEnd::Exhausted
+            }
         })
+    }
+}
+
+impl Drop for Tunnel<'_> {
+    /// Whatever cut the connection, the end of draining and a panic included: plain TCP has no other
+    /// way to tell the backend that it did not get everything.
+    fn drop(&mut self) {
+        if self.up.state != State::Ended {
+            reset(self.backend);
+        }
     }
 }
 
@@ -473,7 +529,7 @@ impl Tunnel<'_> {
             }
             ready!(IN.with_borrow_mut(|scratch| self.poll_open(cx, scratch)))?;
         }
-        cx.waker().wake_by_ref();
+        yield_now(cx);
         Poll::Pending
     }
 
@@ -488,6 +544,10 @@ impl Tunnel<'_> {
             ready!(ready).map_err(|_| Broken::Client)?;
             read = buffer.filled().len();
             if read == 0 {
+                // Within a record there is no doubt that something is missing.
+                if held > 0 {
+                    return Poll::Ready(Err(Broken::Client));
+                }
                 self.up.state = State::Ending;
                 self.up.truncated = true;
                 return Poll::Ready(Ok(()));
@@ -522,7 +582,7 @@ impl Tunnel<'_> {
             let (kind, at) = self.session.opening.open(*header, payload)?;
             match kind {
                 content::DATA if !at.is_empty() => {
-                    self.session.control = 0;
+                    self.session.earn_control(at.len());
                     let start = opened.consumed + HEADER;
                     opened.push(bytes, start + at.start..start + at.end);
                 }
@@ -551,14 +611,18 @@ impl Tunnel<'_> {
             (content::HANDSHAKE, [24, 0, 0, 1, request @ (0 | 1)]) if tls13 => {
                 let secret = self.session.kernel.update_rx_secret().ok();
                 self.session.opening = self.keys(secret)?;
-                if *request == 1 {
+                // One answer does for all requests before it (RFC 8446 section 4.6.3), and a
+                // client that does not read must not pile them up.
+                if *request == 1 && self.down.control.is_empty() {
                     self.update_sealing()?;
                 }
                 Ok(false)
             }
             // A wish to renegotiate, to which we need not agree (RFC 5246 section 7.2.2).
             (content::HANDSHAKE, [1, ..]) if !tls13 => {
-                self.queue(content::ALERT, &[1, alert::NO_RENEGOTIATION])?;
+                if self.down.control.is_empty() {
+                    self.queue(content::ALERT, &[1, alert::NO_RENEGOTIATION])?;
+                }
                 Ok(false)
             }
             _ => Err(Fatal(alert::UNEXPECTED_MESSAGE).into()),
@@ -637,14 +701,14 @@ impl Tunnel<'_> {
             }
             if self.session.sealing.is_exhausted() {
                 if !self.session.sealing.can_update() {
-                    return Poll::Ready(Err(NO_ROOM));
+                    return Poll::Ready(Err(Broken::Exhausted));
                 }
                 self.update_sealing()?;
                 continue;
             }
             ready!(OUT.with_borrow_mut(|scratch| self.poll_seal(cx, scratch)))?;
         }
-        cx.waker().wake_by_ref();
+        yield_now(cx);
         Poll::Pending
     }
 
@@ -708,15 +772,18 @@ impl Tunnel<'_> {
     }
 
     /// Sends the alert that ends the connection, if it can go at once.
-    fn send_fatal(&mut self, description: u8) {
+    fn send_last(&mut self, message: &[u8]) {
         if self.down.rest.is_some() || self.down.state != State::Open {
             return;
         }
         let mut bytes = std::mem::take(&mut self.down.control);
-        if let Some(record) = self.seal_control(content::ALERT, &[2, description]) {
+        if let Some(record) = self.seal_control(content::ALERT, message) {
             bytes.extend_from_slice(&record);
             let _ = self.client.try_write(&bytes);
-            discard_unread(self.client);
+            discard_unread(|buffer| self.client.try_read(buffer));
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

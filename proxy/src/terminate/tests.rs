@@ -1,0 +1,190 @@
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Wake, Waker};
+
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConnection, SupportedProtocolVersion};
+
+use super::*;
+
+/// The ends of a tunnel that the proxy holds, and the blocking ones at their other ends.
+struct Rig {
+    client: TcpStream,
+    backend: TcpStream,
+    session: Box<Session>,
+    moved: Moved,
+    tls: ClientConnection,
+    far_client: std::net::TcpStream,
+    far_backend: std::net::TcpStream,
+}
+
+fn configs(version: &'static SupportedProtocolVersion) -> (Arc<ServerConfig>, ClientConnection) {
+    let made = rcgen::generate_simple_self_signed(["a.example.com".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    prepare(&mut server);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("a.example.com").unwrap();
+    let client = ClientConnection::new(Arc::new(client), name).unwrap();
+    (Arc::new(server), client)
+}
+
+async fn connected() -> (TcpStream, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await;
+    (near.unwrap(), listener.accept().unwrap().0)
+}
+
+async fn rig(version: &'static SupportedProtocolVersion) -> Rig {
+    let (config, mut tls) = configs(version);
+    let (mut client, mut far_client) = connected().await;
+    let (backend, far_backend) = connected().await;
+    let shaking = std::thread::spawn(move || {
+        while tls.is_handshaking() || tls.wants_write() {
+            tls.complete_io(&mut far_client).unwrap();
+        }
+        (tls, far_client)
+    });
+    let (session, _) = handshake(&mut client, config, Vec::new()).await.unwrap();
+    let (tls, far_client) = shaking.join().unwrap();
+    Rig {
+        client,
+        backend,
+        session,
+        moved: Moved::default(),
+        tls,
+        far_client,
+        far_backend,
+    }
+}
+
+impl Rig {
+    fn tunnel(&mut self) -> Tunnel<'_> {
+        Tunnel::new(
+            &mut self.client,
+            &mut self.backend,
+            &mut self.moved,
+            &mut self.session,
+        )
+    }
+}
+
+#[derive(Default)]
+struct Count(AtomicU64);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn who_is_never_empty_waits_behind_the_driver() {
+    const READ: usize = MAX_BATCH * MAX_PLAINTEXT;
+    let mut rig = rig(&TLS13).await;
+    let mut sends = rig.far_backend.try_clone().unwrap();
+    let mut takes = rig.far_client.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let bytes = vec![0; 1 << 18];
+        while sends.write_all(&bytes).is_ok() {}
+    });
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 18];
+        while takes.read(&mut buffer).is_ok_and(|read| read > 0) {}
+    });
+    let mut tunnel = rig.tunnel();
+    loop {
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let before = tunnel.moved.down;
+        let poll = Pin::new(&mut tunnel).poll(&mut Context::from_waker(&waker));
+        let woken = count.0.load(Ordering::SeqCst);
+        assert!(poll.is_pending());
+        assert_eq!(woken, 0, "before the driver was looked at");
+        tokio::task::yield_now().await;
+        // Only all rounds together move so much.
+        let moved = usize::try_from(tunnel.moved.down - before).unwrap();
+        if moved > (ROUNDS as usize - 1) * READ {
+            assert_ne!(count.0.load(Ordering::SeqCst), 0, "and then at once");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_to_a_client_that_does_not_read_do_not_pile_up() {
+    for (version, message) in [(&TLS13, &[24, 0, 0, 1, 1][..]), (&TLS12, &[1, 0, 0, 0])] {
+        let mut rig = rig(version).await;
+        let mut tunnel = rig.tunnel();
+        let mut one = None;
+        for _ in 0..MAX_CONTROL {
+            let answered = tunnel.control_record(content::HANDSHAKE, message);
+            assert!(matches!(answered, Ok(false)));
+            let pending = tunnel.down.control.len();
+            assert_ne!(pending, 0);
+            assert_eq!(*one.get_or_insert(pending), pending, "{version:?}");
+        }
+        let more = tunnel.control_record(content::HANDSHAKE, message);
+        assert!(matches!(more, Err(Broken::Protocol(_))));
+    }
+}
+
+#[tokio::test]
+async fn keys_that_cannot_be_updated_end_with_close_notify() {
+    let mut rig = rig(&TLS12).await;
+    rig.session.sealing.exhaust();
+    assert_eq!(rig.tunnel().await, TunnelEnd::Exhausted);
+    drop((rig.client, rig.backend));
+    let mut stream = rustls::Stream::new(&mut rig.tls, &mut rig.far_client);
+    // An end without close_notify would be an error here.
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    let error = rig.far_backend.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_handshake_holds_no_more_than_its_limit() {
+    let (config, mut tls) = configs(&TLS12);
+    let (mut client, mut far) = connected().await;
+    let mut hello = Vec::new();
+    tls.write_tls(&mut hello).unwrap();
+    let shaking = std::thread::spawn(move || {
+        // A message that says it is longer, and stays a start.
+        let mut sent = vec![16, 0, 0xff, 0xf0];
+        sent.resize(MAX_HANDSHAKE, 0);
+        far.write_all(&hello).unwrap();
+        for fragment in sent.chunks(1 << 14) {
+            let length = u16::try_from(fragment.len()).unwrap().to_be_bytes();
+            far.write_all(&[&[22, 3, 3], &length[..], fragment].concat())
+                .unwrap();
+        }
+        far.shutdown(std::net::Shutdown::Write).unwrap();
+        far
+    });
+    let result = handshake(&mut client, config, Vec::new()).await;
+    assert!(matches!(result, Err(HandshakeError::TooLarge)));
+    shaking.join().unwrap();
+}
+
+#[test]
+fn what_a_closed_client_goes_on_sending_is_not_read_for_ever() {
+    let mut reads = 0;
+    discard_unread(|_| {
+        reads += 1;
+        Ok(1)
+    });
+    assert_eq!(reads, MAX_DISCARDS);
+}
