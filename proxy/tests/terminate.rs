@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
+use proptest::prelude::*;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, HandshakeKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -493,4 +494,139 @@ async fn openssl_and_curl_are_served() {
     }
     wait("the ends", || rig.plane.active() == 0).await;
     assert_eq!(rig.closed(CloseReason::BackendClosed), served);
+}
+
+/// A recorded hello with `tail` behind it in its record.
+fn hello_with(tail: &[u8]) -> Vec<u8> {
+    let mut hello = [HELLO, tail].concat();
+    let length = u16::try_from(hello.len() - 5).unwrap();
+    hello[3..5].copy_from_slice(&length.to_be_bytes());
+    hello
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_behind_the_hello_in_its_record_are_refused() {
+    let identity = Identity::new(NAME);
+    let rig = rig(&identity, nobody(), &Limits::default());
+    let tails: [&[u8]; 4] = [
+        &[20],
+        &[20, 0, 0, 1, 1],
+        &[20, 0, 0, 8, 1],
+        &[20, 0, 0, 1, 1, 20, 0],
+    ];
+    for (tail, count) in tails.into_iter().zip(1..) {
+        let mut client = rig.connect().await;
+        client.write_all(&hello_with(tail)).await.unwrap();
+        client.shutdown().await.unwrap();
+        let answer = read_to_end(&mut client).await.unwrap();
+        assert!(!answer.is_empty(), "no alert for {tail:?}");
+        rig.wait_closed(CloseReason::HandshakeFailed, count).await;
+    }
+    assert_eq!(rig.closed(CloseReason::Internal), 0);
+}
+
+/// Records of every type and of none, whole and cut.
+fn records() -> impl Strategy<Value = Vec<u8>> {
+    let start = prop::collection::vec(prop::sample::select(vec![0, 1, 2, 8, 16, 20, 24]), 0..6);
+    let rest = prop::collection::vec(any::<u8>(), 0..40);
+    let record = (19..=24u8, start, rest, -1..=1i8).prop_map(|(kind, start, rest, off)| {
+        let payload = [start, rest].concat();
+        let length = u16::try_from(payload.len()).unwrap();
+        let length = length.saturating_add_signed(off.into()).to_be_bytes();
+        [&[kind, 3, 3], &length[..], &payload].concat()
+    });
+    prop::collection::vec(record, 0..4).prop_map(|records| records.concat())
+}
+
+#[test]
+fn no_bytes_after_a_hello_make_the_handshake_panic() {
+    use std::io::{Read, Write};
+    let identity = Identity::new(NAME);
+    let rig = rig(&identity, nobody(), &Limits::default());
+    let tail = prop::collection::vec(prop::sample::select(vec![0, 1, 2, 8, 20, 24, 255]), 0..8);
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(tail in tail, with in records(), later in records())| {
+        let mut client = std::net::TcpStream::connect(rig.address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(&[hello_with(&tail), with].concat()).unwrap();
+        // Its end may be a reset.
+        let _ = client.read(&mut [0; 4096]);
+        let _ = client.write_all(&later);
+        let _ = client.shutdown(std::net::Shutdown::Write);
+        let _ = client.read_to_end(&mut Vec::new());
+        prop_assert_eq!(rig.closed(CloseReason::Internal), 0);
+    });
+    let served = rig.plane.metrics.connections_accepted.get();
+    assert!(served >= 256, "{served}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn key_updates_are_not_earned_by_a_byte_each() {
+    let pair = pair_with(|identity| client_config_with(identity, provider(), &[&TLS13])).await;
+    let Pair {
+        rig,
+        mut client,
+        mut server,
+    } = pair;
+    for _ in 0..40 {
+        client.get_mut().1.refresh_traffic_keys().unwrap();
+        // Fails once the proxy has had enough.
+        if client.write_all(b"x").await.is_err() {
+            break;
+        }
+    }
+    assert!(read_to_end(&mut client).await.is_err());
+    assert!(read_to_end(&mut server).await.is_err());
+    rig.wait_closed(CloseReason::TlsError, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_cut_is_a_reset_to_the_backend() {
+    let Pair {
+        mut rig,
+        mut client,
+        mut server,
+    } = pair().await;
+    client.write_all(b"half").await.unwrap();
+    let mut half = [0; 4];
+    within("the data", server.read_exact(&mut half))
+        .await
+        .unwrap();
+    let workers = rig.workers.take().unwrap();
+    assert_eq!(within("the drain", workers.drain(Duration::ZERO)).await, 1);
+    assert!(read_to_end(&mut server).await.is_err());
+    assert!(read_to_end(&mut client).await.is_err());
+    assert_eq!(rig.closed(CloseReason::Drained), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_within_a_record_is_a_reset_to_the_backend() {
+    let Pair {
+        rig,
+        mut client,
+        mut server,
+    } = pair().await;
+    client.write_all(b"half").await.unwrap();
+    let tcp = client.get_mut().0;
+    tcp.write_all(&[23, 3, 3, 1, 0, 1, 2, 3]).await.unwrap();
+    tcp.shutdown().await.unwrap();
+    assert!(read_to_end(&mut server).await.is_err());
+    rig.wait_closed(CloseReason::ClientReset, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_truncated_client_is_told_apart_also_after_the_backend_closed() {
+    let Pair {
+        rig,
+        mut client,
+        mut server,
+    } = pair().await;
+    server.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"");
+    client.get_mut().0.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut server).await.unwrap(), b"");
+    rig.wait_closed(CloseReason::ClientTruncated, 1).await;
 }
