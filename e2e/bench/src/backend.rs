@@ -1,24 +1,27 @@
 //! The backend process: one thread that answers commands on three loopback ports until its standard
 //! input closes.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr};
+use tokio::io::Interest;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use crate::sys;
 use crate::tls;
 use crate::wire::{COMMAND, Command, MESSAGE};
 
-/// Size of one write of bulk data.
-const CHUNK: usize = 256 * 1024;
+/// Size of the file that bulk data is sent from, over and over: more than a core's own cache.
+const CHUNK: usize = 16 << 20;
 
 /// Options of the backend process.
 #[derive(Args, Debug)]
@@ -29,6 +32,14 @@ pub(crate) struct BackendArgs {
     /// Key of the TLS port, PKCS#8 DER.
     #[arg(long)]
     key: PathBuf,
+    /// File that bulk data is sent from, made by [`data`].
+    #[arg(long)]
+    data: PathBuf,
+}
+
+/// Makes the file of bulk data.
+pub(crate) fn data(path: &Path) -> io::Result<()> {
+    fs::write(path, vec![0xa5; CHUNK])
 }
 
 /// Where the backend listens; its first line of output.
@@ -53,6 +64,9 @@ pub(crate) fn run(args: &BackendArgs) -> Result<()> {
         .build()?;
     let ended = crate::stdin_closed();
     runtime.block_on(async move {
+        // Bulk data goes out as from a server of static files, without a copy: the core that backend and
+        // client share must not be what limits a proxy.
+        let bulk = Arc::new(File::open(&args.data)?);
         let (raw, plain, secure) = (listen()?, listen()?, listen()?);
         let ports = Ports {
             raw: raw.local_addr()?,
@@ -60,14 +74,22 @@ pub(crate) fn run(args: &BackendArgs) -> Result<()> {
             tls: secure.local_addr()?,
         };
         println!("{}", serde_json::to_string(&ports)?);
-        tokio::spawn(accept(raw, |stream| async move { serve_raw(stream).await }));
-        tokio::spawn(accept(
-            plain,
-            |stream| async move { serve_plain(stream).await },
-        ));
+        let data = Arc::clone(&bulk);
+        tokio::spawn(accept(raw, move |stream| {
+            serve_raw(stream, Arc::clone(&data))
+        }));
+        tokio::spawn(accept(plain, move |stream| {
+            serve_plain(stream, Arc::clone(&bulk))
+        }));
         tokio::spawn(accept(secure, move |stream| {
             let acceptor = acceptor.clone();
-            async move { serve_plain(acceptor.accept(stream).await?).await }
+            async move {
+                let mut stream = acceptor.accept(stream).await?;
+                match command(&mut stream).await? {
+                    Command::Echo => echo(stream).await,
+                    Command::Bulk(_) => Err(io::ErrorKind::Unsupported.into()),
+                }
+            }
         }));
         ended.await.context("waiting for the end of standard input")
     })
@@ -95,7 +117,7 @@ where
     }
 }
 
-async fn serve_raw(mut stream: TcpStream) -> io::Result<()> {
+async fn serve_raw(mut stream: TcpStream, data: Arc<File>) -> io::Result<()> {
     let mut header = [0; 5];
     stream.read_exact(&mut header).await?;
     let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
@@ -104,41 +126,44 @@ async fn serve_raw(mut stream: TcpStream) -> io::Result<()> {
     stream.read_exact(&mut record[header.len()..]).await?;
     let command = Command::of_hello(&record)?;
     drop(record);
-    answer(stream, command).await
+    answer(stream, command, &data).await
 }
 
-async fn serve_plain(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+async fn serve_plain(mut stream: TcpStream, data: Arc<File>) -> io::Result<()> {
+    let command = command(&mut stream).await?;
+    answer(stream, command, &data).await
+}
+
+async fn command(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Command> {
     let mut command = [0; COMMAND];
     stream.read_exact(&mut command).await?;
-    answer(stream, Command::decode(command)?).await
+    Command::decode(command)
 }
 
-async fn answer(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    command: Command,
-) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, command: Command, data: &File) -> io::Result<()> {
     match command {
-        Command::Echo => {
-            let mut message = [b'm'; MESSAGE];
-            stream.write_all(&message).await?;
-            stream.flush().await?;
-            loop {
-                let length = stream.read(&mut message).await?;
-                if length == 0 {
-                    break;
-                }
-                stream.write_all(&message[..length]).await?;
-                stream.flush().await?;
-            }
-        }
+        Command::Echo => echo(stream).await,
         Command::Bulk(mut left) => {
-            let chunk = vec![0xa5; CHUNK];
             while left > 0 {
                 let length = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-                stream.write_all(&chunk[..length]).await?;
-                left -= length as u64;
+                let send = || sys::send_file(&stream, data, length);
+                left -= stream.async_io(Interest::WRITABLE, send).await? as u64;
             }
+            stream.shutdown().await
         }
     }
-    stream.shutdown().await
+}
+
+async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    let mut message = [b'm'; MESSAGE];
+    stream.write_all(&message).await?;
+    stream.flush().await?;
+    loop {
+        let length = stream.read(&mut message).await?;
+        if length == 0 {
+            return stream.shutdown().await;
+        }
+        stream.write_all(&message[..length]).await?;
+        stream.flush().await?;
+    }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use crate::backend::Ports;
+use crate::backend::{self, Ports};
 use crate::child::{self, Guarded};
 use crate::client::Outcome;
 use crate::metric::{Group, Metric};
@@ -142,13 +142,17 @@ impl Bench {
         );
         fs::write(&certificate, &own.certificate)?;
         fs::write(&key, &own.key)?;
+        let data = folder.0.join("data");
+        backend::data(&data)?;
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("backend")
             .arg("--certificate")
             .arg(certificate)
             .arg("--key")
-            .arg(key);
+            .arg(key)
+            .arg("--data")
+            .arg(data);
         let log = folder.0.join("backend.log");
         let mut backend = Guarded::start(command, "the backend", plan.load_core, &log, true)?;
         let ports = backend.line()?;
@@ -410,24 +414,23 @@ impl Bench {
             ROUND_TRIP_CONNECTIONS.to_string(),
         );
         let cost = self.cost(&running, &["round-trips", &count, &lanes])?;
-        let mut figures = vec![
-            (Metric::RoundTrip50, cost.outcome.p50),
-            (Metric::RoundTrip99, cost.outcome.p99),
-        ];
-        for (metric, base, value) in [
+        let pairs = [
             (Metric::Added50, Metric::RoundTrip50, cost.outcome.p50),
             (Metric::Added99, Metric::RoundTrip99, cost.outcome.p99),
-        ] {
+        ];
+        for (added, metric, value) in pairs {
             let direct = self.samples.iter().find(|sample| {
-                (sample.peer, sample.metric, sample.round) == (Peer::Direct, base, round)
+                (sample.peer, sample.metric, sample.round) == (Peer::Direct, metric, round)
             });
-            if let Some(direct) = direct
+            // A difference is as noisy as the noisier of the two.
+            let direct = direct.map(|direct| (direct.value, direct.foreign.max(cost.foreign)));
+            self.add(group, peer, round, cost.foreign, &[(metric, value)]);
+            if let Some((base, foreign)) = direct
                 && peer != Peer::Direct
             {
-                figures.push((metric, value - direct.value));
+                self.add(group, peer, round, foreign, &[(added, value - base)]);
             }
         }
-        self.add(group, peer, round, cost.foreign, &figures);
         self.bulk(group, peer, round, &running, &[])?;
         drop(running);
         if peer == Peer::Direct {

@@ -157,3 +157,16 @@ pub(crate) fn own_network() -> io::Result<()> {
         Err(io::Error::last_os_error())
     }
 }
+
+/// Sends up to `count` bytes of the file from its start, without a copy; returns how many.
+pub(crate) fn send_file(
+    socket: &impl AsRawFd,
+    file: &impl AsRawFd,
+    count: usize,
+) -> io::Result<usize> {
+    let mut offset: libc::off_t = 0;
+    // SAFETY: both descriptors are borrowed, and the pointer is to a live offset.
+    let sent =
+        unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, count) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
