@@ -201,6 +201,7 @@ struct Flow {
     burst: u64,
     small_bursts: u8,
     state: State,
+    /// There was no pipe when one was wanted, or the kernel did not take it: copy to the end.
     no_pipe: bool,
 }
 
@@ -241,6 +242,8 @@ impl Flow {
             }
             if self.pipe.is_none() && self.flowed >= BULK_AFTER && !self.no_pipe {
                 self.pipe = Pipe::take();
+                // To try again at every burst would cost more than copying.
+                self.no_pipe = self.pipe.is_none();
             }
             let read = if self.pipe.is_some() {
                 self.poll_fill(cx, from)
@@ -365,6 +368,27 @@ mod tests {
             while takes.read(&mut buffer).is_ok_and(|read| read > 0) {}
         });
         (client, backend)
+    }
+
+    #[tokio::test]
+    async fn who_gets_no_pipe_does_not_ask_again() {
+        let taken: Vec<Pipe> = std::iter::from_fn(Pipe::take).collect();
+        assert!(taken.len() <= 128, "{}", taken.len());
+        let (mut client, mut backend) = flood().await;
+        let mut moved = Moved::default();
+        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Vec::new());
+        let mut taken = Some(taken);
+        // So much that a pipe would be taken many times over.
+        while relay.moved.up < 64 * BULK_AFTER {
+            let mut once = Context::from_waker(Waker::noop());
+            assert!(Pin::new(&mut relay).poll(&mut once).is_pending());
+            assert!(relay.up.pipe.is_none());
+            if relay.up.no_pipe {
+                taken = None;
+            }
+            tokio::task::yield_now().await;
+        }
+        assert!(taken.is_none());
     }
 
     #[tokio::test]

@@ -27,8 +27,10 @@ mod linux {
     const CAPACITY: usize = 1 << 20;
     /// Capacity that a pipe has without asking; used where the larger one is refused.
     const DEFAULT_CAPACITY: usize = 1 << 16;
-    /// Pipes that one thread has at most, in use and kept: 2 file descriptors each.
-    const MAX_PER_THREAD: usize = 512;
+    /// Pipes that one thread has in use at most: 2 file descriptors each. A receiver that stops
+    /// reading keeps its pipe full, so this bounds the memory that such can hold.
+    const MAX_PER_THREAD: usize = 128;
+    const _: () = assert!(MAX_PER_THREAD * CAPACITY <= 128 << 20);
     /// Empty pipes that one thread keeps for the next bulk transfer.
     const MAX_KEPT: usize = 16;
 

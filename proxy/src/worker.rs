@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -29,7 +29,9 @@ use crate::metrics::Metrics;
 use crate::table::{BindKey, Snapshot};
 
 /// Connections that the kernel queues per socket until they are accepted.
-const BACKLOG: i32 = 4096;
+const BACKLOG: u16 = 4096;
+/// Accepting fails many times a second while descriptors are short; it is logged this often.
+const WARN_EVERY: Duration = Duration::from_secs(1);
 
 /// What one proxy process allows.
 #[derive(Clone, Debug)]
@@ -80,6 +82,22 @@ pub struct DataPlane {
     hellos: AtomicUsize,
     /// Told when the last connection ends.
     idle: Notify,
+    accept_errors: Seldom,
+}
+
+/// Says when to log again what may happen all the time.
+#[derive(Debug, Default)]
+struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    fn is_due(&self, now: Instant) -> bool {
+        let mut last = self.0.lock();
+        let due = last.is_none_or(|last| now.saturating_duration_since(last) >= WARN_EVERY);
+        if due {
+            *last = Some(now);
+        }
+        due
+    }
 }
 
 impl DataPlane {
@@ -93,6 +111,7 @@ impl DataPlane {
             active: AtomicUsize::new(0),
             hellos: AtomicUsize::new(0),
             idle: Notify::new(),
+            accept_errors: Seldom::default(),
         }
     }
 
@@ -361,7 +380,7 @@ fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listeni
     let mut address = SocketAddr::new(bind.address, bind.port);
     let mut sockets = Vec::with_capacity(count);
     for _ in 0..count {
-        let socket = open_one(bind, address, true, BACKLOG)?;
+        let socket = open_one(bind, address, true, BACKLOG.into())?;
         // Accepted sockets inherit both of these on Linux.
         socket.set_tcp_nodelay(true)?;
         connection::set_keepalive(&socket, keepalive)?;
@@ -447,7 +466,7 @@ impl Worker {
                 let stop = stop.clone();
                 let running = Accepting::new(&self.accepting);
                 tokio::spawn(async move {
-                    accept(&listener, bind, &plane, &stop).await;
+                    accept(&listener, bind, &plane, &stop, BACKLOG).await;
                     drop(listener);
                     drop(running);
                 });
@@ -473,12 +492,14 @@ impl Drop for Accepting {
     }
 }
 
-/// Accepts until `stop`, and then what is queued: closing the socket would reset it.
+/// Accepts until `stop`, and then what is queued: closing the socket would reset it. Of what comes
+/// meanwhile no more than a whole `queue`.
 async fn accept(
     listener: &TcpListener,
     bind: BindKey,
     plane: &Arc<DataPlane>,
     stop: &CancellationToken,
+    queue: u16,
 ) {
     loop {
         let accepted = tokio::select! {
@@ -489,15 +510,24 @@ async fn accept(
         match accepted {
             Ok((client, peer)) => take(plane, client, peer, bind),
             Err(error) => {
-                tracing::warn!(%bind, %error, "cannot accept");
+                if plane.accept_errors.is_due(Instant::now()) {
+                    tracing::warn!(%bind, %error, "cannot accept");
+                }
                 // Out of file descriptors or memory: what ends connections also ends this, so only
                 // not to spin.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
+        // Clients that never stop coming must not put it off.
+        if stop.is_cancelled() {
+            break;
+        }
     }
     let socket = SockRef::from(listener);
-    while let Ok((client, peer)) = socket.accept() {
+    for _ in 0..queue {
+        let Ok((client, peer)) = socket.accept() else {
+            return;
+        };
         let client: std::net::TcpStream = client.into();
         if client.set_nonblocking(true).is_ok()
             && let Ok(client) = TcpStream::from_std(client)
@@ -512,4 +542,44 @@ fn take(plane: &Arc<DataPlane>, client: TcpStream, peer: SocketAddr, bind: BindK
     #[cfg(not(target_os = "linux"))]
     let _ = client.set_nodelay(true);
     plane.accept(client, peer, bind);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_accepted_after_the_stop_is_bounded() {
+        let limits = Limits::default();
+        let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
+        let bind = BindKey {
+            address: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let _clients: Vec<_> = (0..9)
+            .map(|_| std::net::TcpStream::connect(address).unwrap())
+            .collect();
+        // The driver sees that there is something to accept.
+        tokio::task::yield_now().await;
+        let stop = CancellationToken::new();
+        stop.cancel();
+        accept(&listener, bind, &plane, &stop, 3).await;
+        // The one that came before the stop was looked at, and those.
+        assert!((3..=4).contains(&plane.active()), "{}", plane.active());
+        accept(&listener, bind, &plane, &stop, BACKLOG).await;
+        assert_eq!(plane.active(), 9);
+    }
+
+    #[test]
+    fn what_fails_all_the_time_is_logged_seldom() {
+        let seldom = Seldom::default();
+        let start = Instant::now();
+        let every = Duration::from_millis(10);
+        let logged = (0..1000).filter(|step| seldom.is_due(start + every * *step));
+        assert_eq!(logged.count(), 10);
+    }
 }
