@@ -558,6 +558,7 @@ fn no_bytes_after_a_hello_make_the_handshake_panic() {
         let _ = client.shutdown(std::net::Shutdown::Write);
         let _ = client.read_to_end(&mut Vec::new());
         prop_assert_eq!(rig.closed(CloseReason::Internal), 0);
+        prop_assert_eq!(rig.closed(CloseReason::Drained), 0);
     });
     let served = rig.plane.metrics.connections_accepted.get();
     assert!(served >= 256, "{served}");
