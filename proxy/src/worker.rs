@@ -48,7 +48,8 @@ pub struct Limits {
     pub keepalive: Duration,
     /// Connections at one time, over all workers.
     pub max_connections: usize,
-    /// Connections at one time that have not finished hello and handshake.
+    /// Connections at one time that have not finished hello and handshake. Each may hold 32 KiB of
+    /// what its client sent.
     pub max_hellos: usize,
     /// Whether a line is logged per connection.
     pub access_log: bool,
