@@ -32,7 +32,7 @@ deny: ## Licences, bans, sources and advisories of every dependency
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target, RUNS executions each (default 100000)
-	fuzz/run
+	fuzz/run $(if $(RUNS),-n $(RUNS))
 
 .PHONY: bench
 bench: ## The proxy beside HAProxy and Envoy (minutes; prints a table)

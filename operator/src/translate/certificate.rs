@@ -33,12 +33,16 @@ pub(super) fn resource_key(secret: &ObjectName) -> ResourceKey {
 
 impl SecretState {
     fn of(secret: Option<&Object>) -> Self {
-        let Some(Object::Secret(secret)) = secret else {
-            return Self::Missing;
-        };
-        match read(secret) {
-            Ok(encoded) => Self::Usable(Arc::new(encoded)),
-            Err(problem) => Self::Unusable(problem),
+        match secret {
+            Some(Object::Secret(secret)) => match read(secret) {
+                Ok(encoded) => Self::Usable(Arc::new(encoded)),
+                Err(problem) => Self::Unusable(problem),
+            },
+            Some(object) => Self::Unusable(format!(
+                "{} cannot be read, as its own finding says",
+                object.key()
+            )),
+            None => Self::Missing,
         }
     }
 }

@@ -208,12 +208,22 @@ impl Translator {
             kind: Kind::Service,
             name: target.clone(),
         };
-        let Some(Object::Service(service)) = self.objects.get(&key).map(Arc::as_ref) else {
-            return refuse(
-                Reason::BackendNotFound,
-                format!("Service {target} does not exist"),
-                "create it, or refer to another one",
-            );
+        let service = match self.objects.get(&key).map(Arc::as_ref) {
+            Some(Object::Service(service)) => service,
+            Some(_) => {
+                return refuse(
+                    Reason::BackendNotFound,
+                    format!("Service {target} cannot be read, as its own finding says"),
+                    "mend it, or refer to another one",
+                );
+            }
+            None => {
+                return refuse(
+                    Reason::BackendNotFound,
+                    format!("Service {target} does not exist"),
+                    "create it, or refer to another one",
+                );
+            }
         };
         if service.external_name {
             return refuse(
