@@ -20,7 +20,7 @@ mod wire;
 
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -149,30 +149,39 @@ fn main() -> ExitCode {
 }
 
 /// A network namespace of our own where we may, and what came of it, for the report.
-///
-/// There every port is free, and the congestion control can be one that does not pace: BBR's timers
-/// for thousands of segments that take microseconds would be most of what is measured.
 fn network(shared: bool) -> String {
-    const CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
-    let place = if shared {
-        "the machine's network".to_owned()
-    } else {
-        match sys::own_network() {
-            Ok(()) => "a network namespace of its own".to_owned(),
-            Err(error) => format!("the machine's network (no namespace: {error})"),
-        }
-    };
+    let folder = Path::new("/proc/sys/net/ipv4");
+    let set = |name: &str, value: &str| fs::write(folder.join(name), value).is_ok();
     let control = || {
-        fs::read_to_string(CONTROL)
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
+        let text = fs::read_to_string(folder.join("tcp_congestion_control"));
+        text.unwrap_or_default().trim().to_owned()
     };
-    if place.starts_with('a') && control() == "bbr" && fs::write(CONTROL, "cubic").is_err() {
-        // A namespace may be allowed no other.
-        let _ = fs::write(CONTROL, "reno");
+    if shared {
+        return format!("the machine's network, congestion control {}", control());
     }
-    format!("{place}, congestion control {}", control())
+    if let Err(error) = sys::own_network() {
+        return format!(
+            "the machine's network (no namespace: {error}), congestion control {}",
+            control()
+        );
+    }
+    // BBR's timers for segments that take microseconds would be most of what is measured. A
+    // namespace may be allowed no other than reno.
+    if control() == "bbr" && !set("tcp_congestion_control", "cubic") {
+        set("tcp_congestion_control", "reno");
+    }
+    // Looking for a free port among those of connections just closed takes longer than all the rest
+    // of a connection, and would make a peer pay for the peers before it.
+    let ports = set("ip_local_port_range", "1024 65535") && set("tcp_max_tw_buckets", "1000");
+    format!(
+        "a network namespace of its own, congestion control {}{}",
+        control(),
+        if ports {
+            ""
+        } else {
+            "; ports of closed connections may run short"
+        }
+    )
 }
 
 fn run(args: RunArgs) -> Result<()> {
