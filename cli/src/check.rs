@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -73,7 +74,7 @@ fn load(directory: &Path) -> Result<(Source, Vec<Change>), LookError> {
     let changes = unreadable
         .map(|(path, why)| (path, FileChange::Failed(why)))
         .chain(files);
-    let changes = source.apply(changes);
+    let changes = source.apply(changes, Instant::now());
     Ok((source, changes))
 }
 

@@ -1,6 +1,6 @@
 //! Looks at a directory of manifests and reads its files, within bounds and without leaving it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -69,6 +69,8 @@ pub(crate) fn look(root: &Path) -> Result<Look, LookError> {
         root: (metadata.dev(), metadata.ino()),
         files: walk.files,
         unreadable: walk.unreadable,
+        // Known to who watches the directory.
+        writing: BTreeSet::new(),
     })
 }
 
@@ -221,7 +223,7 @@ fn contained(root: &Path, path: &Path) -> io::Result<bool> {
     Ok(fs::canonicalize(path)?.starts_with(fs::canonicalize(root)?))
 }
 
-fn is_manifest(name: &str) -> bool {
+pub(super) fn is_manifest(name: &str) -> bool {
     ["yaml", "yml", "json"]
         .iter()
         .any(|end| name.rsplit_once('.').is_some_and(|(_, e)| e == *end))

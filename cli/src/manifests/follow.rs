@@ -1,14 +1,18 @@
 //! Follows a directory on a thread of its own: by inotify where that tells, by looking every second
 //! where it does not (network file systems, moved directories).
 
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf, absolute};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use notify::event::{AccessKind, AccessMode, ModifyKind};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::files;
+use super::files::{self, is_manifest};
 use super::source::FileChange;
 use super::tracker::{FilePath, Look, Tracker};
 
@@ -16,6 +20,10 @@ use super::tracker::{FilePath, Look, Tracker};
 const POLL: Duration = Duration::from_secs(1);
 /// Time between two looks while something moves.
 const SETTLE: Duration = Duration::from_millis(100);
+
+/// A file that is open for writing is not read for this long after the last write to it: most writers
+/// close it much sooner, and some never do.
+const OPEN: Duration = Duration::from_secs(10);
 
 /// News of the directory.
 #[derive(Debug)]
@@ -45,6 +53,7 @@ struct Follower {
     root: PathBuf,
     tracker: Tracker,
     wake: (SyncSender<()>, Receiver<()>),
+    writers: Arc<Writers>,
     watcher: Option<(RecommendedWatcher, (u64, u64))>,
     watch_failed: bool,
     gone: bool,
@@ -57,6 +66,7 @@ impl Follower {
             root,
             tracker: Tracker::default(),
             wake: sync_channel(1),
+            writers: Arc::default(),
             watcher: None,
             watch_failed: false,
             gone: false,
@@ -91,13 +101,16 @@ impl Follower {
 
     fn step(&mut self) -> (Vec<News>, bool) {
         match files::look(&self.root) {
-            Ok(look) => self.take(look),
+            Ok(mut look) => {
+                self.watch(look.root);
+                look.writing = self.writers.at_work(Instant::now());
+                self.take(look)
+            }
             Err(error) => (self.lost(error.to_string()), false),
         }
     }
 
     fn take(&mut self, look: Look) -> (Vec<News>, bool) {
-        self.watch(look.root);
         let plan = self.tracker.look(look);
         if plan.replaced {
             let empty = format!(
@@ -149,7 +162,7 @@ impl Follower {
             return;
         }
         self.watcher = None;
-        match watcher(&self.root, self.wake.0.clone()) {
+        match watcher(&self.root, self.wake.0.clone(), Arc::clone(&self.writers)) {
             Ok(watcher) => self.watcher = Some((watcher, identity)),
             Err(error) => {
                 self.watch_failed = true;
@@ -159,11 +172,60 @@ impl Follower {
     }
 }
 
-fn watcher(root: &Path, wake: SyncSender<()>) -> notify::Result<RecommendedWatcher> {
+/// Files that were written to and not closed since, and when they were last written to.
+#[derive(Debug, Default)]
+struct Writers(Mutex<BTreeMap<FilePath, Instant>>);
+
+impl Writers {
+    /// Takes an event below `root`; whether it may be news.
+    fn take(&self, root: &Path, event: &Event, now: Instant) -> bool {
+        let open = match event.kind {
+            EventKind::Modify(ModifyKind::Data(_)) => true,
+            // Closed; or another file has that name now, or one that is not written yet.
+            EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Create(_)
+            | EventKind::Remove(_)
+            | EventKind::Modify(ModifyKind::Name(_)) => false,
+            // Our own looks open and read; taking them for news would never end.
+            EventKind::Access(_) => return false,
+            _ => return true,
+        };
+        let paths = event
+            .paths
+            .iter()
+            .filter_map(|path| path.strip_prefix(root).ok());
+        let mut writers = self.0.lock();
+        for path in paths
+            .filter_map(Path::to_str)
+            .filter(|path| is_manifest(path))
+        {
+            if open {
+                writers.insert(path.into(), now);
+            } else {
+                writers.remove(path);
+            }
+        }
+        true
+    }
+
+    fn at_work(&self, now: Instant) -> BTreeSet<FilePath> {
+        let mut writers = self.0.lock();
+        writers.retain(|_, written| now.saturating_duration_since(*written) < OPEN);
+        writers.keys().cloned().collect()
+    }
+}
+
+fn watcher(
+    root: &Path,
+    wake: SyncSender<()>,
+    writers: Arc<Writers>,
+) -> notify::Result<RecommendedWatcher> {
     let config = notify::Config::default().with_follow_symlinks(false);
-    let tell = move |event: notify::Result<notify::Event>| {
-        // Our own looks open and read; taking them for news would never end.
-        if !event.is_ok_and(|event| event.kind.is_access()) {
+    // As events name it.
+    let at = absolute(root).map_err(notify::Error::io)?;
+    let tell = move |event: notify::Result<Event>| {
+        // An error may be that events were lost, which is news; a writer's end is bounded anyhow.
+        if event.map_or(true, |event| writers.take(&at, &event, Instant::now())) {
             // Full means that a look is due already.
             let _ = wake.try_send(());
         }
@@ -171,4 +233,46 @@ fn watcher(root: &Path, wake: SyncSender<()>) -> notify::Result<RecommendedWatch
     let mut watcher = RecommendedWatcher::new(tell, config)?;
     watcher.watch(root, RecursiveMode::Recursive)?;
     Ok(watcher)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_being_written_from_the_first_write_until_it_is_closed() {
+        let name = format!("vestibule-follow-{}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir(&root).unwrap();
+        let (wake, told) = sync_channel(1);
+        let writers = Arc::new(Writers::default());
+        let _watcher = watcher(&root, wake, Arc::clone(&writers)).unwrap();
+        let until = |written: bool| {
+            let expected: BTreeSet<FilePath> =
+                written.then(|| "a.yaml".into()).into_iter().collect();
+            while writers.at_work(Instant::now()) != expected {
+                // Every step is told.
+                told.recv_timeout(Duration::from_mins(1)).unwrap();
+            }
+        };
+        let mut file = File::create(root.join("a.yaml")).unwrap();
+        file.write_all(b"a: ").unwrap();
+        until(true);
+        assert!(writers.at_work(Instant::now() + OPEN).is_empty());
+        file.write_all(b"b").unwrap();
+        until(true);
+        drop(file);
+        until(false);
+        // What is moved into place is whole.
+        let mut file = File::create(root.join("b.new")).unwrap();
+        file.write_all(b"a: b").unwrap();
+        fs::rename(root.join("b.new"), root.join("b.yaml")).unwrap();
+        drop(file);
+        until(false);
+        fs::remove_dir_all(&root).unwrap();
+    }
 }

@@ -3,8 +3,12 @@
 //! A text that is not YAML (or not JSON, by the file's name) is half written: the file's objects
 //! stay, and its problem is told. An object that does not decode becomes unreadable by itself. If an
 //! object is in two places, the first counts, in the order of paths and then of lines.
+//!
+//! A half-written text may be good YAML just the same: the first lines of it mostly are. So a text
+//! that takes something away counts only after [`HOLD`] without another one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vestibule_crds::{Decoded, decode, flatten, yaml};
@@ -15,6 +19,10 @@ use vestibule_model::object::Object;
 use vestibule_operator::translate::Change;
 
 use super::tracker::FilePath;
+
+/// Time for which a text that takes something away may be a half-written one: longer than the pauses
+/// of whoever writes it, shorter than the patience of whoever meant it.
+pub(crate) const HOLD: Duration = Duration::from_secs(3);
 
 /// What came of a file.
 #[derive(Debug)]
@@ -63,6 +71,16 @@ pub(crate) struct File {
     pub(crate) documents: Vec<Document>,
     /// Why its present text is not the one that counts: the line, and what is wrong.
     pub(crate) broken: Option<(u64, Finding)>,
+    text: String,
+    held: Option<Held>,
+}
+
+/// A text that counts later, unless another one comes.
+#[derive(Debug)]
+struct Held {
+    text: String,
+    documents: Vec<Document>,
+    until: Instant,
 }
 
 /// All files, and which of them holds each object.
@@ -73,11 +91,12 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Takes what came of files and returns what it makes of the objects. A file that is not named
-    /// stays as it is.
+    /// Takes what came of files at `now` and returns what it makes of the objects. A file that is not
+    /// named stays as it is.
     pub(crate) fn apply(
         &mut self,
         changes: impl IntoIterator<Item = (FilePath, FileChange)>,
+        now: Instant,
     ) -> Vec<Change> {
         let mut touched = BTreeSet::new();
         for (path, change) in changes {
@@ -85,11 +104,42 @@ impl Source {
                 FileChange::Removed => self.replace(&path, None, &mut touched),
                 FileChange::Failed(finding) => self.break_file(path, 1, finding),
                 FileChange::Text(text) => match self.read(&path, &text) {
-                    Ok(documents) => self.replace(&path, Some(documents), &mut touched),
+                    Ok(documents) => match self.loss(&path, &text, &documents) {
+                        Some(finding) => self.hold(path, text, documents, finding, now),
+                        None => self.replace(&path, Some((text, documents)), &mut touched),
+                    },
                     Err((line, finding)) => self.break_file(path, line, finding),
                 },
             }
         }
+        self.changes(touched)
+    }
+
+    /// When the next held text counts.
+    pub(crate) fn held_until(&self) -> Option<Instant> {
+        let held = self.files.values().filter_map(|file| file.held.as_ref());
+        held.map(|held| held.until).min()
+    }
+
+    /// Lets the held texts count whose time has come: their files, and what it makes of the objects.
+    pub(crate) fn release(&mut self, now: Instant) -> (Vec<FilePath>, Vec<Change>) {
+        let due = |file: &File| file.held.as_ref().is_some_and(|held| held.until <= now);
+        let due: Vec<FilePath> = self
+            .files
+            .iter()
+            .filter(|(_, file)| due(file))
+            .map(|(path, _)| path.clone())
+            .collect();
+        let mut touched = BTreeSet::new();
+        for path in &due {
+            if let Some(held) = self.files.get_mut(path).and_then(|file| file.held.take()) {
+                self.replace(path, Some((held.text, held.documents)), &mut touched);
+            }
+        }
+        (due, self.changes(touched))
+    }
+
+    fn changes(&self, touched: BTreeSet<ObjectKey>) -> Vec<Change> {
         touched
             .into_iter()
             .map(|key| match self.effective(&key) {
@@ -146,14 +196,58 @@ impl Source {
         Ok(documents)
     }
 
+    /// What a text takes away that the last good one had.
+    fn loss(&self, path: &FilePath, text: &str, documents: &[Document]) -> Option<Finding> {
+        let before = self.files.get(path)?;
+        let message = if text.len() < before.text.len() && before.text.starts_with(text) {
+            "is the beginning of what it was".to_owned()
+        } else {
+            let kept: BTreeSet<ObjectKey> = documents.iter().filter_map(readable).collect();
+            let elsewhere = |key: &ObjectKey| {
+                let places = self.places.get(key).into_iter().flatten();
+                places.clone().any(|(other, _)| other != path)
+            };
+            let mut had = before.documents.iter().filter_map(readable);
+            let lost = had.find(|key| !kept.contains(key) && !elsewhere(key))?;
+            format!("has no {lost} any more that can be read")
+        };
+        let action = format!(
+            "complete it, or leave it alone for {} s if it is meant so",
+            HOLD.as_secs()
+        );
+        Some(Finding::warning(Reason::Pending, "", message, action))
+    }
+
+    fn hold(
+        &mut self,
+        path: FilePath,
+        text: String,
+        documents: Vec<Document>,
+        finding: Finding,
+        now: Instant,
+    ) {
+        let file = self.files.entry(path).or_default();
+        file.broken = Some((1, finding));
+        // The same text again is no news: who only touches it does not put it off for ever.
+        if file.held.as_ref().is_none_or(|held| held.text != text) {
+            file.held = Some(Held {
+                text,
+                documents,
+                until: now + HOLD,
+            });
+        }
+    }
+
     fn break_file(&mut self, path: FilePath, line: u64, finding: Finding) {
-        self.files.entry(path).or_default().broken = Some((line, finding));
+        let file = self.files.entry(path).or_default();
+        file.broken = Some((line, finding));
+        file.held = None;
     }
 
     fn replace(
         &mut self,
         path: &FilePath,
-        documents: Option<Vec<Document>>,
+        good: Option<(String, Vec<Document>)>,
         touched: &mut BTreeSet<ObjectKey>,
     ) {
         for (index, key) in self.files.get(path).map(keys).into_iter().flatten() {
@@ -165,13 +259,15 @@ impl Source {
             }
             touched.insert(key);
         }
-        let Some(documents) = documents else {
+        let Some((text, documents)) = good else {
             self.files.remove(path);
             return;
         };
         let file = File {
             documents,
             broken: None,
+            text,
+            held: None,
         };
         for (index, key) in keys(&file) {
             self.places
@@ -193,6 +289,16 @@ fn keys(file: &File) -> Vec<(usize, ObjectKey)> {
             Content::Foreign { .. } | Content::Nothing => None,
         })
         .collect()
+}
+
+/// The object of a document, if it could be read.
+fn readable(document: &Document) -> Option<ObjectKey> {
+    match &document.content {
+        Content::Object(Object::Unreadable(..)) | Content::Foreign { .. } | Content::Nothing => {
+            None
+        }
+        Content::Object(object) => Some(object.key()),
+    }
 }
 
 fn parse(path: &str, text: &str) -> Result<Vec<Document>, (u64, Finding)> {

@@ -1,3 +1,5 @@
+//! Tests of what becomes of texts: what counts, what is held, what stays.
+
 use vestibule_model::key::Kind;
 
 use super::*;
@@ -11,6 +13,17 @@ fn class(name: &str, controller: &str) -> String {
 
 fn text(path: &str, text: impl Into<String>) -> (FilePath, FileChange) {
     (path.into(), FileChange::Text(text.into()))
+}
+
+/// Applies changes, and waits until what is held counts.
+fn settled(
+    source: &mut Source,
+    changes: impl IntoIterator<Item = (FilePath, FileChange)>,
+) -> Vec<Change> {
+    let now = Instant::now();
+    let mut made = source.apply(changes, now);
+    made.extend(source.release(now + HOLD).1);
+    made
 }
 
 /// Changes as short lines.
@@ -36,16 +49,19 @@ fn objects_come_change_and_go_with_their_file() {
     let mut source = Source::default();
     let two = format!("{}---\n{}", class("a", "x/y"), class("b", "x/y"));
     assert_eq!(
-        lines(&source.apply([text("f.yaml", two)])),
+        lines(&settled(&mut source, [text("f.yaml", two)])),
         ["+a x/y", "+b x/y"]
     );
     assert_eq!(source.files()["f.yaml"].documents[1].line, 8);
     assert_eq!(
-        lines(&source.apply([text("f.yaml", class("b", "x/z"))])),
+        lines(&settled(&mut source, [text("f.yaml", class("b", "x/z"))])),
         ["-a", "+b x/z"]
     );
     assert_eq!(
-        lines(&source.apply([("f.yaml".into(), FileChange::Removed)])),
+        lines(&settled(
+            &mut source,
+            [("f.yaml".into(), FileChange::Removed)]
+        )),
         ["-b"]
     );
     assert!(source.files().is_empty());
@@ -54,9 +70,9 @@ fn objects_come_change_and_go_with_their_file() {
 #[test]
 fn a_half_written_file_keeps_its_last_good_objects() {
     let mut source = Source::default();
-    source.apply([text("f.yaml", class("a", "x/y"))]);
+    settled(&mut source, [text("f.yaml", class("a", "x/y"))]);
     let half = "apiVersion: gateway.networking.k8s.io/v1\nkind: \"GatewayCl";
-    assert!(source.apply([text("f.yaml", half)]).is_empty());
+    assert!(settled(&mut source, [text("f.yaml", half)]).is_empty());
     let (line, message) = broken(&source, "f.yaml").unwrap();
     assert!(
         line >= 2 && message.starts_with("is not YAML: "),
@@ -64,27 +80,33 @@ fn a_half_written_file_keeps_its_last_good_objects() {
     );
     assert_eq!(source.files()["f.yaml"].documents.len(), 1);
     // Empty, and unreadable, just the same.
-    assert!(source.apply([text("f.yaml", "\n  \n")]).is_empty());
+    assert!(settled(&mut source, [text("f.yaml", "\n  \n")]).is_empty());
     assert_eq!(broken(&source, "f.yaml"), Some((1, "is empty")));
     let failed = FileChange::Failed(unreadable("cannot be read", "look"));
-    assert!(source.apply([("f.yaml".into(), failed)]).is_empty());
+    assert!(settled(&mut source, [("f.yaml".into(), failed)]).is_empty());
     // And it heals.
-    source.apply([text("f.yaml", class("a", "x/y"))]);
+    settled(&mut source, [text("f.yaml", class("a", "x/y"))]);
     assert_eq!(broken(&source, "f.yaml"), None);
     // A file that never was good has no objects.
-    assert!(source.apply([text("g.yaml", half)]).is_empty());
+    assert!(settled(&mut source, [text("g.yaml", half)]).is_empty());
     assert!(broken(&source, "g.yaml").is_some());
 }
 
 #[test]
 fn an_object_that_does_not_decode_is_unreadable_alone() {
     let mut source = Source::default();
-    source.apply([text(
-        "f.yaml",
-        format!("{}---\n{}", class("a", "x/y"), class("b", "x/y")),
-    )]);
+    settled(
+        &mut source,
+        [text(
+            "f.yaml",
+            format!("{}---\n{}", class("a", "x/y"), class("b", "x/y")),
+        )],
+    );
     let bad = class("a", "[1]");
-    let changes = source.apply([text("f.yaml", format!("{bad}---\n{}", class("b", "x/y")))]);
+    let changes = settled(
+        &mut source,
+        [text("f.yaml", format!("{bad}---\n{}", class("b", "x/y")))],
+    );
     assert_eq!(lines(&changes), ["!a", "+b x/y"]);
 }
 
@@ -95,7 +117,10 @@ fn what_is_no_object_is_told_and_the_rest_read() {
         "just: text\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d, namespace: ns}}\n---\n{}",
         class("a", "x/y")
     );
-    assert_eq!(lines(&source.apply([text("f.yaml", mixed)])), ["+a x/y"]);
+    assert_eq!(
+        lines(&settled(&mut source, [text("f.yaml", mixed)])),
+        ["+a x/y"]
+    );
     let documents = &source.files()["f.yaml"].documents;
     assert!(matches!(documents[0].content, Content::Nothing));
     assert_eq!(documents[0].findings.len(), 1);
@@ -109,19 +134,22 @@ fn of_duplicates_the_first_counts_and_the_next_takes_over() {
     let mut source = Source::default();
     let key = ObjectKey::new(Kind::GatewayClass, "", "a");
     assert_eq!(
-        lines(&source.apply([text("b.yaml", class("a", "b/b"))])),
+        lines(&settled(&mut source, [text("b.yaml", class("a", "b/b"))])),
         ["+a b/b"]
     );
     // Whatever the order in which the files were seen.
     assert_eq!(
-        lines(&source.apply([text("a.yaml", class("a", "a/a"))])),
+        lines(&settled(&mut source, [text("a.yaml", class("a", "a/a"))])),
         ["+a a/a"]
     );
     let (path, line) = source.duplicate_of(&key, &"b.yaml".into(), 0).unwrap();
     assert_eq!((&**path, line), ("a.yaml", 1));
     assert!(source.duplicate_of(&key, &"a.yaml".into(), 0).is_none());
     assert_eq!(
-        lines(&source.apply([("a.yaml".into(), FileChange::Removed)])),
+        lines(&settled(
+            &mut source,
+            [("a.yaml".into(), FileChange::Removed)]
+        )),
         ["+a b/b"]
     );
     assert!(source.duplicate_of(&key, &"b.yaml".into(), 0).is_none());
@@ -143,7 +171,7 @@ fn lists_and_json_are_read_with_their_lines() {
         item("c")
     );
     assert_eq!(
-        lines(&source.apply([text("f.json", list)])),
+        lines(&settled(&mut source, [text("f.json", list)])),
         ["+a x/y", "+b x/y", "+c x/y"]
     );
     let at: Vec<u64> = source.files()["f.json"]
@@ -152,10 +180,99 @@ fn lists_and_json_are_read_with_their_lines() {
         .map(|d| d.line)
         .collect();
     assert_eq!(at, [2, 5, 5]);
-    assert!(source.apply([text("f.json", "{\n\"a\": ")]).is_empty());
+    assert!(settled(&mut source, [text("f.json", "{\n\"a\": ")]).is_empty());
     let (line, message) = broken(&source, "f.json").unwrap();
     assert!(
         line == 2 && message.starts_with("is not JSON"),
         "{line}: {message}"
     );
+}
+
+#[test]
+fn a_beginning_that_is_good_yaml_is_held_until_it_is_whole_or_meant() {
+    let whole = format!("{}---\n{}", class("a", "x/y"), class("b", "x/y"));
+    let lines_of_it: Vec<&str> = whole.split_inclusive('\n').collect();
+    let mut source = Source::default();
+    let start = Instant::now();
+    source.apply([text("f.yaml", whole.as_str())], start);
+    // Line by line, with pauses that are shorter than what is held for.
+    let mut now = start;
+    for end in 1..lines_of_it.len() {
+        now += HOLD / 2;
+        assert!(source.release(now).1.is_empty(), "{end}");
+        let part = lines_of_it[..end].concat();
+        let changes = source.apply([text("f.yaml", part)], now);
+        assert!(changes.is_empty(), "{end}: {:?}", lines(&changes));
+        let (_, message) = broken(&source, "f.yaml").unwrap();
+        assert_eq!(message, "is the beginning of what it was");
+    }
+    source.apply([text("f.yaml", whole.as_str())], now);
+    assert_eq!(broken(&source, "f.yaml"), None);
+    assert_eq!(source.held_until(), None);
+    assert!(source.release(now + HOLD).1.is_empty());
+    // Cut where a document ends, and left so: that was meant.
+    source.apply([text("f.yaml", class("a", "x/y"))], now);
+    assert_eq!(source.held_until(), Some(now + HOLD));
+    // Touched meanwhile, it is the same text.
+    source.apply([text("f.yaml", class("a", "x/y"))], now + HOLD / 2);
+    let (files, changes) = source.release(now + HOLD);
+    assert_eq!(files, ["f.yaml".into()]);
+    assert_eq!(lines(&changes), ["+a x/y", "-b"]);
+    assert_eq!(broken(&source, "f.yaml"), None);
+    assert!(source.release(now + 2 * HOLD).0.is_empty());
+}
+
+#[test]
+fn what_takes_an_object_away_is_held() {
+    let now = Instant::now();
+    let both = format!("{}---\n{}", class("a", "x/y"), class("b", "x/y"));
+    let bad = format!("{}---\n{}", class("c", "x/y"), class("b", "[1]"));
+    let mut source = Source::default();
+    source.apply([text("f.yaml", both.as_str())], now);
+    // Neither is a beginning of the text before; one object is gone, or does not decode.
+    for (part, lost) in [
+        (class("b", "x/y"), "GatewayClass a"),
+        (bad, "GatewayClass a"),
+        ("# nothing yet\n".into(), "GatewayClass a"),
+        (
+            format!("{}---\n{}", class("a", "x/z"), class("b", "[1]")),
+            "GatewayClass b",
+        ),
+    ] {
+        assert!(source.apply([text("f.yaml", part)], now).is_empty());
+        let (_, message) = broken(&source, "f.yaml").unwrap();
+        assert!(message.contains(lost), "{message}");
+    }
+    // What takes nothing away counts at once, and what was held is forgotten.
+    let three = format!("{both}---\n{}", class("c", "x/y"));
+    let changes = source.apply([text("f.yaml", three)], now);
+    assert_eq!(lines(&changes), ["+a x/y", "+b x/y", "+c x/y"]);
+    assert_eq!(source.held_until(), None);
+}
+
+#[test]
+fn an_object_that_another_file_has_is_not_taken_away() {
+    let now = Instant::now();
+    let mut source = Source::default();
+    let both = format!("{}---\n{}", class("a", "x/y"), class("b", "x/y"));
+    source.apply([text("f.yaml", both)], now);
+    source.apply([text("g.yaml", class("a", "x/y"))], now);
+    source.apply([text("f.yaml", class("b", "x/y"))], now);
+    assert_eq!(source.held_until(), None);
+}
+
+#[test]
+fn what_is_held_goes_with_its_file() {
+    let now = Instant::now();
+    let mut source = Source::default();
+    source.apply([text("f.yaml", class("a", "x/y"))], now);
+    source.apply([text("f.yaml", class("b", "x/y"))], now);
+    assert!(source.held_until().is_some());
+    let half = "kind: \"GatewayCl";
+    source.apply([text("f.yaml", half)], now);
+    assert_eq!(source.held_until(), None);
+    source.apply([text("f.yaml", class("b", "x/y"))], now);
+    let changes = source.apply([("f.yaml".into(), FileChange::Removed)], now);
+    assert_eq!(lines(&changes), ["-a"]);
+    assert!(source.release(now + HOLD).1.is_empty());
 }

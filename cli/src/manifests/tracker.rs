@@ -1,6 +1,6 @@
 //! Which files to read, from looks at the directory: those that changed and then held still. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::finding::Finding;
@@ -31,6 +31,8 @@ pub(crate) struct Look {
     /// Directories in it that could not be looked at, with a `/` at their end, and why. What was read
     /// of them stays.
     pub(crate) unreadable: BTreeMap<FilePath, Finding>,
+    /// Files that somebody is writing to: they may hold still for a while and yet not be whole.
+    pub(crate) writing: BTreeSet<FilePath>,
 }
 
 /// What to do after a look.
@@ -58,7 +60,8 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Takes a look. A file is read once it looks the same twice, and gone once it is missing twice.
+    /// Takes a look. A file is read once it looks the same twice and nobody writes to it, and gone
+    /// once it is missing twice.
     pub(crate) fn look(&mut self, mut look: Look) -> Plan {
         let mut plan = Plan::default();
         let hidden = |path: &str| look.unreadable.keys().any(|at| path.starts_with(&**at));
@@ -79,7 +82,7 @@ impl Tracker {
             if self.read.get(path) == Some(stamp) {
                 continue;
             }
-            if self.previous.get(path) == Some(stamp) {
+            if self.previous.get(path) == Some(stamp) && !look.writing.contains(path) {
                 plan.read.push((path.clone(), *stamp));
             } else {
                 plan.unsettled = true;
@@ -143,6 +146,7 @@ mod tests {
             root: (1, root),
             files: files.collect(),
             unreadable: BTreeMap::new(),
+            writing: BTreeSet::new(),
         }
     }
 
@@ -174,6 +178,24 @@ mod tests {
         assert_eq!(reads(&tracker.look(look(1, &[("a.yaml", 2)]))), ["a.yaml"]);
         tracker.was_read("a.yaml".into(), stamp(2));
         assert_eq!(tracker.look(look(1, &[("a.yaml", 2)])), Plan::default());
+    }
+
+    #[test]
+    fn a_file_that_is_being_written_is_not_read_however_still_it_holds() {
+        let mut tracker = settled(&[("a.yaml", 1), ("b.yaml", 1)]);
+        let writing = || Look {
+            writing: ["a.yaml".into()].into(),
+            ..look(1, &[("a.yaml", 2), ("b.yaml", 2)])
+        };
+        tracker.look(writing());
+        for _ in 0..5 {
+            let plan = tracker.look(writing());
+            assert_eq!(reads(&plan), ["b.yaml"]);
+            assert!(plan.unsettled);
+        }
+        let plan = tracker.look(look(1, &[("a.yaml", 2), ("b.yaml", 2)]));
+        assert_eq!(reads(&plan), ["a.yaml", "b.yaml"]);
+        assert!(!plan.unsettled);
     }
 
     #[test]

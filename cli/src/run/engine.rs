@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::Timestamp;
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
@@ -61,7 +62,20 @@ impl Engine {
         for (path, change) in &files {
             log::file(path, change);
         }
-        let changes = self.source.apply(files);
+        let changes = self.source.apply(files, Instant::now());
+        self.objects(changes, now);
+    }
+
+    /// Takes the texts that were held for long enough to be meant as they are.
+    pub(super) fn release(&mut self, now: Timestamp) {
+        let (files, changes) = self.source.release(Instant::now());
+        for path in &files {
+            log::released(path);
+        }
+        self.objects(changes, now);
+    }
+
+    fn objects(&mut self, changes: Vec<Change>, now: Timestamp) {
         self.issuer.user_changes(&changes);
         let mut resources = BTreeMap::new();
         self.translate(changes, &mut resources);

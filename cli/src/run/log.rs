@@ -132,6 +132,12 @@ pub(super) fn file(path: &str, change: &FileChange) {
     tracing::info!(target: TARGET, event = "file", file = path, "{path}: {what}");
 }
 
+/// A file whose text was held back counts after all.
+pub(super) fn released(path: &str) {
+    let path = printable(path);
+    tracing::info!(target: TARGET, event = "file", file = path, "{path}: taken as it is");
+}
+
 pub(super) fn gone(why: &str) {
     tracing::warn!(
         target: TARGET,

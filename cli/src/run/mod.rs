@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use axum::Router;
@@ -133,12 +133,21 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
         tokio::select! {
             item = news.recv() => take(&mut engine, item)?,
             changed = facts.changed() => changed?,
+            () = held(engine.source().held_until()) => engine.release(clock::now()),
             _ = renewal.tick() => engine.renew(clock::now()),
             () = signals.next() => break,
         }
     }
     drain(proxy, &mut signals, Duration::from_secs(args.drain_seconds)).await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends when a held text counts; never, if there is none.
+async fn held(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn take(engine: &mut Engine, news: Option<News>) -> anyhow::Result<()> {

@@ -237,7 +237,8 @@ pub(crate) fn get(address: SocketAddr, host: &str, ca_pem: &[u8]) -> io::Result<
     let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut tls = StreamOwned::new(connection, stream);
-    write!(tls, "GET / HTTP/1.0\r\nHost: {host}\r\n\r\n")?;
+    // At once: the backend answers to the first part, and closing on the rest would be a reset.
+    tls.write_all(format!("GET / HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes())?;
     let mut text = String::new();
     tls.read_to_string(&mut text)?;
     let (_, body) = text

@@ -1,7 +1,9 @@
 //! `vestibule run` as a process: what it serves while its directory changes under it.
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use crate::common::{Directory, PLATFORM, Run, backend, get, route, service, set, wait_for};
 use serde_json::Value;
@@ -101,6 +103,47 @@ fn a_broken_file_keeps_its_last_good_objects() {
     assert_eq!(run.get(HOST).unwrap(), "bread 1");
     run.write("bakery.yaml", &tenant("bakery", HOST, "two"));
     run.wait_for_answer(HOST, "bread 2");
+}
+
+#[test]
+fn a_slow_writer_takes_nobody_down() {
+    let run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    let two = tenant("bakery", HOST, "two");
+    let serve = |what: &str| {
+        // Longer than a file has to look the same for.
+        let until = Instant::now() + Duration::from_millis(250);
+        while Instant::now() < until {
+            let seen = run.get(HOST);
+            let served = seen.as_ref().is_ok_and(|seen| seen == "bread 1");
+            assert!(served, "after {what:?}: {seen:?}; the log:\n{}", run.log());
+        }
+    };
+    // One that holds the file open, and one that opens it for every part.
+    for (text, reopens) in [(&two, false), (&tenant("bakery", HOST, "one"), true)] {
+        let path = run.manifests().join("bakery.yaml");
+        let mut file = fs::File::create(&path).unwrap();
+        for line in text.split_inclusive('\n') {
+            file.write_all(line.as_bytes()).unwrap();
+            if reopens {
+                drop(file);
+                file = fs::File::options().append(true).open(&path).unwrap();
+            }
+            if line.contains("kind:") || line.contains("hostnames") {
+                serve(line);
+            }
+        }
+        drop(file);
+        if !reopens {
+            run.wait_for_answer(HOST, "bread 2");
+            run.write("bakery.yaml", &tenant("bakery", HOST, "one"));
+            run.wait_for_answer(HOST, "bread 1");
+        }
+    }
+    // What was meant counts, a little later.
+    run.write("bakery.yaml", &set("bakery", HOST));
+    run.wait_for_log("bakery.yaml: taken as it is");
+    wait_for("the route to go", || run.get(HOST).is_err());
 }
 
 #[test]
