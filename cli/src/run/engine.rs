@@ -1,10 +1,11 @@
 //! Brings changes of the directory to the publisher: translation, and certificates of the local CA.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use vestibule_model::key::ListenerKey;
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
 use vestibule_operator::publish::{Changes, Publisher};
 use vestibule_operator::translate::{Change, Output, Settings, Translator};
@@ -120,6 +121,22 @@ impl Engine {
         // One generation for all of it: a listener does not go out before its certificate.
         resources.extend(translated);
         self.issuer.requests(certificates);
+    }
+
+    /// Offers listeners to the proxy once more that it rejected and does not have in force.
+    pub(super) fn offer_again(&self, listeners: &BTreeSet<ListenerKey>) {
+        let resources: Vec<ResourceKey> = listeners
+            .iter()
+            .filter_map(|listener| self.translator.resources_of(listener).into_iter().next())
+            .filter(|key| self.translator.resources().contains_key(key))
+            .collect();
+        // What is published already is sent again only if it was away.
+        self.publish(resources.iter().map(|key| (key.clone(), None)).collect());
+        let present = |key: ResourceKey| {
+            let resource = self.translator.resources().get(&key).cloned();
+            (key, resource)
+        };
+        self.publish(resources.into_iter().map(present).collect());
     }
 
     fn publish(&self, resources: BTreeMap<ResourceKey, Option<Encoded>>) {

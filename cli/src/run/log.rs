@@ -9,9 +9,12 @@ use clap::ValueEnum;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 use vestibule_operator::localca::LocalCaError;
 
 use super::served::Served;
@@ -23,7 +26,7 @@ use crate::verdict::{Outcome, Verdict, printable};
 const TARGET: &str = "vestibule";
 
 /// What is logged unless `RUST_LOG` says otherwise: how operator and proxy of one process find each
-/// other is no news.
+/// other is no news, and what the proxy rejects is said of the listener that it is about.
 const FILTER: &str = "info,vestibule_operator::publish=warn,vestibule_stream=warn";
 
 /// How to log.
@@ -37,13 +40,26 @@ pub(super) enum Format {
 
 /// Sets up logging to standard error. `RUST_LOG` filters, as usual.
 pub(super) fn init(format: Format) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(FILTER));
+    let asked = EnvFilter::try_from_default_env();
+    let all = asked.is_ok();
+    let filter = asked.unwrap_or_else(|_| EnvFilter::new(FILTER));
+    // By resource: what is made of it is said by listener.
+    let told = filter_fn(move |event| {
+        let rejected =
+            event.target() == "vestibule_stream::client" && event.fields().field("key").is_some();
+        all || !rejected
+    });
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
     match format {
-        Format::Json => builder.json().flatten_event(true).init(),
-        Format::Text => builder.event_format(Plain).init(),
+        Format::Json => builder
+            .json()
+            .flatten_event(true)
+            .finish()
+            .with(told)
+            .init(),
+        Format::Text => builder.event_format(Plain).finish().with(told).init(),
     }
 }
 
@@ -206,6 +222,19 @@ pub(super) fn no_longer_serving(served: &Served) {
         hostname = %served.hostname,
         address = %served.address,
         "no longer serving {served}"
+    );
+}
+
+/// The last version is not taken, so the one before goes on.
+pub(super) fn goes_on(served: &Served, how: &str, why: &str) {
+    tracing::warn!(
+        target: TARGET,
+        event = "goes-on",
+        gateway = %served.gateway,
+        listener = %served.listener,
+        hostname = %served.hostname,
+        address = %served.address,
+        "{served} goes on {how}: {why}"
     );
 }
 

@@ -34,10 +34,13 @@ use crate::settings::{PolicyArgs, settings};
 use engine::Engine;
 use view::View;
 
-/// Name of the proxy in statuses.
-const PROXY: &str = "vestibule-run";
+/// Name of the proxy in statuses: there is one.
+const PROXY: &str = "the proxy";
 /// The one term of the publisher: there is no other replica to take over from.
 const TERM: u64 = 1;
+/// First and longest time between two attempts at a port that is taken.
+const MIN_RETRY: Duration = Duration::from_secs(2);
+const MAX_RETRY: Duration = Duration::from_secs(30);
 /// How often certificates are looked at.
 const RENEWAL: Duration = Duration::from_mins(1);
 
@@ -127,13 +130,19 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
 
     let mut facts = publisher.facts();
     let mut renewal = tokio::time::interval(RENEWAL);
+    let mut retry = Retry::default();
     loop {
         let document = view.refresh(&engine, clock::now());
         status.send_replace(document);
+        retry.plan(!view.waiting_for_ports().is_empty(), Instant::now());
         tokio::select! {
             item = news.recv() => take(&mut engine, item)?,
             changed = facts.changed() => changed?,
-            () = held(engine.source().held_until()) => engine.release(clock::now()),
+            () = at(engine.source().held_until()) => engine.release(clock::now()),
+            () = at(retry.next) => {
+                retry.again(Instant::now());
+                engine.offer_again(view.waiting_for_ports());
+            }
             _ = renewal.tick() => engine.renew(clock::now()),
             () = signals.next() => break,
         }
@@ -142,8 +151,31 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends when a held text counts; never, if there is none.
-async fn held(until: Option<Instant>) {
+/// When listeners whose port was taken are offered again: less and less often.
+#[derive(Debug, Default)]
+struct Retry {
+    next: Option<Instant>,
+    wait: Duration,
+}
+
+impl Retry {
+    fn plan(&mut self, wanted: bool, now: Instant) {
+        if !wanted {
+            *self = Self::default();
+        } else if self.next.is_none() {
+            self.wait = MIN_RETRY;
+            self.next = Some(now + self.wait);
+        }
+    }
+
+    fn again(&mut self, now: Instant) {
+        self.wait = (self.wait * 2).min(MAX_RETRY);
+        self.next = Some(now + self.wait);
+    }
+}
+
+/// Ends at that time; never, if there is none.
+async fn at(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until.into()).await,
         None => std::future::pending().await,

@@ -1,15 +1,16 @@
 //! Which listeners are given to the proxy, where they are reached, and whether they are in force.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use vestibule_model::condition::{Condition, Programmed, Reason, Truth};
+use vestibule_model::condition::{Condition, ListenerStatus, Programmed, Reason, Truth};
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::{Kind, ListenerKey, ObjectName};
+use vestibule_model::key::{Kind, ListenerKey, ObjectName, ParentKey};
 use vestibule_model::object::{Listener, TlsMode};
 use vestibule_operator::status;
 use vestibule_operator::translate::Status;
+use vestibule_stream::ResourceKey;
 
 use super::engine::Engine;
 
@@ -26,6 +27,16 @@ pub(super) struct Served {
     how: String,
     /// Its Programmed condition.
     pub(super) programmed: Condition,
+    /// Its own port.
+    port: u16,
+    /// Resources of the certificates it serves with.
+    terminates: BTreeSet<ResourceKey>,
+    /// Translation says that it cannot be in force, so its verdict says why.
+    pub(super) judged: bool,
+    /// The proxy did not take the listener itself.
+    listener_rejected: bool,
+    /// The proxy could not have the port.
+    pub(super) port_unavailable: bool,
 }
 
 /// `hostname on address (listener of Gateway, how)`.
@@ -48,35 +59,47 @@ impl Served {
         self.programmed.truth == Truth::True
     }
 
-    /// Why a proxy does not take it, if it does not.
+    /// Why it is not in force, if it is not on its way.
     pub(super) fn rejected(&self) -> Option<String> {
-        if self.programmed.truth == Truth::True || self.programmed.reason == Reason::Pending {
+        if self.is_in_force() || self.programmed.reason == Reason::Pending {
             return None;
         }
         let mut why = self.programmed.message.clone();
-        let port = self.address.port();
-        if port < PRIVILEGED && why.contains("PortUnavailable") {
-            // Writing to a String does not fail.
-            let _ = write!(
-                why,
-                "; ports below {PRIVILEGED} need privileges, so map it: --port-map {port}={}",
-                port + 8000
-            );
+        if self.port_unavailable {
+            why.push_str(&self.port_hint());
         }
         Some(why)
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        (&self.hostname, &self.address, &self.how) == (&other.hostname, &other.address, &other.how)
+    fn port_hint(&self) -> String {
+        let (listener, bound) = (self.port, self.address.port());
+        if bound < PRIVILEGED {
+            let other = bound + 8000;
+            format!(
+                "; ports below {PRIVILEGED} need privileges, so map it: --port-map {listener}={other}"
+            )
+        } else {
+            format!(
+                "; if another process has port {bound}, stop it (this is tried again), or use \
+                 --port-map {listener}=OTHER"
+            )
+        }
     }
 
-    /// Whether there is something to say compared with before.
-    pub(super) fn differs(&self, before: Option<&Self>) -> bool {
-        before.is_none_or(|before| {
-            !self.is_same(before)
-                || self.is_in_force() != before.is_in_force()
-                || self.rejected() != before.rejected()
-        })
+    /// Whether the proxy goes on with what it had of it, `last`, as long as this is not in force: it
+    /// keeps the last good version of a resource that it rejects.
+    pub(super) fn keeps(&self, last: &Self) -> bool {
+        self.listener_rejected || last.terminates.is_empty() || self.keeps_certificate(last)
+    }
+
+    /// Whether what it keeps is a certificate.
+    pub(super) fn keeps_certificate(&self, last: &Self) -> bool {
+        !self.listener_rejected && !self.terminates.is_disjoint(&last.terminates)
+    }
+
+    /// Says the same.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (&self.hostname, &self.address, &self.how) == (&other.hostname, &other.address, &other.how)
     }
 }
 
@@ -88,18 +111,21 @@ pub(super) fn served(
 ) -> BTreeMap<ListenerKey, Served> {
     let translator = engine.translator();
     let mut all = BTreeMap::new();
-    for status in translator.statuses().values() {
+    for (object, status) in translator.statuses() {
         let Status::Listeners(status) = status else {
             continue;
         };
+        let parent = match object.kind {
+            Kind::Gateway => ParentKey::Gateway(object.name.clone()),
+            _ => ParentKey::ListenerSet(object.name.clone()),
+        };
         for listener in &status.listeners {
-            let Programmed::WhenHeld(keys) = &listener.programmed else {
-                continue;
+            let key = ListenerKey {
+                parent: parent.clone(),
+                listener: listener.name.clone(),
             };
-            for key in keys {
-                if let Some(one) = one(engine, key, listener.attached_routes, address, ports) {
-                    all.insert(key.clone(), one);
-                }
+            if let Some(one) = one(engine, &key, listener, address, ports) {
+                all.insert(key, one);
             }
         }
     }
@@ -109,30 +135,45 @@ pub(super) fn served(
 fn one(
     engine: &Engine,
     key: &ListenerKey,
-    routes: usize,
+    status: &ListenerStatus,
     address: IpAddr,
     ports: &BTreeMap<u16, u16>,
 ) -> Option<Served> {
     let (listeners, gateway) = engine.translator().merge().listeners(&key.parent)?;
     let listener = listeners.iter().find(|l| l.name == key.listener)?;
     let port = listener.port?.get();
-    let programmed = status::programmed(
-        &Programmed::WhenHeld(BTreeSet::from([key.clone()])),
-        |keys| status::facts(engine.translator(), engine.publisher(), keys),
-    );
+    // The listener's own comes first. One that is not given to the proxy is not published.
+    let resources = engine.translator().resources_of(key);
+    let (own, certificates) = resources.split_first()?;
+    if !engine.translator().resources().contains_key(own) {
+        return None;
+    }
+    let facts = engine.publisher().programmed(&resources);
+    let rejects = facts.rejects.iter().map(|(_, reject)| reject);
+    let listener_rejected = rejects
+        .clone()
+        .any(|reject| reject.key.as_ref() == Some(own));
+    let port_unavailable = rejects
+        .clone()
+        .any(|reject| reject.reason == "PortUnavailable");
     Some(Served {
         gateway: gateway.clone(),
         listener: key.clone(),
         hostname: listener.hostname.clone(),
         address: SocketAddr::new(address, ports.get(&port).copied().unwrap_or(port)),
-        how: how(engine, listener, routes),
-        programmed,
+        how: how(engine, listener, status),
+        port,
+        terminates: certificates.iter().cloned().collect(),
+        judged: matches!(status.programmed, Programmed::Never(..)),
+        listener_rejected,
+        port_unavailable,
+        programmed: status::programmed(&status.programmed, |_| facts),
     })
 }
 
-fn how(engine: &Engine, listener: &Listener, routes: usize) -> String {
-    if routes == 0 {
-        return "no route yet".into();
+fn how(engine: &Engine, listener: &Listener, status: &ListenerStatus) -> String {
+    if status.attached_routes == 0 {
+        return "no accepted route".into();
     }
     let Some(tls) = listener
         .tls

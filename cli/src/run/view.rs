@@ -1,6 +1,6 @@
 //! What has been said, so that only news are; and the document that `/status` serves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -27,7 +27,11 @@ pub(super) struct View {
     address: IpAddr,
     ports: BTreeMap<u16, u16>,
     verdicts: Option<BTreeMap<Subject, Verdict>>,
-    served: BTreeMap<ListenerKey, Served>,
+    /// Listeners as they were last in force, for as long as they are.
+    in_force: BTreeMap<ListenerKey, Served>,
+    /// What was said about those of which the last version is not in force.
+    troubles: BTreeMap<ListenerKey, String>,
+    waiting: BTreeSet<ListenerKey>,
     statuses: BTreeMap<ObjectKey, Value>,
 }
 
@@ -37,7 +41,9 @@ impl View {
             address,
             ports,
             verdicts: None,
-            served: BTreeMap::new(),
+            in_force: BTreeMap::new(),
+            troubles: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             statuses: BTreeMap::new(),
         }
     }
@@ -52,7 +58,7 @@ impl View {
         let verdicts = verdicts(engine.source(), engine.translator(), &facts);
         let document = serde_json::to_string_pretty(&verdicts).unwrap_or_default();
         self.tell_verdicts(verdicts);
-        self.tell_served(served(engine, self.address, &self.ports));
+        self.tell_served(&served(engine, self.address, &self.ports));
         document.into()
     }
 
@@ -108,24 +114,65 @@ impl View {
         self.verdicts = Some(now);
     }
 
-    fn tell_served(&mut self, now: BTreeMap<ListenerKey, Served>) {
-        for (key, before) in &self.served {
-            let replaced = now.get(key).is_some_and(Served::is_in_force);
-            if before.is_in_force() && !replaced {
-                log::no_longer_serving(before);
+    fn tell_served(&mut self, now: &BTreeMap<ListenerKey, Served>) {
+        self.in_force.retain(|key, last| {
+            let stays = now.contains_key(key);
+            if !stays {
+                log::no_longer_serving(last);
             }
-        }
-        for (key, one) in &now {
-            if !one.differs(self.served.get(key)) {
-                continue;
-            }
+            stays
+        });
+        self.troubles.retain(|key, _| now.contains_key(key));
+        for (key, one) in now {
             if one.is_in_force() {
-                log::serving(one);
+                let healed = self.troubles.remove(key).is_some();
+                let last = self.in_force.insert(key.clone(), one.clone());
+                if healed || last.is_none_or(|last| !one.is_same(&last)) {
+                    log::serving(one);
+                }
             } else if let Some(why) = one.rejected() {
-                log::not_serving(one, &why);
+                self.tell_trouble(key, one, why);
             }
         }
-        self.served = now;
+        self.waiting.retain(|key| {
+            // What is under way may come back as it was.
+            now.get(key)
+                .is_some_and(|one| !one.is_in_force() && one.rejected().is_none())
+        });
+        let wants = now.iter().filter(|(key, one)| {
+            one.port_unavailable && !one.is_in_force() && !self.in_force.contains_key(*key)
+        });
+        self.waiting.extend(wants.map(|(key, _)| key.clone()));
+    }
+
+    /// A listener, or a new version of it, is not taken.
+    fn tell_trouble(&mut self, key: &ListenerKey, one: &Served, why: String) {
+        if self.troubles.get(key) == Some(&why) {
+            return;
+        }
+        match self.in_force.get(key) {
+            Some(last) if one.keeps(last) => {
+                let what = if one.keeps_certificate(last) {
+                    "with its last good certificate"
+                } else {
+                    "as it was"
+                };
+                log::goes_on(last, what, &why);
+            }
+            Some(last) => {
+                log::no_longer_serving(last);
+                self.in_force.remove(key);
+            }
+            // Its verdict says it.
+            None if one.judged => {}
+            None => log::not_serving(one, &why),
+        }
+        self.troubles.insert(key.clone(), why);
+    }
+
+    /// Listeners that wait for a port that was not to be had.
+    pub(super) fn waiting_for_ports(&self) -> &BTreeSet<ListenerKey> {
+        &self.waiting
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn backend(answer: &'static str) -> u16 {
 }
 
 /// A port that is free now, and that no outgoing connection takes meanwhile: it is below those.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let start = usize::try_from(std::process::id()).unwrap() * 37;
     loop {
@@ -100,7 +100,12 @@ pub(crate) struct Run {
 impl Run {
     /// Starts on the directory `manifests` in `home`; listener port 443 is served on a free one.
     pub(crate) fn start(home: Directory, arguments: &[&str]) -> Self {
-        let (port, admin) = (free_port(), free_port());
+        Self::start_on(home, free_port(), arguments)
+    }
+
+    /// The same on this port.
+    pub(crate) fn start_on(home: Directory, port: u16, arguments: &[&str]) -> Self {
+        let admin = free_port();
         let log = fs::File::create(home.path().join("log")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_vestibule"))
             .arg("run")

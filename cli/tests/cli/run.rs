@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::common::{Directory, PLATFORM, Run, backend, get, route, service, set, wait_for};
+use crate::common::{
+    Directory, PLATFORM, Run, backend, free_port, get, route, service, set, wait_for,
+};
 use serde_json::Value;
 
 const HOST: &str = "www.bakery.example";
@@ -13,6 +15,12 @@ const OTHER: &str = "shop.orchard.example";
 
 /// Two tenants, each in a file of its own, with two backends.
 fn start(arguments: &[&str]) -> Run {
+    let run = start_on(free_port(), arguments);
+    run.wait_for_log("directory");
+    run
+}
+
+fn start_on(port: u16, arguments: &[&str]) -> Run {
     let home = Directory::new();
     let manifests = home.path().join("manifests");
     fs::create_dir(&manifests).unwrap();
@@ -33,9 +41,7 @@ fn start(arguments: &[&str]) -> Run {
         )
         .unwrap();
     }
-    let run = Run::start(home, arguments);
-    run.wait_for_log("directory");
-    run
+    Run::start_on(home, port, arguments)
 }
 
 fn tenant(namespace: &str, host: &str, service: &str) -> String {
@@ -197,20 +203,64 @@ fn files_come_and_go_and_what_editors_leave_does_not_count() {
     run.wait_for_answer(OTHER, "apple 2");
 }
 
+/// Secret bakery/cert, for JSON.
+fn secret(certificate: &str, key: &str) -> String {
+    serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"namespace": "bakery", "name": "cert"},
+        "type": "kubernetes.io/tls",
+        "stringData": {"tls.crt": certificate, "tls.key": key},
+    })
+    .to_string()
+}
+
+#[test]
+fn a_key_that_does_not_fit_leaves_the_last_good_certificate_and_says_so() {
+    let run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let other = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    run.write("secret.json", &secret(&certificate, &key));
+    let served = || get(run.address(), HOST, certificate.as_bytes());
+    wait_for("the own certificate", || served().is_ok());
+    run.write("secret.json", &secret(&certificate, &other));
+    run.wait_for_log("goes on with its last good certificate: ");
+    assert_eq!(served().unwrap(), "bread 1");
+    assert!(!run.log().contains("no longer serving"), "{}", run.log());
+    assert!(!run.log().contains("resource rejected"), "{}", run.log());
+    // And when it fits again, it says that too.
+    let before = run.log().matches("\"serving\"").count();
+    run.write("secret.json", &secret(&certificate, &key));
+    wait_for("serving", || {
+        run.log().matches("\"serving\"").count() > before
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_is_asked_for_until_it_is_free() {
+    let port = free_port();
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let run = start_on(port, &["--log-format", "json"]);
+    let what_to_do = format!("if another process has port {port}, stop it");
+    run.wait_for_log(&what_to_do);
+    run.wait_for_log("--port-map 443=OTHER");
+    run.wait_for_log("the proxy rejected it");
+    drop(taken);
+    run.wait_for_answer(HOST, "bread 1");
+    run.wait_for_answer(OTHER, "apple 1");
+    // Told once per listener (of three), however often it was tried.
+    assert_eq!(run.log().matches(&what_to_do).count(), 3, "{}", run.log());
+}
+
 #[test]
 fn a_secret_of_the_directory_wins_over_the_local_ca() {
     let run = json();
     run.wait_for_answer(HOST, "bread 1");
     let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
     let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    let secret = serde_json::json!({
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"namespace": "bakery", "name": "cert"},
-        "type": "kubernetes.io/tls",
-        "stringData": {"tls.crt": certificate, "tls.key": key},
-    });
-    run.write("secret.json", &secret.to_string());
+    run.write("secret.json", &secret(&certificate, &key));
     wait_for("the own certificate", || {
         get(run.address(), HOST, certificate.as_bytes()).is_ok()
     });
