@@ -344,17 +344,21 @@ pub(crate) fn summary(verdicts: &[Verdict]) -> String {
         count(Outcome::Warning),
         count(Outcome::Refused)
     );
-    let rest = [
-        (
-            count(Outcome::Ignored),
-            "of kinds that Vestibule does not read",
-        ),
-        (verdicts.len() - total, "that are no objects"),
-    ];
+    let rest = [(
+        count(Outcome::Ignored),
+        "of kinds that Vestibule does not read",
+    )];
     for (number, what) in rest {
         if number > 0 {
             // Writing to a String does not fail.
             let _ = write!(text, ", {number} {what}");
+        }
+    }
+    match verdicts.len() - total {
+        0 => {}
+        1 => text.push_str(", 1 file or document that cannot be read"),
+        more => {
+            let _ = write!(text, ", {more} files or documents that cannot be read");
         }
     }
     text

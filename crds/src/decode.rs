@@ -7,7 +7,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Meta, Object};
 
-use crate::text::{one_line, word};
+use crate::text::{one_line, plain, word};
 use crate::unknown::UnknownFields;
 use crate::{core, gateway_api, names};
 
@@ -259,15 +259,20 @@ fn typed<T: DeserializeOwned>(kind: Kind, body: Value) -> Result<(T, UnknownFiel
     match serde_ignored::deserialize(deserializer, |path| unknown.add(&path)) {
         Ok(wire) => Ok((wire, unknown)),
         Err(error) => {
+            let path = track.path().to_string();
             let message = if kind == Kind::Secret {
                 // The decoder quotes what it stumbles over, and that may be a key.
-                "does not decode".to_owned()
+                if path.starts_with("data.") && !error.to_string().starts_with("invalid type") {
+                    "is not base64".to_owned()
+                } else {
+                    "does not decode".to_owned()
+                }
             } else {
-                format!("does not decode: {}", one_line(&error.to_string()))
+                format!("does not decode: {}", one_line(&plain(&error.to_string())))
             };
             Err(Finding::refused(
                 Reason::Unreadable,
-                one_line(&track.path().to_string()),
+                one_line(&path),
                 message,
                 format!("correct the field as the API of {kind} has it"),
             ))

@@ -43,6 +43,32 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
+/// A decoder's message in words of YAML instead of Rust's.
+pub(crate) fn plain(error: &str) -> String {
+    let Some((found, expected)) = error.rsplit_once(", expected ") else {
+        return error.to_owned();
+    };
+    let number = |name: &str| {
+        let bits = name.strip_prefix(['i', 'u', 'f']);
+        bits.is_some_and(|bits| ["8", "16", "32", "64", "size"].contains(&bits))
+    };
+    let expected = match expected {
+        name if number(name) => "a number",
+        "a sequence" => "a list",
+        "a string" => "text",
+        "a boolean" => "true or false",
+        name if name == "a map" || name.starts_with("struct ") => "a map",
+        other => other,
+    };
+    let found = found
+        .strip_prefix("invalid type: ")
+        .or_else(|| found.strip_prefix("invalid value: "))
+        .unwrap_or(found);
+    // "sequence" and "map" are what the decoder calls them.
+    let found = if found == "sequence" { "list" } else { found };
+    format!("expected {expected}, found {found}")
+}
+
 fn cut(text: &str, max: usize) -> (&str, bool) {
     match text.char_indices().nth(max) {
         Some((end, _)) => (text.get(..end).unwrap_or(text), true),
@@ -66,6 +92,31 @@ mod tests {
         assert_eq!(word("allowedRoutes"), "allowedRoutes");
         assert_eq!(word("two words"), "\"two words\"");
         assert_eq!(word(""), "\"\"");
+    }
+
+    #[test]
+    fn messages_speak_of_yaml() {
+        for (error, words) in [
+            (
+                r#"invalid type: string "many", expected i64"#,
+                r#"expected a number, found string "many""#,
+            ),
+            (
+                "invalid type: sequence, expected a map",
+                "expected a map, found list",
+            ),
+            (
+                "invalid type: integer `7`, expected struct TlsRoute",
+                "expected a map, found integer `7`",
+            ),
+            (
+                "invalid value: integer `70000`, expected u16",
+                "expected a number, found integer `70000`",
+            ),
+            ("missing field `name`", "missing field `name`"),
+        ] {
+            assert_eq!(plain(error), words);
+        }
     }
 
     #[test]

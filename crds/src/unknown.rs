@@ -42,8 +42,8 @@ impl UnknownFields {
                 Finding::refused(
                     Reason::UnsupportedValue,
                     display(path),
-                    "is a field this release does not know, and an ignored filter could be an \
-                     ignored guard",
+                    "is a field this release does not know, and leaving it out could let in more \
+                     than it should",
                     "remove the field, or upgrade Vestibule",
                 )
             })

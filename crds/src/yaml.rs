@@ -8,6 +8,12 @@ pub const MAX_BYTES: usize = 16 << 20;
 /// Deepest nesting of lists and maps.
 const MAX_DEPTH: usize = 64;
 
+/// The message about anchors and aliases.
+const ALIASES: &str = "expands to too much by its aliases";
+
+/// The message about lists and maps within each other.
+const TOO_DEEP: &str = "is nested too deep";
+
 /// Why a text is not YAML that is read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
@@ -56,6 +62,55 @@ pub fn documents(text: &str) -> Result<Vec<(u64, Value)>, YamlError> {
         })
         .map_err(|error| YamlError {
             line: error.location().map_or(1, |l| l.line()),
-            message: crate::text::one_line(&error.to_string()),
+            message: message(&error.to_string()),
         })
+}
+
+fn message(error: &str) -> String {
+    let Some((_, budget)) = error.split_once("budget breached: ") else {
+        // Not all of its limits are in the budget.
+        return if error.contains("alias replay") || error.contains("alias expansion") {
+            ALIASES.to_owned()
+        } else if error.contains("recursion limit") {
+            TOO_DEEP.to_owned()
+        } else {
+            format!("is not YAML: {}", crate::text::one_line(error))
+        };
+    };
+    let budget = budget.split([' ', '{']).next().unwrap_or_default();
+    if budget.contains("Anchor") || budget.contains("Alias") {
+        ALIASES.to_owned()
+    } else if budget.contains("Depth") || budget.contains("Nesting") {
+        TOO_DEEP.to_owned()
+    } else {
+        "holds more than is read of one text".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    fn problem(text: &str) -> YamlError {
+        documents(text).unwrap_err()
+    }
+
+    #[test]
+    fn says_what_is_too_much() {
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..8 {
+            let before = level - 1;
+            let aliases = vec![format!("*a{before}"); 10].join(", ");
+            writeln!(bomb, "a{level}: &a{level} [{aliases}]").unwrap();
+        }
+        assert_eq!(problem(&bomb).message, ALIASES);
+        let many = format!("a: &a x\nb: [{}]\n", "*a, ".repeat(2_000));
+        assert_eq!(problem(&many).message, ALIASES);
+        let deep = format!("a: {}{}", "[".repeat(100), "]".repeat(100));
+        assert_eq!(problem(&deep).message, TOO_DEEP);
+        let half = problem("a: b\nc: \"d");
+        assert!(half.message.starts_with("is not YAML: "), "{half}");
+    }
 }

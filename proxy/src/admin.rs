@@ -12,8 +12,18 @@ use crate::control::Control;
 /// What the exposition is, for scrapers.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// What there is, for people.
+const INDEX: &str = "\
+/healthz  the process is up
+/readyz   a configuration is in force, and the proxy does not drain
+/metrics  Prometheus (OpenMetrics)
+/config   the configuration in force, without keys
+/status   verdict and status of every object (`vestibule run` only)
+";
+
 pub(crate) fn router(control: Control) -> Router {
     Router::new()
+        .route("/", get(async || INDEX))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))

@@ -308,10 +308,8 @@ fn parse(path: &str, text: &str) -> Result<Vec<Document>, (u64, Finding)> {
     let values = if json {
         json_documents(text)?
     } else {
-        yaml::documents(text).map_err(|error| {
-            let message = format!("is not YAML: {}", error.message);
-            (error.line, unreadable(message, "correct the text"))
-        })?
+        yaml::documents(text)
+            .map_err(|error| (error.line, unreadable(error.message, "correct the text")))?
     };
     Ok(values
         .into_iter()

@@ -84,16 +84,22 @@ impl View {
     fn tell_verdicts(&mut self, verdicts: Vec<Verdict>) {
         let text = summary(&verdicts);
         let mut now = BTreeMap::new();
+        let mut order = Vec::with_capacity(verdicts.len());
         for mut verdict in verdicts {
             verdict.status = None;
             let mut subject = (verdict.file.clone(), verdict.subject(), 0);
             while now.contains_key(&subject) {
                 subject.2 += 1;
             }
+            order.push(subject.clone());
             now.insert(subject, verdict);
         }
         let mut news = false;
-        for (subject, verdict) in &now {
+        // As `check` does: by file and line.
+        for (subject, verdict) in order
+            .iter()
+            .filter_map(|subject| now.get_key_value(subject))
+        {
             let before = self.verdicts.as_ref().and_then(|all| all.get(subject));
             // A good object is worth a line when it was not good before.
             let worth = match before {

@@ -253,3 +253,18 @@ fn usage_errors_exit_with_2() {
     let path = file.path().join("a.yaml");
     assert_eq!(check(&[path.to_str().unwrap()]).status.code(), Some(2));
 }
+
+#[test]
+fn the_summary_counts_what_is_no_object() {
+    let mut files = good();
+    files.push(("half.yaml", "a: \"b".to_owned()));
+    let summary = |files: &[(&str, String)]| {
+        let directory = directory(files);
+        let output = check(&[directory.path().to_str().unwrap()]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().last().unwrap().to_owned()
+    };
+    assert!(summary(&files).ends_with(", 1 file or document that cannot be read"));
+    files.push(("text.yaml", "just: text".to_owned()));
+    assert!(summary(&files).ends_with(", 2 files or documents that cannot be read"));
+}

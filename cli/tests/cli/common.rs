@@ -94,7 +94,7 @@ pub(crate) struct Run {
     child: Child,
     home: Directory,
     port: u16,
-    admin: u16,
+    admin: String,
 }
 
 impl Run {
@@ -105,7 +105,12 @@ impl Run {
 
     /// The same on this port.
     pub(crate) fn start_on(home: Directory, port: u16, arguments: &[&str]) -> Self {
-        let admin = free_port();
+        let admin = format!("127.0.0.1:{}", free_port());
+        Self::start_at(home, port, &admin, arguments)
+    }
+
+    /// The same with this admin endpoint.
+    pub(crate) fn start_at(home: Directory, port: u16, admin: &str, arguments: &[&str]) -> Self {
         let log = fs::File::create(home.path().join("log")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_vestibule"))
             .arg("run")
@@ -113,7 +118,7 @@ impl Run {
             .arg("--state-dir")
             .arg(home.path().join("state"))
             .args(["--port-map", &format!("443={port}")])
-            .args(["--admin", &format!("127.0.0.1:{admin}")])
+            .args(["--admin", admin])
             .args(["--workers", "1"])
             .args(arguments)
             .env_remove("RUST_LOG")
@@ -126,7 +131,7 @@ impl Run {
             child,
             home,
             port,
-            admin,
+            admin: admin.to_owned(),
         }
     }
 
@@ -188,7 +193,7 @@ impl Run {
 
     /// A document of the admin endpoint.
     pub(crate) fn admin(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.admin)).unwrap();
+        let mut stream = TcpStream::connect(&self.admin).unwrap();
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();

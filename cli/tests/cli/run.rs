@@ -61,6 +61,10 @@ fn serves_follows_edits_and_ends_when_told() {
     run.wait_for_answer(HOST, "bread 2");
     assert_eq!(run.get(OTHER).unwrap(), "apple 1");
     assert_eq!(run.admin("/readyz"), "ready\n");
+    for line in run.admin("/").lines() {
+        let path = line.split(' ').next().unwrap();
+        assert!(!run.admin(path).is_empty(), "{path}");
+    }
     run.signal("TERM");
     assert_eq!(run.wait().code(), Some(0));
     assert!(run.log().contains("\"drained\""), "{}", run.log());
@@ -292,4 +296,38 @@ fn says_why_it_cannot_start() {
     let mut run = Run::start(Directory::new(), &[]);
     assert_eq!(run.wait().code(), Some(2));
     assert!(run.log().contains("cannot read"), "{}", run.log());
+}
+
+#[test]
+fn says_in_one_line_why_it_does_not_start() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let admin = taken.local_addr().unwrap().to_string();
+    let home = Directory::new();
+    fs::create_dir(home.path().join("manifests")).unwrap();
+    let mut run = Run::start_at(home, free_port(), &admin, &[]);
+    assert_eq!(run.wait().code(), Some(1));
+    let log = run.log();
+    let line = log.lines().last().unwrap();
+    assert!(line.starts_with("vestibule run: cannot listen on"), "{log}");
+    assert_eq!(line.matches("Address already in use").count(), 1, "{log}");
+}
+
+#[test]
+fn tells_findings_in_the_order_of_check() {
+    let home = Directory::new();
+    let manifests = home.path().join("manifests");
+    fs::create_dir(&manifests).unwrap();
+    // By name of kind and object it would be the other way round.
+    let objects = [
+        route("z", "z.example", "z"),
+        set("z", "z.example"),
+        route("a", "a.example", "a"),
+    ];
+    fs::write(manifests.join("f.yaml"), objects.concat()).unwrap();
+    let run = Run::start(home, &[]);
+    run.wait_for_log("3 objects");
+    let log = run.log();
+    let at = |text: &str| log.find(text).unwrap_or_else(|| panic!("no {text}: {log}"));
+    assert!(at("TLSRoute z/web: ") < at("ListenerSet z/set: "), "{log}");
+    assert!(at("ListenerSet z/set: ") < at("TLSRoute a/web: "), "{log}");
 }

@@ -165,7 +165,7 @@ fn convert(
         findings.push(Finding::refused(
             Reason::UnsupportedValue,
             format!("{field}.filters"),
-            "filters are not supported, and an ignored filter could be an ignored guard",
+            "filters are not supported, and leaving them out could let in more than they should",
             "remove them from the listener",
         ));
     }

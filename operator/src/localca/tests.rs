@@ -1,3 +1,5 @@
+//! Tests of the local CA: its files, what it issues and when.
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
