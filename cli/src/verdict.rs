@@ -354,7 +354,9 @@ pub(crate) fn summary(verdicts: &[Verdict]) -> String {
             let _ = write!(text, ", {number} {what}");
         }
     }
-    match verdicts.len() - total {
+    // A file that is held back for a moment is neither.
+    let unread = |v: &&Verdict| v.kind.is_empty() && v.outcome == Outcome::Refused;
+    match verdicts.iter().filter(unread).count() {
         0 => {}
         1 => text.push_str(", 1 file or document that cannot be read"),
         more => {
