@@ -4,8 +4,6 @@
 //! `site/content/en/docs/concepts/hostnames.md` (intersection). A reference reaches its direct parent only: kind
 //! ListenerSet reaches that set's listeners, kind Gateway only `Gateway.spec.listeners`.
 
-use std::sync::Arc;
-
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
@@ -196,10 +194,4 @@ pub fn attach_tls_route(
         ));
     }
     Ok(attached)
-}
-
-/// Namespaced name of a route as it counts in route precedence.
-#[must_use]
-pub fn precedence_name(namespace: &str, name: &str) -> Arc<str> {
-    format!("{namespace}/{name}").into()
 }

@@ -128,8 +128,6 @@ named! {
         Unreadable,
         /// A field that this release does not know.
         UnknownField,
-        /// A proxy rejected it.
-        Rejected,
         /// Issuer annotations contradict one another.
         ContradictingIssuers,
         /// A value outside its range.

@@ -71,15 +71,6 @@ impl Finding {
         }
     }
 
-    /// The same finding as a rule of ours.
-    #[must_use]
-    pub fn by_policy(self) -> Self {
-        Self {
-            origin: Origin::Policy,
-            ..self
-        }
-    }
-
     /// Whether it refuses.
     #[must_use]
     pub fn refuses(&self) -> bool {

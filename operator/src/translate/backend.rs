@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::{Object, Port};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
@@ -54,21 +53,13 @@ impl Translator {
 
     /// The ready endpoints of a port, in order; `None` if the Service or the port is not there.
     fn endpoints(&self, key: &BackendKey) -> Option<BTreeSet<(IpAddr, u16)>> {
-        let object = self.objects.get(&ObjectKey {
-            kind: Kind::Service,
-            name: key.service.clone(),
-        });
-        let Some(Object::Service(service)) = object.map(Arc::as_ref) else {
+        let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
             return None;
         };
         let port = service.ports.iter().find(|port| port.port == key.port)?;
         let mut endpoints = BTreeSet::new();
         for slice in self.index.slices_of(&key.service) {
-            let slice = self.objects.get(&ObjectKey {
-                kind: Kind::EndpointSlice,
-                name: slice.clone(),
-            });
-            let Some(Object::EndpointSlice(slice)) = slice.map(Arc::as_ref) else {
+            let Some(Object::EndpointSlice(slice)) = self.get(Kind::EndpointSlice, slice) else {
                 continue;
             };
             for (_, number) in slice.ports.iter().filter(|(name, _)| *name == port.name) {

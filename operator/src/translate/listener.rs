@@ -285,15 +285,9 @@ impl Translator {
         let grants = self
             .index
             .grants_in(&reference.target.namespace)
-            .filter_map(|name| {
-                let key = ObjectKey {
-                    kind: Kind::ReferenceGrant,
-                    name: name.clone(),
-                };
-                match self.objects.get(&key)?.as_ref() {
-                    Object::ReferenceGrant(grant) => Some(grant),
-                    _ => None,
-                }
+            .filter_map(|name| match self.get(Kind::ReferenceGrant, name)? {
+                Object::ReferenceGrant(grant) => Some(grant),
+                _ => None,
             });
         permit(referrer, reference, grants).map(|permitted| permitted.target().clone())
     }

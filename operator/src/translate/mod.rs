@@ -426,14 +426,15 @@ impl Translator {
     }
 
     fn tls_route(&self, name: &ObjectName) -> Option<&TlsRoute> {
-        let key = ObjectKey {
-            kind: Kind::TlsRoute,
-            name: name.clone(),
-        };
-        match self.objects.get(&key).map(Arc::as_ref) {
+        match self.get(Kind::TlsRoute, name) {
             Some(Object::TlsRoute(route)) => Some(route),
             _ => None,
         }
+    }
+
+    fn get(&self, kind: Kind, name: &ObjectName) -> Option<&Object> {
+        let name = name.clone();
+        self.objects.get(&ObjectKey { kind, name }).map(Arc::as_ref)
     }
 
     /// Records a resource, or that there is none, and reports it if that is news.

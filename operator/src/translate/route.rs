@@ -1,7 +1,6 @@
 //! Routes: where each attaches, what its backends resolve to, and its resource.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use vestibule_model::attach::{Attached, attach_tls_route};
 use vestibule_model::condition::Reason;
@@ -204,11 +203,7 @@ impl Translator {
             );
         }
         let target = self.permit(referrer, reference)?;
-        let key = ObjectKey {
-            kind: Kind::Service,
-            name: target.clone(),
-        };
-        let service = match self.objects.get(&key).map(Arc::as_ref) {
+        let service = match self.get(Kind::Service, &target) {
             Some(Object::Service(service)) => service,
             Some(_) => {
                 return refuse(
