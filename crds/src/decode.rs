@@ -9,7 +9,7 @@ use vestibule_model::object::{Meta, Object};
 
 use crate::text::{one_line, plain, word};
 use crate::unknown::UnknownFields;
-use crate::{core, gateway_api, names};
+use crate::{core, gateway_api, names, vestibule};
 
 /// The namespace of an object that says none, as with kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -135,6 +135,7 @@ fn known(api_version: &str, kind: &str) -> Option<Kind> {
         Kind::GatewayClass | Kind::Gateway | Kind::ReferenceGrant => &["v1", "v1beta1"],
         // Leftovers of the experimental channel: old objects keep the version they were written in.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
+        Kind::GatewayParameters => &["v1alpha1"],
         Kind::ListenerSet
         | Kind::Namespace
         | Kind::Service
@@ -229,6 +230,11 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
             let (wire, unknown) = typed(kind, body)?;
             let (object, findings) = gateway_api::convert_reference_grant(wire, &unknown);
             (Object::ReferenceGrant(object), findings)
+        }
+        Kind::GatewayParameters => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = vestibule::convert_gateway_parameters(wire, &unknown);
+            (Object::GatewayParameters(object), Vec::new())
         }
         Kind::Namespace => {
             let (wire, _) = typed(kind, body)?;

@@ -23,6 +23,7 @@ mod names;
 pub mod status;
 mod text;
 mod unknown;
+pub mod vestibule;
 pub mod yaml;
 
 pub use decode::{Decoded, decode, flatten};

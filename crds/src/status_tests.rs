@@ -51,6 +51,7 @@ fn status() -> ListenersStatus {
             programmed: Programmed::Never(Reason::Invalid, "no certificate".into()),
         }],
         attached_listener_sets: 3,
+        addresses: None,
     }
 }
 

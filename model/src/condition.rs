@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::key::ListenerKey;
-use crate::object::ParentRef;
+use crate::object::{Address, ParentRef};
 
 macro_rules! named {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident),+ $(,)? }) => {
@@ -248,6 +248,18 @@ pub struct ListenersStatus {
     pub listeners: Vec<ListenerStatus>,
     /// Gateways: number of attached ListenerSets.
     pub attached_listener_sets: usize,
+    /// Gateways: where they are reached; `None` leaves what is there.
+    pub addresses: Option<Vec<Address>>,
+}
+
+/// Status of a GatewayClass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassStatus {
+    /// Accepted.
+    pub conditions: Vec<Condition>,
+    /// Names of Gateway API features that hold for every Gateway of the class, sorted; empty if the
+    /// class is not accepted.
+    pub supported_features: Vec<&'static str>,
 }
 
 /// Status of a route: one entry per parent reference that leads to a Gateway of ours.

@@ -19,6 +19,8 @@ pub enum Kind {
     TlsRoute,
     /// `gateway.networking.k8s.io` ReferenceGrant.
     ReferenceGrant,
+    /// `vestibule.dev` GatewayParameters.
+    GatewayParameters,
     /// Core Namespace, cluster-scoped.
     Namespace,
     /// Core Service.
@@ -31,15 +33,18 @@ pub enum Kind {
 
 /// The API group of Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+/// The API group of Vestibule's own kinds.
+pub const VESTIBULE_GROUP: &str = "vestibule.dev";
 
 impl Kind {
     /// Every kind, in the order above.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::GatewayClass,
         Self::Gateway,
         Self::ListenerSet,
         Self::TlsRoute,
         Self::ReferenceGrant,
+        Self::GatewayParameters,
         Self::Namespace,
         Self::Service,
         Self::EndpointSlice,
@@ -55,6 +60,7 @@ impl Kind {
             Self::ListenerSet => "ListenerSet",
             Self::TlsRoute => "TLSRoute",
             Self::ReferenceGrant => "ReferenceGrant",
+            Self::GatewayParameters => "GatewayParameters",
             Self::Namespace => "Namespace",
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
@@ -71,6 +77,7 @@ impl Kind {
             | Self::ListenerSet
             | Self::TlsRoute
             | Self::ReferenceGrant => GATEWAY_GROUP,
+            Self::GatewayParameters => VESTIBULE_GROUP,
             Self::EndpointSlice => "discovery.k8s.io",
             Self::Namespace | Self::Service | Self::Secret => "",
         }

@@ -19,3 +19,4 @@ pub mod merge;
 pub mod object;
 pub mod policy;
 pub mod selector;
+pub mod service;

@@ -1,6 +1,7 @@
 //! The objects Vestibule reads, parsed: what is wrong with a part stays with that part as findings,
 //! so that one bad listener or hostname never hides its siblings.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -13,6 +14,7 @@ use crate::hostname::HostPattern;
 use crate::issuer::IssuerAnnotations;
 use crate::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use crate::selector::{Labels, NamespaceScope};
+use crate::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 
 /// A port of a listener or backend.
 pub type Port = NonZeroU16;
@@ -39,6 +41,8 @@ pub struct GatewayClass {
     pub meta: Meta,
     /// `spec.controllerName`.
     pub controller: Arc<str>,
+    /// `spec.parametersRef`.
+    pub parameters: Option<Reference>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
@@ -56,10 +60,74 @@ pub struct Gateway {
     pub listeners: Vec<Listener>,
     /// `spec.allowedListeners`; absent is `None`.
     pub allowed_listeners: NamespaceScope,
+    /// `spec.addresses` that can be asked for; findings name the others.
+    pub addresses: Vec<AddressRequest>,
+    /// `spec.infrastructure`.
+    pub infrastructure: Infrastructure,
     /// Issuer annotations.
     pub issuers: IssuerAnnotations,
     /// What is wrong outside the listeners.
     pub findings: Vec<Finding>,
+}
+
+/// An entry of `spec.addresses` of a Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressRequest {
+    /// Path in the object, such as `spec.addresses[0]`.
+    pub field: String,
+    /// The address; `None` is any.
+    pub ip: Option<IpAddr>,
+}
+
+/// `spec.infrastructure` of a Gateway: what the objects made for it carry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Infrastructure {
+    /// Labels.
+    pub labels: Labels,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// `parametersRef`.
+    pub parameters: Option<Reference>,
+}
+
+/// An address where a Gateway is reached.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Address {
+    /// An IP address.
+    Ip(IpAddr),
+    /// A DNS name, as some load balancers have.
+    Hostname(Arc<str>),
+}
+
+/// GatewayParameters, Vestibule's own kind: what a GatewayClass or a Gateway sets otherwise than the
+/// release. What is absent is not set here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayParameters {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.service`.
+    pub service: ServiceParameters,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+/// How the Service in front of the proxies is made; what is absent is decided elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServiceParameters {
+    /// `type`.
+    pub service_type: Option<ServiceType>,
+    /// Annotations; added to those from elsewhere, key by key.
+    pub annotations: BTreeMap<String, String>,
+    /// `externalTrafficPolicy`, for the types that have one.
+    pub external_traffic_policy: Option<TrafficPolicy>,
+    /// `ipFamilyPolicy`.
+    pub ip_family_policy: Option<IpFamilyPolicy>,
+    /// `ipFamilies`, the primary one first; empty: not set.
+    pub ip_families: Vec<IpFamily>,
+    /// `loadBalancerClass`, for type LoadBalancer.
+    pub load_balancer_class: Option<Arc<str>>,
 }
 
 /// ListenerSet.
@@ -357,6 +425,8 @@ pub enum Object {
     TlsRoute(TlsRoute),
     /// ReferenceGrant
     ReferenceGrant(ReferenceGrant),
+    /// GatewayParameters
+    GatewayParameters(GatewayParameters),
     /// Namespace
     Namespace(Namespace),
     /// Service
@@ -381,6 +451,7 @@ impl Object {
             Self::ListenerSet(o) => (Kind::ListenerSet, &o.name),
             Self::TlsRoute(o) => (Kind::TlsRoute, &o.name),
             Self::ReferenceGrant(o) => (Kind::ReferenceGrant, &o.name),
+            Self::GatewayParameters(o) => (Kind::GatewayParameters, &o.name),
             Self::Service(o) => (Kind::Service, &o.name),
             Self::EndpointSlice(o) => (Kind::EndpointSlice, &o.name),
             Self::Secret(o) => (Kind::Secret, &o.name),
@@ -389,6 +460,25 @@ impl Object {
             kind,
             name: name.clone(),
         }
+    }
+
+    /// What was found wrong with it where it was read, listeners included: everything that can be
+    /// said of it without another object.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        let (own, listeners): (&[Finding], &[Listener]) = match self {
+            Self::GatewayClass(o) => (&o.findings, &[]),
+            Self::Gateway(o) => (&o.findings, &o.listeners),
+            Self::ListenerSet(o) => (&o.findings, &o.listeners),
+            Self::TlsRoute(o) => (&o.findings, &[]),
+            Self::GatewayParameters(o) => (&o.findings, &[]),
+            Self::EndpointSlice(o) => (&o.findings, &[]),
+            Self::Unreadable(_, _, finding) => (std::slice::from_ref(finding), &[]),
+            Self::ReferenceGrant(_) | Self::Namespace(_) | Self::Service(_) | Self::Secret(_) => {
+                (&[], &[])
+            }
+        };
+        own.iter()
+            .chain(listeners.iter().flat_map(|listener| &listener.findings))
     }
 }
 

@@ -7,6 +7,7 @@ use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
+use vestibule_model::key::ObjectName;
 use vestibule_model::object::{self, Protocol};
 use vestibule_model::selector::NamespaceScope;
 
@@ -14,6 +15,7 @@ use super::listener::{self, Listener};
 use super::reference::{LocalParametersReference, SecretReference};
 use super::selector::scope;
 use crate::meta;
+use crate::text::quote;
 use crate::unknown::UnknownFields;
 
 /// Spec of a Gateway.
@@ -140,17 +142,8 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway
             "name this Gateway in each route's parentRefs",
         ));
     }
-    if spec
-        .infrastructure
-        .is_some_and(|i| i.parameters_ref.is_some())
-    {
-        findings.push(Finding::refused(
-            Reason::InvalidParameters,
-            "spec.infrastructure.parametersRef",
-            "parameters are not supported",
-            "remove parametersRef",
-        ));
-    }
+    let addresses = addresses(spec.addresses, &mut findings);
+    let infrastructure = infrastructure(spec.infrastructure.unwrap_or_default(), &name);
     let allowed = spec
         .allowed_listeners
         .and_then(|a| a.namespaces)
@@ -171,9 +164,69 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway
         class: spec.gateway_class_name.into(),
         listeners,
         allowed_listeners,
+        addresses,
+        infrastructure,
         issuers: meta::issuers(&wire.metadata),
         findings,
         name,
+    }
+}
+
+/// The addresses that can be asked for; a finding for each of the others.
+fn addresses(
+    wire: Vec<GatewayAddress>,
+    findings: &mut Vec<Finding>,
+) -> Vec<object::AddressRequest> {
+    let mut requests = Vec::new();
+    for (index, wire) in wire.into_iter().enumerate() {
+        let field = format!("spec.addresses[{index}]");
+        let kind = wire.address_type.as_deref().unwrap_or("IPAddress");
+        if kind != "IPAddress" {
+            findings.push(Finding::refused(
+                Reason::UnsupportedAddress,
+                format!("{field}.type"),
+                format!("{} cannot be asked for", quote(kind)),
+                "use IPAddress, or remove the address",
+            ));
+            continue;
+        }
+        if let Some(routability) = wire.routability {
+            // What a load balancer hands out, it does not say; so none is promised (GEP-5093).
+            findings.push(Finding::refused(
+                Reason::AddressNotAssigned,
+                format!("{field}.routability"),
+                format!("{} cannot be assured by this release", quote(&routability)),
+                "remove it",
+            ));
+            continue;
+        }
+        let value = wire.value.filter(|value| !value.is_empty());
+        match value.as_deref().map(str::parse).transpose() {
+            Ok(ip) => requests.push(object::AddressRequest { field, ip }),
+            Err(_) => findings.push(Finding::refused(
+                Reason::AddressNotUsable,
+                format!("{field}.value"),
+                format!(
+                    "{} is not an IP address",
+                    quote(value.as_deref().unwrap_or_default())
+                ),
+                "write an IPv4 or IPv6 address",
+            )),
+        }
+    }
+    requests
+}
+
+fn infrastructure(wire: GatewayInfrastructure, name: &ObjectName) -> object::Infrastructure {
+    object::Infrastructure {
+        labels: wire.labels,
+        annotations: wire.annotations,
+        parameters: wire.parameters_ref.map(|wire| object::Reference {
+            group: wire.group.into(),
+            kind: wire.kind.into(),
+            target: ObjectName::new(name.namespace.clone(), wire.name),
+            field: "spec.infrastructure.parametersRef".into(),
+        }),
     }
 }
 

@@ -4,6 +4,7 @@ use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object;
 
 use super::reference::ParametersReference;
@@ -36,18 +37,29 @@ pub struct GatewayClassSpec {
 
 pub(crate) fn convert(wire: GatewayClass, unknown: &UnknownFields) -> object::GatewayClass {
     let mut findings = unknown.warnings_outside(&[]);
-    if wire.spec.parameters_ref.is_some() {
-        findings.push(Finding::refused(
-            Reason::InvalidParameters,
-            "spec.parametersRef",
-            "parameters are not supported",
-            "remove parametersRef",
-        ));
-    }
+    let parameters = wire.spec.parameters_ref.and_then(|wire| {
+        let namespace = wire.namespace.unwrap_or_default();
+        if wire.kind == Kind::GatewayParameters.as_str() && namespace.is_empty() {
+            findings.push(Finding::refused(
+                Reason::InvalidParameters,
+                "spec.parametersRef.namespace",
+                "is absent, and GatewayParameters live in a namespace",
+                "name the namespace",
+            ));
+            return None;
+        }
+        Some(object::Reference {
+            group: wire.group.into(),
+            kind: wire.kind.into(),
+            target: ObjectName::new(namespace, wire.name),
+            field: "spec.parametersRef".into(),
+        })
+    });
     object::GatewayClass {
         name: wire.metadata.name.as_deref().unwrap_or_default().into(),
         meta: meta::convert(&wire.metadata),
         controller: wire.spec.controller_name.into(),
+        parameters,
         findings,
     }
 }

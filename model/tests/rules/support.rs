@@ -6,7 +6,7 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{GATEWAY_GROUP, ObjectName};
 use vestibule_model::object::{
-    Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, Meta, ParentRef, Port, Protocol,
+    Gateway, GatewayClass, Infrastructure, Listener, ListenerSet, ListenerTls, Meta, ParentRef, Port, Protocol,
     TlsMode, TlsRoute,
 };
 use vestibule_model::selector::NamespaceScope;
@@ -60,6 +60,8 @@ pub(crate) fn gateway(at: &str, listeners: Vec<Listener>) -> Gateway {
         class: "vestibule".into(),
         listeners,
         allowed_listeners: NamespaceScope::All,
+        addresses: Vec::new(),
+        infrastructure: Infrastructure::default(),
         issuers: IssuerAnnotations::default(),
         findings: Vec::new(),
     }
@@ -84,6 +86,7 @@ pub(crate) fn class(at: &Arc<str>) -> GatewayClass {
         name: at.clone(),
         meta: Meta::default(),
         controller: CONTROLLER.into(),
+        parameters: None,
         findings: Vec::new(),
     }
 }

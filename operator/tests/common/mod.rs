@@ -50,6 +50,7 @@ pub(crate) fn class(controller: &str) -> Object {
         name: "vestibule".into(),
         meta: meta(0),
         controller: controller.into(),
+        parameters: None,
         findings: Vec::new(),
     })
 }
@@ -65,6 +66,8 @@ pub(crate) fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceSc
         class: "vestibule".into(),
         listeners,
         allowed_listeners: allowed,
+        addresses: Vec::new(),
+        infrastructure: Infrastructure::default(),
         issuers: IssuerAnnotations::default(),
         findings: Vec::new(),
     })

@@ -1,0 +1,99 @@
+//! The words of a Service that Vestibule makes: its type, traffic policy and IP families.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A word that is none of an enumeration's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{word:?} is not one of {expected}")]
+pub struct UnknownWord {
+    word: String,
+    expected: String,
+}
+
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($(#[$vmeta])* $variant),+ }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The text the API uses.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnknownWord;
+
+            fn from_str(text: &str) -> Result<Self, UnknownWord> {
+                Self::ALL.iter().copied().find(|value| value.as_str() == text).ok_or_else(|| {
+                    UnknownWord { word: text.into(), expected: [$($text),+].join(", ") }
+                })
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// `type` of a Service in front of the proxies.
+    ServiceType {
+        /// A load balancer of the cluster's provider.
+        LoadBalancer = "LoadBalancer",
+        /// An address inside the cluster.
+        ClusterIp = "ClusterIP",
+        /// A port on every node.
+        NodePort = "NodePort",
+    }
+}
+
+impl ServiceType {
+    /// Whether the type has an `externalTrafficPolicy`.
+    #[must_use]
+    pub fn is_external(self) -> bool {
+        self != Self::ClusterIp
+    }
+}
+
+words! {
+    /// `externalTrafficPolicy`.
+    TrafficPolicy {
+        /// Only to proxies on the node where the traffic arrives; the client's address is kept.
+        Local = "Local",
+        /// To any proxy; the client's address may be lost.
+        Cluster = "Cluster",
+    }
+}
+
+words! {
+    /// `ipFamilyPolicy`.
+    IpFamilyPolicy {
+        /// One family.
+        SingleStack = "SingleStack",
+        /// Both where the cluster has both.
+        PreferDualStack = "PreferDualStack",
+        /// Both, or none.
+        RequireDualStack = "RequireDualStack",
+    }
+}
+
+words! {
+    /// An IP family.
+    IpFamily {
+        /// IPv4
+        V4 = "IPv4",
+        /// IPv6
+        V6 = "IPv6",
+    }
+}
