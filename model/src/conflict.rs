@@ -69,6 +69,27 @@ pub enum Transport {
     Udp,
 }
 
+impl Transport {
+    /// The text the API uses.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+
+    /// Reads the API's text.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        match text {
+            "TCP" => Some(Self::Tcp),
+            "UDP" => Some(Self::Udp),
+            _ => None,
+        }
+    }
+}
+
 impl Protocol {
     /// Its transport; `None` for protocols this release does not know.
     #[must_use]

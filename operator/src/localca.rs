@@ -324,6 +324,7 @@ impl LocalIssuer {
             let (key, there) = match change {
                 Change::Put(object) => (object.key(), true),
                 Change::Remove(key) => (key.clone(), false),
+                Change::Ports(_) | Change::Addresses(..) => continue,
             };
             if key.kind != Kind::Secret {
                 continue;

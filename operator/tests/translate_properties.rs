@@ -177,6 +177,7 @@ fn final_objects(history: &[Change]) -> BTreeMap<ObjectKey, Object> {
             Change::Remove(key) => {
                 objects.remove(key);
             }
+            Change::Ports(_) | Change::Addresses(..) => {}
         }
     }
     objects
@@ -269,6 +270,7 @@ proptest! {
                         && takes_none_of(object, &b_names)
                 }
                 Change::Remove(key) => of_a(key) && key.kind != Kind::Namespace,
+                Change::Ports(_) | Change::Addresses(..) => false,
             })
             .collect();
         world.apply(a_edits);

@@ -1,7 +1,9 @@
 //! Where a listener's port is bound on the proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use vestibule_model::condition::Reason;
@@ -9,6 +11,9 @@ use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::ListenerKey;
 use vestibule_model::merge::{Merge, PortKey};
+use vestibule_model::object::Port;
+
+use super::service::ServiceSettings;
 
 /// A socket of the proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,18 +26,71 @@ pub struct Bind {
     pub transport: Transport,
 }
 
-/// How listener ports become sockets. Every Gateway shares the machine's ports (`vestibule run`):
-/// two Gateways on one port collide, and the older one holds it. Ports allocated per Gateway, as a
-/// cluster needs them, will be a further variant: a persisted map that is an input like this one.
+/// How listener ports become sockets.
 #[derive(Debug, Clone)]
 pub enum Binds {
-    /// The listener's own port, or the one it is mapped to.
+    /// The listener's own port, or the one it is mapped to. Every Gateway shares the machine's ports
+    /// (`vestibule run`): two Gateways on one port collide, and the older one holds it.
     Direct {
         /// Address to bind.
         address: IpAddr,
         /// Listener port → bound port, where they differ.
         ports: BTreeMap<u16, u16>,
     },
+    /// A port allocated for the (Gateway, port, transport), behind the Service of the Gateway (a
+    /// cluster). Allocations are an input ([`Change::Ports`](super::Change::Ports)).
+    Allocated {
+        /// Address to bind.
+        address: IpAddr,
+        /// The Services.
+        services: ServiceSettings,
+    },
+}
+
+/// A port of one Gateway that needs an internal port on the proxies. Prints as
+/// `<gateway uid>/<port>/<TCP|UDP>`, and is read back from that.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortWish {
+    /// UID of the Gateway: a new one of the same name is another one.
+    pub gateway: Arc<str>,
+    /// The listeners' port.
+    pub port: Port,
+    /// TCP or UDP.
+    pub transport: Transport,
+}
+
+impl fmt::Display for PortWish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}/{}/{}",
+            self.gateway,
+            self.port,
+            self.transport.as_str()
+        )
+    }
+}
+
+/// Not the text of a [`PortWish`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not <gateway uid>/<port>/<TCP|UDP>")]
+pub struct NotAPortWish(String);
+
+impl FromStr for PortWish {
+    type Err = NotAPortWish;
+
+    fn from_str(text: &str) -> Result<Self, NotAPortWish> {
+        let parse = || {
+            let (rest, transport) = text.rsplit_once('/')?;
+            let (gateway, port) = rest.rsplit_once('/')?;
+            Some(Self {
+                gateway: gateway.into(),
+                port: port.parse().ok()?,
+                transport: Transport::from_text(transport)?,
+            })
+        };
+        parse().ok_or_else(|| NotAPortWish(text.into()))
+    }
 }
 
 impl Binds {
@@ -44,6 +102,11 @@ impl Binds {
                     .get(&key.port.get())
                     .copied()
                     .unwrap_or(key.port.get()),
+                transport: key.transport,
+            },
+            Self::Allocated { address, .. } => Bind {
+                address: *address,
+                port: key.port.get(),
                 transport: key.transport,
             },
         }

@@ -65,6 +65,7 @@ impl Index {
                 set_user(&mut self.grants_by_namespace, &name.namespace, name, there);
             }
             Object::GatewayClass(_)
+            | Object::GatewayParameters(_)
             | Object::Namespace(_)
             | Object::Service(_)
             | Object::Secret(_)

@@ -14,6 +14,7 @@ mod certificate;
 mod index;
 mod listener;
 mod route;
+mod service;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,11 +25,12 @@ use vestibule_model::hostname::Hostname;
 use vestibule_model::issuer::IssuerRef;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Affected, Merge, SetVerdict};
-use vestibule_model::object::{Object, TlsRoute};
+use vestibule_model::object::{Object, Port, TlsRoute};
 use vestibule_model::policy::Policy;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
-pub use binds::{Bind, Binds};
+pub use binds::{Bind, Binds, NotAPortWish, PortWish};
+pub use service::{Assigned, GatewayService, ServiceSettings, ServiceWish};
 pub use status::Status;
 
 use backend::BackendKey;
@@ -63,6 +65,12 @@ pub enum Change {
     Put(Object),
     /// It is gone.
     Remove(ObjectKey),
+    /// Internal ports that were allocated, and (`None`) those that are given up. Only what is
+    /// persisted may be told. Counts with [`Binds::Allocated`].
+    Ports(BTreeMap<PortWish, Option<Port>>),
+    /// What the front of the Gateway with this UID has come to; `None`: there is no such Service.
+    /// Counts with [`Binds::Allocated`].
+    Addresses(Arc<str>, Option<Assigned>),
 }
 
 /// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
@@ -103,6 +111,15 @@ pub struct Output {
     pub findings: BTreeMap<ObjectKey, Vec<Finding>>,
     /// Certificates wanted, by Secret.
     pub certificates: BTreeMap<ObjectName, Option<CertificateRequest>>,
+    /// Internal ports: needed from now on (true), or no longer. Ports that lose their last listener
+    /// are given up at once; the allocator sees to it that they are not soon used again.
+    pub ports: BTreeMap<PortWish, bool>,
+    /// Services by the UID of their Gateway; `None`: the Gateway is gone or not ours, and whatever
+    /// carries its UID goes too.
+    pub services: BTreeMap<Arc<str>, Option<ServiceWish>>,
+    /// Secrets that some listener may use: from now on (true), or no longer. Whoever watches a cluster
+    /// keeps only these in memory, and gets one that is newly used before publishing what came out.
+    pub secrets: BTreeMap<ObjectName, bool>,
     /// What it took.
     pub work: Work,
 }
@@ -149,6 +166,10 @@ pub struct Translator {
     statuses: BTreeMap<ObjectKey, Status>,
     findings: BTreeMap<ObjectKey, Vec<Finding>>,
     requests: BTreeMap<ObjectName, CertificateRequest>,
+    /// Listeners that may use a Secret, served or not.
+    secret_users: BTreeMap<ObjectName, BTreeSet<ListenerKey>>,
+    port_wishes: BTreeSet<PortWish>,
+    services: BTreeMap<Arc<str>, ServiceWish>,
 }
 
 impl Translator {
@@ -177,6 +198,9 @@ impl Translator {
             statuses: BTreeMap::new(),
             findings: BTreeMap::new(),
             requests: BTreeMap::new(),
+            secret_users: BTreeMap::new(),
+            port_wishes: BTreeSet::new(),
+            services: BTreeMap::new(),
         }
     }
 
@@ -242,6 +266,23 @@ impl Translator {
         &self.requests
     }
 
+    /// Every internal port that is needed.
+    #[must_use]
+    pub fn ports(&self) -> &BTreeSet<PortWish> {
+        &self.port_wishes
+    }
+
+    /// What is to become of the Services, by UID of their Gateway.
+    #[must_use]
+    pub fn services(&self) -> &BTreeMap<Arc<str>, ServiceWish> {
+        &self.services
+    }
+
+    /// Every Secret that some listener may use.
+    pub fn secrets(&self) -> impl Iterator<Item = &ObjectName> {
+        self.secret_users.keys()
+    }
+
     /// The resources that have to be in force for a listener to be programmed.
     #[must_use]
     pub fn resources_of(&self, listener: &ListenerKey) -> Vec<ResourceKey> {
@@ -262,6 +303,7 @@ impl Translator {
         let (key, new) = match change {
             Change::Put(object) => (object.key(), Some(Arc::new(object))),
             Change::Remove(key) => (key, None),
+            Change::Ports(_) | Change::Addresses(..) => return,
         };
         let old = match &new {
             Some(object) => self.objects.insert(key.clone(), object.clone()),
@@ -328,6 +370,7 @@ impl Translator {
             Kind::TlsRoute => {
                 dirty.routes.insert(name.clone());
             }
+            Kind::GatewayParameters => {}
             Kind::Namespace => {
                 let labels = match new {
                     Some(Object::Namespace(namespace)) => Some(namespace.labels.clone()),

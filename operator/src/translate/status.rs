@@ -264,6 +264,7 @@ impl Translator {
             programmed,
             listeners: statuses,
             attached_listener_sets: 0,
+            addresses: None,
         }
     }
 
@@ -322,6 +323,7 @@ fn not_allowed(message: String) -> ListenersStatus {
         programmed: Programmed::Never(Reason::NotAllowed, message),
         listeners: Vec::new(),
         attached_listener_sets: 0,
+        addresses: None,
     }
 }
 

@@ -1,0 +1,211 @@
+//! The Services in front of the proxies: what each Gateway's should look like. Pure; the caller
+//! applies them.
+//!
+//! A Gateway has two. The *front*, beside the proxies (a selector reaches only its own namespace), has
+//! the address. The *alias*, in the Gateway's namespace, is its name inside the cluster and carries
+//! what `spec.infrastructure` asks for. Both are found again by the Gateway's UID.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use vestibule_model::conflict::Transport;
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::{Address, Port, ServiceParameters};
+use vestibule_model::selector::Labels;
+use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
+
+/// What the Services of every Gateway have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceSettings {
+    /// Prefix of all names, and the value of the label `app.kubernetes.io/managed-by`.
+    pub release: Arc<str>,
+    /// Where the proxies are.
+    pub namespace: Arc<str>,
+    /// Domain of the cluster's DNS, such as `cluster.local`.
+    pub cluster_domain: Arc<str>,
+    /// Labels of the proxies' pods.
+    pub selector: Labels,
+    /// What neither a Gateway nor its class sets. What is absent here too: LoadBalancer, Local.
+    pub defaults: ServiceParameters,
+}
+
+/// What is to become of a Gateway's Services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServiceWish {
+    /// They stay as they are, there or not: the Gateway is not accepted, so what it asks for is not
+    /// known, and an edit that is wrong must not cost it its address.
+    Keep,
+    /// They are to be like this.
+    Make(Box<GatewayService>),
+}
+
+/// The Services of one Gateway as they are to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayService {
+    /// The Gateway.
+    pub gateway: ObjectName,
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// Name of the front.
+    pub front: ObjectName,
+    /// Name of the alias.
+    pub alias: ObjectName,
+    /// `type` of the front.
+    pub service_type: ServiceType,
+    /// Listener port → internal port of the proxies; at least one.
+    pub ports: BTreeMap<(Port, Transport), Port>,
+    /// `externalTrafficPolicy`, where the type has one.
+    pub external_traffic_policy: Option<TrafficPolicy>,
+    /// `ipFamilyPolicy`.
+    pub ip_family_policy: Option<IpFamilyPolicy>,
+    /// `ipFamilies`; empty: the cluster's choice.
+    pub ip_families: Vec<IpFamily>,
+    /// `loadBalancerClass`, for type LoadBalancer.
+    pub load_balancer_class: Option<Arc<str>>,
+    /// Addresses to ask for: of the load balancer, or as cluster IPs.
+    pub requested: Vec<IpAddr>,
+    /// `selector` of the front.
+    pub selector: Labels,
+    /// Labels of the front.
+    pub front_labels: Labels,
+    /// Annotations of the front.
+    pub front_annotations: BTreeMap<String, String>,
+    /// Labels of the alias.
+    pub alias_labels: Labels,
+    /// Annotations of the alias.
+    pub alias_annotations: BTreeMap<String, String>,
+    /// `externalName` of the alias.
+    pub external_name: String,
+}
+
+/// What a Gateway's front has come to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Assigned {
+    /// The addresses it has: of its load balancer for that type, its cluster IPs otherwise.
+    pub addresses: Vec<Address>,
+    /// Why the API server does not take it as wished, if it does not.
+    pub problem: Option<String>,
+}
+
+impl GatewayService {
+    /// The front, as it is applied (server-side, the fields here and no others).
+    #[must_use]
+    pub fn front(&self) -> Value {
+        let ports: Vec<Value> = self
+            .ports
+            .iter()
+            .map(|((port, transport), internal)| {
+                json!({
+                    "name": format!("{}-{port}", transport.as_str().to_ascii_lowercase()),
+                    "protocol": transport.as_str(),
+                    "port": port.get(),
+                    "targetPort": internal.get(),
+                })
+            })
+            .collect();
+        let mut spec = Map::new();
+        spec.insert("type".into(), self.service_type.as_str().into());
+        spec.insert("selector".into(), json!(self.selector));
+        spec.insert("ports".into(), ports.into());
+        if let Some(policy) = self.external_traffic_policy {
+            spec.insert("externalTrafficPolicy".into(), policy.as_str().into());
+        }
+        if let Some(policy) = self.ip_family_policy {
+            spec.insert("ipFamilyPolicy".into(), policy.as_str().into());
+        }
+        if !self.ip_families.is_empty() {
+            let families: Vec<&str> = self.ip_families.iter().map(|f| f.as_str()).collect();
+            spec.insert("ipFamilies".into(), families.into());
+        }
+        if let Some(class) = &self.load_balancer_class {
+            spec.insert("loadBalancerClass".into(), (**class).into());
+        }
+        if let Some(first) = self.requested.first() {
+            if self.service_type == ServiceType::LoadBalancer {
+                spec.insert("loadBalancerIP".into(), first.to_string().into());
+            } else {
+                spec.insert("clusterIP".into(), first.to_string().into());
+                let all: Vec<String> = self.requested.iter().map(ToString::to_string).collect();
+                spec.insert("clusterIPs".into(), all.into());
+            }
+        }
+        manifest(
+            &self.front,
+            &self.front_labels,
+            &self.front_annotations,
+            spec,
+        )
+    }
+
+    /// The alias, as it is applied.
+    #[must_use]
+    pub fn alias(&self) -> Value {
+        let mut spec = Map::new();
+        spec.insert("type".into(), "ExternalName".into());
+        spec.insert("externalName".into(), self.external_name.as_str().into());
+        manifest(
+            &self.alias,
+            &self.alias_labels,
+            &self.alias_annotations,
+            spec,
+        )
+    }
+
+    /// Whether a front that is there (as the API server has it) can only become as wished by being
+    /// made anew: what is immutable in it differs. Its internal ports stay.
+    #[must_use]
+    pub fn must_be_made_anew(&self, present: &Value) -> bool {
+        let spec = |field: &str| present.get("spec").and_then(|spec| spec.get(field));
+        let text = |field: &str| spec(field).and_then(Value::as_str).unwrap_or_default();
+        let was = text("type");
+        let cluster_ips: Vec<&str> = spec("clusterIPs")
+            .and_then(Value::as_array)
+            .map(|all| all.iter().filter_map(Value::as_str).collect())
+            .unwrap_or_default();
+        let asks_for_cluster_ips =
+            self.service_type != ServiceType::LoadBalancer && !self.requested.is_empty();
+        if asks_for_cluster_ips
+            && self
+                .requested
+                .iter()
+                .enumerate()
+                .any(|(index, ip)| cluster_ips.get(index).copied() != Some(&ip.to_string()))
+        {
+            return true;
+        }
+        let primary = spec("ipFamilies")
+            .and_then(Value::as_array)
+            .and_then(|families| families.first())
+            .and_then(Value::as_str);
+        if let (Some(wished), Some(primary)) = (self.ip_families.first(), primary)
+            && wished.as_str() != primary
+        {
+            return true;
+        }
+        // Immutable for as long as the type stays; with another type it goes.
+        was == "LoadBalancer"
+            && self.service_type == ServiceType::LoadBalancer
+            && text("loadBalancerClass") != self.load_balancer_class.as_deref().unwrap_or_default()
+    }
+}
+
+fn manifest(
+    name: &ObjectName,
+    labels: &Labels,
+    annotations: &BTreeMap<String, String>,
+    spec: Map<String, Value>,
+) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "namespace": &*name.namespace,
+            "name": &*name.name,
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": spec,
+    })
+}
