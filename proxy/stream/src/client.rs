@@ -3,12 +3,11 @@
 //! The client owns what is held for the life of the process. Whatever happens on the network or
 //! comes over it, what is in force stays in force until a batch that is accepted replaces it.
 
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    hash::{DefaultHasher, Hash, Hasher},
-    time::Duration,
-};
+mod connect;
+mod target;
+mod tls;
+
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -16,10 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{
-    Code, Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Request, Status};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -32,37 +28,9 @@ use crate::{
     },
 };
 
-/// What a connector fails with.
-pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Makes the transport to an operator replica: TCP, TLS, or a pipe in memory.
-pub trait Connect: Send + Sync {
-    /// A channel to `address` (`host:port`): one of the configured ones, or the leader's as a replica
-    /// told it. Use [`endpoint`] for the settings that the stream wants.
-    fn connect(&self, address: &str) -> impl Future<Output = Result<Channel, ConnectError>> + Send;
-}
-
-/// Plaintext over TCP, for loopback.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Tcp;
-
-impl Connect for Tcp {
-    async fn connect(&self, address: &str) -> Result<Channel, ConnectError> {
-        Ok(endpoint(address)?.connect().await?)
-    }
-}
-
-/// HTTP/2 settings for the stream to `address` (`host:port`): windows for large batches, and
-/// keepalives so that a peer that went away without a word is noticed.
-pub fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
-    Ok(Endpoint::from_shared(format!("http://{address}"))?
-        .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(8 << 20)
-        .http2_keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(20))
-        .keep_alive_while_idle(true)
-        .tcp_nodelay(true))
-}
+pub use connect::{Connect, ConnectError, Tcp, Token, endpoint};
+use target::{Jitter, Target};
+pub use tls::{Tls, TlsError};
 
 /// What the client needs to know.
 #[derive(Debug, Clone)]
@@ -120,7 +88,7 @@ pub struct State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastRefusal {
     /// CamelCase, of a bounded set: the reasons of [`crate::Refusal`] for a batch; `Unreachable`,
-    /// `Silent`, `Broken` (the stream ended), `NotLeader`, `Refused`, `Protocol` for a stream.
+    /// `Unauthorized` (the token), `Silent`, `Broken` (the stream ended), `NotLeader`, `Refused`, `Protocol` for a stream.
     pub reason: &'static str,
     /// For people.
     pub message: String,
@@ -130,6 +98,8 @@ pub struct LastRefusal {
 enum End {
     /// Nobody answered, or not in time.
     Unreachable(String),
+    /// There is no token to show, or the operator does not take it.
+    Unauthorized(String),
     /// No message for [`Config::silence`].
     Silent,
     /// The transport broke, or the operator ended the call.
@@ -146,6 +116,7 @@ impl End {
     fn describe(&self) -> LastRefusal {
         let (reason, message) = match self {
             Self::Unreachable(text) => ("Unreachable", text.clone()),
+            Self::Unauthorized(text) => ("Unauthorized", text.clone()),
             Self::Silent => ("Silent", "no message within the deadline".to_owned()),
             Self::Broken(text) => ("Broken", text.clone()),
             Self::Malformed(text) => ("Malformed", text.clone()),
@@ -171,6 +142,21 @@ impl From<Status> for End {
         // What prost cannot decode, and what is longer than the limit: tonic reports the first in the
         // same code as broken transports, so the text tells them apart.
         let undecodable = status.code() == Code::Internal && status.message().contains("decode");
+        if matches!(
+            status.code(),
+            Code::Unauthenticated | Code::PermissionDenied
+        ) {
+            let why = status.message();
+            let why = if why.is_empty() {
+                "no reason given"
+            } else {
+                why
+            };
+            return Self::Unauthorized(format!(
+                "the operator does not take this proxy's token: {why}; the token must be a projected \
+                 one of the proxies' ServiceAccount, for the audience that the operator expects"
+            ));
+        }
         if undecodable || status.code() == Code::OutOfRange {
             Self::Malformed(status.to_string())
         } else {
@@ -178,9 +164,6 @@ impl From<Status> for End {
         }
     }
 }
-
-/// Redirects to a leader that are followed at once; after that the client backs off.
-const MAX_REDIRECTS: u32 = 3;
 
 /// Entries of a batch from which applying it is kept off the asynchronous threads.
 const LARGE_BATCH: usize = 64;
@@ -254,6 +237,16 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                         Some(target.backoff(&self.config))
                     }
                 }
+                End::Unreachable(_) | End::Unauthorized(_) => {
+                    warn!(
+                        address,
+                        reason = end_text.reason,
+                        message = end_text.message,
+                        "no stream to the operator; the configuration in force stays"
+                    );
+                    target.rotate();
+                    Some(target.backoff(&self.config))
+                }
                 _ => {
                     info!(
                         address,
@@ -294,7 +287,15 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
         if let Err(end) = self.send(&outbound, hello).await {
             return end;
         }
-        let call = client.subscribe(ReceiverStream::new(messages));
+        let mut request = Request::new(ReceiverStream::new(messages));
+        match self.connector.token() {
+            Ok(Some(token)) => {
+                request.metadata_mut().insert("authorization", token);
+            }
+            Ok(None) => {}
+            Err(error) => return End::Unauthorized(chain(&*error)),
+        }
+        let call = client.subscribe(request);
         let mut inbound = match timeout(self.config.silence, call).await {
             Ok(Ok(response)) => response.into_inner(),
             Ok(Err(status)) => return status.into(),
@@ -429,81 +430,6 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
             *state.refusals.entry(refusal.reason).or_default() += 1;
             state.last_refusal = Some(refusal.clone());
         });
-    }
-}
-
-/// Whom to ask next.
-#[derive(Debug, Default)]
-struct Target {
-    next: usize,
-    leader: Option<String>,
-    redirects: u32,
-    failures: u32,
-}
-
-impl Target {
-    fn address(&mut self, addresses: &[String]) -> String {
-        if let Some(leader) = self.leader.take() {
-            return leader;
-        }
-        let index = self.next % addresses.len().max(1);
-        addresses.get(index).cloned().unwrap_or_default()
-    }
-
-    /// The address just tried is of no use.
-    fn rotate(&mut self) {
-        self.next = self.next.wrapping_add(1);
-    }
-
-    /// Says whether to go to `leader` at once; otherwise the next address is tried after a while.
-    fn redirect(&mut self, leader: &str) -> bool {
-        self.rotate();
-        if leader.is_empty() || self.redirects >= MAX_REDIRECTS {
-            return false;
-        }
-        self.redirects += 1;
-        self.leader = Some(leader.to_owned());
-        true
-    }
-
-    /// The stream had been up: begin again with a short wait.
-    fn served(&mut self) {
-        self.failures = 0;
-        self.rotate();
-    }
-
-    fn backoff(&mut self, config: &Config) -> Duration {
-        self.redirects = 0;
-        let factor = 1_u32.checked_shl(self.failures.min(16)).unwrap_or(u32::MAX);
-        self.failures = self.failures.saturating_add(1);
-        config
-            .backoff_min
-            .saturating_mul(factor)
-            .min(config.backoff_max)
-    }
-}
-
-/// Spreads the proxies of a fleet over time. Seeded by the proxy's name: it needs to differ between
-/// proxies, not to be secret, and tests stay repeatable.
-#[derive(Debug)]
-struct Jitter(u64);
-
-impl Jitter {
-    fn new(proxy: &str) -> Self {
-        let mut hasher = DefaultHasher::new();
-        proxy.hash(&mut hasher);
-        Self(hasher.finish())
-    }
-
-    /// Between half and all of `wait`.
-    fn spread(&mut self, wait: Duration) -> Duration {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let share = ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
-        wait.mul_f64(0.5 + share / 2.0)
     }
 }
 

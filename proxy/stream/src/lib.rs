@@ -64,7 +64,13 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub const MIN_PROTOCOL_VERSION: u32 = 1;
 
 /// Names of the resource kinds this release knows: what a proxy says in its Hello.
-pub const CAPABILITIES: &[&str] = &["listener/tls", "route/tls", "backend", "certificate"];
+pub const CAPABILITIES: &[&str] = &[
+    "listener/tls",
+    "listener/http",
+    "route/tls",
+    "backend",
+    "certificate",
+];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is
 /// one this release no longer speaks. A release talks to the one before it and the one after it.
