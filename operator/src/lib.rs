@@ -2,6 +2,7 @@
 //!
 //! [`translate`] is the pure core.
 
+pub mod cluster;
 pub mod localca;
 pub mod publish;
 pub mod status;

@@ -1,0 +1,272 @@
+//! Leadership: one replica at a time holds the Lease and publishes ([`elector`] decides, this carries
+//! it out), the others know where it is.
+
+pub mod elector;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{Api, ObjectMeta, PostParams};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::clock;
+use crate::publish::Publisher;
+use elector::{Elector, Record, Role, Step, Timing, Wanted};
+
+/// Annotation with the term.
+const TERM: &str = "vestibule.dev/term";
+/// Annotation with the holder's address, `host:port`.
+const ADDRESS: &str = "vestibule.dev/address";
+/// Longest wait for an answer of the API server.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which Lease, and who wants it.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Unique to this process.
+    pub identity: String,
+    /// Where this process serves proxies, `host:port`.
+    pub address: String,
+    /// Durations.
+    pub timing: Timing,
+}
+
+/// Takes part in the election until `end`, then gives the Lease up. The publisher leads and follows
+/// accordingly, and `role` says so; `doubt` has the Lease looked at without delay.
+pub async fn run(
+    client: kube::Client,
+    config: Config,
+    publisher: Arc<Publisher>,
+    role: watch::Sender<Role>,
+    doubt: Arc<Notify>,
+    end: CancellationToken,
+) {
+    let mut candidate = Candidate {
+        api: Api::namespaced(client, &config.namespace),
+        elector: Elector::new(
+            config.identity.clone(),
+            config.address.clone(),
+            config.timing,
+        ),
+        lease: None,
+        current: false,
+        config,
+        publisher,
+        role,
+    };
+    loop {
+        candidate.attempt().await;
+        candidate.settle();
+        let pause = candidate.config.timing.retry;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = candidate.deadline() => candidate.settle(),
+            () = doubt.notified() => candidate.current = false,
+            () = end.cancelled() => break,
+        }
+    }
+    candidate.release().await;
+}
+
+struct Candidate {
+    api: Api<Lease>,
+    config: Config,
+    publisher: Arc<Publisher>,
+    role: watch::Sender<Role>,
+    elector: Elector,
+    /// The Lease as it was read or written last: what is not ours in it is kept.
+    lease: Option<Lease>,
+    /// Whether that is what the server has, as far as is known.
+    current: bool,
+}
+
+impl Candidate {
+    /// Reads the Lease where that is needed, and writes it where that is due.
+    async fn attempt(&mut self) {
+        // The holder renews what it wrote; everybody else looks first.
+        if !self.current && !self.read().await {
+            return;
+        }
+        let floor = self.publisher.generation().term;
+        let step = self.elector.plan(Instant::now(), clock::seconds(), floor);
+        self.write(step).await;
+    }
+
+    async fn read(&mut self) -> bool {
+        let answer = tokio::time::timeout(self.patience(), self.api.get_opt(&self.config.name));
+        let lease = match answer.await {
+            Ok(Ok(lease)) => lease,
+            Ok(Err(error)) => {
+                warn!(lease = %self.config.name, %error, "cannot read the Lease");
+                return false;
+            }
+            Err(_) => {
+                warn!(lease = %self.config.name, "no answer from the API server about the Lease");
+                return false;
+            }
+        };
+        let record = lease.as_ref().map(record);
+        self.lease = lease;
+        self.elector.observe(record, Instant::now());
+        true
+    }
+
+    async fn write(&mut self, step: Step) {
+        let sent = Instant::now();
+        let parameters = PostParams::default();
+        let (wanted, version) = match step {
+            Step::Wait => return,
+            Step::Create(wanted) => (wanted, None),
+            Step::Replace(version, wanted) => (wanted, Some(version)),
+        };
+        let lease = self.lease_with(&wanted, version.as_deref());
+        let patience = self.patience();
+        let answer = async {
+            match version {
+                None => self.api.create(&parameters, &lease).await,
+                Some(_) => {
+                    let name = &self.config.name;
+                    self.api.replace(name, &parameters, &lease).await
+                }
+            }
+        };
+        match tokio::time::timeout(patience, answer).await {
+            Ok(Ok(lease)) => {
+                self.elector.written(record(&lease), sent);
+                self.lease = Some(lease);
+                // Only a holder goes on from what it wrote.
+                self.current = !wanted.holder.is_empty();
+            }
+            Ok(Err(kube::Error::Api(status)))
+                if status.is_conflict() || status.is_already_exists() =>
+            {
+                self.current = false;
+            }
+            Ok(Err(error)) => {
+                self.current = false;
+                warn!(lease = %self.config.name, %error, "cannot write the Lease");
+            }
+            Err(_) => {
+                self.current = false;
+                warn!(lease = %self.config.name, "no answer from the API server to a write of the Lease");
+            }
+        }
+    }
+
+    /// Time for one request: nobody leads on while waiting for an answer.
+    fn patience(&self) -> Duration {
+        match self.elector.role(Instant::now()) {
+            Role::Leading { until, .. } => PATIENCE.min(until.duration_since(Instant::now())),
+            Role::Following { .. } => PATIENCE,
+        }
+    }
+
+    /// Ends when this process has to stop leading.
+    async fn deadline(&self) {
+        match self.elector.role(Instant::now()) {
+            Role::Leading { until, .. } => tokio::time::sleep_until(until.into()).await,
+            Role::Following { .. } => std::future::pending().await,
+        }
+    }
+
+    /// Makes the publisher what the elector says.
+    fn settle(&mut self) {
+        let role = self.elector.role(Instant::now());
+        let before = self.role.borrow().clone();
+        match &role {
+            Role::Leading { term, .. } => {
+                if !matches!(before, Role::Leading { term: led, .. } if led == *term) {
+                    if let Err(error) = self.publisher.lead(*term) {
+                        error!(%error, "cannot lead");
+                        self.elector.resign();
+                        self.current = false;
+                        return;
+                    }
+                    info!(term, "leading");
+                }
+                self.role.send_replace(role);
+            }
+            Role::Following { leader } => {
+                if before == role {
+                    return;
+                }
+                if let Role::Leading { term, .. } = before {
+                    warn!(term, "no longer leading");
+                }
+                info!(leader = leader.as_deref().unwrap_or("unknown"), "following");
+                let leader = leader.clone();
+                // First those who write know, then proxies are sent away.
+                self.role.send_replace(role);
+                self.publisher.follow(leader);
+            }
+        }
+    }
+
+    async fn release(&mut self) {
+        let release = self.elector.release();
+        self.elector.resign();
+        self.settle();
+        if let Some(step) = release {
+            self.write(step).await;
+            info!(lease = %self.config.name, "the Lease is given up");
+        }
+    }
+
+    fn lease_with(&self, wanted: &Wanted, version: Option<&str>) -> Lease {
+        let mut lease = match (version, &self.lease) {
+            (Some(_), Some(lease)) => lease.clone(),
+            _ => Lease {
+                metadata: ObjectMeta {
+                    name: Some(self.config.name.clone()),
+                    namespace: Some(self.config.namespace.clone()),
+                    ..ObjectMeta::default()
+                },
+                ..Lease::default()
+            },
+        };
+        lease.metadata.resource_version = version.map(str::to_owned);
+        lease.metadata.managed_fields = None;
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(TERM.to_owned(), wanted.term.to_string());
+        annotations.insert(ADDRESS.to_owned(), wanted.address.clone());
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        let now = MicroTime(clock::now());
+        if wanted.acquired {
+            spec.acquire_time = Some(now.clone());
+        }
+        spec.renew_time = Some(now);
+        spec.holder_identity = Some(wanted.holder.clone());
+        spec.lease_duration_seconds = i32::try_from(wanted.duration.as_secs()).ok();
+        spec.lease_transitions = Some(wanted.transitions);
+        lease
+    }
+}
+
+fn record(lease: &Lease) -> Record {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let none = BTreeMap::new();
+    let annotations = lease.metadata.annotations.as_ref().unwrap_or(&none);
+    let seconds = spec
+        .lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok());
+    Record {
+        holder: spec.holder_identity.unwrap_or_default(),
+        duration: Duration::from_secs(seconds.unwrap_or_default()),
+        term: annotations
+            .get(TERM)
+            .and_then(|term| term.parse().ok())
+            .unwrap_or_default(),
+        address: annotations.get(ADDRESS).cloned().unwrap_or_default(),
+        transitions: spec.lease_transitions.unwrap_or_default(),
+        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+    }
+}

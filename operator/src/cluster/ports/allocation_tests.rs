@@ -1,0 +1,104 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn ids(names: &[&str]) -> BTreeSet<PortId> {
+    names
+        .iter()
+        .map(|name| PortId::new(name, 443, "TCP"))
+        .collect()
+}
+
+#[test]
+fn counts_up_and_keeps_what_is_given_out() {
+    let first = Allocation::default().settle(&ids(&["a", "b"]));
+    let a = PortId::new("a", 443, "TCP");
+    let b = PortId::new("b", 443, "TCP");
+    assert_eq!((first.get(&a), first.get(&b)), (Some(10_000), Some(10_001)));
+    // b goes, c comes, b comes back as another one would: never with the same port at once.
+    let second = first.settle(&ids(&["a", "c"]));
+    assert_eq!(second.get(&PortId::new("c", 443, "TCP")), Some(10_002));
+    let third = second.settle(&ids(&["a", "b", "c"]));
+    assert_eq!(third.get(&b), Some(10_003));
+    assert_eq!(third.get(&a), Some(10_000));
+    assert_eq!(third.settle(&ids(&["a", "b", "c"])), third);
+}
+
+#[test]
+fn wraps_and_leaves_out_what_the_proxies_use_themselves() {
+    let text = |next: u16| format!(r#"{{"next":{next},"ports":{{"x/1/TCP":10000}}}}"#);
+    let wanted: BTreeSet<PortId> = [PortId::new("x", 1, "TCP")]
+        .into_iter()
+        .chain(ids(&["y", "z"]))
+        .collect();
+    let settled = |next| {
+        let allocation = Allocation::from_json(&text(next))
+            .expect("it is JSON")
+            .settle(&wanted);
+        let port = |name| allocation.get(&PortId::new(name, 443, "TCP"));
+        (port("y"), port("z"))
+    };
+    assert_eq!(settled(32_767), (Some(32_767), Some(10_001)));
+    assert_eq!(settled(14_999), (Some(14_999), Some(15_100)));
+}
+
+#[test]
+fn what_was_tampered_with_never_makes_two_gateways_meet() {
+    let text = r#"{"next":1,"ports":{"a/443/TCP":10005,"b/443/TCP":10005,"c/443/TCP":80}}"#;
+    let allocation = Allocation::from_json(text).expect("it is JSON");
+    assert_eq!(allocation.len(), 1);
+    let settled = allocation.settle(&ids(&["a", "b", "c"]));
+    let distinct: BTreeSet<u16> = settled.iter().map(|(_, port)| port).collect();
+    assert_eq!(distinct.len(), 3);
+    assert!(Allocation::from_json("{").is_err());
+}
+
+#[test]
+fn without_a_port_left_the_others_keep_theirs() {
+    let all: BTreeSet<PortId> = (0..40_000_u32)
+        .map(|n| PortId::new(&format!("{n:05}"), 443, "TCP"))
+        .collect();
+    let full = Allocation::default().settle(&all);
+    assert_eq!(full.len(), RANGE.len() - RESERVED.len());
+    assert_eq!(full.settle(&all), full);
+}
+
+#[test]
+fn takes_up_what_is_in_use() {
+    let id = PortId::new("a", 443, "TCP");
+    let allocation = Allocation::default()
+        .with(id.clone(), 20_000)
+        .with(PortId::new("b", 443, "TCP"), 20_000)
+        .with(id.clone(), 20_001)
+        .with(PortId::new("c", 443, "TCP"), 99);
+    assert_eq!(allocation.len(), 1);
+    assert_eq!(allocation.get(&id), Some(20_000));
+    let next = allocation.settle(&ids(&["a", "d"]));
+    assert_eq!(next.get(&PortId::new("d", 443, "TCP")), Some(20_001));
+}
+
+proptest! {
+    /// Over any history: no port twice at a time, none changes as long as it is wanted, one that was
+    /// freed is not given out before all others were, and the persisted form says everything.
+    #[test]
+    fn any_history(history in prop::collection::vec(prop::collection::btree_set(0..40_u8, 0..20), 1..40)) {
+        let mut allocation = Allocation::default();
+        for wanted in history {
+            let wanted: BTreeSet<PortId> =
+                wanted.iter().map(|n| PortId::new(&n.to_string(), 443, "TCP")).collect();
+            let before = allocation;
+            allocation = before.settle(&wanted);
+            prop_assert_eq!(allocation.len(), wanted.len());
+            let distinct: BTreeSet<u16> = allocation.iter().map(|(_, port)| port).collect();
+            prop_assert_eq!(distinct.len(), wanted.len());
+            for (id, port) in allocation.iter() {
+                match before.get(id) {
+                    Some(kept) => prop_assert_eq!(kept, port),
+                    None => prop_assert!(port >= before.next, "{port} is below {}", before.next),
+                }
+            }
+            let again = Allocation::from_json(&allocation.to_json());
+            prop_assert_eq!(again.ok(), Some(allocation.clone()));
+        }
+    }
+}

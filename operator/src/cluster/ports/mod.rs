@@ -1,0 +1,3 @@
+//! Internal ports of Gateways: allocated ([`allocation`]) and kept in a ConfigMap.
+
+pub mod allocation;
