@@ -131,7 +131,12 @@ fn known(api_version: &str, kind: &str) -> Option<Kind> {
     let kind = Kind::ALL
         .into_iter()
         .find(|k| k.group() == group && k.as_str() == kind)?;
-    let versions: &[&str] = match kind {
+    versions(kind).contains(&version).then_some(kind)
+}
+
+/// The versions of the API that Vestibule reads a kind in, the preferred one first.
+pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
+    match kind {
         Kind::GatewayClass | Kind::Gateway | Kind::ReferenceGrant => &["v1", "v1beta1"],
         // Leftovers of the experimental channel: old objects keep the version they were written in.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
@@ -141,8 +146,7 @@ fn known(api_version: &str, kind: &str) -> Option<Kind> {
         | Kind::Service
         | Kind::EndpointSlice
         | Kind::Secret => &["v1"],
-    };
-    versions.contains(&version).then_some(kind)
+    }
 }
 
 /// The key of an object; the namespace is filled in where it is absent.

@@ -2,7 +2,7 @@
 //! the only place that knows the wire form.
 //!
 //! [`decode`] takes any JSON and never fails: what is wrong stays with the part of the object it is
-//! about. [`yaml`] reads manifests. [`status`] writes statuses back.
+//! about. [`yaml`] reads manifests. [`status`] writes statuses back. `watch` (a feature) follows the API server.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,0 +1,393 @@
+//! Follows the API server: lists and watches kinds, and turns what comes into objects of the model.
+//! The only place that talks the watch protocol.
+//!
+//! - An object that does not decode comes as [`Object::Unreadable`] under its key; it never holds up
+//!   the others.
+//! - A kind that is not installed is [`Event::Synced`] at once, and is watched when it appears. One
+//!   that is uninstalled loses its objects.
+//! - After a list that had to be made anew, what vanished meanwhile comes as [`Event::Remove`], and
+//!   what did not change does not come again.
+//! - Memory is bounded: objects are pulled one at a time out of a page; what is kept is their names.
+
+mod backoff;
+mod raw;
+mod served;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, Stream, StreamExt, select_all, unfold};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::Object;
+
+use backoff::Backoff;
+use raw::Raw;
+use served::{Served, served};
+
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+/// Secrets per page: each may be 1 MiB, and a page is in memory whole.
+const SECRETS_PAGE: u32 = 50;
+/// Types of Secrets that are no certificate and that clusters are full of.
+const SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token,\
+                       type!=bootstrap.kubernetes.io/token";
+/// The server ends a watch after this many seconds, and it is begun anew.
+const WATCH_SECONDS: u32 = 290;
+/// Longest wait for the next object of a list, in which a page may have to be fetched.
+const LIST_PATIENCE: Duration = Duration::from_mins(1);
+/// Starts of a watch that may fail in a row by the server's word before everything is listed anew:
+/// the resource version may be one that it will never have again.
+const MAX_FAILED_STARTS: u32 = 3;
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// An object is there, new or changed.
+    Put(Box<Watched>),
+    /// An object that was put is gone.
+    Remove(ObjectKey),
+    /// Everything there was of this kind at first has been put. Comes once per kind.
+    Synced(Kind),
+}
+
+/// An object as it is on the server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Watched {
+    /// Its key: of the kind that is watched and of the name that the server has it under.
+    pub key: ObjectKey,
+    /// The object, or that it is unreadable.
+    pub object: Object,
+    /// What is wrong with it that has no place in the object.
+    pub findings: Vec<Finding>,
+    /// `metadata.uid`.
+    pub uid: Arc<str>,
+    /// `metadata.resourceVersion`.
+    pub resource_version: Arc<str>,
+    /// `status`, as it is; null if there is none.
+    pub status: Value,
+}
+
+/// What to watch.
+#[derive(Debug, Clone)]
+pub struct Scope {
+    /// These kinds, in all namespaces.
+    pub kinds: Vec<Kind>,
+    /// How often to look for a kind that is not installed, or for a better version of one. At first it
+    /// is looked for more often.
+    pub poll: Duration,
+    /// Longest wait between attempts while the server fails.
+    pub max_backoff: Duration,
+}
+
+impl Scope {
+    /// These kinds, in all namespaces.
+    #[must_use]
+    pub fn new(kinds: impl IntoIterator<Item = Kind>) -> Self {
+        Self {
+            kinds: kinds.into_iter().collect(),
+            poll: Duration::from_secs(20),
+            max_backoff: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Settings that a client needs so that a server that went away without a word is noticed: kube waits
+/// for ever by default.
+#[must_use]
+pub fn configured(mut config: kube::Config) -> kube::Config {
+    config.connect_timeout = Some(Duration::from_secs(10));
+    // Above the time that a watch may be silent for.
+    config.read_timeout = Some(Duration::from_secs(u64::from(WATCH_SECONDS) + 10));
+    config
+}
+
+/// Watches `scope` for ever. Whatever fails is logged and tried again.
+pub fn watch(client: Client, scope: Scope) -> impl Stream<Item = Event> + Send + use<> {
+    let Scope {
+        kinds,
+        poll,
+        max_backoff,
+    } = scope;
+    let kinds: BTreeSet<Kind> = kinds.into_iter().collect();
+    select_all(kinds.into_iter().map(move |kind| {
+        let one = One::new(client.clone(), kind, poll, max_backoff);
+        unfold(one, |mut one| async move {
+            let event = one.next().await;
+            Some((event, one))
+        })
+        .boxed()
+    }))
+}
+
+/// The watch of one kind.
+struct One {
+    client: Client,
+    kind: Kind,
+    /// What was put and not removed: name and resource version.
+    known: BTreeMap<ObjectName, Arc<str>>,
+    /// What the list under way has shown so far.
+    listed: Option<BTreeSet<ObjectName>>,
+    synced: bool,
+    /// The version that was watched last; empty if it was looked for and not found.
+    served_as: Option<String>,
+    /// What is still to be said.
+    queue: VecDeque<Event>,
+    phase: Phase,
+    poll: Duration,
+    /// Between looks for a kind that is not there.
+    look: Backoff,
+    /// Between attempts after a failure.
+    retry: Backoff,
+    failed_starts: u32,
+    /// The failure that was logged last, if it is not over.
+    trouble: Option<String>,
+}
+
+enum Phase {
+    /// To be looked for.
+    Unknown,
+    /// Not installed when it was looked for.
+    Missing,
+    Watching(Served, BoxStream<'static, watcher::Result<watcher::Event<Raw>>>),
+}
+
+impl One {
+    fn new(client: Client, kind: Kind, poll: Duration, max_backoff: Duration) -> Self {
+        let first = Duration::from_millis(500);
+        Self {
+            client,
+            kind,
+            known: BTreeMap::new(),
+            listed: None,
+            synced: false,
+            served_as: None,
+            queue: VecDeque::new(),
+            phase: Phase::Unknown,
+            poll,
+            look: Backoff::new(Duration::from_secs(2).min(poll), poll),
+            retry: Backoff::new(first.min(max_backoff), max_backoff),
+            failed_starts: 0,
+            trouble: None,
+        }
+    }
+
+    async fn next(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return event;
+            }
+            match &self.phase {
+                Phase::Unknown => self.look().await,
+                Phase::Missing => {
+                    sleep(self.look.delay()).await;
+                    self.phase = Phase::Unknown;
+                }
+                Phase::Watching(..) => self.step().await,
+            }
+        }
+    }
+
+    /// Looks which version is served.
+    async fn look(&mut self) {
+        match served(&self.client, self.kind).await {
+            Ok(Some(served)) => self.begin(served),
+            Ok(None) => self.missing(),
+            Err(error) => self.failed(&error).await,
+        }
+    }
+
+    fn begin(&mut self, served: Served) {
+        let version = served.resource.api_version.clone();
+        if self.served_as.as_ref() != Some(&version) {
+            info!(kind = %self.kind, api_version = %version, "watching");
+            // The same object may read differently.
+            self.known.values_mut().for_each(|known| *known = "".into());
+            self.served_as = Some(version);
+        }
+        let api: Api<Raw> = Api::all_with(self.client.clone(), &served.resource);
+        let secrets = self.kind == Kind::Secret;
+        let config = watcher::Config {
+            field_selector: secrets.then(|| SECRETS.to_owned()),
+            page_size: Some(if secrets { SECRETS_PAGE } else { PAGE }),
+            timeout: Some(WATCH_SECONDS),
+            ..watcher::Config::default()
+        };
+        self.listed = None;
+        self.look.reset();
+        self.phase = Phase::Watching(served, watcher::watcher(api, config).boxed());
+    }
+
+    fn missing(&mut self) {
+        if self.served_as.replace(String::new()).as_deref() != Some("") {
+            info!(kind = %self.kind, "not installed; it is looked for again from time to time");
+        }
+        self.recovered();
+        self.listed = None;
+        let kind = self.kind;
+        let known = std::mem::take(&mut self.known);
+        let removed = known
+            .into_keys()
+            .map(|name| Event::Remove(ObjectKey { kind, name }));
+        self.queue.extend(removed);
+        self.sync();
+        self.phase = Phase::Missing;
+    }
+
+    /// Takes one event of the watch, or a look at whether there is a better version by now.
+    async fn step(&mut self) {
+        let Phase::Watching(served, stream) = &mut self.phase else {
+            return;
+        };
+        let event = if self.listed.is_some() {
+            let Ok(event) = timeout(LIST_PATIENCE, stream.next()).await else {
+                self.phase = Phase::Unknown;
+                return self.failed(&"the list does not go on").await;
+            };
+            event
+        } else if served.preferred {
+            stream.next().await
+        } else {
+            let Ok(event) = timeout(self.poll, stream.next()).await else {
+                return self.prefer().await;
+            };
+            event
+        };
+        match event {
+            Some(Ok(event)) => self.take(event),
+            Some(Err(error)) => self.watch_failed(error).await,
+            // It never ends; if it does, it is begun anew.
+            None => self.phase = Phase::Unknown,
+        }
+    }
+
+    /// Goes over to a better version, if there is one.
+    async fn prefer(&mut self) {
+        let found = served::served(&self.client, self.kind).await;
+        if let (Ok(Some(found)), Phase::Watching(present, _)) = (found, &self.phase)
+            && found != *present
+        {
+            self.begin(found);
+        }
+    }
+
+    fn take(&mut self, event: watcher::Event<Raw>) {
+        match event {
+            watcher::Event::Init => self.listed = Some(BTreeSet::new()),
+            watcher::Event::InitApply(raw) => {
+                if let Some(listed) = &mut self.listed {
+                    listed.insert(raw.name());
+                }
+                self.put(raw);
+            }
+            watcher::Event::Apply(raw) => {
+                self.fine();
+                self.put(raw);
+            }
+            watcher::Event::Delete(raw) => {
+                self.fine();
+                self.remove(raw.name());
+            }
+            watcher::Event::InitDone => {
+                self.fine();
+                let listed = self.listed.take().unwrap_or_default();
+                let gone = self.known.keys().filter(|name| !listed.contains(*name));
+                for name in gone.cloned().collect::<Vec<_>>() {
+                    self.remove(name);
+                }
+                self.sync();
+            }
+        }
+    }
+
+    fn put(&mut self, raw: Raw) {
+        let Phase::Watching(served, _) = &self.phase else {
+            return;
+        };
+        let name = raw.name();
+        let version = raw.resource_version();
+        if self.known.get(&name).is_some_and(|known| **known == *version) {
+            return;
+        }
+        let watched = raw.decode(self.kind, &served.resource.api_version);
+        self.known
+            .insert(name, Arc::clone(&watched.resource_version));
+        self.queue.push_back(Event::Put(Box::new(watched)));
+    }
+
+    fn remove(&mut self, name: ObjectName) {
+        if self.known.remove(&name).is_some() {
+            let kind = self.kind;
+            self.queue
+                .push_back(Event::Remove(ObjectKey { kind, name }));
+        }
+    }
+
+    fn sync(&mut self) {
+        if !self.synced {
+            self.synced = true;
+            self.queue.push_back(Event::Synced(self.kind));
+        }
+    }
+
+    async fn watch_failed(&mut self, error: watcher::Error) {
+        match &error {
+            watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404 => {
+                // Uninstalled, or not in this version any more.
+                self.phase = Phase::Unknown;
+                return self.pause(&error).await;
+            }
+            watcher::Error::WatchStartFailed(kube::Error::Api(status)) => {
+                self.failed_starts += 1;
+                if matches!(status.code, 404 | 410) || self.failed_starts >= MAX_FAILED_STARTS {
+                    self.failed_starts = 0;
+                    self.phase = Phase::Unknown;
+                }
+            }
+            watcher::Error::WatchError(status) if status.code == 410 => {
+                // What has to be done in the course of things: everything is listed anew.
+                debug!(kind = %self.kind, "the watch is too far behind; listing anew");
+                return;
+            }
+            _ => {}
+        }
+        self.failed(&error).await;
+    }
+
+    /// Says what failed, once, and waits.
+    async fn failed(&mut self, error: &(impl fmt::Display + ?Sized)) {
+        let text = crate::text::one_line(&error.to_string());
+        if self.trouble.as_ref() == Some(&text) {
+            debug!(kind = %self.kind, error = %text, "cannot watch; trying again");
+        } else {
+            warn!(kind = %self.kind, error = %text, "cannot watch; trying again");
+            self.trouble = Some(text);
+        }
+        sleep(self.retry.delay()).await;
+    }
+
+    /// Waits without a word.
+    async fn pause(&mut self, error: &watcher::Error) {
+        debug!(kind = %self.kind, %error, "looking which version is served");
+        sleep(self.retry.delay()).await;
+    }
+
+    fn fine(&mut self) {
+        self.failed_starts = 0;
+        self.retry.reset();
+        self.recovered();
+    }
+
+    fn recovered(&mut self) {
+        if self.trouble.take().is_some() {
+            info!(kind = %self.kind, "watching again");
+        }
+    }
+}
