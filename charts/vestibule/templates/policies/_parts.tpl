@@ -1,0 +1,23 @@
+{{/* CEL: whether `o` carries this release's label. */}}
+{{- define "vestibule.isOurs" -}}
+(has(o.metadata.labels) && 'app.kubernetes.io/managed-by' in o.metadata.labels && o.metadata.labels['app.kubernetes.io/managed-by'] == '{{ include "vestibule.fullname" . }}')
+{{- end -}}
+
+{{/* CEL: the labels of proxies. */}}
+{{- define "vestibule.proxySelectorMap" -}}
+{{- $pairs := list -}}
+{{- range $key, $value := include "vestibule.podSelector" (dict "root" . "component" "proxy") | fromYaml -}}
+{{-   $pairs = append $pairs (printf "'%s': '%s'" $key $value) -}}
+{{- end -}}
+{ {{- join ", " $pairs -}} }
+{{- end -}}
+
+{{- define "vestibule.policyBinding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "vestibule.clusterMetadata" . | nindent 2 }}
+spec:
+  policyName: {{ include "vestibule.clusterName" .root }}-{{ .component }}
+  validationActions: [Deny]
+{{- end -}}
