@@ -3,6 +3,9 @@
 //! Thin over `vestibule-model`: the rules are the model's; here is only what admission does with
 //! them. It is advice: concurrent creates race, and a webhook can be down, so whatever it refuses
 //! shows in the status too, and what it lets in may still come to nothing.
+//!
+//! [`Reviewer`] judges one object, [`Admission`] keeps what it is judged from, [`review_bytes`] takes
+//! the API server's envelope.
 #![cfg_attr(
     not(test),
     deny(
@@ -13,7 +16,11 @@
     )
 )]
 
+mod admission;
+mod envelope;
 mod review;
 mod text;
 
+pub use admission::{Admission, Question, REMEMBERED};
+pub use envelope::{Answer, MAX_BYTES, Outcome, Record, review_bytes};
 pub use review::{Operation, Review, Reviewer};

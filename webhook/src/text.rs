@@ -5,10 +5,16 @@ use std::fmt::Write as _;
 use vestibule_model::finding::Finding;
 
 /// Findings told in full; the rest are counted.
-const MAX_TOLD: usize = 8;
+pub(crate) const MAX_TOLD: usize = 8;
 /// Longest text of one finding in characters. The parts it quotes are bounded where objects are
 /// read; this holds for any finding.
 const MAX_FINDING: usize = 1024;
+/// Longest warning in characters: API servers cut longer ones once there are many
+/// (`endpoints/filters/warning.go`).
+const MAX_WARNING: usize = 256;
+/// Most characters of warnings in all: API servers drop what comes after 4096, and other webhooks
+/// may have something to say.
+const MAX_WARNINGS: usize = 3072;
 
 /// The message of a refusal.
 pub(crate) fn message<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> String {
@@ -16,7 +22,7 @@ pub(crate) fn message<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> St
     let mut text = all
         .by_ref()
         .take(MAX_TOLD)
-        .map(one_line)
+        .map(|finding| one_line(&finding.to_string(), MAX_FINDING))
         .collect::<Vec<_>>()
         .join("; ");
     let rest = all.count();
@@ -27,10 +33,21 @@ pub(crate) fn message<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> St
     text
 }
 
-/// Warnings, one each.
+/// Warnings: one line for each finding, or two where one would be too long.
 pub(crate) fn warnings<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<String> {
-    let mut all = findings.into_iter();
-    let mut texts: Vec<String> = all.by_ref().take(MAX_TOLD).map(one_line).collect();
+    let mut texts: Vec<String> = Vec::new();
+    let (mut told, mut left) = (0, MAX_WARNINGS);
+    let mut all = findings.into_iter().peekable();
+    while let Some(finding) = all.peek() {
+        let lines = warning(finding);
+        let length: usize = lines.iter().map(|line| line.chars().count()).sum();
+        let Some(rest) = left.checked_sub(length).filter(|_| told < MAX_TOLD) else {
+            break;
+        };
+        texts.extend(lines);
+        (told, left) = (told + 1, rest);
+        all.next();
+    }
     let rest = all.count();
     if rest > 0 {
         texts.push(format!("and {rest} more"));
@@ -38,16 +55,85 @@ pub(crate) fn warnings<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> V
     texts
 }
 
-fn one_line(finding: &Finding) -> String {
-    let mut text: String = finding
-        .to_string()
+fn warning(finding: &Finding) -> Vec<String> {
+    let whole = one_line(&finding.to_string(), MAX_FINDING);
+    if whole.chars().count() <= MAX_WARNING {
+        return vec![whole];
+    }
+    let part = |message: &str, action: &str| {
+        let part = Finding {
+            message: message.to_owned(),
+            action: action.to_owned(),
+            ..finding.clone()
+        };
+        one_line(&part.to_string(), MAX_WARNING)
+    };
+    if finding.action.is_empty() {
+        vec![part(&finding.message, "")]
+    } else {
+        vec![part(&finding.message, ""), part(&finding.action, "")]
+    }
+}
+
+/// `text` without control characters, at most `max` characters long.
+pub(crate) fn one_line(text: &str, max: usize) -> String {
+    let mut line: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
-        .take(MAX_FINDING + 1)
+        .take(max + 1)
         .collect();
-    if let Some((end, _)) = text.char_indices().nth(MAX_FINDING) {
-        text.truncate(end);
-        text.push('…');
+    // The mark of a cut counts too.
+    if line.chars().count() > max
+        && let Some((end, _)) = line.char_indices().nth(max.saturating_sub(1))
+    {
+        line.truncate(end);
+        line.push('…');
     }
-    text
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use vestibule_model::condition::Reason;
+
+    use super::*;
+
+    fn finding(message: &str, action: &str) -> Finding {
+        Finding::warning(Reason::InvalidHostname, "spec.field", message, action)
+    }
+
+    #[test]
+    fn a_long_warning_keeps_its_advice() {
+        let lines = warnings(&[finding(&"é".repeat(400), "use another hostname")]);
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0].chars().count(), MAX_WARNING);
+        assert!(lines[0].starts_with("spec.field: éé") && lines[0].ends_with("é…"));
+        assert_eq!(lines[1], "spec.field: use another hostname");
+        assert_eq!(warnings(&[finding(&"x".repeat(400), "")]).len(), 1);
+        assert_eq!(
+            warnings(&[finding("is short", "be long")]),
+            ["spec.field: is short; be long"]
+        );
+    }
+
+    #[test]
+    fn warnings_fit_into_the_headers() {
+        let long = finding(&"x".repeat(400), &"y".repeat(400));
+        for count in 0..40 {
+            let lines = warnings(&vec![long.clone(); count]);
+            let total: usize = lines.iter().map(|l| l.chars().count()).sum();
+            assert!(total <= MAX_WARNINGS + 16, "{total}");
+            if count > MAX_TOLD {
+                assert!(lines.last().is_some_and(|l| l.starts_with("and ")));
+            }
+        }
+    }
+
+    #[test]
+    fn lines_are_cut_on_characters() {
+        assert_eq!(one_line("a\nb\u{1b}c", 10), "a b c");
+        assert_eq!(one_line("ééé", 3), "ééé");
+        assert_eq!(one_line("éééé", 3), "éé…");
+        assert_eq!(one_line("éé", 0), "…");
+    }
 }

@@ -1,0 +1,396 @@
+//! What admission knows, and its answers from it.
+//!
+//! A watch feeds it; reviews read it. The watch is always a little behind, and within that gap two
+//! sets that conflict could both come in, one right after the other. So a ListenerSet that was just
+//! admitted counts as there until the watch shows it, for at most [`REMEMBERED`]: the other replicas
+//! do not know it, and a set that was admitted may still fail elsewhere, so this narrows the gap and
+//! does not close it. The status decides.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{RwLock, RwLockUpgradableReadGuard};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::merge::Merge;
+use vestibule_model::object::{Gateway, GatewayClass, ListenerSet, Namespace, Object};
+use vestibule_model::policy::Policy;
+
+use crate::review::{Operation, Review, Reviewer};
+
+/// How long an admitted ListenerSet counts as there without having been seen.
+pub const REMEMBERED: Duration = Duration::from_secs(2);
+/// Most ListenerSets that are remembered at one time; those admitted meanwhile are not.
+const MAX_REMEMBERED: usize = 1024;
+
+/// What is there, the release's policy, and the answers that follow.
+#[derive(Debug)]
+pub struct Admission {
+    policy: Policy,
+    state: RwLock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    merge: Merge,
+    /// Gateways of any controller, to tell a new version from an edited status.
+    gateways: BTreeMap<ObjectName, Arc<Gateway>>,
+    remembered: BTreeMap<ObjectName, Remembered>,
+}
+
+/// A ListenerSet that `merge` has because it was admitted.
+#[derive(Debug)]
+struct Remembered {
+    /// What the watch showed last.
+    seen: Option<Arc<ListenerSet>>,
+    since: Instant,
+}
+
+/// One review, asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// What is done.
+    pub operation: Operation,
+    /// The object as it is, if it is.
+    pub old: Option<&'a Object>,
+    /// The object as it shall be.
+    pub new: &'a Object,
+    /// Whether nothing comes of it.
+    pub dry_run: bool,
+}
+
+impl Admission {
+    /// Admission with nothing there yet, for the GatewayClasses of `controller`.
+    pub fn new(controller: impl Into<Arc<str>>, policy: Policy) -> Self {
+        Self {
+            policy,
+            state: RwLock::new(State {
+                merge: Merge::new(controller),
+                gateways: BTreeMap::new(),
+                remembered: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// The release's policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Takes a version of an object that the watch showed. Kinds that play no part are ignored.
+    pub fn put(&self, object: Object) {
+        let mut state = self.state.write();
+        match object {
+            Object::GatewayClass(class) => state.put_class(class),
+            Object::Gateway(gateway) => state.put_gateway(gateway),
+            Object::ListenerSet(set) => state.see(&set.name.clone(), Some(Arc::new(set))),
+            Object::Namespace(namespace) => state.put_namespace(namespace),
+            // It is there and takes part in nothing.
+            Object::Unreadable(key, ..) => state.remove(&key),
+            _ => {}
+        }
+    }
+
+    /// Takes the removal of an object that the watch showed.
+    pub fn remove(&self, key: &ObjectKey) {
+        self.state.write().remove(key);
+    }
+
+    /// Forgets admitted sets that were not seen within [`REMEMBERED`].
+    pub fn expire(&self, now: Instant) {
+        let mut state = self.state.write();
+        let expired: Vec<ObjectName> = state
+            .remembered
+            .iter()
+            .filter(|(_, remembered)| now.duration_since(remembered.since) >= REMEMBERED)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in expired {
+            if let Some(remembered) = state.remembered.remove(&name) {
+                state.merge.put_set(&name, remembered.seen);
+            }
+        }
+    }
+
+    /// How many admitted sets are remembered now.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.state.read().remembered.len()
+    }
+
+    /// Answers a question.
+    #[must_use]
+    pub fn review(&self, question: Question<'_>, now: Instant) -> Review {
+        let Question {
+            operation,
+            old,
+            new,
+            dry_run,
+        } = question;
+        let set = match new {
+            Object::ListenerSet(set) if !dry_run && !set.meta.deleting => set,
+            _ => {
+                let state = self.state.read();
+                return Reviewer::new(&state.merge, &self.policy).review(operation, old, new);
+            }
+        };
+        // One at a time: of two that conflict, the second has to see the first.
+        let state = self.state.upgradable_read();
+        let review = Reviewer::new(&state.merge, &self.policy).review(operation, old, new);
+        if review.allowed && state.is_news(set) {
+            RwLockUpgradableReadGuard::upgrade(state).remember(set, now);
+        }
+        review
+    }
+}
+
+impl State {
+    fn is_news(&self, set: &ListenerSet) -> bool {
+        (self.remembered.contains_key(&set.name) || self.remembered.len() < MAX_REMEMBERED)
+            && self.merge.set(&set.name).map(Arc::as_ref) != Some(set)
+    }
+
+    fn remember(&mut self, set: &ListenerSet, now: Instant) {
+        let before = self.merge.set(&set.name).cloned();
+        self.remembered
+            .entry(set.name.clone())
+            // What was seen stays what was seen, however often it is applied meanwhile.
+            .or_insert(Remembered {
+                seen: before,
+                since: now,
+            })
+            .since = now;
+        self.merge.put_set(&set.name, Some(Arc::new(set.clone())));
+    }
+
+    /// Takes what the watch shows of a set.
+    fn see(&mut self, name: &ObjectName, set: Option<Arc<ListenerSet>>) {
+        let same = self.merge.set(name) == set.as_ref();
+        match self.remembered.get_mut(name) {
+            Some(_) if same => {
+                self.remembered.remove(name);
+            }
+            // Older than what was admitted, most likely.
+            Some(remembered) => remembered.seen = set,
+            None if same => {}
+            None => {
+                self.merge.put_set(name, set);
+            }
+        }
+    }
+
+    fn put_class(&mut self, class: GatewayClass) {
+        if self.merge.class(&class.name) != Some(&class) {
+            self.merge.put_class(&class.name.clone(), Some(class));
+        }
+    }
+
+    /// Every edit of a Gateway's status comes by here, and a Gateway may have thousands of sets.
+    fn put_gateway(&mut self, gateway: Gateway) {
+        if self.gateways.get(&gateway.name).map(Arc::as_ref) != Some(&gateway) {
+            let gateway = Arc::new(gateway);
+            self.gateways
+                .insert(gateway.name.clone(), Arc::clone(&gateway));
+            self.merge.put_gateway(&gateway.name.clone(), Some(gateway));
+        }
+    }
+
+    fn put_namespace(&mut self, namespace: Namespace) {
+        if self.merge.labels(&namespace.name) != Some(&namespace.labels) {
+            self.merge
+                .put_namespace(&namespace.name, Some(namespace.labels));
+        }
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        let name = &key.name;
+        match key.kind {
+            Kind::GatewayClass => {
+                self.merge.put_class(&name.name, None);
+            }
+            Kind::Gateway => {
+                self.gateways.remove(name);
+                self.merge.put_gateway(name, None);
+            }
+            Kind::ListenerSet => self.see(name, None),
+            Kind::Namespace => {
+                self.merge.put_namespace(&name.name, None);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use vestibule_model::policy::Mode;
+
+    use super::*;
+
+    const CONTROLLER: &str = "vestibule.dev/gateway-controller";
+
+    fn object(value: serde_json::Value) -> Object {
+        vestibule_crds::decode(value).into_object().unwrap().0
+    }
+
+    fn set(namespace: &str, hostname: &str) -> Object {
+        object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "ListenerSet",
+            "metadata": {"namespace": namespace, "name": "web"},
+            "spec": {
+                "parentRef": {"namespace": "infra", "name": "entrance"},
+                "listeners": [{
+                    "name": "a", "port": 443, "protocol": "TLS", "hostname": hostname,
+                    "tls": {"mode": "Passthrough"},
+                }],
+            },
+        }))
+    }
+
+    fn admission() -> Admission {
+        let admission = Admission::new(
+            CONTROLLER,
+            Policy {
+                mode: Mode::Enforce,
+                ..Policy::default()
+            },
+        );
+        admission.put(object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "GatewayClass",
+            "metadata": {"name": "vestibule"},
+            "spec": {"controllerName": CONTROLLER},
+        })));
+        admission.put(object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway",
+            "metadata": {"namespace": "infra", "name": "entrance"},
+            "spec": {
+                "gatewayClassName": "vestibule",
+                "allowedListeners": {"namespaces": {"from": "All"}},
+                "listeners": [{
+                    "name": "own", "port": 443, "protocol": "TLS", "hostname": "own.example",
+                    "tls": {"mode": "Passthrough"},
+                }],
+            },
+        })));
+        admission
+    }
+
+    fn create(admission: &Admission, new: &Object, now: Instant) -> bool {
+        ask(admission, None, new, false, now)
+    }
+
+    fn ask(
+        admission: &Admission,
+        old: Option<&Object>,
+        new: &Object,
+        dry_run: bool,
+        now: Instant,
+    ) -> bool {
+        let operation = match old {
+            Some(_) => Operation::Update,
+            None => Operation::Create,
+        };
+        let question = Question {
+            operation,
+            old,
+            new,
+            dry_run,
+        };
+        admission.review(question, now).allowed
+    }
+
+    #[test]
+    fn a_second_set_is_refused_before_the_watch_shows_the_first() {
+        let (admission, now) = (admission(), Instant::now());
+        assert!(create(&admission, &set("alpha", "a.example"), now));
+        assert!(!create(&admission, &set("bravo", "a.example"), now));
+        // The first one again, as clients retry.
+        assert!(create(&admission, &set("alpha", "a.example"), now));
+    }
+
+    #[test]
+    fn what_never_shows_is_forgotten() {
+        let (admission, now) = (admission(), Instant::now());
+        assert!(create(&admission, &set("alpha", "a.example"), now));
+        admission.expire(now + REMEMBERED / 2);
+        assert!(!create(&admission, &set("bravo", "a.example"), now));
+        admission.expire(now + REMEMBERED);
+        assert_eq!(admission.remembered(), 0);
+        assert!(create(&admission, &set("bravo", "a.example"), now));
+    }
+
+    #[test]
+    fn a_dry_run_leaves_nothing() {
+        let (admission, now) = (admission(), Instant::now());
+        assert!(ask(&admission, None, &set("alpha", "a.example"), true, now));
+        assert_eq!(admission.remembered(), 0);
+        assert!(create(&admission, &set("bravo", "a.example"), now));
+    }
+
+    #[test]
+    fn a_refused_set_leaves_nothing() {
+        let (admission, now) = (admission(), Instant::now());
+        assert!(!create(&admission, &set("alpha", "own.example"), now));
+        assert_eq!(admission.remembered(), 0);
+    }
+
+    #[test]
+    fn the_watch_confirms_and_then_decides() {
+        let (admission, now) = (admission(), Instant::now());
+        let (one, two) = (set("alpha", "a.example"), set("alpha", "b.example"));
+        assert!(create(&admission, &one, now));
+        admission.put(one.clone());
+        assert_eq!(admission.remembered(), 0);
+
+        assert!(ask(&admission, Some(&one), &two, false, now));
+        // A status of the older version comes by late.
+        admission.put(one.clone());
+        assert!(!create(&admission, &set("bravo", "b.example"), now));
+        admission.put(two);
+        admission.expire(now + REMEMBERED);
+        assert!(!create(&admission, &set("bravo", "b.example"), now));
+
+        admission.remove(&one.key());
+        assert!(create(&admission, &set("bravo", "b.example"), now));
+    }
+
+    #[test]
+    fn an_update_that_failed_elsewhere_gives_way_to_what_is_there() {
+        let (admission, now) = (admission(), Instant::now());
+        let (one, two) = (set("alpha", "a.example"), set("alpha", "b.example"));
+        admission.put(one.clone());
+        assert!(ask(&admission, Some(&one), &two, false, now));
+        admission.expire(now + REMEMBERED);
+        assert!(!create(&admission, &set("bravo", "a.example"), now));
+        assert!(create(&admission, &set("bravo", "b.example"), now));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let (admission, now) = (admission(), Instant::now());
+        for i in 0..=MAX_REMEMBERED {
+            let new = set(&format!("n{i}"), &format!("h{i}.example"));
+            assert!(create(&admission, &new, now));
+        }
+        assert_eq!(admission.remembered(), MAX_REMEMBERED);
+    }
+
+    #[test]
+    fn an_unreadable_gateway_takes_no_part() {
+        let (admission, now) = (admission(), Instant::now());
+        let broken = object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway",
+            "metadata": {"namespace": "infra", "name": "entrance"},
+            "spec": 7,
+        }));
+        assert!(matches!(broken, Object::Unreadable(..)));
+        admission.put(broken);
+        assert!(create(&admission, &set("alpha", "own.example"), now));
+    }
+}

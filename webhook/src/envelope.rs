@@ -1,0 +1,416 @@
+//! The envelope of a review: `AdmissionReview` of `admission.k8s.io/v1`, bytes in, bytes out.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use vestibule_crds::{Decoded, decode};
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::{Meta, Object};
+use vestibule_model::policy::Mode;
+
+use crate::admission::{Admission, Question};
+use crate::review::{Operation, Review};
+use crate::text;
+
+/// Longest request in bytes: API servers take objects of up to 3 MiB, and an update holds two.
+pub const MAX_BYTES: usize = 8 << 20;
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+/// Longest UID that is echoed, in bytes; API servers send 36.
+const MAX_UID: usize = 128;
+/// Longest name that is put down in a log, in characters.
+const MAX_NAME: usize = 253;
+
+/// What goes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status: 200 for every proper review, refusals included; 400 for what is none.
+    pub status: u16,
+    /// JSON with status 200, else a line of text.
+    pub body: Vec<u8>,
+    /// What it was about, for logs and metrics.
+    pub record: Record,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Not a review.
+    Malformed,
+    /// A kind, operation or subresource that is not judged.
+    Passed,
+    /// Let in without a word.
+    Allowed,
+    /// Let in with warnings.
+    Warned,
+    /// Not let in.
+    Refused,
+}
+
+impl Outcome {
+    /// A metric label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Passed => "passed",
+            Self::Allowed => "allowed",
+            Self::Warned => "warned",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// A review for logs and metrics: who did what to which object, nothing of what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Kind, if it is one that is judged.
+    pub kind: Option<Kind>,
+    /// Mode in the object's namespace.
+    pub mode: Mode,
+    /// `CREATE` or `UPDATE`, if it was judged.
+    pub operation: &'static str,
+    /// Namespace, bounded.
+    pub namespace: String,
+    /// Name, bounded.
+    pub name: String,
+    /// Who asks, bounded.
+    pub user: String,
+    /// Whether nothing comes of it.
+    pub dry_run: bool,
+    /// Reasons of what was found, each once, sorted.
+    pub reasons: Vec<Reason>,
+}
+
+/// Answers the bytes of a request. Takes any bytes.
+#[must_use]
+pub fn review_bytes(bytes: &[u8], admission: &Admission, now: Instant) -> Answer {
+    match parse(bytes) {
+        Ok(request) => request.answer(admission, now),
+        Err(why) => malformed(&why, admission.policy().mode),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    request: Value,
+}
+
+/// `AdmissionRequest`, as far as it is read.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    uid: String,
+    kind: GroupKind,
+    #[serde(default)]
+    sub_resource: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    operation: String,
+    #[serde(default)]
+    user_info: UserInfo,
+    object: Option<Value>,
+    old_object: Option<Value>,
+    #[serde(default)]
+    dry_run: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct GroupKind {
+    #[serde(default)]
+    group: String,
+    kind: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct UserInfo {
+    #[serde(default)]
+    username: String,
+}
+
+fn parse(bytes: &[u8]) -> Result<Request, String> {
+    if bytes.len() > MAX_BYTES {
+        return Err(format!("the request is longer than {MAX_BYTES} bytes"));
+    }
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(|error| {
+        // Not the decoder's own words: they quote what they stumble over.
+        let (line, column) = (error.line(), error.column());
+        format!("the request is not an {KIND} in JSON: line {line}, column {column}")
+    })?;
+    if envelope.kind != KIND || envelope.api_version != API_VERSION {
+        return Err(format!(
+            "the request is {} of {}, and only {KIND} of {API_VERSION} is answered; set \
+             admissionReviewVersions: [\"v1\"] in the webhook configuration",
+            quote(&envelope.kind),
+            quote(&envelope.api_version),
+        ));
+    }
+    let request: Request = serde_json::from_value(envelope.request)
+        .map_err(|_| format!("the {KIND} holds no request as {API_VERSION} has it"))?;
+    if request.uid.is_empty() || request.uid.len() > MAX_UID {
+        return Err(format!("the {KIND}'s request has no proper uid"));
+    }
+    Ok(request)
+}
+
+fn quote(text: &str) -> String {
+    format!("{:?}", text::one_line(text, 64))
+}
+
+fn malformed(why: &str, mode: Mode) -> Answer {
+    Answer {
+        status: 400,
+        body: format!("{why}\n").into_bytes(),
+        record: Record {
+            outcome: Outcome::Malformed,
+            kind: None,
+            mode,
+            operation: "",
+            namespace: String::new(),
+            name: String::new(),
+            user: String::new(),
+            dry_run: false,
+            reasons: Vec::new(),
+        },
+    }
+}
+
+impl Request {
+    fn answer(mut self, admission: &Admission, now: Instant) -> Answer {
+        let judged = self.judged_kind().zip(self.judged_operation());
+        let review = judged.map(|(kind, operation)| {
+            let new = match self.object.take() {
+                Some(value) => self.decode(kind, value),
+                None => Ok(self.unreadable(kind, absent())),
+            };
+            let old = self.old_object.take().map(|value| self.decode(kind, value));
+            match new {
+                Ok(new) => {
+                    let old = old.as_ref().and_then(|old| old.as_ref().ok());
+                    let question = Question {
+                        operation,
+                        old,
+                        new: &new,
+                        dry_run: self.dry_run(),
+                    };
+                    admission.review(question, now)
+                }
+                Err(warning) => Review {
+                    allowed: true,
+                    message: None,
+                    warnings: vec![warning],
+                    findings: Vec::new(),
+                },
+            }
+        });
+        let outcome = match &review {
+            None => Outcome::Passed,
+            Some(review) if !review.allowed => Outcome::Refused,
+            Some(review) if !review.warnings.is_empty() => Outcome::Warned,
+            Some(_) => Outcome::Allowed,
+        };
+        let reasons = review.iter().flat_map(|r| &r.findings).map(|f| f.reason);
+        let mut reasons: Vec<Reason> = reasons.collect();
+        reasons.sort_unstable();
+        reasons.dedup();
+        let record = Record {
+            outcome,
+            kind: self.judged_kind(),
+            mode: admission.policy().mode_in(&self.namespace),
+            operation: match judged {
+                Some((_, Operation::Create)) => "CREATE",
+                Some((_, Operation::Update)) => "UPDATE",
+                None => "",
+            },
+            namespace: text::one_line(&self.namespace, MAX_NAME),
+            name: text::one_line(&self.name, MAX_NAME),
+            user: text::one_line(&self.user_info.username, MAX_NAME),
+            dry_run: self.dry_run(),
+            reasons,
+        };
+        let body = Reply {
+            api_version: API_VERSION,
+            kind: KIND,
+            response: self.response(review.as_ref()),
+        };
+        match serde_json::to_vec(&body) {
+            Ok(body) => Answer {
+                status: 200,
+                body,
+                record,
+            },
+            // Text and numbers always serialize.
+            Err(_) => malformed("the answer cannot be written", record.mode),
+        }
+    }
+
+    fn dry_run(&self) -> bool {
+        self.dry_run.unwrap_or_default()
+    }
+
+    /// The kind, if there are rules for it.
+    fn judged_kind(&self) -> Option<Kind> {
+        [
+            Kind::TlsRoute,
+            Kind::ListenerSet,
+            Kind::Gateway,
+            Kind::GatewayClass,
+        ]
+        .into_iter()
+        .find(|kind| kind.group() == self.kind.group && kind.as_str() == self.kind.kind)
+    }
+
+    /// The operation, if it is one that brings a new specification.
+    fn judged_operation(&self) -> Option<Operation> {
+        if !self.sub_resource.is_empty() {
+            return None;
+        }
+        match self.operation.as_str() {
+            "CREATE" => Some(Operation::Create),
+            "UPDATE" => Some(Operation::Update),
+            _ => None,
+        }
+    }
+
+    /// The object, or a warning that it is of a version that is not known.
+    fn decode(&self, kind: Kind, mut value: Value) -> Result<Object, String> {
+        // The request knows better than the object where the object will be.
+        if let Some(Value::Object(metadata)) = value.get_mut("metadata") {
+            for (field, text) in [("namespace", &self.namespace), ("name", &self.name)] {
+                let absent = metadata.get(field).and_then(Value::as_str).is_none();
+                if absent && !text.is_empty() {
+                    metadata.insert(field.to_owned(), text.as_str().into());
+                }
+            }
+        }
+        match decode(value) {
+            Decoded::Object(object, _) => Ok(object),
+            Decoded::Unreadable(key, meta, finding) => Ok(Object::Unreadable(key, meta, finding)),
+            Decoded::NotAnObject(finding) => Ok(self.unreadable(kind, finding)),
+            Decoded::Unknown { api_version, .. } => Err(text::one_line(
+                &format!(
+                    "this release of Vestibule does not know {kind} of {api_version}, so nothing \
+                     was checked; upgrade Vestibule"
+                ),
+                256,
+            )),
+        }
+    }
+
+    fn unreadable(&self, kind: Kind, finding: Finding) -> Object {
+        let namespace = text::one_line(&self.namespace, MAX_NAME);
+        let name = text::one_line(&self.name, MAX_NAME);
+        Object::Unreadable(
+            ObjectKey::new(kind, namespace, name),
+            Meta::default(),
+            finding,
+        )
+    }
+
+    fn response(&self, review: Option<&Review>) -> Response<'_> {
+        let refusal = review.filter(|review| !review.allowed);
+        Response {
+            uid: &self.uid,
+            allowed: refusal.is_none(),
+            status: refusal.map(|review| self.refusal(review)),
+            warnings: review.map(|r| r.warnings.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn refusal(&self, review: &Review) -> Refusal {
+        let causes = review.findings.iter().filter(|f| f.refuses());
+        Refusal {
+            status: "Failure",
+            message: review.message.clone().unwrap_or_default(),
+            reason: "Forbidden",
+            code: 403,
+            details: Details {
+                group: text::one_line(&self.kind.group, MAX_NAME),
+                kind: text::one_line(&self.kind.kind, MAX_NAME),
+                name: text::one_line(&self.name, MAX_NAME),
+                causes: causes.take(text::MAX_TOLD).map(Cause::of).collect(),
+            },
+        }
+    }
+}
+
+fn absent() -> Finding {
+    Finding::refused(
+        Reason::Unreadable,
+        "",
+        "the request holds no object",
+        "send one",
+    )
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Reply<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Refusal>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+/// `Status` of `meta/v1`. Not `Invalid`: of that kubectl shows the causes and drops the message.
+#[derive(Serialize)]
+struct Refusal {
+    status: &'static str,
+    message: String,
+    reason: &'static str,
+    code: u16,
+    details: Details,
+}
+
+/// The same as the message, for programs.
+#[derive(Serialize)]
+struct Details {
+    group: String,
+    kind: String,
+    name: String,
+    causes: Vec<Cause>,
+}
+
+#[derive(Serialize)]
+struct Cause {
+    reason: &'static str,
+    message: String,
+    field: String,
+}
+
+impl Cause {
+    fn of(finding: &Finding) -> Self {
+        let without_field = Finding {
+            field: String::new(),
+            ..finding.clone()
+        };
+        Self {
+            reason: finding.reason.as_str(),
+            message: text::one_line(&without_field.to_string(), 1024),
+            field: text::one_line(&finding.field, 1024),
+        }
+    }
+}
