@@ -2,7 +2,8 @@
 //! the only place that knows the wire form.
 //!
 //! [`decode`] takes any JSON and never fails: what is wrong stays with the part of the object it is
-//! about. [`yaml`] reads manifests. [`status`] writes statuses back. `watch` (a feature) follows the API server.
+//! about. [`yaml`] reads manifests. [`status`] writes statuses back. `watch` (a feature) follows the
+//! API server.
 #![cfg_attr(
     not(test),
     deny(
@@ -24,6 +25,8 @@ pub mod status;
 mod text;
 mod unknown;
 pub mod vestibule;
+#[cfg(feature = "watch")]
+pub mod watch;
 pub mod yaml;
 
 pub use decode::{Decoded, decode, flatten};

@@ -156,7 +156,10 @@ enum Phase {
     Unknown,
     /// Not installed when it was looked for.
     Missing,
-    Watching(Served, BoxStream<'static, watcher::Result<watcher::Event<Raw>>>),
+    Watching(
+        Served,
+        BoxStream<'static, watcher::Result<watcher::Event<Raw>>>,
+    ),
 }
 
 impl One {
@@ -313,7 +316,11 @@ impl One {
         };
         let name = raw.name();
         let version = raw.resource_version();
-        if self.known.get(&name).is_some_and(|known| **known == *version) {
+        if self
+            .known
+            .get(&name)
+            .is_some_and(|known| **known == *version)
+        {
             return;
         }
         let watched = raw.decode(self.kind, &served.resource.api_version);

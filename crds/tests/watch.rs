@@ -1,1 +1,313 @@
+//! The watch against a server in memory that pages, hangs up, forgets, and does not serve every kind.
+#![cfg(feature = "watch")]
+// The time of these tests is paused: whatever waits, waits for nothing else.
 
+mod watch_support;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use vestibule_crds::watch::{Event, Scope, Watched, watch};
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::Object;
+use watch_support::Server;
+
+const GATEWAYS: &str = "gateways";
+
+/// What somebody who listens knows.
+struct Listener {
+    events: BoxStream<'static, Event>,
+    objects: BTreeMap<ObjectKey, Watched>,
+    synced: Vec<Kind>,
+    puts: usize,
+}
+
+impl Listener {
+    fn new(server: &Server, kinds: &[Kind]) -> Self {
+        Self::of(watch(server.client(), Scope::new(kinds.to_vec())))
+    }
+
+    fn of(events: impl Stream<Item = Event> + Send + 'static) -> Self {
+        Self {
+            events: events.boxed(),
+            objects: BTreeMap::new(),
+            synced: Vec::new(),
+            puts: 0,
+        }
+    }
+
+    async fn next(&mut self) -> Option<Event> {
+        // An hour of paused time: whatever is retried has been by then.
+        let event = timeout(Duration::from_hours(1), self.events.next())
+            .await
+            .ok()?;
+        match event.as_ref().expect("it never ends") {
+            Event::Put(watched) => {
+                self.puts += 1;
+                self.objects
+                    .insert(watched.key.clone(), (**watched).clone());
+            }
+            Event::Remove(key) => {
+                assert!(self.objects.remove(key).is_some(), "{key} was not put");
+            }
+            Event::Synced(kind) => {
+                assert!(!self.synced.contains(kind), "{kind} is synced twice");
+                self.synced.push(*kind);
+            }
+        }
+        event
+    }
+
+    async fn until(&mut self, wanted: impl Fn(&Self) -> bool) {
+        while !wanted(self) {
+            assert!(self.next().await.is_some(), "nothing comes any more");
+        }
+    }
+
+    async fn synced(&mut self, kind: Kind) {
+        self.until(|listener| listener.synced.contains(&kind)).await;
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.objects.keys().map(|key| &*key.name.name).collect()
+    }
+}
+
+fn gateway() -> Value {
+    json!({"spec": {"gatewayClassName": "vestibule", "listeners": []}})
+}
+
+fn gateways(server: &Server) -> Listener {
+    Listener::new(server, &[Kind::Gateway])
+}
+
+fn lists(server: &Server) -> usize {
+    let of_list = |request: &String| request.contains("limit=") && !request.contains("watch=");
+    server.requests().into_iter().filter(of_list).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_many_pages_and_then_what_changes() {
+    let server = Server::new();
+    for index in 0..1201 {
+        server.put(GATEWAYS, "a", &format!("g{index}"), gateway());
+    }
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    assert_eq!(listener.objects.len(), 1201);
+    assert_eq!(lists(&server), 3);
+
+    server.put(GATEWAYS, "a", "new", gateway());
+    server.delete(GATEWAYS, "a", "g7");
+    listener
+        .until(|l| l.names().contains(&"new") && !l.names().contains(&"g7"))
+        .await;
+    assert_eq!(lists(&server), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_is_the_object_with_its_status_and_without_what_nobody_reads() {
+    let server = Server::new();
+    let mut object = gateway();
+    object["metadata"] =
+        json!({"uid": "u-1", "generation": 3, "managedFields": [{"manager": "x"}]});
+    object["status"] = json!({"conditions": [{"type": "Programmed"}]});
+    server.put(GATEWAYS, "a", "g", object);
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    let watched = &listener.objects[&ObjectKey::new(Kind::Gateway, "a", "g")];
+    let Object::Gateway(gateway) = &watched.object else {
+        panic!("{watched:?}");
+    };
+    assert_eq!(&*gateway.class, "vestibule");
+    assert_eq!(gateway.meta.generation, 3);
+    assert_eq!((&*watched.uid, &*watched.resource_version), ("u-1", "1"));
+    assert_eq!(watched.status["conditions"][0]["type"], "Programmed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_goes_on_where_it_was() {
+    let server = Server::new();
+    server.put(GATEWAYS, "a", "one", gateway());
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    server.put(GATEWAYS, "a", "two", gateway());
+    listener.until(|l| l.objects.len() == 2).await;
+
+    server.hang_up();
+    server.put(GATEWAYS, "a", "three", gateway());
+    listener.until(|l| l.objects.len() == 3).await;
+    assert_eq!(lists(&server), 1);
+    assert_eq!(listener.puts, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_watch_from_too_long_ago_what_vanished_is_removed_and_the_same_does_not_come_again()
+{
+    let server = Server::new();
+    for name in ["kept", "changed", "gone"] {
+        server.put(GATEWAYS, "a", name, gateway());
+    }
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    // A watch is there before it is lost.
+    server.put(GATEWAYS, "a", "seen", gateway());
+    listener.until(|l| l.objects.len() == 4).await;
+
+    server.hang_up();
+    server.delete(GATEWAYS, "a", "gone");
+    server.put(GATEWAYS, "a", "changed", gateway());
+    server.compact();
+    listener.until(|l| l.objects.len() == 3).await;
+    assert_eq!(listener.names(), ["changed", "kept", "seen"]);
+    assert_eq!(lists(&server), 2);
+    assert_eq!(listener.puts, 5, "only `changed` came a second time");
+
+    server.put(GATEWAYS, "a", "later", gateway());
+    listener.until(|l| l.names().contains(&"later")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_refused_as_gone_does_not_stay_there() {
+    let server = Server::new();
+    server.put(GATEWAYS, "a", "g", gateway());
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    server.fail([410]);
+    server.hang_up();
+    server.put(GATEWAYS, "a", "later", gateway());
+    listener.until(|l| l.objects.len() == 2).await;
+    assert_eq!(lists(&server), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_waited_out() {
+    let server = Server::new();
+    server.put(GATEWAYS, "a", "g", gateway());
+    server.fail([500, 503, 429, 403, 504, 500]);
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    assert_eq!(listener.objects.len(), 1);
+    server.fail([500, 503, 500, 500, 500]);
+    server.hang_up();
+    server.put(GATEWAYS, "a", "later", gateway());
+    listener.until(|l| l.objects.len() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_that_does_not_decode_holds_up_nothing() {
+    let server = Server::new();
+    server.put(GATEWAYS, "a", "before", gateway());
+    server.put(GATEWAYS, "a", "broken", json!({"spec": {"listeners": 7}}));
+    server.put(GATEWAYS, "a", "Not_A_Name", gateway());
+    server.put(GATEWAYS, "a", "without", json!({}));
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    let unreadable = |listener: &Listener, name: &str| {
+        let watched = &listener.objects[&ObjectKey::new(Kind::Gateway, "a", name)];
+        matches!(watched.object, Object::Unreadable(..))
+    };
+    assert!(!unreadable(&listener, "before"));
+    assert!(unreadable(&listener, "broken"));
+    assert!(unreadable(&listener, "Not_A_Name"));
+
+    // The same while it is watched; and it is mended.
+    server.put(GATEWAYS, "a", "before", json!({"spec": "text"}));
+    listener.until(|l| unreadable(l, "before")).await;
+    server.put(GATEWAYS, "a", "broken", gateway());
+    listener.until(|l| !unreadable(l, "broken")).await;
+    server.delete(GATEWAYS, "a", "Not_A_Name");
+    listener.until(|l| !l.names().contains(&"Not_A_Name")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_event_does_not_end_the_watch() {
+    let server = Server::new();
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    server.put(GATEWAYS, "a", "one", gateway());
+    listener.until(|l| l.objects.len() == 1).await;
+    server.send(GATEWAYS, &json!({"type": "NEWS", "object": {}}));
+    server.send(GATEWAYS, &json!([1, 2]));
+    server.put(GATEWAYS, "a", "two", gateway());
+    listener.until(|l| l.objects.len() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_not_installed_is_synced_and_watched_when_it_appears() {
+    let server = Server::new();
+    let mut listener = Listener::new(&server, &[Kind::Gateway, Kind::TlsRoute]);
+    listener.synced(Kind::TlsRoute).await;
+    listener.synced(Kind::Gateway).await;
+
+    server.serve("gateway.networking.k8s.io/v1", "TLSRoute", "tlsroutes");
+    server.put(
+        "tlsroutes",
+        "a",
+        "r",
+        json!({"spec": {"hostnames": ["a.example"]}}),
+    );
+    listener.until(|l| l.names() == ["r"]).await;
+    server.delete("tlsroutes", "a", "r");
+    listener.until(|l| l.objects.is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_uninstalled_loses_its_objects_and_can_come_back() {
+    let server = Server::new();
+    let group_version = "gateway.networking.k8s.io/v1";
+    server.put(GATEWAYS, "a", "one", gateway());
+    server.put(GATEWAYS, "a", "two", gateway());
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+
+    server.uninstall(group_version, GATEWAYS);
+    listener.until(|l| l.objects.is_empty()).await;
+    server.serve(group_version, "Gateway", GATEWAYS);
+    server.put(GATEWAYS, "a", "back", gateway());
+    listener.until(|l| l.names() == ["back"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_version_is_read_until_there_is_a_better_one() {
+    let server = Server::new();
+    let route = json!({"spec": {"hostnames": ["a.example"], "rules": [{"backendRefs": []}]}});
+    server.serve(
+        "gateway.networking.k8s.io/v1alpha2",
+        "TLSRoute",
+        "tlsroutes",
+    );
+    server.put("tlsroutes", "a", "r", route);
+    let mut listener = Listener::new(&server, &[Kind::TlsRoute]);
+    listener.synced(Kind::TlsRoute).await;
+    let key = ObjectKey::new(Kind::TlsRoute, "a", "r");
+    assert!(matches!(listener.objects[&key].object, Object::TlsRoute(_)));
+
+    server.serve("gateway.networking.k8s.io/v1", "TLSRoute", "tlsroutes");
+    // It is read again in the new version, though it did not change.
+    listener.until(|l| l.puts == 2).await;
+    let last = server
+        .requests()
+        .into_iter()
+        .rfind(|r| r.contains("/tlsroutes"));
+    assert!(last.is_some_and(|request| request.contains("/v1/tlsroutes")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_that_are_no_certificates_are_not_asked_for() {
+    let server = Server::new();
+    let mut listener = Listener::new(&server, &[Kind::Secret]);
+    listener.synced(Kind::Secret).await;
+    let list = server.requests().into_iter().find(|r| r.contains("limit="));
+    let list = list.expect("a list");
+    for left_out in ["helm.sh", "service-account-token"] {
+        assert!(
+            list.contains("fieldSelector=") && list.contains(left_out),
+            "{list}"
+        );
+    }
+}

@@ -49,7 +49,10 @@ mod tests {
         for full in [100, 200, 400, 800, 1000, 1000] {
             let delay = backoff.delay();
             assert!(delay <= Duration::from_millis(full), "{delay:?} of {full}");
-            assert!(delay > Duration::from_millis(full / 2 - 1), "{delay:?} of {full}");
+            assert!(
+                delay > Duration::from_millis(full / 2 - 1),
+                "{delay:?} of {full}"
+            );
         }
         backoff.reset();
         assert!(backoff.delay() <= Duration::from_millis(100));

@@ -203,7 +203,10 @@ mod tests {
             json!({"metadata": {"name": 1, "creationTimestamp": [], "labels": 7}}),
         ] {
             let watched = raw(value).decode(Kind::Gateway, "gateway.networking.k8s.io/v1");
-            assert!(matches!(watched.object, Object::Unreadable(..)), "{watched:?}");
+            assert!(
+                matches!(watched.object, Object::Unreadable(..)),
+                "{watched:?}"
+            );
         }
     }
 
@@ -213,7 +216,10 @@ mod tests {
             "metadata": {"name": "Not_A_Name", "namespace": "a", "uid": "u", "resourceVersion": "9"},
         }))
         .decode(Kind::Gateway, "gateway.networking.k8s.io/v1");
-        assert_eq!(watched.key, ObjectKey::new(Kind::Gateway, "a", "Not_A_Name"));
+        assert_eq!(
+            watched.key,
+            ObjectKey::new(Kind::Gateway, "a", "Not_A_Name")
+        );
         assert_eq!(watched.object.key(), watched.key);
         assert_eq!((&*watched.uid, &*watched.resource_version), ("u", "9"));
     }

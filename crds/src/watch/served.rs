@@ -36,11 +36,7 @@ pub(super) async fn served(client: &Client, kind: Kind) -> Result<Option<Served>
     Ok(None)
 }
 
-async fn lookup(
-    client: &Client,
-    kind: Kind,
-    version: &str,
-) -> Result<Option<ApiResource>, Error> {
+async fn lookup(client: &Client, kind: Kind, version: &str) -> Result<Option<ApiResource>, Error> {
     let group_version = GroupVersion::gv(kind.group(), version);
     let list = if kind.group().is_empty() {
         client.list_core_api_resources(version).await
