@@ -7,15 +7,17 @@
 
 use serde_json::{Map, Value, json};
 use vestibule_model::condition::{
-    Condition, ConditionType, ListenersStatus, Programmed, RouteStatus,
+    ClassStatus, Condition, ConditionType, ListenersStatus, Programmed, RouteStatus,
 };
 use vestibule_model::key::GATEWAY_GROUP;
-use vestibule_model::object::ParentRef;
+use vestibule_model::object::{Address, ParentRef};
 
 /// Conditions per list (`MaxItems` of every list of conditions).
 const MAX_CONDITIONS: usize = 8;
 /// Parents per route status (`MaxItems`).
 const MAX_PARENTS: usize = 32;
+/// Addresses per Gateway status (`MaxItems`).
+const MAX_ADDRESSES: usize = 16;
 /// Longest message in characters (`MaxLength` of `metav1.Condition`).
 const MAX_MESSAGE: usize = 32_768;
 /// The time that the defaults of the CRD schemas carry: nothing happened then.
@@ -39,7 +41,7 @@ pub struct Observed {
 }
 
 /// Renders the status of a Gateway. `programmed` says what the Programmed condition is, from what the
-/// proxies hold. `status.addresses` stay as they are.
+/// proxies hold.
 #[must_use]
 pub fn gateway(
     old: &Value,
@@ -52,7 +54,18 @@ pub fn gateway(
         "attachedListenerSets".into(),
         count(new.attached_listener_sets),
     );
+    if let Some(addresses) = &new.addresses {
+        let addresses: Vec<Value> = addresses.iter().take(MAX_ADDRESSES).map(address).collect();
+        status.insert("addresses".into(), addresses.into());
+    }
     Value::Object(status)
+}
+
+fn address(address: &Address) -> Value {
+    match address {
+        Address::Ip(ip) => json!({"type": "IPAddress", "value": ip.to_string()}),
+        Address::Hostname(name) => json!({"type": "Hostname", "value": &**name}),
+    }
 }
 
 /// Renders the status of a ListenerSet; see [`gateway`].
@@ -66,12 +79,18 @@ pub fn listener_set(
     Value::Object(listeners(old, new, observed, programmed))
 }
 
-/// Renders the status of a GatewayClass, or of anything else that has only conditions.
+/// Renders the status of a GatewayClass.
 #[must_use]
-pub fn conditions_only(old: &Value, new: &[Condition], observed: Observed) -> Value {
+pub fn class(old: &Value, new: &ClassStatus, observed: Observed) -> Value {
     let mut status = fields(old);
-    let conditions = conditions(old.get("conditions"), new, observed);
+    let conditions = conditions(old.get("conditions"), &new.conditions, observed);
     status.insert("conditions".into(), conditions);
+    let features: Vec<Value> = new
+        .supported_features
+        .iter()
+        .map(|name| json!({ "name": name }))
+        .collect();
+    status.insert("supportedFeatures".into(), features.into());
     Value::Object(status)
 }
 

@@ -150,10 +150,45 @@ fn our_conditions_that_no_longer_apply_go() {
     assert_eq!(find(&rendered["conditions"], "Conflicted"), None);
 }
 
+fn class_status() -> ClassStatus {
+    ClassStatus {
+        conditions: vec![accepted()],
+        supported_features: vec!["Gateway", "TLSRoute"],
+    }
+}
+
+#[test]
+fn a_class_says_its_features() {
+    let rendered = class(&Value::Null, &class_status(), NOW);
+    let features = json!([{"name": "Gateway"}, {"name": "TLSRoute"}]);
+    assert_eq!(rendered["supportedFeatures"], features);
+}
+
+#[test]
+fn addresses_are_written_where_there_is_something_to_say() {
+    let old = json!({"addresses": [{"type": "IPAddress", "value": "192.0.2.9"}]});
+    let rendered = gateway(&old, &status(), NOW, programmed);
+    assert_eq!(rendered["addresses"], old["addresses"]);
+    let with = |addresses| ListenersStatus {
+        addresses: Some(addresses),
+        ..status()
+    };
+    let both = with(vec![
+        Address::Ip([192, 0, 2, 1].into()),
+        Address::Hostname("lb.example.net".into()),
+    ]);
+    assert_eq!(
+        gateway(&old, &both, NOW, programmed)["addresses"],
+        json!([{"type": "IPAddress", "value": "192.0.2.1"}, {"type": "Hostname", "value": "lb.example.net"}])
+    );
+    let none = gateway(&old, &with(Vec::new()), NOW, programmed);
+    assert_eq!(none["addresses"], json!([]));
+}
+
 #[test]
 fn ours_fit_however_many_others_there_are() {
     let foreign: Vec<Value> = (0..8).map(|i| json!({"type": format!("x/{i}")})).collect();
-    let rendered = conditions_only(&json!({"conditions": foreign}), &[accepted()], NOW);
+    let rendered = class(&json!({"conditions": foreign}), &class_status(), NOW);
     assert_eq!(rendered["conditions"].as_array().unwrap().len(), 8);
     assert!(find(&rendered["conditions"], "Accepted").is_some());
 }

@@ -42,10 +42,9 @@ pub fn supported_kinds(
 ) -> (Vec<(&'static str, &'static str)>, Option<Finding>) {
     let native: &[(&str, &str)] = match listener.protocol {
         Protocol::Tls => &[(GATEWAY_GROUP, "TLSRoute")],
+        Protocol::Http | Protocol::Https => &[(GATEWAY_GROUP, "HTTPRoute")],
         // Routing for these comes with their protocols.
-        Protocol::Http | Protocol::Https | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => {
-            &[]
-        }
+        Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => &[],
     };
     if listener.allowed_kinds.is_empty() {
         return (native.to_vec(), None);

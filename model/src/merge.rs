@@ -184,6 +184,11 @@ impl Merge {
             .filter(|gateway| !gateway.meta.deleting && self.is_our_class(&gateway.class))
     }
 
+    /// The Gateways that name a class, ours or not, in order of their names.
+    pub fn gateways_of(&self, class: &str) -> impl Iterator<Item = &ObjectName> {
+        self.gateways_by_class.get(class).into_iter().flatten()
+    }
+
     /// Whether a Gateway is known, and known to be another controller's.
     #[must_use]
     pub fn is_foreign(&self, name: &ObjectName) -> bool {

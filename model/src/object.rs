@@ -64,6 +64,8 @@ pub struct Gateway {
     pub addresses: Vec<AddressRequest>,
     /// `spec.infrastructure`.
     pub infrastructure: Infrastructure,
+    /// Settings in `spec.tls` that this release cannot keep.
+    pub guards: Guards,
     /// Issuer annotations.
     pub issuers: IssuerAnnotations,
     /// What is wrong outside the listeners.
@@ -88,6 +90,28 @@ pub struct Infrastructure {
     pub annotations: BTreeMap<String, String>,
     /// `parametersRef`.
     pub parameters: Option<Reference>,
+}
+
+/// Settings that guard TLS for a whole Gateway, its ListenerSets included, and that this release cannot
+/// keep: where they would apply, listeners are refused rather than left open.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Guards {
+    /// Why HTTPS listeners are refused.
+    pub https: Option<Finding>,
+    /// Why TLS listeners are refused.
+    pub tls: Option<Finding>,
+}
+
+impl Guards {
+    /// Why listeners of this protocol are refused, if they are.
+    #[must_use]
+    pub fn refusal(&self, protocol: &Protocol) -> Option<&Finding> {
+        match protocol {
+            Protocol::Https => self.https.as_ref(),
+            Protocol::Tls => self.tls.as_ref(),
+            Protocol::Http | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => None,
+        }
+    }
 }
 
 /// An address where a Gateway is reached.

@@ -97,7 +97,7 @@ pub fn render(
     programmed: impl Fn(&Programmed) -> Condition,
 ) -> Value {
     match new {
-        Status::Class(conditions) => wire::conditions_only(old, conditions, observed),
+        Status::Class(status) => wire::class(old, status, observed),
         Status::Listeners(status) if key.kind == Kind::Gateway => {
             wire::gateway(old, status, observed, programmed)
         }

@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
-use vestibule_model::finding::Finding;
+use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::{self, Protocol};
+use vestibule_model::object;
 use vestibule_model::selector::NamespaceScope;
 
 use super::listener::{self, Listener};
@@ -130,10 +130,9 @@ pub struct GatewayBackendTls {
 pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway {
     let name = meta::name(&wire.metadata);
     let spec = wire.spec;
-    let (mut listeners, mut findings) =
-        listener::convert_all(spec.listeners, &name.namespace, unknown);
+    let (listeners, mut findings) = listener::convert_all(spec.listeners, &name.namespace, unknown);
     findings.extend(unknown.warnings_outside(&[&["spec", "listeners"]]));
-    guard_tls(spec.tls.as_ref(), unknown, &mut listeners, &mut findings);
+    let guards = guards(spec.tls.as_ref(), unknown, &mut findings);
     if spec.default_scope.is_some_and(|scope| scope != "None") {
         findings.push(Finding::warning(
             Reason::UnsupportedValue,
@@ -166,6 +165,7 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway
         allowed_listeners,
         addresses,
         infrastructure,
+        guards,
         issuers: meta::issuers(&wire.metadata),
         findings,
         name,
@@ -230,17 +230,24 @@ fn infrastructure(wire: GatewayInfrastructure, name: &ObjectName) -> object::Inf
     }
 }
 
-/// Settings that guard TLS for the whole Gateway are refused where they would apply: without them the
-/// listeners would let in whom they shut out. Client validation covers HTTPS, not TLS (GEP-91); what a
-/// field that we do not know covers, we do not know.
-fn guard_tls(
+/// What in `spec.tls` refuses listeners, since without it they would let in whom it shuts out. Client
+/// validation covers HTTPS, not TLS (GEP-91); what a field that we do not know covers, we do not know.
+fn guards(
     tls: Option<&GatewayTls>,
     unknown: &UnknownFields,
-    listeners: &mut [object::Listener],
     findings: &mut Vec<Finding>,
-) {
-    let Some(tls) = tls else { return };
-    let unknown = unknown.refusals_below(&["spec", "tls"]);
+) -> object::Guards {
+    let Some(tls) = tls else {
+        return object::Guards::default();
+    };
+    if tls.backend.is_some() {
+        findings.push(Finding::warning(
+            Reason::UnsupportedValue,
+            "spec.tls.backend",
+            "no client certificate is shown to backends by this release",
+            "remove it",
+        ));
+    }
     let frontend = tls.frontend.as_ref().map(|_| {
         Finding::refused(
             Reason::UnsupportedValue,
@@ -250,25 +257,13 @@ fn guard_tls(
             "remove it, or use TLS listeners",
         )
     });
-    for listener in listeners {
-        let https = listener.protocol == Protocol::Https;
-        if https || listener.protocol == Protocol::Tls {
-            listener.findings.extend(unknown.iter().cloned());
-        }
-        if https {
-            listener.findings.extend(frontend.clone());
-        }
-    }
-    findings.extend(frontend.map(|finding| Finding {
-        severity: vestibule_model::finding::Severity::Warning,
+    findings.extend(frontend.clone().map(|finding| Finding {
+        severity: Severity::Warning,
         ..finding
     }));
-    if tls.backend.is_some() {
-        findings.push(Finding::warning(
-            Reason::UnsupportedValue,
-            "spec.tls.backend",
-            "no client certificate is shown to backends by this release",
-            "remove it",
-        ));
+    let unknown = unknown.refusals_below(&["spec", "tls"]).into_iter().next();
+    object::Guards {
+        https: frontend.or_else(|| unknown.clone()),
+        tls: unknown,
     }
 }

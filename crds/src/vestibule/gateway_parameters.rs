@@ -83,7 +83,11 @@ pub(crate) fn convert(
         let field = format!("spec.service.ipFamilies[{index}]");
         let family = word(Some(text), &field, &mut findings);
         if family.is_some_and(|family| families.contains(&family)) || index >= MAX_FAMILIES {
-            findings.push(malformed(&field, "is one too many", "name each family once"));
+            findings.push(malformed(
+                &field,
+                "is one too many",
+                "name each family once",
+            ));
         } else {
             families.extend(family);
         }

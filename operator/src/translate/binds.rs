@@ -59,6 +59,17 @@ pub struct PortWish {
     pub transport: Transport,
 }
 
+impl PortWish {
+    /// The least one of a Gateway, in the order of wishes.
+    pub(super) fn first_of(gateway: &Arc<str>) -> Self {
+        Self {
+            gateway: gateway.clone(),
+            port: Port::MIN,
+            transport: Transport::Tcp,
+        }
+    }
+}
+
 impl fmt::Display for PortWish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -94,21 +105,38 @@ impl FromStr for PortWish {
 }
 
 impl Binds {
-    fn of(&self, key: &PortKey) -> Bind {
+    /// The socket of a port that Gateways share.
+    fn shared(&self, key: &PortKey) -> Option<Bind> {
         match self {
-            Self::Direct { address, ports } => Bind {
+            Self::Direct { address, ports } => Some(Bind {
                 address: *address,
                 port: ports
                     .get(&key.port.get())
                     .copied()
                     .unwrap_or(key.port.get()),
                 transport: key.transport,
-            },
-            Self::Allocated { address, .. } => Bind {
+            }),
+            Self::Allocated { .. } => None,
+        }
+    }
+
+    /// The socket at an allocated port.
+    pub(super) fn allocated(&self, wish: &PortWish, internal: Port) -> Option<Bind> {
+        match self {
+            Self::Direct { .. } => None,
+            Self::Allocated { address, .. } => Some(Bind {
                 address: *address,
-                port: key.port.get(),
-                transport: key.transport,
-            },
+                port: internal.get(),
+                transport: wish.transport,
+            }),
+        }
+    }
+
+    /// How Services are made, where there are any.
+    pub(super) fn services(&self) -> Option<&ServiceSettings> {
+        match self {
+            Self::Direct { .. } => None,
+            Self::Allocated { services, .. } => Some(services),
         }
     }
 }
@@ -119,7 +147,7 @@ type Rank = (i64, Arc<str>, PortKey);
 /// Who wants a bind, oldest Gateway first, and with which listeners.
 type Contenders = BTreeMap<Rank, BTreeSet<ListenerKey>>;
 
-/// Who uses which bind.
+/// Who uses which bind, where Gateways share them.
 #[derive(Debug, Default)]
 pub(super) struct BindUse {
     contenders: BTreeMap<Bind, Contenders>,
@@ -141,7 +169,7 @@ impl BindUse {
                 gateway.name.to_string().into(),
                 port.clone(),
             );
-            Some((binds.of(port), rank))
+            Some((binds.shared(port)?, rank))
         });
         if self.of_listener.get(listener) == wanted.as_ref() {
             return BTreeSet::new();

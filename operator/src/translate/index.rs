@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::object::{Listener, Object, TlsMode};
+use vestibule_model::object::{Listener, Object, Reference, TlsMode};
 
 use super::{Dirty, set_user};
 
@@ -18,6 +18,9 @@ pub(super) struct Index {
     routes_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     slices_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     grants_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    /// GatewayClasses and Gateways by the GatewayParameters they refer to.
+    parameter_users: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
+    gateways_by_uid: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// Objects that refer into a namespace that is not their own.
     referrers: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,
 }
@@ -36,6 +39,12 @@ impl Index {
         match object {
             Object::Gateway(gateway) => {
                 self.set_listeners(key, &gateway.parent_key(), &gateway.listeners, there);
+                let uid = &gateway.meta.uid;
+                set_user(&mut self.gateways_by_uid, uid, name, there);
+                self.set_parameters(key, gateway.infrastructure.parameters.as_ref(), there);
+            }
+            Object::GatewayClass(class) => {
+                self.set_parameters(key, class.parameters.as_ref(), there);
             }
             Object::ListenerSet(set) => {
                 self.set_listeners(key, &set.parent_key(), &set.listeners, there);
@@ -64,8 +73,7 @@ impl Index {
             Object::ReferenceGrant(_) => {
                 set_user(&mut self.grants_by_namespace, &name.namespace, name, there);
             }
-            Object::GatewayClass(_)
-            | Object::GatewayParameters(_)
+            Object::GatewayParameters(_)
             | Object::Namespace(_)
             | Object::Service(_)
             | Object::Secret(_)
@@ -99,10 +107,24 @@ impl Index {
         }
     }
 
+    fn set_parameters(&mut self, key: &ObjectKey, reference: Option<&Reference>, there: bool) {
+        if let Some(reference) = reference.filter(|r| r.is(Kind::GatewayParameters)) {
+            set_user(&mut self.parameter_users, &reference.target, key, there);
+        }
+    }
+
     fn set_referrer(&mut self, key: &ObjectKey, namespace: &Arc<str>, there: bool) {
         if *namespace != key.name.namespace {
             set_user(&mut self.referrers, namespace, key, there);
         }
+    }
+
+    pub(super) fn users_of_parameters(&self, name: &ObjectName) -> BTreeSet<ObjectKey> {
+        self.parameter_users.get(name).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn gateways_with_uid(&self, uid: &Arc<str>) -> impl Iterator<Item = &ObjectName> {
+        self.gateways_by_uid.get(uid).into_iter().flatten()
     }
 
     pub(super) fn dirty_listeners(&self, parent: &ParentKey, dirty: &mut Dirty) {

@@ -14,7 +14,7 @@ use vestibule_model::object::{Listener, ListenerTls, Object, Protocol, TlsMode};
 use vestibule_stream::proto::{self, resource, tls_listener};
 use vestibule_stream::{Encoded, Resource};
 
-use super::binds::Bind;
+use super::binds::{Bind, PortWish};
 use super::certificate::SecretState;
 use super::{Dirty, Output, Translator, listener_resource, set_user};
 
@@ -31,8 +31,12 @@ pub(super) struct ListenerState {
     pub(super) overlaps: bool,
     /// Certificates it may use, there or not, in order.
     pub(super) certificates: Vec<ObjectName>,
-    /// Whether it can serve: passthrough, or at least one usable certificate.
+    /// Whether it can serve: no TLS ends here, or there is at least one usable certificate.
     pub(super) usable: bool,
+    /// The internal port it needs, where ports are allocated.
+    pub(super) port: Option<PortWish>,
+    /// Whether it has a socket, allocated or its own.
+    pub(super) bound: bool,
     /// Everything to say about it.
     pub(super) findings: Vec<Finding>,
 }
@@ -44,6 +48,9 @@ impl ListenerState {
         self.refused.is_none() && !self.supported_kinds.is_empty()
     }
 }
+
+/// The internal port a listener needs, and the socket it has.
+type Place = (Option<PortWish>, Option<Bind>);
 
 /// What a listener wants from a certificate engine.
 type Wish = Option<(ObjectName, (Hostname, Option<IssuerRef>))>;
@@ -70,24 +77,57 @@ impl Translator {
             if old == state {
                 continue;
             }
-            let used = |state: &Option<ListenerState>| -> BTreeSet<ObjectName> {
-                state
-                    .iter()
-                    .filter(|s| s.is_served())
-                    .flat_map(|s| s.certificates.iter().cloned())
-                    .collect()
-            };
-            let (before, after) = (used(&old), used(&state));
-            for secret in before.symmetric_difference(&after) {
-                set_user(
-                    &mut self.certificate_users,
-                    secret,
-                    &key,
-                    after.contains(secret),
-                );
-                dirty.certificates.insert(secret.clone());
+            self.settle_uses(&key, old.as_ref(), state.as_ref(), dirty, output);
+            if let ParentKey::Gateway(name) = &key.parent {
+                dirty.gateways.insert(name.clone());
             }
             dirty.parents.insert(key.parent);
+        }
+    }
+
+    /// Brings up to date who uses which Secrets and ports.
+    fn settle_uses(
+        &mut self,
+        key: &ListenerKey,
+        old: Option<&ListenerState>,
+        new: Option<&ListenerState>,
+        dirty: &mut Dirty,
+        output: &mut Output,
+    ) {
+        let may_use = |state: Option<&ListenerState>| -> BTreeSet<ObjectName> {
+            state
+                .iter()
+                .flat_map(|s| s.certificates.iter().cloned())
+                .collect()
+        };
+        let serves = |state: Option<&ListenerState>| may_use(state.filter(|s| s.is_served()));
+        let (before, after) = (serves(old), serves(new));
+        for secret in before.symmetric_difference(&after) {
+            let uses = after.contains(secret);
+            set_user(&mut self.certificate_users, secret, key, uses);
+            dirty.certificates.insert(secret.clone());
+        }
+        let (before, after) = (may_use(old), may_use(new));
+        for secret in before.symmetric_difference(&after) {
+            let was = self.secret_users.contains_key(secret);
+            let uses = after.contains(secret);
+            set_user(&mut self.secret_users, secret, key, uses);
+            if self.secret_users.contains_key(secret) != was {
+                // Given up and taken again within one pass is no news.
+                let news = output.secrets.remove(secret).is_none();
+                if news {
+                    output.secrets.insert(secret.clone(), !was);
+                }
+            }
+        }
+        let port = |state: Option<&ListenerState>| state.and_then(|s| s.port.clone());
+        let (before, after) = (port(old), port(new));
+        if before != after {
+            for (wish, wanted) in [(before, false), (after, true)] {
+                let Some(wish) = wish else { continue };
+                set_user(&mut self.port_users, &wish, key, wanted);
+                dirty.uids.insert(wish.gateway);
+            }
         }
     }
 
@@ -133,8 +173,15 @@ impl Translator {
         };
         let mut findings = listener.findings.clone();
         let conflict = self.merge.conflict(key);
-        let bind = self.refusal(key, &listener, &gateway, conflict);
-        let refused = bind.as_ref().err().cloned();
+        let (supported_kinds, foreign_kind) = vestibule_model::attach::supported_kinds(&listener);
+        let mut refused = self.refusal(key, &listener, &gateway, conflict).err();
+        let (mut port, mut bind) = (None, None);
+        if refused.is_none() {
+            match self.place(key, &listener.field, !supported_kinds.is_empty()) {
+                Ok(place) => (port, bind) = place,
+                Err(finding) => refused = Some(finding),
+            }
+        }
         findings.extend(
             refused
                 .iter()
@@ -142,7 +189,6 @@ impl Translator {
                 .cloned(),
         );
 
-        let (supported_kinds, foreign_kind) = vestibule_model::attach::supported_kinds(&listener);
         let (certificates, usable, broken) = self.resolve_certificates(key, &listener, output);
         findings.extend(broken.iter().cloned());
         findings.extend(foreign_kind.iter().cloned());
@@ -173,41 +219,82 @@ impl Translator {
             overlaps: self.merge.overlaps(key),
             certificates,
             usable,
+            port,
+            bound: bind.is_some(),
             findings,
         };
         let resource = bind
-            .ok()
             .filter(|_| state.is_served())
             .and_then(|bind| encode(key, &listener, &gateway, bind, &state.certificates));
         Some((state, resource, wish))
     }
 
-    /// Where the listener is bound, or why it is not accepted.
+    /// Where a listener that is not refused is bound: the internal port it needs, and the socket, which
+    /// it does not have before the port is allocated.
+    fn place(&self, key: &ListenerKey, field: &str, takes_routes: bool) -> Result<Place, Finding> {
+        let binds = &self.settings.binds;
+        if binds.services().is_none() {
+            return Ok((None, Some(self.binds.bind(key, field)?)));
+        }
+        let wish = self
+            .merge
+            .claim(key)
+            .filter(|_| takes_routes)
+            .and_then(|(port, _)| {
+                Some(PortWish {
+                    gateway: self.merge.gateway(&port.gateway)?.meta.uid.clone(),
+                    port: port.port,
+                    transport: port.transport,
+                })
+            });
+        let bind = wish.as_ref().and_then(|wish| {
+            let internal = self.allocated.get(wish)?;
+            binds.allocated(wish, *internal)
+        });
+        Ok((wish, bind))
+    }
+
+    /// Why a listener is not accepted, whatever its port.
     fn refusal(
         &self,
         key: &ListenerKey,
         listener: &Listener,
         gateway: &ObjectName,
         conflict: Option<Conflict>,
-    ) -> Result<Bind, Finding> {
+    ) -> Result<(), Finding> {
         if let (Some(conflict), Some((port, claim))) = (conflict, self.merge.claim(key)) {
             return Err(conflict.finding(claim, &listener.field, port.port.get(), gateway));
         }
         if let Some(refusal) = listener.findings.iter().find(|f| f.refuses()) {
             return Err(refusal.clone());
         }
-        if listener.protocol != Protocol::Tls {
-            return Err(Finding::refused(
+        let guard = self
+            .merge
+            .gateway(gateway)
+            .and_then(|gateway| gateway.guards.refusal(&listener.protocol));
+        if let Some(guard) = guard {
+            return Err(match key.parent {
+                ParentKey::Gateway(_) => guard.clone(),
+                ParentKey::ListenerSet(_) => Finding {
+                    field: format!("{}.protocol", listener.field),
+                    message: format!("{} of Gateway {gateway}: {}", guard.field, guard.message),
+                    action: "use another protocol, or ask the owner of the Gateway".into(),
+                    ..guard.clone()
+                },
+            });
+        }
+        match listener.protocol {
+            Protocol::Http | Protocol::Https | Protocol::Tls => Ok(()),
+            Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => Err(Finding::refused(
                 Reason::UnsupportedProtocol,
                 format!("{}.protocol", listener.field),
                 format!(
                     "this release does not serve {:?}",
                     listener.protocol.as_str()
                 ),
-                "use TLS",
-            ));
+                "use HTTP, HTTPS or TLS",
+            )),
         }
-        self.binds.bind(key, &listener.field)
     }
 
     /// The certificates a listener may use, whether it can serve, and what is wrong with references.
@@ -217,12 +304,23 @@ impl Translator {
         listener: &Listener,
         output: &mut Output,
     ) -> (Vec<ObjectName>, bool, Vec<Finding>) {
-        let Some(ListenerTls {
-            mode: TlsMode::Terminate,
-            certificates,
-        }) = &listener.tls
-        else {
-            return (Vec::new(), listener.tls.is_some(), Vec::new());
+        let certificates = match &listener.tls {
+            Some(ListenerTls {
+                mode: TlsMode::Terminate,
+                certificates,
+            }) => certificates.as_slice(),
+            // Admitted upstream (v1.6.0 took back the rule against it), and of no use.
+            None if listener.protocol == Protocol::Https => {
+                let finding = Finding::refused(
+                    Reason::InvalidTLSConfig,
+                    format!("{}.tls", listener.field),
+                    "is absent, and HTTPS takes a certificate",
+                    "name the Secret that holds it in tls.certificateRefs",
+                );
+                return (Vec::new(), false, vec![finding]);
+            }
+            Some(_) => return (Vec::new(), true, Vec::new()),
+            None => return (Vec::new(), listener.protocol == Protocol::Http, Vec::new()),
         };
         let invalid = |field: &str, message: String, action: &str| {
             Finding::refused(Reason::InvalidCertificateRef, field, message, action)
@@ -315,11 +413,21 @@ fn encode(
     bind: Bind,
     certificates: &[ObjectName],
 ) -> Option<Encoded> {
-    let mode = match listener.tls.as_ref()?.mode {
-        TlsMode::Passthrough => tls_listener::Mode::Passthrough(proto::TlsPassthrough {}),
-        TlsMode::Terminate => tls_listener::Mode::Terminate(proto::TlsTerminate {
-            certificates: certificates.iter().map(ToString::to_string).collect(),
+    let terminate = || proto::TlsTerminate {
+        certificates: certificates.iter().map(ToString::to_string).collect(),
+    };
+    let protocol = match listener.protocol {
+        Protocol::Http => proto::listener::Protocol::Http(proto::HttpListener { terminate: None }),
+        Protocol::Https => proto::listener::Protocol::Http(proto::HttpListener {
+            terminate: Some(terminate()),
         }),
+        _ => {
+            let mode = match listener.tls.as_ref()?.mode {
+                TlsMode::Passthrough => tls_listener::Mode::Passthrough(proto::TlsPassthrough {}),
+                TlsMode::Terminate => tls_listener::Mode::Terminate(terminate()),
+            };
+            proto::listener::Protocol::Tls(proto::TlsListener { mode: Some(mode) })
+        }
     };
     let transport = match bind.transport {
         Transport::Tcp => proto::Transport::Tcp,
@@ -334,9 +442,7 @@ fn encode(
         }),
         hostname: listener.hostname.to_string(),
         tenant: key.parent.name().namespace.to_string(),
-        protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
-            mode: Some(mode),
-        })),
+        protocol: Some(protocol),
     };
     // Too large can only be a name, and those are bounded by the API.
     Encoded::new(&Resource::new(

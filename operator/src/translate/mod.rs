@@ -6,11 +6,13 @@
 //! of the objects alone: not of their order, nor of the history (`tests/translate_properties.rs`).
 //!
 //! The order of a pass is the order of dependence: merge (classes, Gateways, sets, namespaces) →
-//! secrets → listeners → routes → backends and certificates in use → statuses.
+//! secrets → listeners → Gateways as a whole → routes → backends and certificates in use → statuses.
 
 mod backend;
 mod binds;
 mod certificate;
+mod features;
+mod gateway;
 mod index;
 mod listener;
 mod route;
@@ -30,12 +32,16 @@ use vestibule_model::policy::Policy;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, NotAPortWish, PortWish};
-pub use service::{Assigned, GatewayService, ServiceSettings, ServiceWish};
+pub use service::{
+    Assigned, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL, ServiceSettings, ServiceWish,
+    UID_LABEL,
+};
 pub use status::Status;
 
 use backend::BackendKey;
 use binds::BindUse;
 use certificate::SecretState;
+use gateway::GatewayState;
 use index::Index;
 use listener::ListenerState;
 use route::RouteState;
@@ -96,6 +102,8 @@ pub struct Work {
     pub backends: usize,
     /// Secrets and certificates looked at.
     pub certificates: usize,
+    /// Gateways judged as a whole.
+    pub gateways: usize,
     /// Statuses computed.
     pub statuses: usize,
 }
@@ -128,6 +136,9 @@ pub struct Output {
 #[derive(Debug, Default)]
 struct Dirty {
     classes: BTreeSet<Arc<str>>,
+    /// Gateways as a whole, by name or by UID.
+    gateways: BTreeSet<ObjectName>,
+    uids: BTreeSet<Arc<str>>,
     listeners: BTreeSet<ListenerKey>,
     routes: BTreeSet<ObjectName>,
     backends: BTreeSet<BackendKey>,
@@ -168,6 +179,13 @@ pub struct Translator {
     requests: BTreeMap<ObjectName, CertificateRequest>,
     /// Listeners that may use a Secret, served or not.
     secret_users: BTreeMap<ObjectName, BTreeSet<ListenerKey>>,
+    gateways: BTreeMap<ObjectName, GatewayState>,
+    /// Listeners that need an internal port.
+    port_users: BTreeMap<PortWish, BTreeSet<ListenerKey>>,
+    /// Internal ports, as [`Change::Ports`] told.
+    allocated: BTreeMap<PortWish, Port>,
+    /// What Gateways' fronts have come to, as [`Change::Addresses`] told.
+    assigned: BTreeMap<Arc<str>, Assigned>,
     port_wishes: BTreeSet<PortWish>,
     services: BTreeMap<Arc<str>, ServiceWish>,
 }
@@ -199,6 +217,10 @@ impl Translator {
             findings: BTreeMap::new(),
             requests: BTreeMap::new(),
             secret_users: BTreeMap::new(),
+            gateways: BTreeMap::new(),
+            port_users: BTreeMap::new(),
+            allocated: BTreeMap::new(),
+            assigned: BTreeMap::new(),
             port_wishes: BTreeSet::new(),
             services: BTreeMap::new(),
         }
@@ -212,6 +234,7 @@ impl Translator {
             self.take(change, &mut dirty);
         }
         self.translate_listeners(&mut dirty, &mut output);
+        self.translate_gateways(&mut dirty, &mut output);
         self.translate_routes(&mut dirty, &mut output);
         self.translate_backends(&dirty, &mut output);
         self.translate_certificates(&dirty, &mut output);
@@ -303,7 +326,8 @@ impl Translator {
         let (key, new) = match change {
             Change::Put(object) => (object.key(), Some(Arc::new(object))),
             Change::Remove(key) => (key, None),
-            Change::Ports(_) | Change::Addresses(..) => return,
+            Change::Ports(ports) => return self.take_ports(ports, dirty),
+            Change::Addresses(uid, assigned) => return self.take_addresses(uid, assigned, dirty),
         };
         let old = match &new {
             Some(object) => self.objects.insert(key.clone(), object.clone()),
@@ -345,9 +369,12 @@ impl Translator {
                     _ => None,
                 };
                 if let (Some(Object::Gateway(old)), Some(new)) = (old, &gateway)
-                    && old.issuers != new.issuers
+                    && (old.issuers != new.issuers
+                        || old.guards != new.guards
+                        || old.meta.uid != new.meta.uid)
                 {
-                    // Sets without a choice of their own follow their Gateway's.
+                    // Sets without a choice of issuer follow their Gateway's; guards and internal ports
+                    // are the Gateway's.
                     for set in self.merge.sets_of(name) {
                         let parent = ParentKey::ListenerSet(set.clone());
                         self.index.dirty_listeners(&parent, dirty);
@@ -370,7 +397,7 @@ impl Translator {
             Kind::TlsRoute => {
                 dirty.routes.insert(name.clone());
             }
-            Kind::GatewayParameters => {}
+            Kind::GatewayParameters => self.mark_parameters(name, dirty),
             Kind::Namespace => {
                 let labels = match new {
                     Some(Object::Namespace(namespace)) => Some(namespace.labels.clone()),
@@ -439,6 +466,7 @@ impl Translator {
 
     fn spread(&mut self, affected: Affected, dirty: &mut Dirty) {
         for gateway in affected.gateways {
+            dirty.gateways.insert(gateway.clone());
             let parent = ParentKey::Gateway(gateway);
             self.index.dirty_listeners(&parent, dirty);
             dirty.routes.extend(self.index.routes_to(&parent));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use vestibule_model::condition::{
-    Condition, ConditionType, ListenerStatus, ListenersStatus, Programmed, Reason,
+    ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, Programmed, Reason,
     RouteParentStatus, RouteStatus,
 };
 use vestibule_model::finding::Finding;
@@ -16,13 +16,13 @@ use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{Listener, Object};
 
 use super::listener::ListenerState;
-use super::{Dirty, Output, Translator, route, set_user};
+use super::{Dirty, Output, Translator, features, route, set_user};
 
 /// The status of an object that has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
     /// GatewayClass.
-    Class(Vec<Condition>),
+    Class(ClassStatus),
     /// Gateway or ListenerSet.
     Listeners(ListenersStatus),
     /// A route.
@@ -30,18 +30,23 @@ pub enum Status {
 }
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
+const WAITING_FOR_PORT: &str = "Waiting for an internal port";
 
 impl Translator {
     pub(super) fn assemble(&mut self, dirty: Dirty, output: &mut Output) {
         for class in &dirty.classes {
             let key = ObjectKey::new(Kind::GatewayClass, "", class.clone());
-            let status = self.merge.is_our_class(class).then(|| {
-                Status::Class(vec![Condition::holds(
-                    ACCEPTED,
-                    Reason::Accepted,
-                    "Vestibule serves the Gateways of this class",
-                )])
-            });
+            let ours = self
+                .merge
+                .class(class)
+                .filter(|_| self.merge.is_our_class(class));
+            let (mut findings, mut status) = (self.own_findings(&key), None);
+            if let Some(class) = ours {
+                let refused = self.parameters_of_class(class).err();
+                findings.extend(refused.iter().cloned());
+                status = Some(Status::Class(self.class_status(refused.as_ref())));
+            }
+            self.settle_findings(&key, findings, output);
             self.settle_status(key, status, output);
         }
         // Sets before Gateways, whose status counts them.
@@ -59,7 +64,7 @@ impl Translator {
         for key in dirty.others {
             match key.kind {
                 Kind::TlsRoute => self.assemble_route(&key, output),
-                Kind::Gateway | Kind::ListenerSet => {}
+                Kind::Gateway | Kind::ListenerSet | Kind::GatewayClass => {}
                 _ => {
                     let findings = self.own_findings(&key);
                     self.settle_findings(&key, findings, output);
@@ -89,6 +94,10 @@ impl Translator {
                     let parent = set.parent_key();
                     let status = self.listeners_status(&parent, &set.listeners, &mut findings);
                     let status = summarise_set(status, |listener| self.is_valid(&parent, listener));
+                    let status = match &set.gateway {
+                        Some(gateway) => self.follow_parent(status, gateway),
+                        None => status,
+                    };
                     if !set.meta.deleting && accepted(&status) {
                         attached_to.clone_from(&set.gateway);
                     }
@@ -129,20 +138,35 @@ impl Translator {
                 .listeners
                 .iter()
                 .all(|listener| self.is_valid(&parent, &listener.name));
-            // A Gateway of ours stays accepted even when no listener of its own is valid: its
-            // ListenerSets, which are other people's, go on.
-            status.conditions.insert(
-                0,
-                if valid {
+            let state = self.gateways.get(name);
+            let accepted = match state.and_then(|state| state.refused.as_ref()) {
+                Some(finding) => {
+                    let message = finding.to_string();
+                    status.programmed = Programmed::Never(Reason::Invalid, message);
+                    fails(ACCEPTED, finding)
+                }
+                None if valid => {
                     Condition::holds(ACCEPTED, Reason::Accepted, "The Gateway is accepted")
-                } else {
-                    Condition::holds(
-                        ACCEPTED,
-                        Reason::ListenersNotValid,
-                        "The Gateway is accepted; not all of its listeners are valid",
-                    )
-                },
-            );
+                }
+                None => Condition::holds(
+                    ACCEPTED,
+                    Reason::ListenersNotValid,
+                    "The Gateway is accepted; not all of its listeners are valid",
+                ),
+            };
+            status.conditions.insert(0, accepted);
+            if let Some(state) = state {
+                findings.extend(state.findings.iter().cloned());
+                if let Some(finding) = state
+                    .unreachable
+                    .as_ref()
+                    .filter(|_| state.refused.is_none())
+                {
+                    let message = finding.to_string();
+                    status.programmed = Programmed::Never(finding.reason, message);
+                }
+                status.addresses.clone_from(&state.addresses);
+            }
             status.attached_listener_sets = self.attached_sets.get(name).map_or(0, BTreeSet::len);
             Status::Listeners(status)
         });
@@ -190,11 +214,52 @@ impl Translator {
         self.settle_findings(key, findings, output);
     }
 
+    fn class_status(&self, refused: Option<&Finding>) -> ClassStatus {
+        match refused {
+            Some(finding) => ClassStatus {
+                conditions: vec![fails(ACCEPTED, finding)],
+                supported_features: Vec::new(),
+            },
+            None => ClassStatus {
+                conditions: vec![Condition::holds(
+                    ACCEPTED,
+                    Reason::Accepted,
+                    "Vestibule serves the Gateways of this class",
+                )],
+                supported_features: features::supported(&self.settings.binds),
+            },
+        }
+    }
+
+    /// A set whose Gateway is not accepted, or cannot be reached, is not either, whatever its listeners
+    /// (GEP-1713).
+    fn follow_parent(&self, mut status: ListenersStatus, gateway: &ObjectName) -> ListenersStatus {
+        let Some(state) = self.gateways.get(gateway) else {
+            return status;
+        };
+        if state.refused.is_some() {
+            let message = format!("Gateway {gateway} is not accepted; see its status");
+            let reason = Reason::ParentNotAccepted;
+            status.conditions = vec![Condition::fails(ACCEPTED, reason, message.clone())];
+            status.programmed = Programmed::Never(reason, message);
+        } else if let Some(finding) = &state.unreachable
+            && matches!(status.programmed, Programmed::WhenHeld(_))
+        {
+            let message = format!(
+                "Gateway {gateway} is not programmed: {}; see its status",
+                finding.reason
+            );
+            status.programmed = Programmed::Never(Reason::ParentNotProgrammed, message);
+        }
+        status
+    }
+
     /// What an object says against itself outside listeners and routes.
     fn own_findings(&self, key: &ObjectKey) -> Vec<Finding> {
         match self.objects.get(key).map(Arc::as_ref) {
             Some(Object::Unreadable(_, _, finding)) => vec![finding.clone()],
             Some(Object::GatewayClass(class)) => class.findings.clone(),
+            Some(Object::GatewayParameters(parameters)) => parameters.findings.clone(),
             Some(Object::EndpointSlice(slice)) => slice.findings.clone(),
             _ => Vec::new(),
         }
@@ -251,13 +316,18 @@ impl Translator {
                 programmed,
             });
         }
-        let programmed = if held.is_empty() {
+        let waits = |status: &ListenerStatus| {
+            matches!(status.programmed, Programmed::Never(Reason::Pending, _))
+        };
+        let programmed = if !held.is_empty() {
+            Programmed::WhenHeld(held)
+        } else if statuses.iter().any(waits) {
+            Programmed::Never(Reason::Pending, WAITING_FOR_PORT.into())
+        } else {
             Programmed::Never(
                 Reason::ListenersNotValid,
                 "No listener can serve; see the listeners".into(),
             )
-        } else {
-            Programmed::WhenHeld(held)
         };
         ListenersStatus {
             conditions: Vec::new(),
@@ -369,12 +439,19 @@ fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
         ),
         Some(finding) => fails(ConditionType::ResolvedRefs, finding),
     });
-    if let (Some(conflict), Some(finding)) = (state.conflict, &state.refused) {
-        conditions.push(Condition::holds(
+    match (state.conflict, &state.refused) {
+        (Some(conflict), Some(finding)) => conditions.push(Condition::holds(
             ConditionType::Conflicted,
             conflict.reason(),
             finding.to_string(),
-        ));
+        )),
+        (None, None) => conditions.push(Condition::fails(
+            ConditionType::Conflicted,
+            Reason::NoConflicts,
+            "No other listener stands in its way",
+        )),
+        // It takes no part, so nothing stands in its way or does not.
+        _ => {}
     }
     if state.overlaps && state.refused.is_none() {
         conditions.push(Condition::holds(
@@ -398,11 +475,17 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> Programmed {
         return Programmed::Never(Reason::Invalid, "It takes no kind of route".into());
     }
     if !state.usable {
-        let message = state
-            .unresolved
-            .as_ref()
-            .map_or_else(|| "It has no certificate".to_owned(), ToString::to_string);
-        return Programmed::Never(Reason::Invalid, message);
+        let unresolved = state.unresolved.as_ref();
+        let message =
+            unresolved.map_or_else(|| "It has no certificate".to_owned(), ToString::to_string);
+        let reason = match unresolved.map(|finding| finding.reason) {
+            Some(Reason::InvalidTLSConfig) => Reason::InvalidTLSConfig,
+            _ => Reason::Invalid,
+        };
+        return Programmed::Never(reason, message);
+    }
+    if !state.bound {
+        return Programmed::Never(Reason::Pending, WAITING_FOR_PORT.into());
     }
     Programmed::WhenHeld(BTreeSet::from([key.clone()]))
 }

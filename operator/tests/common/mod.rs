@@ -68,6 +68,7 @@ pub(crate) fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceSc
         allowed_listeners: allowed,
         addresses: Vec::new(),
         infrastructure: Infrastructure::default(),
+        guards: Guards::default(),
         issuers: IssuerAnnotations::default(),
         findings: Vec::new(),
     })

@@ -5,6 +5,9 @@
 //! the address. The *alias*, in the Gateway's namespace, is its name inside the cluster and carries
 //! what `spec.infrastructure` asks for. Both are found again by the Gateway's UID.
 
+mod build;
+mod names;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +18,9 @@ use vestibule_model::key::ObjectName;
 use vestibule_model::object::{Address, Port, ServiceParameters};
 use vestibule_model::selector::Labels;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
+
+pub use build::{GATEWAY_ANNOTATION, MANAGED_BY_LABEL, UID_LABEL};
+pub(super) use build::{build, unreachable};
 
 /// What the Services of every Gateway have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]

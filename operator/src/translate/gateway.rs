@@ -1,0 +1,359 @@
+//! Gateways as a whole: whether each is accepted, its parameters, its address, and what it needs of the
+//! cluster (internal ports, Services).
+//!
+//! A Gateway that is not accepted goes on serving what its listeners say, and its Services stay as they
+//! are: an edit that is wrong must not take down everybody's hostnames. The statuses say it, the sets'
+//! too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::conflict::Transport;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectName, ParentKey};
+use vestibule_model::object::{
+    Address, Gateway, GatewayClass, GatewayParameters, Object, Port, Reference,
+};
+
+use super::binds::PortWish;
+use super::service::{self, Assigned, ServiceWish};
+use super::{Dirty, Output, Translator};
+
+/// What became of a Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GatewayState {
+    uid: Arc<str>,
+    /// Why it is not accepted.
+    pub(super) refused: Option<Finding>,
+    /// Why it has no address to be reached at, or not the one it asks for.
+    pub(super) unreachable: Option<Finding>,
+    /// Where it is reached; `None` where that is none of our business.
+    pub(super) addresses: Option<Vec<Address>>,
+    /// Everything to say about it as a whole.
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Translator {
+    pub(super) fn take_ports(
+        &mut self,
+        ports: BTreeMap<PortWish, Option<Port>>,
+        dirty: &mut Dirty,
+    ) {
+        for (wish, internal) in ports {
+            let old = match internal {
+                Some(internal) => self.allocated.insert(wish.clone(), internal),
+                None => self.allocated.remove(&wish),
+            };
+            if old == internal {
+                continue;
+            }
+            if let Some(listeners) = self.port_users.get(&wish) {
+                dirty.listeners.extend(listeners.iter().cloned());
+            }
+            dirty.uids.insert(wish.gateway);
+        }
+    }
+
+    pub(super) fn take_addresses(
+        &mut self,
+        uid: Arc<str>,
+        assigned: Option<Assigned>,
+        dirty: &mut Dirty,
+    ) {
+        let old = match assigned.clone() {
+            Some(assigned) => self.assigned.insert(uid.clone(), assigned),
+            None => self.assigned.remove(&uid),
+        };
+        if old != assigned {
+            dirty.uids.insert(uid);
+        }
+    }
+
+    /// Parameters changed: whoever refers to them is judged again, and the Gateways of such classes.
+    pub(super) fn mark_parameters(&self, name: &ObjectName, dirty: &mut Dirty) {
+        for user in self.index.users_of_parameters(name) {
+            if user.kind == Kind::GatewayClass {
+                let gateways = self.merge.gateways_of(&user.name.name);
+                dirty.gateways.extend(gateways.cloned());
+                dirty.classes.insert(user.name.name);
+            } else {
+                dirty.gateways.insert(user.name);
+            }
+        }
+    }
+
+    pub(super) fn translate_gateways(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        for uid in std::mem::take(&mut dirty.uids) {
+            let gateways = self.index.gateways_with_uid(&uid);
+            dirty.gateways.extend(gateways.cloned());
+        }
+        for name in std::mem::take(&mut dirty.gateways) {
+            output.work.gateways += 1;
+            let (state, ports, wish) = self.judge_gateway(&name);
+            let old = match state.clone() {
+                Some(state) => self.gateways.insert(name.clone(), state),
+                None => self.gateways.remove(&name),
+            };
+            let before = old.as_ref().map(|state| state.uid.clone());
+            let after = state.as_ref().map(|state| state.uid.clone());
+            if let Some(uid) = before.filter(|uid| Some(uid) != after.as_ref()) {
+                self.settle_ports(&uid, BTreeSet::new(), output);
+                self.settle_service(uid, None, output);
+            }
+            if let Some(uid) = after.filter(|_| self.settings.binds.services().is_some()) {
+                self.settle_ports(&uid, ports, output);
+                self.settle_service(uid, wish, output);
+            }
+            if old == state {
+                continue;
+            }
+            let verdict = |s: &Option<GatewayState>| {
+                s.as_ref()
+                    .map(|s| (s.refused.is_some(), s.unreachable.is_some()))
+            };
+            if verdict(&old) != verdict(&state) {
+                let sets = self.merge.sets_of(&name).cloned();
+                dirty.parents.extend(sets.map(ParentKey::ListenerSet));
+            }
+            dirty.parents.insert(ParentKey::Gateway(name));
+        }
+    }
+
+    /// What becomes of a Gateway, which internal ports it needs, and its Services.
+    fn judge_gateway(
+        &self,
+        name: &ObjectName,
+    ) -> (
+        Option<GatewayState>,
+        BTreeSet<PortWish>,
+        Option<ServiceWish>,
+    ) {
+        let Some(gateway) = self.merge.gateway(name) else {
+            return self.keep_unreadable(name);
+        };
+        let mut findings = Vec::new();
+        let parameters = self.parameters(gateway);
+        let refused = match &parameters {
+            Err(finding) => {
+                findings.push(finding.clone());
+                Some(finding.clone())
+            }
+            Ok(_) => self.refusal_of_gateway(gateway),
+        };
+        let mut state = GatewayState {
+            uid: gateway.meta.uid.clone(),
+            refused,
+            unreachable: None,
+            addresses: None,
+            findings,
+        };
+        let Some(settings) = self.settings.binds.services() else {
+            return (Some(state), BTreeSet::new(), None);
+        };
+        let ports = self.ports_of(gateway);
+        let internal: BTreeMap<(Port, Transport), Port> = ports
+            .iter()
+            .filter_map(|wish| Some(((wish.port, wish.transport), *self.allocated.get(wish)?)))
+            .collect();
+        let assigned = self.assigned.get(&state.uid);
+        state.addresses = Some(assigned.map(|a| a.addresses.clone()).unwrap_or_default());
+        let parameters = parameters.ok().filter(|_| state.refused.is_none());
+        let Some(parameters) = parameters else {
+            return (Some(state), ports, Some(ServiceWish::Keep));
+        };
+        let service = service::build(gateway, settings, &parameters, internal);
+        let wish = match service {
+            Ok(service) => {
+                let asked = (&service.front, service.service_type);
+                state.unreachable = service::unreachable(gateway, asked, assigned);
+                if service.ports.is_empty() {
+                    ServiceWish::Keep
+                } else {
+                    ServiceWish::Make(Box::new(service))
+                }
+            }
+            Err(finding) => {
+                state.unreachable = Some(finding);
+                ServiceWish::Keep
+            }
+        };
+        (Some(state), ports, Some(wish))
+    }
+
+    /// A Gateway that cannot be read, or is not ours. Of the former the Services stay.
+    fn keep_unreadable(
+        &self,
+        name: &ObjectName,
+    ) -> (
+        Option<GatewayState>,
+        BTreeSet<PortWish>,
+        Option<ServiceWish>,
+    ) {
+        let Some(Object::Unreadable(_, meta, _)) = self.get(Kind::Gateway, name) else {
+            return (None, BTreeSet::new(), None);
+        };
+        if meta.deleting {
+            return (None, BTreeSet::new(), None);
+        }
+        let state = GatewayState {
+            uid: meta.uid.clone(),
+            refused: None,
+            unreachable: None,
+            addresses: None,
+            findings: Vec::new(),
+        };
+        (Some(state), BTreeSet::new(), Some(ServiceWish::Keep))
+    }
+
+    /// The ports that listeners of a Gateway serve. A Service takes at least one, and the address goes
+    /// with the Service; so where nothing is served, the first own port stands in, and nothing answers
+    /// there.
+    fn ports_of(&self, gateway: &Gateway) -> BTreeSet<PortWish> {
+        let uid = &gateway.meta.uid;
+        let used: BTreeSet<PortWish> = self
+            .port_users
+            .range(PortWish::first_of(uid)..)
+            .map(|(wish, _)| wish)
+            .take_while(|wish| wish.gateway == *uid)
+            .cloned()
+            .collect();
+        if !used.is_empty() {
+            return used;
+        }
+        let stand_in = gateway.listeners.iter().find_map(|listener| {
+            Some(PortWish {
+                gateway: uid.clone(),
+                port: listener.port?,
+                transport: listener.protocol.transport().unwrap_or(Transport::Tcp),
+            })
+        });
+        stand_in.into_iter().collect()
+    }
+
+    /// Why a Gateway whose parameters resolve is not accepted.
+    fn refusal_of_gateway(&self, gateway: &Gateway) -> Option<Finding> {
+        let unsupported = gateway
+            .findings
+            .iter()
+            .find(|finding| finding.refuses() && finding.reason == Reason::UnsupportedAddress);
+        if let Some(finding) = unsupported {
+            return Some(finding.clone());
+        }
+        let parent = gateway.parent_key();
+        let any_accepted = gateway.listeners.iter().any(|listener| {
+            self.listeners
+                .get(&listener.key(&parent))
+                .is_some_and(|state| state.refused.is_none())
+        });
+        (!any_accepted).then(|| {
+            Finding::refused(
+                Reason::ListenersNotValid,
+                "",
+                "No listener of the Gateway itself is accepted",
+                "see the listeners",
+            )
+        })
+    }
+
+    /// The parameters that count for a Gateway: its own, then its class's.
+    fn parameters(&self, gateway: &Gateway) -> Result<Vec<&GatewayParameters>, Finding> {
+        let mut parameters = Vec::new();
+        if let Some(reference) = &gateway.infrastructure.parameters {
+            parameters.push(self.parameters_at(reference)?);
+        }
+        if let Some(class) = self.merge.class(&gateway.class) {
+            let of_class = self.parameters_of_class(class).map_err(|finding| Finding {
+                field: "spec.gatewayClassName".into(),
+                message: format!(
+                    "GatewayClass {} is not accepted: {}: {}",
+                    class.name, finding.field, finding.message
+                ),
+                action: "ask whoever runs Vestibule".into(),
+                ..finding
+            })?;
+            parameters.extend(of_class);
+        }
+        Ok(parameters)
+    }
+
+    /// The parameters of a class; an error means that the class is not accepted.
+    pub(super) fn parameters_of_class(
+        &self,
+        class: &GatewayClass,
+    ) -> Result<Option<&GatewayParameters>, Finding> {
+        if let Some(refusal) = class.findings.iter().find(|finding| finding.refuses()) {
+            return Err(refusal.clone());
+        }
+        let reference = class.parameters.as_ref();
+        reference.map(|r| self.parameters_at(r)).transpose()
+    }
+
+    fn parameters_at(&self, reference: &Reference) -> Result<&GatewayParameters, Finding> {
+        let refuse = |message: String, action: &str| {
+            let field = &reference.field;
+            Finding::refused(Reason::InvalidParameters, field, message, action)
+        };
+        if !reference.is(Kind::GatewayParameters) {
+            return Err(refuse(
+                format!(
+                    "{:?} of group {:?} is not supported",
+                    reference.kind, reference.group
+                ),
+                "refer to GatewayParameters of group vestibule.dev, or remove it",
+            ));
+        }
+        let name = &reference.target;
+        match self.get(Kind::GatewayParameters, name) {
+            Some(Object::GatewayParameters(parameters)) => {
+                match parameters.findings.iter().find(|finding| finding.refuses()) {
+                    None => Ok(parameters),
+                    Some(finding) => Err(refuse(
+                        format!("GatewayParameters {name}: {finding}"),
+                        "correct the GatewayParameters",
+                    )),
+                }
+            }
+            Some(_) => Err(refuse(
+                format!("GatewayParameters {name} cannot be read, as its own finding says"),
+                "correct the GatewayParameters",
+            )),
+            None => Err(refuse(
+                format!("GatewayParameters {name} does not exist"),
+                "create it, or remove the reference",
+            )),
+        }
+    }
+
+    fn settle_ports(&mut self, uid: &Arc<str>, ports: BTreeSet<PortWish>, output: &mut Output) {
+        let before: BTreeSet<PortWish> = self
+            .port_wishes
+            .range(PortWish::first_of(uid)..)
+            .take_while(|wish| wish.gateway == *uid)
+            .cloned()
+            .collect();
+        for wish in before.symmetric_difference(&ports) {
+            let wanted = ports.contains(wish);
+            if wanted {
+                self.port_wishes.insert(wish.clone());
+            } else {
+                self.port_wishes.remove(wish);
+            }
+            // Given up and wanted again within one pass is no news.
+            if output.ports.remove(wish).is_none() {
+                output.ports.insert(wish.clone(), wanted);
+            }
+        }
+    }
+
+    fn settle_service(&mut self, uid: Arc<str>, wish: Option<ServiceWish>, output: &mut Output) {
+        if self.services.get(&uid) == wish.as_ref() {
+            return;
+        }
+        match wish.clone() {
+            Some(wish) => self.services.insert(uid.clone(), wish),
+            None => self.services.remove(&uid),
+        };
+        output.services.insert(uid, wish);
+    }
+}

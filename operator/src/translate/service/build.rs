@@ -1,0 +1,197 @@
+//! From a Gateway and what it, its class and the release set, to its Services.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::conflict::Transport;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::{
+    Address, AddressRequest, Gateway, GatewayParameters, Port, ServiceParameters,
+};
+use vestibule_model::service::{ServiceType, TrafficPolicy};
+
+use super::{Assigned, GatewayService, ServiceSettings, names};
+
+/// Label with the UID of the Gateway that a Service is for.
+pub const UID_LABEL: &str = "vestibule.dev/gateway-uid";
+/// Label that says who made a Service.
+pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Annotation with the Gateway's namespace and name, which labels have no room for.
+pub const GATEWAY_ANNOTATION: &str = "vestibule.dev/gateway";
+/// Upstream's label for what is made for a Gateway (`shared_types.go`).
+const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+
+/// The Services of an accepted Gateway. `parameters` come in order of precedence. Fails if the
+/// addresses it asks for can be had with no Service of the type.
+pub(in super::super) fn build(
+    gateway: &Gateway,
+    settings: &ServiceSettings,
+    parameters: &[&GatewayParameters],
+    ports: BTreeMap<(Port, Transport), Port>,
+) -> Result<GatewayService, Finding> {
+    let set = combine(parameters, &settings.defaults);
+    let service_type = set.service_type.unwrap_or(ServiceType::LoadBalancer);
+    let uid = &gateway.meta.uid;
+    let front = ObjectName {
+        namespace: settings.namespace.clone(),
+        name: names::front(&settings.release, uid).into(),
+    };
+    let alias = ObjectName {
+        namespace: gateway.name.namespace.clone(),
+        name: names::alias(&gateway.name).into(),
+    };
+    let external_name = format!(
+        "{}.{}.svc.{}",
+        front.name, front.namespace, settings.cluster_domain
+    );
+
+    // Ours come last: what marks the Services as ours is not for others to set.
+    let mut front_labels = gateway.infrastructure.labels.clone();
+    front_labels.insert(MANAGED_BY_LABEL.into(), settings.release.to_string());
+    front_labels.insert(UID_LABEL.into(), uid.to_string());
+    let mut alias_labels = front_labels.clone();
+    alias_labels.insert(GATEWAY_NAME_LABEL.into(), names::label(&gateway.name.name));
+    let mut alias_annotations = gateway.infrastructure.annotations.clone();
+    alias_annotations.insert(GATEWAY_ANNOTATION.into(), gateway.name.to_string());
+    let mut front_annotations = set.annotations;
+    front_annotations.extend(alias_annotations.clone());
+
+    Ok(GatewayService {
+        gateway: gateway.name.clone(),
+        uid: uid.clone(),
+        requested: requested(&gateway.addresses, service_type)?,
+        ports,
+        external_traffic_policy: service_type
+            .is_external()
+            .then(|| set.external_traffic_policy.unwrap_or(TrafficPolicy::Local)),
+        ip_family_policy: set.ip_family_policy,
+        ip_families: set.ip_families,
+        load_balancer_class: set
+            .load_balancer_class
+            .filter(|_| service_type == ServiceType::LoadBalancer),
+        service_type,
+        selector: settings.selector.clone(),
+        front,
+        alias,
+        front_labels,
+        front_annotations,
+        alias_labels,
+        alias_annotations,
+        external_name,
+    })
+}
+
+/// Field by field, the first that sets it; annotations key by key.
+fn combine(parameters: &[&GatewayParameters], defaults: &ServiceParameters) -> ServiceParameters {
+    let layers = parameters
+        .iter()
+        .map(|parameters| &parameters.service)
+        .chain([defaults]);
+    layers.fold(ServiceParameters::default(), |set, layer| {
+        let mut annotations = layer.annotations.clone();
+        annotations.extend(set.annotations);
+        ServiceParameters {
+            service_type: set.service_type.or(layer.service_type),
+            annotations,
+            external_traffic_policy: set
+                .external_traffic_policy
+                .or(layer.external_traffic_policy),
+            ip_family_policy: set.ip_family_policy.or(layer.ip_family_policy),
+            ip_families: if set.ip_families.is_empty() {
+                layer.ip_families.clone()
+            } else {
+                set.ip_families
+            },
+            load_balancer_class: set
+                .load_balancer_class
+                .or_else(|| layer.load_balancer_class.clone()),
+        }
+    })
+}
+
+/// The addresses to ask for, each once. A Service has at most one cluster IP per family.
+fn requested(
+    requests: &[AddressRequest],
+    service_type: ServiceType,
+) -> Result<Vec<IpAddr>, Finding> {
+    let mut ips: Vec<IpAddr> = Vec::new();
+    let mut families = BTreeSet::new();
+    for request in requests {
+        let Some(ip) = request.ip.filter(|ip| !ips.contains(ip)) else {
+            continue;
+        };
+        if !families.insert(ip.is_ipv4()) && service_type != ServiceType::LoadBalancer {
+            return Err(not_usable(
+                request,
+                format!(
+                    "{ip} is one too many: a Service of type {service_type} has one address per family"
+                ),
+            ));
+        }
+        ips.push(ip);
+    }
+    Ok(ips)
+}
+
+fn not_usable(request: &AddressRequest, message: String) -> Finding {
+    Finding::refused(
+        Reason::AddressNotUsable,
+        format!("{}.value", request.field),
+        message,
+        "ask for another one, or for none",
+    )
+}
+
+/// Why a Gateway cannot be reached, or not where it asks to be; `service` is its front's name and type.
+pub(in super::super) fn unreachable(
+    gateway: &Gateway,
+    (front, service_type): (&ObjectName, ServiceType),
+    assigned: Option<&Assigned>,
+) -> Option<Finding> {
+    let wrong = gateway.findings.iter().find(|finding| {
+        let of_addresses = [Reason::AddressNotUsable, Reason::AddressNotAssigned];
+        finding.refuses() && of_addresses.contains(&finding.reason)
+    });
+    if let Some(finding) = wrong {
+        return Some(finding.clone());
+    }
+    let not_assigned = |message: String, action: &str| {
+        Finding::refused(Reason::AddressNotAssigned, "", message, action)
+    };
+    let Some(assigned) = assigned else {
+        return Some(not_assigned("Its Service is not there yet".into(), ""));
+    };
+    let missing = gateway.addresses.iter().find(|request| {
+        request
+            .ip
+            .is_some_and(|ip| !assigned.addresses.contains(&Address::Ip(ip)))
+    });
+    match (missing, &assigned.problem) {
+        (Some(request), problem) => {
+            let ip = request.ip.map(|ip| ip.to_string()).unwrap_or_default();
+            let why = match problem {
+                Some(problem) => format!(": {problem}"),
+                None if assigned.addresses.is_empty() => " (it has none yet)".into(),
+                None => String::new(),
+            };
+            let message = format!("Service {front} did not get {ip}{why}");
+            Some(not_usable(request, message))
+        }
+        (None, Some(problem)) => Some(not_assigned(
+            format!("The API server refuses Service {front}: {problem}"),
+            "correct spec.infrastructure and the GatewayParameters",
+        )),
+        (None, None) if assigned.addresses.is_empty() => Some(match service_type {
+            ServiceType::LoadBalancer => not_assigned(
+                format!("Service {front} has no address: no load balancer has given it one yet"),
+                "see the events of the Service, or use another service type",
+            ),
+            ServiceType::ClusterIp | ServiceType::NodePort => {
+                not_assigned(format!("Service {front} has no address yet"), "")
+            }
+        }),
+        (None, None) => None,
+    }
+}
