@@ -225,7 +225,7 @@ impl One {
         };
         self.listed = None;
         self.look.reset();
-        self.phase = Phase::Watching(served, watcher::watcher(api, config).boxed());
+        self.phase = Phase::Watching(served, watcher(api, config).boxed());
     }
 
     fn missing(&mut self) {
@@ -273,7 +273,7 @@ impl One {
 
     /// Goes over to a better version, if there is one.
     async fn prefer(&mut self) {
-        let found = served::served(&self.client, self.kind).await;
+        let found = served(&self.client, self.kind).await;
         if let (Ok(Some(found)), Phase::Watching(present, _)) = (found, &self.phase)
             && found != *present
         {

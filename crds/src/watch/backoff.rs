@@ -31,7 +31,7 @@ impl Backoff {
         self.next = full.saturating_mul(2).min(self.most);
         self.drawn += 1;
         let share = u32::try_from(self.random.hash_one(self.drawn) % 512).unwrap_or(0);
-        full - full * share / 1024
+        full.saturating_sub(full * share / 1024)
     }
 
     pub(super) fn reset(&mut self) {
