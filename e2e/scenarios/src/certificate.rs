@@ -1,0 +1,103 @@
+//! Certificates of the scenarios: a root, an intermediate below it, and leaves.
+//!
+//! There is an intermediate, because a chain of one certificate cannot show that the chain is served.
+
+use anyhow::{Context as _, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+
+/// A root and its intermediate.
+pub(crate) struct Authority {
+    name: String,
+    root: String,
+    intermediate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A leaf with what clients need to verify it.
+pub(crate) struct Leaf {
+    /// Leaf and intermediate, as PEM.
+    pub(crate) chain: String,
+    /// Private key, as PEM.
+    pub(crate) key: String,
+}
+
+impl Authority {
+    /// Makes a root and an intermediate that carry the name.
+    pub(crate) fn new(name: &str) -> Result<Self> {
+        let root_key = KeyPair::generate()?;
+        let root_params = authority(&format!("{name} root"))?;
+        let root = root_params.self_signed(&root_key)?;
+        let root_issuer = Issuer::new(root_params, root_key);
+        let key = KeyPair::generate()?;
+        let params = authority(&format!("{name} intermediate"))?;
+        let intermediate = params.signed_by(&key, &root_issuer)?;
+        Ok(Self {
+            name: name.to_owned(),
+            root: root.pem(),
+            intermediate: intermediate.pem(),
+            issuer: Issuer::new(params, key),
+        })
+    }
+
+    /// Signs a leaf for the hostnames.
+    pub(crate) fn leaf(&self, hostnames: &[&str]) -> Result<Leaf> {
+        let hostnames: Vec<String> = hostnames.iter().map(|&name| name.to_owned()).collect();
+        let mut params = CertificateParams::new(hostnames)?;
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("{} leaf", self.name));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate()?;
+        let leaf = params.signed_by(&key, &self.issuer)?;
+        Ok(Leaf {
+            chain: leaf.pem() + &self.intermediate,
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// The root's certificate, as PEM.
+    pub(crate) fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// Common name of the intermediate, as clients print it.
+    pub(crate) fn intermediate_name(&self) -> String {
+        format!("{} intermediate", self.name)
+    }
+
+    /// What a client that trusts this root verifies with.
+    pub(crate) fn roots(&self) -> Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        let root = CertificateDer::from_pem_slice(self.root.as_bytes()).context("own root")?;
+        roots.add(root)?;
+        Ok(roots)
+    }
+}
+
+fn authority(name: &str) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(Vec::<String>::new())?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leaf_carries_its_intermediate() {
+        let authority = Authority::new("team").unwrap();
+        let leaf = authority.leaf(&["a.example.com"]).unwrap();
+        let chain = CertificateDer::pem_slice_iter(leaf.chain.as_bytes()).count();
+        assert_eq!(chain, 2);
+        assert_eq!(authority.roots().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,85 @@
+//! The scenarios on a cluster, and the helpers that they run in it: backend, load balancer, clients.
+
+mod api;
+mod certificate;
+mod client;
+mod conditions;
+mod echo;
+mod lb;
+mod load;
+mod manifests;
+mod runner;
+mod scenarios;
+mod tools;
+mod wait;
+mod world;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use clap::{Parser, Subcommand};
+
+use crate::runner::print;
+use crate::world::World;
+
+/// End-to-end scenarios of Vestibule.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the scenarios on the cluster of KUBECONFIG.
+    Run {
+        /// Only scenarios whose name contains this (repeatable).
+        #[arg(long)]
+        filter: Vec<String>,
+        /// Print the names and stop.
+        #[arg(long)]
+        list: bool,
+        /// Leave the namespaces of scenarios that passed.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Be a backend.
+    Echo(echo::Args),
+    /// Be the cloud's load balancer.
+    Lb(lb::Args),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match start(Cli::parse().command).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            print(&format!("vestibule-e2e: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start(command: Command) -> Result<bool> {
+    rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .map_err(|_| anyhow!("a crypto provider is installed already"))?;
+    match command {
+        Command::Run { filter, list, keep } => {
+            let scenarios = scenarios::all();
+            if list {
+                for scenario in scenarios {
+                    print(&format!("{:?}\t{}", scenario.phase, scenario.name));
+                }
+                return Ok(true);
+            }
+            let world = Arc::new(World::enter().await?);
+            runner::run(world, scenarios, &runner::Options { filter, keep }).await
+        }
+        Command::Echo(args) => echo::run(args).await.map(|()| true),
+        Command::Lb(args) => lb::run(args).await.map(|()| true),
+    }
+}

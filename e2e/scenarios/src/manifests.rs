@@ -1,0 +1,215 @@
+//! The objects that scenarios make, as JSON.
+
+use serde_json::{Value, json};
+
+/// API version of the Gateway API kinds in use.
+const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
+
+/// Kind of certificate or backend handling of a listener.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Mode<'a> {
+    /// Terminated with the certificate of this Secret of the same namespace.
+    Terminate(&'a str),
+    /// Passed through.
+    Passthrough,
+}
+
+/// One TLS listener on port 443, open to routes of its own namespace.
+pub(crate) fn listener(name: &str, hostname: &str, mode: Mode<'_>) -> Value {
+    let tls = match mode {
+        Mode::Terminate(secret) => {
+            json!({"mode": "Terminate", "certificateRefs": [{"name": secret}]})
+        }
+        Mode::Passthrough => json!({"mode": "Passthrough"}),
+    };
+    json!({"name": name, "port": 443, "protocol": "TLS", "hostname": hostname, "tls": tls})
+}
+
+/// A Gateway of a class.
+pub(crate) fn gateway(namespace: &str, name: &str, class: &str, listeners: &[Value]) -> Value {
+    json!({
+        "apiVersion": GATEWAY_API,
+        "kind": "Gateway",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"gatewayClassName": class, "listeners": listeners},
+    })
+}
+
+/// Opens a Gateway to ListenerSets of the namespaces that carry the label `vestibule-e2e=<stage>`.
+pub(crate) fn open_to(mut gateway: Value, stage: &str) -> Value {
+    gateway["spec"]["allowedListeners"] = json!({"namespaces": {
+        "from": "Selector",
+        "selector": {"matchLabels": {"vestibule-e2e": stage}},
+    }});
+    gateway
+}
+
+/// A ListenerSet with a Gateway as parent.
+pub(crate) fn listener_set(
+    namespace: &str,
+    name: &str,
+    gateway: (&str, &str),
+    listeners: &[Value],
+) -> Value {
+    json!({
+        "apiVersion": GATEWAY_API,
+        "kind": "ListenerSet",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "parentRef": {"namespace": gateway.0, "name": gateway.1},
+            "listeners": listeners,
+        },
+    })
+}
+
+/// A TLSRoute from a parent to a Service of its namespace.
+pub(crate) fn tls_route(
+    namespace: &str,
+    name: &str,
+    parent: &Value,
+    hostname: &str,
+    backend: (&str, u16),
+) -> Value {
+    json!({
+        "apiVersion": GATEWAY_API,
+        "kind": "TLSRoute",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "parentRefs": [parent],
+            "hostnames": [hostname],
+            "rules": [{"backendRefs": [{"name": backend.0, "port": backend.1}]}],
+        },
+    })
+}
+
+/// A reference to a ListenerSet of the route's own namespace, or to one of its listeners.
+pub(crate) fn to_listener_set(name: &str, listener: Option<&str>) -> Value {
+    let mut parent =
+        json!({"group": "gateway.networking.k8s.io", "kind": "ListenerSet", "name": name});
+    if let Some(listener) = listener {
+        parent["sectionName"] = listener.into();
+    }
+    parent
+}
+
+/// A reference to a Gateway of the route's own namespace.
+pub(crate) fn to_gateway(name: &str) -> Value {
+    json!({"name": name})
+}
+
+/// A Secret with a certificate.
+pub(crate) fn tls_secret(namespace: &str, name: &str, chain: &str, key: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {"name": name, "namespace": namespace},
+        "stringData": {"tls.crt": chain, "tls.key": key},
+    })
+}
+
+/// A namespace that belongs to a stage.
+pub(crate) fn namespace(name: &str, stage: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {"vestibule-e2e": stage}},
+    })
+}
+
+/// A backend: one pod with both kinds of port, and the Service `name` (80 plain, 443 TLS) in front. It
+/// serves TLS with the Secret `<name>-tls`.
+pub(crate) fn backend(namespace: &str, name: &str, image: &str) -> [Value; 2] {
+    let labels = json!({"app": name});
+    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    let deployment = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "automountServiceAccountToken": false,
+                    "volumes": [{"name": "tls", "secret": {"secretName": format!("{name}-tls")}}],
+                    "containers": [{
+                        "name": "echo",
+                        "image": image,
+                        "imagePullPolicy": "IfNotPresent",
+                        "args": ["echo", "--certificate=/tls"],
+                        "env": [
+                            {"name": "POD_NAME", "valueFrom": field("metadata.name")},
+                            {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
+                        ],
+                        "ports": [{"containerPort": 8080}, {"containerPort": 8443}],
+                        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+                        "volumeMounts": [{"name": "tls", "mountPath": "/tls", "readOnly": true}],
+                    }],
+                },
+            },
+        },
+    });
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "selector": labels,
+            "ports": [
+                {"name": "plain", "port": 80, "targetPort": 8080},
+                {"name": "tls", "port": 443, "targetPort": 8443},
+            ],
+        },
+    });
+    [deployment, service]
+}
+
+/// The load balancer's namespace, identity, rights and Deployment.
+pub(crate) fn load_balancer(namespace: &str, image: &str, pool: &str) -> Vec<Value> {
+    let account = json!({"name": "lb", "namespace": namespace});
+    let cluster = "vestibule-e2e-lb";
+    vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": cluster},
+            "rules": [
+                {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch"]},
+                {"apiGroups": [""], "resources": ["services/status"], "verbs": ["patch"]},
+            ],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": cluster},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": cluster},
+            "subjects": [{"kind": "ServiceAccount", "name": "lb", "namespace": namespace}],
+        }),
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": account,
+            "spec": {
+                "selector": {"matchLabels": {"app": "lb"}},
+                "strategy": {"type": "Recreate"},
+                "template": {
+                    "metadata": {"labels": {"app": "lb"}},
+                    "spec": {
+                        "serviceAccountName": "lb",
+                        "containers": [{
+                            "name": "lb",
+                            "image": image,
+                            "imagePullPolicy": "IfNotPresent",
+                            "args": ["lb", format!("--pool={pool}")],
+                        }],
+                    },
+                },
+            },
+        }),
+    ]
+}

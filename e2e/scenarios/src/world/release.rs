@@ -1,0 +1,238 @@
+//! The release under test: installed, upgraded, its pods looked up and killed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::{CLASS, EXEMPT, NAMESPACE, RELEASE, World};
+use crate::api::{self, items, name, text};
+use crate::tools::Done;
+use crate::wait::{LATER, SOON, until};
+
+/// Component labels, as the chart sets them.
+pub(crate) const OPERATOR: &str = "operator";
+/// Component of the admission server.
+pub(crate) const WEBHOOK: &str = "webhook";
+/// Component of the data plane.
+pub(crate) const PROXY: &str = "proxy";
+
+/// Namespaces of the official suite: exempt, since it makes what our policy refuses.
+const SUITE: [&str; 3] = [
+    "gateway-conformance-infra",
+    "gateway-conformance-app-backend",
+    "gateway-conformance-web-backend",
+];
+
+impl World {
+    /// Values of the release under test: images of this run, and a drain that a test can wait for.
+    pub(crate) fn values(&self) -> Vec<String> {
+        let exempt = [&SUITE[..], &[EXEMPT]].concat().join(",");
+        [
+            format!("image.registry={}", self.registry),
+            format!("image.tag={}", self.tag),
+            format!("gatewayClass.name={CLASS}"),
+            format!("admission.exemptNamespaces={{{exempt}}}"),
+            "proxy.shutdownDelaySeconds=5".to_owned(),
+            "proxy.drainSeconds=15".to_owned(),
+            "proxy.minReadySeconds=3".to_owned(),
+        ]
+        .into_iter()
+        .flat_map(|value| ["--set".to_owned(), value])
+        .collect()
+    }
+
+    /// `helm upgrade --install` of the chart of this checkout, waiting until all is ready.
+    pub(crate) async fn install(&self, further: &[&str]) -> Result<Done> {
+        let chart = self.repository.join("charts/vestibule");
+        let chart = chart.to_string_lossy();
+        let values = self.values();
+        let mut arguments = vec![
+            "upgrade",
+            "--install",
+            RELEASE,
+            &chart,
+            "--namespace",
+            NAMESPACE,
+            "--create-namespace",
+            "--wait",
+            "--timeout",
+            "240s",
+        ];
+        arguments.extend(values.iter().map(String::as_str));
+        arguments.extend(further);
+        self.helm(&arguments).await
+    }
+
+    /// Name of a component's Deployment, ServiceAccount and Service.
+    #[expect(
+        clippy::unused_self,
+        reason = "names belong to the release of this world"
+    )]
+    pub(crate) fn component(&self, component: &str) -> String {
+        format!("{RELEASE}-{component}")
+    }
+
+    /// Selector of a component's pods.
+    pub(crate) fn selector(component: &str) -> String {
+        format!("app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component={component}")
+    }
+
+    /// A component's pods that are not being deleted.
+    pub(crate) async fn pods(&self, component: &str) -> Result<Vec<Value>> {
+        let mut pods = self
+            .api
+            .list(api::POD, NAMESPACE, &Self::selector(component))
+            .await?;
+        pods.retain(|pod| pod.pointer("/metadata/deletionTimestamp").is_none());
+        Ok(pods)
+    }
+
+    /// Waits until exactly this many pods of a component are there, all ready.
+    pub(crate) async fn ready(&self, component: &str, count: usize) -> Result<Vec<Value>> {
+        until(
+            &format!("{count} ready pods of {component}"),
+            LATER,
+            async || {
+                let pods = self.pods(component).await?;
+                let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+                ensure!(
+                    pods.len() == count && ready == count,
+                    "{ready} of {} ready",
+                    pods.len()
+                );
+                Ok::<_, anyhow::Error>(pods)
+            },
+        )
+        .await
+    }
+
+    /// Waits until all that the chart starts is ready.
+    pub(crate) async fn all_ready(&self) -> Result<()> {
+        for component in [OPERATOR, WEBHOOK, PROXY] {
+            self.ready(component, 2).await?;
+        }
+        Ok(())
+    }
+
+    /// Kills every pod of a component without giving it time.
+    pub(crate) async fn kill_all(&self, component: &str) -> Result<()> {
+        for pod in self.pods(component).await? {
+            self.api.kill_pod(NAMESPACE, name(&pod)).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets the number of replicas of a component.
+    pub(crate) async fn scale(&self, component: &str, replicas: u32) -> Result<()> {
+        let change = json!({"spec": {"replicas": replicas}});
+        self.api
+            .patch(
+                api::DEPLOYMENT,
+                NAMESPACE,
+                &self.component(component),
+                &change,
+            )
+            .await?;
+        Ok(())
+    }
+
+    /// Name of the pod that holds the Lease.
+    pub(crate) async fn leader(&self) -> Result<String> {
+        let lease = self
+            .api
+            .must_get(api::LEASE, NAMESPACE, &self.component(OPERATOR))
+            .await?;
+        let holder = text(&lease, "/spec/holderIdentity");
+        let pod = holder.rsplit_once('_').map_or(holder, |(pod, _)| pod);
+        ensure!(!pod.is_empty(), "nobody holds the Lease");
+        Ok(pod.to_owned())
+    }
+
+    /// Addresses of the proxies that Services send connections to.
+    pub(crate) async fn proxy_endpoints(&self) -> Result<Vec<String>> {
+        let service = self.component(PROXY);
+        let selector = format!("kubernetes.io/service-name={service}");
+        let mut addresses = Vec::new();
+        for slice in self
+            .api
+            .list(api::ENDPOINT_SLICE, NAMESPACE, &selector)
+            .await?
+        {
+            for endpoint in items(&slice, "/endpoints") {
+                if endpoint.pointer("/conditions/ready") == Some(&Value::Bool(true)) {
+                    addresses.push(text(endpoint, "/addresses/0").to_owned());
+                }
+            }
+        }
+        Ok(addresses)
+    }
+
+    /// Waits until an address is no endpoint of the proxies any more.
+    pub(crate) async fn endpoint_gone(&self, address: &str) -> Result<()> {
+        until("the endpoint to go", SOON, async || {
+            let endpoints = self.proxy_endpoints().await?;
+            ensure!(!endpoints.iter().any(|e| e == address), "{endpoints:?}");
+            Ok::<_, anyhow::Error>(())
+        })
+        .await?;
+        // kube-proxy programs the nodes at most once a second; its change cannot be seen from here.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        Ok(())
+    }
+
+    /// Metrics of a component's pod, summed over labels, by name.
+    pub(crate) async fn metrics(&self, pod: &str, port: u16) -> Result<BTreeMap<String, f64>> {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{port}/proxy/metrics");
+        let done = self.kubectl.run(&["get", "--raw", &path]).await?;
+        Ok(parse_metrics(&done.must()?))
+    }
+
+    /// Number of restarts of all containers of the release, and the highest one's pod.
+    pub(crate) async fn must_not_have_restarted(&self) -> Result<()> {
+        for component in [OPERATOR, WEBHOOK, PROXY] {
+            for pod in self.pods(component).await? {
+                for container in items(&pod, "/status/containerStatuses") {
+                    let restarts = container.get("restartCount").and_then(Value::as_u64);
+                    if restarts != Some(0) {
+                        bail!("{} was restarted {restarts:?} times", name(&pod));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a pod says that it is ready.
+pub(crate) fn is_ready(pod: &Value) -> bool {
+    items(pod, "/status/conditions")
+        .iter()
+        .any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
+}
+
+fn parse_metrics(exposition: &str) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::new();
+    for line in exposition.lines().filter(|line| !line.starts_with('#')) {
+        if let Some((series, value)) = line.rsplit_once(' ')
+            && let Ok(value) = value.parse::<f64>()
+        {
+            let name = series.split('{').next().unwrap_or(series).to_owned();
+            *sums.entry(name).or_insert(0.0) += value;
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_summed_over_labels() {
+        let sums = parse_metrics("# HELP a b\na_total{x=\"1 2\"} 3\na_total{x=\"2\"} 4\nb 1.5\n");
+        assert!((sums["a_total"] - 7.0).abs() < f64::EPSILON);
+        assert!((sums["b"] - 1.5).abs() < f64::EPSILON);
+    }
+}
