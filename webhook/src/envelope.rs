@@ -88,6 +88,14 @@ pub struct Record {
     pub reasons: Vec<Reason>,
 }
 
+impl Record {
+    /// The kind as a label.
+    #[must_use]
+    pub fn kind_label(&self) -> &'static str {
+        self.kind.map_or("other", Kind::as_str)
+    }
+}
+
 /// Answers the bytes of a request. Takes any bytes.
 #[must_use]
 pub fn review_bytes(bytes: &[u8], admission: &Admission, now: Instant) -> Answer {

@@ -19,6 +19,8 @@
 mod admission;
 mod envelope;
 mod review;
+#[cfg(feature = "server")]
+pub mod server;
 mod text;
 
 pub use admission::{Admission, Question, REMEMBERED};

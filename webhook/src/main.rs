@@ -1,0 +1,171 @@
+//! Owns the `vestibule-webhook` binary: arguments, logging, signals.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use vestibule_crds::watch;
+use vestibule_model::policy::{Mode, Policy};
+use vestibule_webhook::Admission;
+use vestibule_webhook::server::{Config, WATCHED, Webhook};
+
+/// Validating admission for Vestibule: says no where the API server would say yes and the tenant
+/// would be sorry.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// Address of HTTPS, where API servers send reviews (POST /validate).
+    #[arg(long, env = "VESTIBULE_LISTEN", default_value = "[::]:9443")]
+    listen: SocketAddr,
+    /// Address of plain HTTP for probes and metrics.
+    #[arg(long, env = "VESTIBULE_ADMIN", default_value = "[::]:8080")]
+    admin: SocketAddr,
+    /// Directory with tls.crt and tls.key. Both may come later and change.
+    #[arg(long, env = "VESTIBULE_TLS_DIR", default_value = "/tls")]
+    tls_dir: PathBuf,
+    /// Controller whose `GatewayClasses` are ours.
+    #[arg(
+        long,
+        env = "VESTIBULE_CONTROLLER",
+        default_value = "vestibule.dev/gateway-controller"
+    )]
+    controller: String,
+    /// What is done with what would be refused: Enforce, Warn or Off.
+    #[arg(long, env = "VESTIBULE_POLICY_MODE", default_value = "Enforce")]
+    policy_mode: Mode,
+    /// Namespaces that are only ever warned.
+    #[arg(long, env = "VESTIBULE_EXEMPT_NAMESPACE", value_delimiter = ',')]
+    exempt_namespace: Vec<String>,
+    /// Seconds that requests are still taken after SIGTERM, until everybody knows that it ends.
+    #[arg(long, env = "VESTIBULE_SHUTDOWN_DELAY_SECONDS", default_value_t = 10)]
+    shutdown_delay_seconds: u64,
+    /// Seconds after that for requests that have begun.
+    #[arg(long, env = "VESTIBULE_DRAIN_SECONDS", default_value_t = 15)]
+    drain_seconds: u64,
+    /// Form of the log. `RUST_LOG` says how much.
+    #[arg(long, env = "VESTIBULE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Json,
+    Text,
+}
+
+impl Args {
+    fn policy(&self) -> Policy {
+        let names = self.exempt_namespace.iter().map(|name| name.trim());
+        Policy {
+            mode: self.policy_mode,
+            exempt: names
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect(),
+        }
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    log(args.log_format);
+    match run(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    match format {
+        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => log.init(),
+    }
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen to signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen to signals")?;
+    let policy = args.policy();
+    tracing::info!(
+        controller = args.controller,
+        mode = %policy.mode,
+        exempt = ?policy.exempt,
+        version = env!("CARGO_PKG_VERSION"),
+        "admission"
+    );
+    let config = kube::Config::infer()
+        .await
+        .context("no way to the API server: neither in a cluster nor with a kubeconfig")?;
+    let client = kube::Client::try_from(watch::configured(config))
+        .context("cannot make a client of the API server")?;
+    let admission = Admission::new(args.controller, policy);
+    let settings = Config::new(args.listen, args.admin, args.tls_dir);
+    let mut webhook = Webhook::start(settings, admission)
+        .with_context(|| format!("cannot serve on {} and {}", args.listen, args.admin))?;
+    webhook.follow(watch::watch(client, watch::Scope::new(WATCHED)));
+    tracing::info!(listen = %webhook.address(), admin = %webhook.admin(), "the webhook runs");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!(seconds = args.shutdown_delay_seconds, "shutting down");
+    let delay = Duration::from_secs(args.shutdown_delay_seconds);
+    let drain = Duration::from_secs(args.drain_seconds);
+    // A second signal means now.
+    tokio::select! {
+        ended = webhook.stop(delay, drain) => tracing::info!(cut = !ended, "shut down"),
+        _ = terminate.recv() => tracing::info!("ended at once"),
+        _ = interrupt.recv() => tracing::info!("ended at once"),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_hold_together() {
+        Args::command().debug_assert();
+        let parse = |args: &[&str]| Args::try_parse_from([&["vestibule-webhook"], args].concat());
+        let args = parse(&[]).unwrap();
+        assert_eq!(args.policy(), Policy::default());
+        assert!(parse(&["--policy-mode", "Maybe"]).is_err());
+        let args = parse(&[
+            "--policy-mode",
+            "Warn",
+            "--exempt-namespace",
+            "a,b",
+            "--exempt-namespace",
+            "c",
+            "--exempt-namespace",
+            "",
+        ]);
+        let policy = args.unwrap().policy();
+        assert_eq!(policy.mode, Mode::Warn);
+        assert_eq!(Vec::from_iter(policy.exempt), ["a", "b", "c"]);
+    }
+}

@@ -1,0 +1,249 @@
+//! Owns connections: accept, TLS, HTTP/1.1, how long a connection may idle, and how it ends.
+//!
+//! Only HTTP/1.1: it is what API servers speak to webhooks, so that their requests spread over the
+//! replicas. An API server that sends a request on a connection which is just being closed here does
+//! not try again; the request of a user fails. So a connection that idles is closed by the server's
+//! side of it first, which does so after 90 s; and one that has to end is announced as such in its
+//! last answer.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, Response, header};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
+
+use crate::server::metrics::Metrics;
+
+/// How far the end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// Not in sight.
+    Serving,
+    /// Requests are answered, and every answer is the last one of its connection.
+    Leaving,
+    /// Nothing new is taken; what has begun is finished.
+    Closing,
+}
+
+/// Bounds of connections.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections at one time; more wait in the socket's queue.
+    pub connections: usize,
+    /// From accept to the end of the TLS handshake.
+    pub handshake: Duration,
+    /// From the handshake to the first request's head.
+    pub first_request: Duration,
+    /// Without a request. Above the 90 s after which API servers give up a connection themselves.
+    pub idle: Duration,
+    /// From a request's head to the end of its answer.
+    pub request: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            handshake: Duration::from_secs(5),
+            first_request: Duration::from_secs(10),
+            idle: Duration::from_mins(3),
+            request: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What connections share.
+pub(super) struct Acceptor {
+    pub(super) tls: TlsAcceptor,
+    pub(super) router: Router,
+    pub(super) limits: Limits,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) phase: watch::Receiver<Phase>,
+}
+
+impl Acceptor {
+    /// Serves until [`Phase::Closing`], and then until every connection has ended.
+    pub(super) async fn serve(self, listener: TcpListener) {
+        let this = Arc::new(self);
+        let mut phase = this.phase.clone();
+        let room = Arc::new(Semaphore::new(this.limits.connections));
+        let mut connections = JoinSet::new();
+        loop {
+            let next = async {
+                let room = Arc::clone(&room).acquire_owned().await;
+                (listener.accept().await, room)
+            };
+            let (accepted, room) = tokio::select! {
+                biased;
+                // What waits in the queue is taken before the socket closes: it is a connection already.
+                next = next => next,
+                _ = phase.wait_for(|phase| *phase == Phase::Closing) => break,
+                Some(_) = connections.join_next() => continue,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let this = Arc::clone(&this);
+                    connections.spawn(async move {
+                        this.metrics.connections_accepted.inc();
+                        this.metrics.connections.inc();
+                        this.connection(stream, peer).await;
+                        this.metrics.connections.dec();
+                        drop(room);
+                    });
+                }
+                Err(error) => {
+                    this.metrics.failed("Accept");
+                    if !is_peers_fault(&error) {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        // Out of descriptors, most likely: some have to come back first.
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        }
+        drop(listener);
+        while connections.join_next().await.is_some() {}
+    }
+
+    async fn connection(&self, stream: TcpStream, peer: SocketAddr) {
+        // Answers are one write; without this a small one waits for the peer's acknowledgement.
+        let _ = stream.set_nodelay(true);
+        let stream = match timeout(self.limits.handshake, self.tls.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                self.metrics.failed("Handshake");
+                tracing::debug!(%peer, %error, "TLS handshake failed");
+                return;
+            }
+            Err(_) => {
+                self.metrics.failed("SlowHandshake");
+                return;
+            }
+        };
+        let activity = Activity::new(&self.limits);
+        let service = service_fn(|request| self.answer(request, &activity));
+        let connection = hyper::server::conn::http1::Builder::new()
+            // Ours, below, tells idling from dawdling.
+            .header_read_timeout(None)
+            .max_buf_size(64 << 10)
+            .serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let mut phase = self.phase.clone();
+        let mut closing = false;
+        loop {
+            let deadline = activity.deadline();
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%peer, %error, "connection failed");
+                    }
+                    return;
+                }
+                _ = phase.wait_for(|phase| *phase == Phase::Closing), if !closing => {
+                    closing = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                // The deadline came nearer.
+                () = activity.began.notified() => {}
+                () = sleep_until(deadline) => {
+                    if activity.deadline() <= Instant::now() {
+                        self.metrics.failed(activity.overdue());
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        activity: &Activity,
+    ) -> Result<Response<Body>, std::convert::Infallible> {
+        let _busy = activity.begin();
+        let mut response = self.router.clone().oneshot(request.map(Body::new)).await?;
+        if *self.phase.borrow() != Phase::Serving {
+            response
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
+    }
+}
+
+fn is_peers_fault(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
+}
+
+/// When a connection has to do something next.
+struct Activity {
+    idle: Duration,
+    request: Duration,
+    requests: AtomicUsize,
+    busy: AtomicBool,
+    deadline: Mutex<Instant>,
+    began: Notify,
+}
+
+impl Activity {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            idle: limits.idle,
+            request: limits.request,
+            requests: AtomicUsize::new(0),
+            busy: AtomicBool::new(false),
+            deadline: Mutex::new(Instant::now() + limits.first_request),
+            began: Notify::new(),
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        *self.deadline.lock()
+    }
+
+    fn begin(&self) -> Busy<'_> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.busy.store(true, Ordering::Relaxed);
+        *self.deadline.lock() = Instant::now() + self.request;
+        self.began.notify_one();
+        Busy(self)
+    }
+
+    /// What the deadline that passed was for.
+    fn overdue(&self) -> &'static str {
+        if self.busy.load(Ordering::Relaxed) {
+            "SlowRequest"
+        } else if self.requests.load(Ordering::Relaxed) == 0 {
+            "NoRequest"
+        } else {
+            "Idle"
+        }
+    }
+}
+
+/// A request under way.
+struct Busy<'a>(&'a Activity);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Relaxed);
+        *self.0.deadline.lock() = Instant::now() + self.0.idle;
+    }
+}

@@ -1,0 +1,49 @@
+//! Owns the admin endpoint: health, readiness, metrics. Over plain HTTP, and there is nothing to hide.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::server::Shared;
+
+/// What the exposition is, for scrapers.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What there is, for people.
+const INDEX: &str = "\
+/healthz  the process is up
+/readyz   there is a certificate, the first sync is done, and it does not shut down
+/metrics  Prometheus (OpenMetrics)
+";
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/", get(async || INDEX))
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(shared)
+}
+
+async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.unready() {
+        None => "ready\n".into_response(),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    }
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let remembered = shared.admission.remembered();
+    shared
+        .metrics
+        .remembered
+        .set(i64::try_from(remembered).unwrap_or(i64::MAX));
+    match shared.metrics.encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}

@@ -1,0 +1,229 @@
+//! Owns what happens to one HTTP request: bounds, the review, its metrics and its line in the log.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{timeout, timeout_at};
+
+use crate::envelope::{self, Answer, MAX_BYTES, Outcome, Record};
+use crate::server::Shared;
+
+/// Longest wait for a request's body, and for a review's turn.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// KiB of bodies held at one time. What is over that waits.
+const MAX_HELD_KIB: usize = 32 << 10;
+/// Reviews judged at one time: they are bound by the processor and by the memory that parsing takes.
+const MAX_JUDGED: usize = 4;
+
+/// Bounds that requests share.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    held: Arc<Semaphore>,
+    judged: Arc<Semaphore>,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            held: Arc::new(Semaphore::new(MAX_HELD_KIB)),
+            judged: Arc::new(Semaphore::new(MAX_JUDGED)),
+        }
+    }
+}
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/validate", post(validate))
+        .with_state(shared)
+}
+
+async fn validate(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+    match review(&shared, &headers, body).await {
+        Ok(answer) => respond(answer),
+        Err(failure) => {
+            shared.metrics.failed(failure.reason());
+            failure.into_response()
+        }
+    }
+}
+
+async fn review(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Answer, Failure> {
+    if !is_json(headers) {
+        return Err(Failure::NotJson);
+    }
+    let (body, held) = collect(shared, headers, body).await?;
+    let judged = Arc::clone(&shared.bounds.judged).acquire_owned();
+    let turn = timeout(PATIENCE, judged)
+        .await
+        .map_err(|_| Failure::Busy)?
+        .map_err(|_| Failure::Busy)?;
+    let judge = Arc::clone(shared);
+    let task = tokio::task::spawn_blocking(move || {
+        let start = Instant::now();
+        let answer = envelope::review_bytes(&body, &judge.admission, start);
+        // What it takes is given back after it is freed.
+        drop(body);
+        drop((held, turn));
+        judge.metrics.reviewed(&answer.record, start.elapsed());
+        tell(&answer.record);
+        answer
+    });
+    task.await.map_err(|_| Failure::Broken)
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// The body within bounds, with the room it takes. Room is asked for as bytes come, so that nobody
+/// takes it by announcing what is never sent.
+async fn collect(
+    shared: &Shared,
+    headers: &HeaderMap,
+    mut body: Body,
+) -> Result<(Vec<u8>, Vec<OwnedSemaphorePermit>), Failure> {
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > MAX_BYTES) {
+        return Err(Failure::TooLong);
+    }
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let (mut bytes, mut held): (Vec<u8>, Vec<OwnedSemaphorePermit>) = (Vec::new(), Vec::new());
+    let mut room = 0;
+    loop {
+        let frame = timeout_at(deadline, body.frame()).await;
+        let Some(frame) = frame.map_err(|_| Failure::Slow)? else {
+            return Ok((bytes, held));
+        };
+        let frame = frame.map_err(|_| Failure::Cut)?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        let length = bytes.len() + data.len();
+        if length > MAX_BYTES {
+            return Err(Failure::TooLong);
+        }
+        if length > room {
+            // In steps, so that small frames do not make many permits.
+            let more = (length - room).max(room).max(4 << 10).div_ceil(1 << 10);
+            let permits = u32::try_from(more).map_err(|_| Failure::TooLong)?;
+            let permit = Arc::clone(&shared.bounds.held).acquire_many_owned(permits);
+            let permit = timeout_at(deadline, permit).await;
+            held.push(
+                permit
+                    .map_err(|_| Failure::Busy)?
+                    .map_err(|_| Failure::Busy)?,
+            );
+            room += more << 10;
+        }
+        bytes.extend_from_slice(&data);
+    }
+}
+
+/// One line for each refusal: who, what, why; nothing of the object.
+fn tell(record: &Record) {
+    let reasons = || {
+        let words: Vec<&str> = record.reasons.iter().map(|r| r.as_str()).collect();
+        words.join(",")
+    };
+    match record.outcome {
+        Outcome::Refused => tracing::info!(
+            kind = record.kind_label(),
+            namespace = record.namespace,
+            name = record.name,
+            operation = record.operation,
+            user = record.user,
+            dry_run = record.dry_run,
+            reasons = reasons(),
+            "refused"
+        ),
+        Outcome::Malformed => tracing::warn!("a request is not a review"),
+        Outcome::Passed | Outcome::Allowed | Outcome::Warned => tracing::debug!(
+            kind = record.kind_label(),
+            namespace = record.namespace,
+            name = record.name,
+            reasons = reasons(),
+            outcome = record.outcome.as_str(),
+            "reviewed"
+        ),
+    }
+}
+
+fn respond(answer: Answer) -> Response {
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let media = if status == StatusCode::OK {
+        "application/json"
+    } else {
+        "text/plain; charset=utf-8"
+    };
+    (status, [(header::CONTENT_TYPE, media)], answer.body).into_response()
+}
+
+/// Why there is no review.
+#[derive(Debug, Clone, Copy)]
+enum Failure {
+    NotJson,
+    TooLong,
+    Slow,
+    Cut,
+    Busy,
+    Broken,
+}
+
+impl Failure {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::NotJson => "NotJSON",
+            Self::TooLong => "TooLong",
+            Self::Slow => "SlowBody",
+            Self::Cut => "CutBody",
+            Self::Busy => "Busy",
+            Self::Broken => "Broken",
+        }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, text) = match self {
+            Self::NotJson => (
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "send an AdmissionReview as application/json\n".to_owned(),
+            ),
+            Self::TooLong => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the request is longer than {MAX_BYTES} bytes\n"),
+            ),
+            Self::Slow => (
+                StatusCode::REQUEST_TIMEOUT,
+                "the request did not come within 5 s\n".to_owned(),
+            ),
+            Self::Cut => (StatusCode::BAD_REQUEST, "the request is cut\n".to_owned()),
+            Self::Busy => {
+                // API servers try again when they are told when to.
+                let text = "too many reviews at one time\n";
+                let headers = [(header::RETRY_AFTER, "1")];
+                return (StatusCode::TOO_MANY_REQUESTS, headers, text).into_response();
+            }
+            Self::Broken => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the review failed; the webhook's log says more\n".to_owned(),
+            ),
+        };
+        (status, text).into_response()
+    }
+}

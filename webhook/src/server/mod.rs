@@ -1,0 +1,270 @@
+//! The admission server: HTTPS for the API server, plain HTTP for probes, and the watch that feeds it.
+
+mod accept;
+mod admin;
+mod certificate;
+mod clock;
+mod handler;
+mod metrics;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use rustls::crypto::aws_lc_rs;
+use rustls::server::NoServerSessionStorage;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio_rustls::TlsAcceptor;
+use vestibule_crds::watch::Event;
+use vestibule_model::key::Kind;
+
+use crate::admission::Admission;
+use accept::{Acceptor, Phase};
+use certificate::{Follower, Serving};
+use metrics::Metrics;
+
+pub use accept::Limits;
+
+/// What admission judges from. Nothing else is read of the API server.
+pub const WATCHED: [Kind; 4] = [
+    Kind::GatewayClass,
+    Kind::Gateway,
+    Kind::ListenerSet,
+    Kind::Namespace,
+];
+
+/// How often sets that were admitted and never seen are looked for.
+const EXPIRY_TICK: Duration = Duration::from_millis(500);
+
+/// Settings of a server.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where HTTPS is served.
+    pub listen: SocketAddr,
+    /// Where health, readiness and metrics are.
+    pub admin: SocketAddr,
+    /// Directory with `tls.crt` and `tls.key`.
+    pub tls_dir: PathBuf,
+    /// How often that is looked at.
+    pub tls_poll: Duration,
+    /// Bounds of connections.
+    pub limits: Limits,
+}
+
+impl Config {
+    /// The usual bounds.
+    pub fn new(listen: SocketAddr, admin: SocketAddr, tls_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            listen,
+            admin,
+            tls_dir: tls_dir.into(),
+            tls_poll: Duration::from_secs(5),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// What all parts of a server share.
+#[derive(Debug)]
+struct Shared {
+    admission: Arc<Admission>,
+    metrics: Arc<Metrics>,
+    serving: Arc<Serving>,
+    bounds: handler::Bounds,
+    synced: AtomicBool,
+    phase: watch::Sender<Phase>,
+}
+
+impl Shared {
+    /// Why it is not ready. Once it is, nothing but its own end changes that: while the API server is
+    /// away, what was read last is the best there is.
+    fn unready(&self) -> Option<&'static str> {
+        if *self.phase.borrow() != Phase::Serving {
+            Some("shuts down")
+        } else if !self.serving.is_there() {
+            Some("waits for a certificate")
+        } else if !self.synced.load(Ordering::Acquire) {
+            Some("has not read everything yet")
+        } else {
+            None
+        }
+    }
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Webhook {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    admin: SocketAddr,
+    serve: JoinHandle<()>,
+    others: Vec<JoinHandle<()>>,
+}
+
+impl Webhook {
+    /// Begins to serve, on the runtime it is called in. It is ready once there is a certificate and
+    /// [`Webhook::follow`] has read everything.
+    pub fn start(config: Config, admission: Admission) -> io::Result<Self> {
+        let (listener, address) = bind(config.listen)?;
+        let (admin_listener, admin) = bind(config.admin)?;
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let metrics = Arc::new(Metrics::new());
+        let serving = Arc::new(Serving::default());
+        let shared = Arc::new(Shared {
+            admission: Arc::new(admission),
+            metrics: Arc::clone(&metrics),
+            serving: Arc::clone(&serving),
+            bounds: handler::Bounds::default(),
+            synced: AtomicBool::new(false),
+            phase,
+        });
+        let acceptor = Acceptor {
+            tls: tls(Arc::clone(&serving))?,
+            router: handler::router(Arc::clone(&shared)),
+            limits: config.limits,
+            metrics: Arc::clone(&metrics),
+            phase: phases,
+        };
+        let follower = Follower::new(config.tls_dir, serving, metrics);
+        let admin_router = admin::router(Arc::clone(&shared));
+        Ok(Self {
+            address,
+            admin,
+            serve: tokio::spawn(acceptor.serve(listener)),
+            others: vec![
+                tokio::spawn(follower.run(config.tls_poll)),
+                tokio::spawn(async move {
+                    // Ends only with the process.
+                    let _ = axum::serve(admin_listener, admin_router).await;
+                }),
+            ],
+            shared,
+        })
+    }
+
+    /// Where HTTPS is served.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where health, readiness and metrics are.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// What it judges from.
+    #[must_use]
+    pub fn admission(&self) -> &Arc<Admission> {
+        &self.shared.admission
+    }
+
+    /// Takes what the watch shows. The server is ready when all of [`WATCHED`] are synced.
+    pub fn follow(&mut self, events: impl Stream<Item = Event> + Send + 'static) {
+        let shared = Arc::clone(&self.shared);
+        self.others.push(tokio::spawn(follow(shared, events)));
+    }
+
+    /// Ends: is unready at once, serves for `delay` while the news spreads (every answer ends its
+    /// connection), then takes nothing new and waits for what has begun, for `drain` at most.
+    /// Says whether all of that ended by itself.
+    pub async fn stop(mut self, delay: Duration, drain: Duration) -> bool {
+        self.shared.metrics.draining.set(1);
+        self.shared.phase.send_replace(Phase::Leaving);
+        tokio::time::sleep(delay).await;
+        self.shared.phase.send_replace(Phase::Closing);
+        let ended = timeout_at(Instant::now() + drain, &mut self.serve).await;
+        self.serve.abort();
+        for task in self.others {
+            task.abort();
+        }
+        ended.is_ok()
+    }
+}
+
+async fn follow(shared: Arc<Shared>, events: impl Stream<Item = Event>) {
+    let mut missing: BTreeSet<Kind> = WATCHED.into();
+    let mut ticks = interval(EXPIRY_TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tokio::pin!(events);
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            _ = ticks.tick() => {
+                shared.admission.expire(std::time::Instant::now());
+                continue;
+            }
+        };
+        match event {
+            Some(Event::Put(watched)) => shared.admission.put(watched.object),
+            Some(Event::Remove(key)) => shared.admission.remove(&key),
+            Some(Event::Synced(kind)) => {
+                if missing.remove(&kind) && missing.is_empty() {
+                    shared.synced.store(true, Ordering::Release);
+                    shared.metrics.store_synced.set(1);
+                    tracing::info!("everything there is has been read");
+                }
+            }
+            None => return,
+        }
+    }
+}
+
+/// TLS 1.2 and 1.3 with the certificate in force. No sessions are kept: after a rotation every
+/// connection shows the new certificate.
+fn tls(serving: Arc<Serving>) -> io::Result<TlsAcceptor> {
+    let mut config =
+        rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(io::Error::other)?
+            .with_no_client_auth()
+            .with_cert_resolver(serving);
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// A socket that takes both families on `[::]`, or IPv4 alone where there is no IPv6.
+fn bind(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = match listen(address) {
+        Err(error) if is_without_ipv6(&error) && address.ip().is_unspecified() => {
+            let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port());
+            listen(v4)?
+        }
+        other => other?,
+    };
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking(),
+        Some(Protocol::TCP),
+    )?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn is_without_ipv6(error: &io::Error) -> bool {
+    /// `EAFNOSUPPORT` of Linux, which has no kind of its own.
+    const NO_SUCH_FAMILY: i32 = 97;
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_SUCH_FAMILY)
+}
