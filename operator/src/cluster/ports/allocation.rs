@@ -4,42 +4,23 @@
 //! balancer may still send to it for a while. What is given out is persisted before it is published.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use crate::translate::PortWish;
 
 /// Ports that are given out: above the privileged ones, below the ephemeral ones.
 pub const RANGE: RangeInclusive<u16> = 10_000..=32_767;
 /// Ports in that range that the proxies use themselves (administration, health).
 const RESERVED: RangeInclusive<u16> = 15_000..=15_099;
 
-/// A port of a Gateway, such as `<UID of the Gateway>/443/TCP`: a Gateway that is made anew under its
-/// old name is another one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortId(Arc<str>);
-
-impl PortId {
-    /// `transport` is `TCP` or `UDP`.
-    #[must_use]
-    pub fn new(gateway_uid: &str, port: u16, transport: &str) -> Self {
-        Self(format!("{gateway_uid}/{port}/{transport}").into())
-    }
-}
-
-impl fmt::Display for PortId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// What is given out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     /// The port to try first next time.
     next: u16,
-    ports: BTreeMap<PortId, u16>,
+    ports: BTreeMap<PortWish, u16>,
 }
 
 impl Default for Allocation {
@@ -56,20 +37,20 @@ impl Default for Allocation {
 struct Persisted {
     next: u16,
     #[serde(default)]
-    ports: BTreeMap<Arc<str>, u16>,
+    ports: BTreeMap<String, u16>,
 }
 
 impl Allocation {
-    /// Reads the persisted form. Ports that are out of range or given twice are left out: two Gateways
-    /// on one port would meet.
+    /// Reads the persisted form. Ports that are out of range or given twice are left out (two Gateways on
+    /// one port would meet), and so is what they are not given to.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         let persisted: Persisted = serde_json::from_str(text)?;
         let mut taken = BTreeSet::new();
         let ports = persisted
             .ports
             .into_iter()
+            .filter_map(|(id, port)| Some((id.parse().ok()?, port)))
             .filter(|(_, port)| is_usable(*port) && taken.insert(*port))
-            .map(|(id, port)| (PortId(id), port))
             .collect();
         let next = if RANGE.contains(&persisted.next) {
             persisted.next
@@ -82,7 +63,7 @@ impl Allocation {
     /// The persisted form.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let ports = self.ports.iter().map(|(id, port)| (id.0.clone(), *port));
+        let ports = self.ports.iter().map(|(id, port)| (id.to_string(), *port));
         let persisted = Persisted {
             next: self.next,
             ports: ports.collect(),
@@ -93,12 +74,12 @@ impl Allocation {
 
     /// The port that stands for `id`.
     #[must_use]
-    pub fn get(&self, id: &PortId) -> Option<u16> {
+    pub fn get(&self, id: &PortWish) -> Option<u16> {
         self.ports.get(id).copied()
     }
 
     /// Everything given out.
-    pub fn iter(&self) -> impl Iterator<Item = (&PortId, u16)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&PortWish, u16)> {
         self.ports.iter().map(|(id, port)| (id, *port))
     }
 
@@ -117,7 +98,7 @@ impl Allocation {
     /// This allocation with a port for each of `wanted` and for nothing else. Those that there is no
     /// port left for are without one.
     #[must_use]
-    pub fn settle(&self, wanted: &BTreeSet<PortId>) -> Self {
+    pub fn settle(&self, wanted: &BTreeSet<PortWish>) -> Self {
         let mut settled = self.clone();
         settled.ports.retain(|id, _| wanted.contains(id));
         // What is freed now stays taken for this time: it is not to be given out in the same breath.
@@ -138,7 +119,7 @@ impl Allocation {
 
     /// Takes up a port that is known to be in use for `id`, if neither has another.
     #[must_use]
-    pub fn with(mut self, id: PortId, port: u16) -> Self {
+    pub fn with(mut self, id: PortWish, port: u16) -> Self {
         let free = is_usable(port) && !self.ports.values().any(|taken| *taken == port);
         if free && !self.ports.contains_key(&id) {
             self.ports.insert(id, port);

@@ -1,23 +1,31 @@
 use proptest::prelude::*;
 
+use vestibule_model::conflict::Transport;
+use vestibule_model::object::Port;
+
 use super::*;
 
-fn ids(names: &[&str]) -> BTreeSet<PortId> {
-    names
-        .iter()
-        .map(|name| PortId::new(name, 443, "TCP"))
-        .collect()
+fn id(gateway: &str, port: u16) -> PortWish {
+    PortWish {
+        gateway: gateway.into(),
+        port: Port::new(port).expect("it is not 0"),
+        transport: Transport::Tcp,
+    }
+}
+
+fn ids(names: &[&str]) -> BTreeSet<PortWish> {
+    names.iter().map(|name| id(name, 443)).collect()
 }
 
 #[test]
 fn counts_up_and_keeps_what_is_given_out() {
     let first = Allocation::default().settle(&ids(&["a", "b"]));
-    let a = PortId::new("a", 443, "TCP");
-    let b = PortId::new("b", 443, "TCP");
+    let a = id("a", 443);
+    let b = id("b", 443);
     assert_eq!((first.get(&a), first.get(&b)), (Some(10_000), Some(10_001)));
     // b goes, c comes, b comes back as another one would: never with the same port at once.
     let second = first.settle(&ids(&["a", "c"]));
-    assert_eq!(second.get(&PortId::new("c", 443, "TCP")), Some(10_002));
+    assert_eq!(second.get(&id("c", 443)), Some(10_002));
     let third = second.settle(&ids(&["a", "b", "c"]));
     assert_eq!(third.get(&b), Some(10_003));
     assert_eq!(third.get(&a), Some(10_000));
@@ -27,15 +35,12 @@ fn counts_up_and_keeps_what_is_given_out() {
 #[test]
 fn wraps_and_leaves_out_what_the_proxies_use_themselves() {
     let text = |next: u16| format!(r#"{{"next":{next},"ports":{{"x/1/TCP":10000}}}}"#);
-    let wanted: BTreeSet<PortId> = [PortId::new("x", 1, "TCP")]
-        .into_iter()
-        .chain(ids(&["y", "z"]))
-        .collect();
+    let wanted: BTreeSet<PortWish> = [id("x", 1)].into_iter().chain(ids(&["y", "z"])).collect();
     let settled = |next| {
         let allocation = Allocation::from_json(&text(next))
             .expect("it is JSON")
             .settle(&wanted);
-        let port = |name| allocation.get(&PortId::new(name, 443, "TCP"));
+        let port = |name| allocation.get(&id(name, 443));
         (port("y"), port("z"))
     };
     assert_eq!(settled(32_767), (Some(32_767), Some(10_001)));
@@ -55,8 +60,8 @@ fn what_was_tampered_with_never_makes_two_gateways_meet() {
 
 #[test]
 fn without_a_port_left_the_others_keep_theirs() {
-    let all: BTreeSet<PortId> = (0..40_000_u32)
-        .map(|n| PortId::new(&format!("{n:05}"), 443, "TCP"))
+    let all: BTreeSet<PortWish> = (0..40_000_u32)
+        .map(|n| id(&format!("{n:05}"), 443))
         .collect();
     let full = Allocation::default().settle(&all);
     assert_eq!(full.len(), RANGE.len() - RESERVED.len());
@@ -65,16 +70,16 @@ fn without_a_port_left_the_others_keep_theirs() {
 
 #[test]
 fn takes_up_what_is_in_use() {
-    let id = PortId::new("a", 443, "TCP");
+    let a = id("a", 443);
     let allocation = Allocation::default()
-        .with(id.clone(), 20_000)
-        .with(PortId::new("b", 443, "TCP"), 20_000)
-        .with(id.clone(), 20_001)
-        .with(PortId::new("c", 443, "TCP"), 99);
+        .with(a.clone(), 20_000)
+        .with(id("b", 443), 20_000)
+        .with(a.clone(), 20_001)
+        .with(id("c", 443), 99);
     assert_eq!(allocation.len(), 1);
-    assert_eq!(allocation.get(&id), Some(20_000));
+    assert_eq!(allocation.get(&a), Some(20_000));
     let next = allocation.settle(&ids(&["a", "d"]));
-    assert_eq!(next.get(&PortId::new("d", 443, "TCP")), Some(20_001));
+    assert_eq!(next.get(&id("d", 443)), Some(20_001));
 }
 
 proptest! {
@@ -84,8 +89,8 @@ proptest! {
     fn any_history(history in prop::collection::vec(prop::collection::btree_set(0..40_u8, 0..20), 1..40)) {
         let mut allocation = Allocation::default();
         for wanted in history {
-            let wanted: BTreeSet<PortId> =
-                wanted.iter().map(|n| PortId::new(&n.to_string(), 443, "TCP")).collect();
+            let wanted: BTreeSet<PortWish> =
+                wanted.iter().map(|n| id(&n.to_string(), 443)).collect();
             let before = allocation;
             allocation = before.settle(&wanted);
             prop_assert_eq!(allocation.len(), wanted.len());

@@ -1,3 +1,290 @@
-//! Internal ports of Gateways: allocated ([`allocation`]) and kept in a ConfigMap.
+//! Internal ports of Gateways: allocated ([`allocation`]) and kept in a ConfigMap, from which every
+//! replica takes them. The leader writes it before anything with a new port is published.
 
 pub mod allocation;
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use kube::api::{Api, ListParams, ObjectMeta, PostParams};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch_objects};
+use tokio::sync::watch;
+use tracing::{info, warn};
+use vestibule_model::conflict::Transport;
+use vestibule_model::object::Port;
+
+use super::lease::elector::Role;
+use crate::translate::PortWish;
+use allocation::Allocation;
+
+/// Key of the ConfigMap.
+const DATA: &str = "ports";
+/// What is asked for within this time is written at once.
+const GATHER: Duration = Duration::from_millis(30);
+/// First and longest wait after a write failed.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Longest wait for an answer of the API server.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the allocation is kept.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Namespace of the ConfigMap and of the Services in front of the proxies.
+    pub namespace: String,
+    /// Name of the ConfigMap.
+    pub name: String,
+    /// Value of the label `app.kubernetes.io/managed-by`.
+    pub manager: String,
+}
+
+/// What the task takes and gives.
+pub struct Wires {
+    /// Every port that is needed; none as long as that is not known.
+    pub wanted: watch::Receiver<Option<Arc<BTreeSet<PortWish>>>>,
+    /// Only the leader writes.
+    pub role: watch::Receiver<Role>,
+    /// What is persisted; none as long as that is not known.
+    pub persisted: watch::Sender<Option<Arc<Allocation>>>,
+}
+
+/// Keeps the allocation for ever.
+pub async fn run(client: kube::Client, config: Config, mut wires: Wires) {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), &config.namespace);
+    let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
+    let mut events = pin!(watch_objects(api.clone(), selection).default_backoff());
+    let mut store = Store {
+        client,
+        api,
+        config,
+        present: None,
+        synced: false,
+        persisted: wires.persisted,
+        failures: 0,
+    };
+    let mut due: Option<Instant> = None;
+    loop {
+        tokio::select! {
+            event = events.next() => match event {
+                Some(Ok(event)) => store.take(event),
+                Some(Err(error)) => {
+                    warn!(config_map = %store.config.name, %error, "cannot watch the allocation of ports");
+                    continue;
+                }
+                None => return,
+            },
+            changed = wires.wanted.changed() => if changed.is_err() { return },
+            changed = wires.role.changed() => if changed.is_err() { return },
+            () = at(due) => {
+                let wanted = wires.wanted.borrow_and_update().clone();
+                if let Some(wanted) = wanted {
+                    store.persist(&wanted).await;
+                }
+                due = None;
+            }
+        }
+        let leads = wires.role.borrow().term(Instant::now()).is_some();
+        let wanted = wires.wanted.borrow().clone();
+        let wanting = wanted.is_some_and(|wanted| leads && store.lacks(&wanted));
+        if wanting {
+            due.get_or_insert_with(|| Instant::now() + store.pause());
+        } else {
+            due = None;
+        }
+    }
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Store {
+    client: kube::Client,
+    api: Api<ConfigMap>,
+    config: Config,
+    /// The ConfigMap as it is on the server.
+    present: Option<ConfigMap>,
+    synced: bool,
+    persisted: watch::Sender<Option<Arc<Allocation>>>,
+    failures: u32,
+}
+
+impl Store {
+    fn take(&mut self, event: Event<ConfigMap>) {
+        match event {
+            Event::Init => self.present = None,
+            Event::Apply(object) => {
+                self.present = Some(object);
+                self.read();
+            }
+            Event::InitApply(object) => self.present = Some(object),
+            // What is published with it goes on; the leader writes it anew.
+            Event::Delete(_) => self.present = None,
+            Event::InitDone => {
+                self.synced = true;
+                self.read();
+            }
+        }
+    }
+
+    /// Gives out what is persisted.
+    fn read(&self) {
+        let allocation = match self.stored() {
+            Some(Ok(allocation)) => Some(allocation),
+            Some(Err(error)) => {
+                warn!(config_map = %self.config.name, %error, "the allocation of ports does not read; the last one that did is kept");
+                None
+            }
+            None => None,
+        };
+        self.persisted
+            .send_if_modified(|persisted| match allocation {
+                Some(allocation) => {
+                    let differs = persisted.as_deref() != Some(&allocation);
+                    *persisted = Some(Arc::new(allocation));
+                    differs
+                }
+                None if persisted.is_none() => {
+                    *persisted = Some(Arc::default());
+                    true
+                }
+                None => false,
+            });
+    }
+
+    fn stored(&self) -> Option<Result<Allocation, serde_json::Error>> {
+        let data = self.present.as_ref()?.data.as_ref()?.get(DATA)?;
+        Some(Allocation::from_json(data))
+    }
+
+    /// Whether what is persisted is not what is wanted.
+    fn lacks(&self, wanted: &BTreeSet<PortWish>) -> bool {
+        if !self.synced {
+            return false;
+        }
+        match self.stored() {
+            Some(Ok(stored)) => stored.settle(wanted) != stored,
+            Some(Err(_)) => true,
+            None => !wanted.is_empty(),
+        }
+    }
+
+    async fn persist(&mut self, wanted: &BTreeSet<PortWish>) {
+        let outcome = tokio::time::timeout(PATIENCE, self.write(wanted)).await;
+        match outcome {
+            Ok(Ok(written)) => {
+                self.failures = 0;
+                self.present = Some(written);
+                self.read();
+            }
+            Ok(Err(kube::Error::Api(status)))
+                if status.is_conflict() || status.is_already_exists() =>
+            {
+                // The watch will show what is there.
+                self.failures += 1;
+            }
+            Ok(Err(error)) => {
+                self.failures += 1;
+                warn!(config_map = %self.config.name, %error, "cannot persist the allocation of ports; what needs a new one waits");
+            }
+            Err(_) => {
+                self.failures += 1;
+                warn!(config_map = %self.config.name, "no answer to a write of the allocation of ports; what needs a new one waits");
+            }
+        }
+    }
+
+    async fn write(&self, wanted: &BTreeSet<PortWish>) -> Result<ConfigMap, kube::Error> {
+        let base = match (self.stored(), &*self.persisted.borrow()) {
+            (Some(Ok(stored)), _) => Some(stored),
+            (_, Some(last)) if !last.is_empty() => Some((**last).clone()),
+            _ => None,
+        };
+        let base = match base {
+            Some(base) => base,
+            None => self.in_use().await?,
+        };
+        let mut object = self.present.clone().unwrap_or_else(|| ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(self.config.name.clone()),
+                namespace: Some(self.config.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        });
+        object.metadata.managed_fields = None;
+        object
+            .metadata
+            .labels
+            .get_or_insert_default()
+            .insert(super::MANAGED_BY.to_owned(), self.config.manager.clone());
+        let settled = base.settle(wanted);
+        object
+            .data
+            .get_or_insert_default()
+            .insert(DATA.to_owned(), settled.to_json());
+        let parameters = PostParams::default();
+        let written = match &self.present {
+            Some(_) => {
+                let name = &self.config.name;
+                self.api.replace(name, &parameters, &object).await?
+            }
+            None => self.api.create(&parameters, &object).await?,
+        };
+        info!(ports = settled.len(), "internal ports are persisted");
+        Ok(written)
+    }
+
+    /// What the Services use already: a ConfigMap that was lost costs no Gateway its ports.
+    async fn in_use(&self) -> Result<Allocation, kube::Error> {
+        let services: Api<Service> = Api::namespaced(self.client.clone(), &self.config.namespace);
+        let ours = format!("{}={}", super::MANAGED_BY, self.config.manager);
+        let list = services.list(&ListParams::default().labels(&ours)).await?;
+        let mut allocation = Allocation::default();
+        for service in list {
+            for (wish, port) in ports_of(&service) {
+                allocation = allocation.with(wish, port);
+            }
+        }
+        Ok(allocation)
+    }
+
+    fn pause(&self) -> Duration {
+        if self.failures == 0 {
+            return GATHER;
+        }
+        let (first, longest) = BACKOFF;
+        first
+            .saturating_mul(1 << (self.failures - 1).min(16))
+            .min(longest)
+    }
+}
+
+/// The allocation that shows in a Service in front of the proxies.
+fn ports_of(service: &Service) -> Vec<(PortWish, u16)> {
+    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+    let labels = service.metadata.labels.as_ref();
+    let Some(uid) = labels.and_then(|labels| labels.get(super::GATEWAY_UID)) else {
+        return Vec::new();
+    };
+    let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
+    let one = |port: &k8s_openapi::api::core::v1::ServicePort| {
+        let IntOrString::Int(internal) = port.target_port.as_ref()? else {
+            return None;
+        };
+        let wish = PortWish {
+            gateway: uid.as_str().into(),
+            port: Port::new(u16::try_from(port.port).ok()?)?,
+            transport: Transport::from_text(port.protocol.as_deref().unwrap_or("TCP"))?,
+        };
+        Some((wish, u16::try_from(*internal).ok()?))
+    };
+    ports.into_iter().flatten().filter_map(one).collect()
+}

@@ -1,0 +1,464 @@
+//! The Services in front of Gateways: made, kept as wished, and swept by the leader ([`plan`] decides);
+//! their addresses are read by every replica.
+
+pub mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch_objects};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+use vestibule_model::key::ObjectName;
+
+use super::lease::elector::Role;
+use super::metrics::Metrics;
+use crate::translate::{Assigned, ServiceWish};
+use plan::{Action, Present, Services};
+
+/// Requests under way at a time.
+const CONCURRENT: usize = 4;
+/// First and longest wait after a request failed.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// Longest wait for an answer of the API server.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Longest text of a problem that is passed on.
+const MAX_PROBLEM: usize = 512;
+
+/// Whose Services these are.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Value of the label `app.kubernetes.io/managed-by`, and field manager.
+    pub manager: String,
+    /// The ClusterRole that owns them; empty: nothing does.
+    pub owner: String,
+}
+
+/// Wishes by the UID of the Gateway.
+pub type Wishes = BTreeMap<Arc<str>, ServiceWish>;
+
+/// What came of the wishes, by the UID of the Gateway. A Gateway without a front is not in it.
+pub type Fronts = BTreeMap<Arc<str>, Assigned>;
+
+/// What the task takes and gives.
+pub struct Wires {
+    /// What there should be; none as long as that is not known.
+    pub wishes: watch::Receiver<Option<Arc<Wishes>>>,
+    /// Only the leader writes.
+    pub role: watch::Receiver<Role>,
+    /// What there is; none as long as that is not known.
+    pub fronts: watch::Sender<Option<Arc<Fronts>>>,
+}
+
+/// Keeps the Services for ever.
+pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics: Metrics) {
+    let api: Api<Service> = Api::all(client.clone());
+    let ours = format!("{}={}", super::MANAGED_BY, config.manager);
+    let selection = watcher::Config::default().labels(&ours);
+    let mut events = pin!(watch_objects(api, selection).default_backoff());
+    let mut keeper = Keeper {
+        hand: Hand {
+            client,
+            manager: config.manager.as_str().into(),
+        },
+        config,
+        owner: Owner::Unknown,
+        present: Services::new(),
+        listed: None,
+        synced: false,
+        under_way: BTreeSet::new(),
+        troubles: BTreeMap::new(),
+        written: BTreeMap::new(),
+        metrics,
+    };
+    let mut requests: JoinSet<Done> = JoinSet::new();
+    loop {
+        let due = keeper.due();
+        tokio::select! {
+            event = events.next() => match event {
+                Some(Ok(event)) => keeper.take(event),
+                Some(Err(error)) => {
+                    warn!(%error, "cannot watch the Services in front of Gateways");
+                    continue;
+                }
+                None => return,
+            },
+            changed = wires.wishes.changed() => if changed.is_err() { return },
+            changed = wires.role.changed() => if changed.is_err() { return },
+            Some(done) = requests.join_next() => match done {
+                Ok(done) => keeper.done(done),
+                Err(error) => warn!(%error, "a request about a Service ended early"),
+            },
+            () = at(due) => {}
+        }
+        let wishes = wires.wishes.borrow_and_update().clone();
+        let leads = wires
+            .role
+            .borrow_and_update()
+            .term(Instant::now())
+            .is_some();
+        if leads && keeper.owner == Owner::Unknown && wishes.is_some() {
+            keeper.find_owner().await;
+        }
+        if let Some(wishes) = &wishes {
+            if leads {
+                keeper.act(wishes, &mut requests);
+            }
+            keeper.tell(wishes, &wires.fronts);
+        } else if keeper.synced {
+            // What there is is known, before what there should be.
+            wires.fronts.send_if_modified(|fronts| {
+                let first = fronts.is_none();
+                fronts.get_or_insert_default();
+                first
+            });
+        }
+    }
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Owner {
+    Unknown,
+    None,
+    Found(Value),
+}
+
+struct Keeper {
+    hand: Hand,
+    config: Config,
+    owner: Owner,
+    present: Services,
+    listed: Option<Services>,
+    synced: bool,
+    under_way: BTreeSet<ObjectName>,
+    troubles: BTreeMap<ObjectName, Trouble>,
+    /// What was written last and in which version it came out. If that is not as wished, somebody
+    /// (an admission webhook) changes it on the way, and it is left alone until it changes again.
+    written: BTreeMap<ObjectName, (Action, String)>,
+    metrics: Metrics,
+}
+
+#[derive(Debug)]
+struct Trouble {
+    problem: String,
+    failures: u32,
+    until: Instant,
+}
+
+/// One request and what came of it.
+struct Done {
+    name: ObjectName,
+    action: Action,
+    outcome: Result<Option<Service>, String>,
+}
+
+impl Keeper {
+    fn take(&mut self, event: Event<Service>) {
+        match event {
+            Event::Init => self.listed = Some(Services::new()),
+            Event::InitApply(service) => {
+                let (name, present) = present(service);
+                self.listed.get_or_insert_default().insert(name, present);
+            }
+            Event::InitDone => {
+                self.present = self.listed.take().unwrap_or_default();
+                self.synced = true;
+            }
+            Event::Apply(service) => {
+                let (name, present) = present(service);
+                self.present.insert(name, present);
+            }
+            Event::Delete(service) => {
+                self.present.remove(&present(service).0);
+            }
+        }
+    }
+
+    async fn find_owner(&mut self) {
+        if self.config.owner.is_empty() {
+            self.owner = Owner::None;
+            return;
+        }
+        let name = self.config.owner.clone();
+        let roles: Api<ClusterRole> = Api::all(self.hand.client.clone());
+        let answer = tokio::time::timeout(PATIENCE, roles.get_opt(&name)).await;
+        match answer {
+            Ok(Ok(Some(role))) => {
+                let uid = role.metadata.uid.unwrap_or_default();
+                self.owner = Owner::Found(plan::owner(&name, &uid));
+            }
+            Ok(Ok(None)) => {
+                warn!(cluster_role = %name, "there is no such ClusterRole; Services have no owner and stay after an uninstall");
+                self.owner = Owner::None;
+            }
+            Ok(Err(error)) => {
+                warn!(cluster_role = %name, %error, "cannot read the owner of Services; trying again");
+            }
+            Err(_) => {
+                warn!(cluster_role = %name, "no answer about the owner of Services; trying again")
+            }
+        }
+    }
+
+    /// Begins what is due.
+    fn act(&mut self, wishes: &Wishes, requests: &mut JoinSet<Done>) {
+        let owner = match &self.owner {
+            Owner::Unknown => return,
+            Owner::None => None,
+            Owner::Found(owner) => Some(owner),
+        };
+        if !self.synced || self.listed.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let mut actions = plan::plan(wishes, &self.present, owner);
+        self.troubles.retain(|name, _| actions.contains_key(name));
+        self.written
+            .retain(|name, _| self.present.contains_key(name));
+        actions.retain(|name, action| {
+            let later = self
+                .troubles
+                .get(name)
+                .is_some_and(|trouble| now < trouble.until);
+            let done = self.written.get(name).is_some_and(|(written, version)| {
+                let version_there = self.present.get(name).map(|there| &there.version);
+                same(written, action) && version_there == Some(version)
+            });
+            !later && !done && !self.under_way.contains(name)
+        });
+        for (name, action) in actions {
+            if self.under_way.len() >= CONCURRENT {
+                return;
+            }
+            self.under_way.insert(name.clone());
+            let hand = self.hand.clone();
+            requests.spawn(async move {
+                let outcome = tokio::time::timeout(PATIENCE, hand.act(&name, &action)).await;
+                let outcome =
+                    outcome.unwrap_or_else(|_| Err("no answer from the API server".into()));
+                Done {
+                    name,
+                    action,
+                    outcome,
+                }
+            });
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        let Done {
+            name,
+            action,
+            outcome,
+        } = done;
+        self.under_way.remove(&name);
+        let what = match action {
+            Action::Create(_) => "create",
+            Action::Apply(..) => "apply",
+            Action::Delete(_) => "delete",
+        };
+        self.metrics.service(what, outcome.is_ok());
+        match outcome {
+            Ok(Some(service)) => {
+                info!(service = %name, what, "Service in front of a Gateway");
+                self.troubles.remove(&name);
+                let (_, present) = present(service);
+                self.written
+                    .insert(name.clone(), (action, present.version.clone()));
+                self.present.insert(name, present);
+            }
+            Ok(None) => {
+                info!(service = %name, what, "Service in front of a Gateway");
+                self.troubles.remove(&name);
+                self.written.remove(&name);
+                // Until the watch shows that it is gone, nothing more is done about it.
+                if let Some(present) = self.present.get_mut(&name) {
+                    present.deleting = true;
+                }
+            }
+            Err(problem) => {
+                let failures = self
+                    .troubles
+                    .get(&name)
+                    .map_or(0, |trouble| trouble.failures);
+                let (first, longest) = BACKOFF;
+                let wait = first.saturating_mul(1 << failures.min(16)).min(longest);
+                if self
+                    .troubles
+                    .get(&name)
+                    .is_none_or(|trouble| trouble.problem != problem)
+                {
+                    warn!(service = %name, what, %problem, "Service in front of a Gateway");
+                }
+                let trouble = Trouble {
+                    problem,
+                    failures: failures + 1,
+                    until: Instant::now() + wait,
+                };
+                self.troubles.insert(name, trouble);
+            }
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let retry = self
+            .troubles
+            .iter()
+            .filter(|(name, _)| !self.under_way.contains(*name))
+            .map(|(_, trouble)| trouble.until)
+            .min();
+        retry.map(|at| at.max(Instant::now() + Duration::from_millis(10)))
+    }
+
+    /// Says what the fronts have come to.
+    fn tell(&self, wishes: &Wishes, fronts: &watch::Sender<Option<Arc<Fronts>>>) {
+        if !self.synced || self.listed.is_some() {
+            return;
+        }
+        let mut now = Fronts::new();
+        for (uid, wish) in wishes {
+            let ServiceWish::Make(service) = wish else {
+                // What is known of it stays as it is.
+                if let Some(before) = fronts.borrow().as_ref().and_then(|all| all.get(uid)) {
+                    now.insert(uid.clone(), before.clone());
+                }
+                continue;
+            };
+            let addresses = plan::addresses(service, &self.present);
+            let problem = |name| {
+                self.troubles
+                    .get(name)
+                    .map(|trouble| trouble.problem.clone())
+            };
+            let problem = problem(&service.front).or_else(|| problem(&service.alias));
+            if addresses.is_some() || problem.is_some() {
+                let addresses = addresses.unwrap_or_default();
+                now.insert(uid.clone(), Assigned { addresses, problem });
+            }
+        }
+        fronts.send_if_modified(|fronts| {
+            let differs = fronts.as_deref() != Some(&now);
+            if differs {
+                *fronts = Some(Arc::new(now));
+            }
+            differs
+        });
+    }
+}
+
+/// Whether two actions come to the same; the UID is the server's.
+fn same(a: &Action, b: &Action) -> bool {
+    let manifest = |action: &Action| match action {
+        Action::Create(manifest) | Action::Apply(_, manifest) => Some(manifest.clone()),
+        Action::Delete(_) => None,
+    };
+    manifest(a).is_some() && manifest(a) == manifest(b)
+}
+
+fn present(mut service: Service) -> (ObjectName, Present) {
+    service.metadata.managed_fields = None;
+    let metadata = &service.metadata;
+    let name = ObjectName::new(
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default(),
+    );
+    let label = metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(super::GATEWAY_UID));
+    let present = Present {
+        uid: metadata.uid.clone().unwrap_or_default(),
+        version: metadata.resource_version.clone().unwrap_or_default(),
+        gateway: label.map(String::as_str).unwrap_or_default().into(),
+        deleting: metadata.deletion_timestamp.is_some(),
+        object: serde_json::to_value(&service).unwrap_or_default(),
+    };
+    (name, present)
+}
+
+/// What makes the requests.
+#[derive(Clone)]
+struct Hand {
+    client: kube::Client,
+    manager: Arc<str>,
+}
+
+impl Hand {
+    async fn act(&self, name: &ObjectName, action: &Action) -> Result<Option<Service>, String> {
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
+        match action {
+            Action::Create(manifest) => {
+                // Not ours, or the watch would have shown it; nobody else's Service is touched.
+                if api.get_opt(&name.name).await.map_err(problem)?.is_some() {
+                    return Err(format!(
+                        "a Service {} that is not Vestibule's is there",
+                        name.name
+                    ));
+                }
+                let parameters = PatchParams::apply(&self.manager);
+                let made = api
+                    .patch(&name.name, &parameters, &Patch::Apply(manifest))
+                    .await;
+                made.map(Some).map_err(problem)
+            }
+            Action::Apply(uid, manifest) => {
+                let mut manifest = manifest.clone();
+                if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut)
+                {
+                    metadata.insert("uid".into(), uid.as_str().into());
+                }
+                let parameters = PatchParams::apply(&self.manager).force();
+                let made = api
+                    .patch(&name.name, &parameters, &Patch::Apply(&manifest))
+                    .await;
+                made.map(Some).map_err(problem)
+            }
+            Action::Delete(uid) => {
+                let parameters = DeleteParams {
+                    preconditions: Some(Preconditions {
+                        uid: Some(uid.clone()),
+                        resource_version: None,
+                    }),
+                    ..DeleteParams::background()
+                };
+                match api.delete(&name.name, &parameters).await {
+                    Ok(_) => Ok(None),
+                    Err(kube::Error::Api(status))
+                        if status.is_not_found() || status.is_conflict() =>
+                    {
+                        Ok(None)
+                    }
+                    Err(error) => Err(problem(error)),
+                }
+            }
+        }
+    }
+}
+
+/// What the API server says, in bounds.
+fn problem(error: kube::Error) -> String {
+    let text = match error {
+        kube::Error::Api(status) => status.message,
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(MAX_PROBLEM) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}

@@ -1,0 +1,167 @@
+//! What is to be done about the Services in front of Gateways: wished ones against present ones. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::Address;
+
+use crate::translate::{GatewayService, ServiceWish};
+
+/// Annotation with a digest of what was applied, so that what is no longer wished shows as well.
+pub const APPLIED: &str = "vestibule.dev/applied";
+
+/// A Service with the label of this release, as the server has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Present {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub version: String,
+    /// UID of the Gateway, as its label says; empty without one.
+    pub gateway: Arc<str>,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// The whole object.
+    pub object: Value,
+}
+
+/// Services by name.
+pub type Services = BTreeMap<ObjectName, Present>;
+
+/// What is to be done with one Service.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// It is not there: make it, unless somebody else's has its name.
+    Create(Value),
+    /// It is there (with this UID) and differs: make it like this.
+    Apply(String, Value),
+    /// It is there (with this UID) and has to go.
+    Delete(String),
+}
+
+/// An owner reference to what owns everything that this release makes, if there is such a thing.
+#[must_use]
+pub fn owner(cluster_role: &str, uid: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "name": cluster_role,
+        "uid": uid,
+    })
+}
+
+/// What is to be done, by Service. A Service that nothing is to be done about is not in it.
+#[must_use]
+pub fn plan(
+    wishes: &BTreeMap<Arc<str>, ServiceWish>,
+    present: &Services,
+    owner: Option<&Value>,
+) -> BTreeMap<ObjectName, Action> {
+    let mut actions = BTreeMap::new();
+    for wish in wishes.values() {
+        let ServiceWish::Make(service) = wish else {
+            continue;
+        };
+        for (name, manifest, anew) in [
+            (&service.front, service.front(), true),
+            (&service.alias, service.alias(), false),
+        ] {
+            let manifest = complete(manifest, owner);
+            let action = match present.get(name) {
+                None => Some(Action::Create(manifest)),
+                Some(there) if there.deleting => None,
+                Some(there) if anew && service.must_be_made_anew(&there.object) => {
+                    Some(Action::Delete(there.uid.clone()))
+                }
+                Some(there) if covers(&there.object, &manifest) => None,
+                Some(there) => Some(Action::Apply(there.uid.clone(), manifest)),
+            };
+            if let Some(action) = action {
+                actions.insert(name.clone(), action);
+            }
+        }
+    }
+    for (name, there) in present {
+        let keep = match wishes.get(&there.gateway) {
+            Some(ServiceWish::Keep) => true,
+            Some(ServiceWish::Make(service)) => *name == service.front || *name == service.alias,
+            None => false,
+        };
+        if !keep && !there.deleting && !actions.contains_key(name) {
+            actions.insert(name.clone(), Action::Delete(there.uid.clone()));
+        }
+    }
+    actions
+}
+
+/// The addresses that the front of a Gateway has, if it is there.
+#[must_use]
+pub fn addresses(service: &GatewayService, present: &Services) -> Option<Vec<Address>> {
+    let front = present.get(&service.front)?;
+    if front.gateway != service.uid || front.deleting {
+        return None;
+    }
+    let object = &front.object;
+    if object.pointer("/spec/type").and_then(Value::as_str) == Some("LoadBalancer") {
+        let ingress = object.pointer("/status/loadBalancer/ingress");
+        let ingress = ingress.and_then(Value::as_array).into_iter().flatten();
+        let address = |entry: &Value| {
+            let text = |field: &str| entry.get(field).and_then(Value::as_str);
+            let ip = text("ip").and_then(|ip| ip.parse().ok()).map(Address::Ip);
+            ip.or_else(|| {
+                let hostname = text("hostname").filter(|name| !name.is_empty())?;
+                Some(Address::Hostname(hostname.into()))
+            })
+        };
+        return Some(ingress.filter_map(address).collect());
+    }
+    let ips = object.pointer("/spec/clusterIPs").and_then(Value::as_array);
+    let ip = |value: &Value| Some(Address::Ip(value.as_str()?.parse().ok()?));
+    Some(ips.into_iter().flatten().filter_map(ip).collect())
+}
+
+/// The manifest with its owner and its digest.
+fn complete(mut manifest: Value, owner: Option<&Value>) -> Value {
+    if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
+        if let Some(owner) = owner {
+            metadata.insert("ownerReferences".into(), json!([owner]));
+        }
+    }
+    let digest = Sha256::digest(manifest.to_string());
+    let digest: String = digest
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if let Some(annotations) = annotations.as_object_mut() {
+            annotations.insert(APPLIED.into(), digest.into());
+        }
+    }
+    manifest
+}
+
+/// Whether everything in `wished` is in `there`; what else is there is somebody else's. Elements of
+/// lists are looked for anywhere: others may add some.
+fn covers(there: &Value, wished: &Value) -> bool {
+    match (there, wished) {
+        (Value::Object(there), Value::Object(wished)) => wished.iter().all(|(field, wished)| {
+            let empty = wished.as_object().is_some_and(serde_json::Map::is_empty);
+            there
+                .get(field)
+                .map_or(empty, |there| covers(there, wished))
+        }),
+        (Value::Array(there), Value::Array(wished)) => wished
+            .iter()
+            .all(|wished| there.iter().any(|there| covers(there, wished))),
+        (there, wished) => there == wished,
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,5 @@
+use super::*;
+#[test]
+fn placeholder_is_replaced() {
+    let _ = covers;
+}

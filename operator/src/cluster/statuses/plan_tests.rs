@@ -1,0 +1,448 @@
+use proptest::prelude::*;
+use serde_json::json;
+use vestibule_model::key::Kind;
+
+use super::*;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+fn key(namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey::new(Kind::ListenerSet, namespace, name)
+}
+
+/// What the status of an object should be: its generation, and whether every proxy has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Wish {
+    generation: i64,
+    acked: bool,
+    routes: u8,
+}
+
+impl Wish {
+    fn status(self) -> Value {
+        let (truth, reason) = match self.acked {
+            true => ("True", "Programmed"),
+            false => ("False", "Pending"),
+        };
+        json!({"routes": self.routes, "conditions": [{
+            "type": "Programmed", "status": truth, "reason": reason,
+            "observedGeneration": self.generation,
+        }]})
+    }
+}
+
+/// A server, and what translation says; the writes that reached it are counted.
+struct World {
+    now: Instant,
+    planner: Planner,
+    version: u64,
+    server: BTreeMap<ObjectKey, Live>,
+    wishes: BTreeMap<ObjectKey, Wish>,
+    writes: Vec<(ObjectKey, Value)>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            now: Instant::now(),
+            planner: Planner::new(Timing::default()),
+            version: 0,
+            server: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            writes: Vec::new(),
+        }
+    }
+
+    fn leading() -> Self {
+        let mut world = Self::new();
+        // Long ago: nobody is expected to come back.
+        world.planner.lead(world.now);
+        world.pass(Duration::from_hours(1));
+        world
+    }
+
+    /// Somebody writes the object (its spec, if the generation is another one).
+    fn put(&mut self, key: &ObjectKey, generation: i64, status: &Value) {
+        self.version += 1;
+        let live = Live::new(self.version.to_string().into(), generation, status);
+        self.server.insert(key.clone(), live);
+    }
+
+    fn show(&mut self, key: &ObjectKey) {
+        self.planner.observe(key, self.server[key].clone());
+    }
+
+    fn wish(&mut self, key: &ObjectKey, generation: i64, acked: bool) {
+        let wish = Wish {
+            generation,
+            acked,
+            routes: 0,
+        };
+        self.wishes.insert(key.clone(), wish);
+        self.planner.touch(key);
+    }
+
+    fn job(&mut self) -> Option<Job> {
+        loop {
+            let wishes = &self.wishes;
+            let judge = |key: &ObjectKey, _: &Live, _: &Value| wishes.get(key).map(|w| w.status());
+            match self.planner.next(self.now, 3, judge) {
+                Next::Write(job) => return Some(job),
+                Next::More => {}
+                Next::Idle => return None,
+            }
+        }
+    }
+
+    /// A write arrives at the server.
+    fn write(&mut self, job: &Job) -> Result<Live, Failure> {
+        let live = self.server.get(&job.key).cloned().ok_or(Failure::Gone)?;
+        if live.version != job.version {
+            return Err(Failure::Conflict);
+        }
+        self.writes.push((job.key.clone(), job.status.clone()));
+        self.put(&job.key.clone(), live.generation, &job.status);
+        Ok(self.server[&job.key].clone())
+    }
+
+    /// Writes what is due; the watch shows it.
+    fn run(&mut self) {
+        while let Some(job) = self.job() {
+            let outcome = self.write(&job);
+            self.planner.done(&job.key, outcome, self.now);
+            self.show(&job.key);
+        }
+    }
+
+    /// Time passes, with every deadline on the way.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run();
+        while let Some(at) = self.planner.deadline().filter(|at| *at <= end) {
+            self.now = at.max(self.now + MILLISECOND);
+            self.run();
+        }
+        self.now = end;
+    }
+
+    fn truth(&self, key: &ObjectKey) -> String {
+        let status = self.server[key].status();
+        status["conditions"][0]["status"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+}
+
+#[test]
+fn an_edit_is_one_write_if_the_proxies_are_quick() {
+    let (mut world, key) = (World::leading(), key("a", "set"));
+    world.put(&key, 1, &Value::Null);
+    world.wish(&key, 1, false);
+    world.show(&key);
+    world.pass(500 * MILLISECOND);
+    assert_eq!(world.writes.len(), 0);
+    assert_eq!(world.planner.waiting(), 1);
+    world.wish(&key, 1, true);
+    world.pass(Duration::from_secs(100));
+    assert_eq!(world.writes.len(), 1);
+    assert_eq!(world.truth(&key), "True");
+    // And an edit of it is another one.
+    world.put(&key, 2, &world.server[&key].status());
+    world.wish(&key, 2, false);
+    world.show(&key);
+    world.pass(Duration::from_secs(1));
+    world.wish(&key, 2, true);
+    world.pass(Duration::from_secs(100));
+    assert_eq!(world.writes.len(), 2);
+    assert_eq!(world.planner.waiting(), 0);
+}
+
+#[test]
+fn pending_is_said_after_the_patience_and_not_before() {
+    let (mut world, key) = (World::leading(), key("a", "set"));
+    world.put(&key, 1, &Value::Null);
+    world.wish(&key, 1, false);
+    world.show(&key);
+    world.pass(Duration::from_millis(1_999));
+    assert_eq!(world.writes.len(), 0);
+    world.pass(10 * MILLISECOND);
+    assert_eq!(world.truth(&key), "False");
+    world.wish(&key, 1, true);
+    world.pass(Duration::ZERO);
+    assert_eq!(world.truth(&key), "True");
+    assert_eq!(world.writes.len(), 2);
+}
+
+#[test]
+fn a_new_leader_writes_nothing_that_is_there_or_comes_back() {
+    let mut world = World::new();
+    let keys: Vec<ObjectKey> = (0..50)
+        .map(|n| key(&format!("ns-{}", n % 7), &n.to_string()))
+        .collect();
+    for key in &keys {
+        let there = Wish {
+            generation: 1,
+            acked: true,
+            routes: 0,
+        };
+        world.put(key, 1, &there.status());
+        // No proxy has said anything to the new leader.
+        world.wish(key, 1, false);
+        world.show(key);
+    }
+    world.planner.lead(world.now);
+    world.pass(Duration::from_secs(30));
+    for key in &keys[1..] {
+        world.wish(key, 1, true);
+    }
+    world.planner.touch_waiting();
+    world.pass(Duration::from_secs(29));
+    assert_eq!(world.writes.len(), 0);
+    // One that nobody confirms is said to be pending in the end.
+    world.pass(Duration::from_secs(100));
+    assert_eq!(world.writes.len(), 1);
+    assert_eq!(world.truth(&keys[0]), "False");
+}
+
+#[test]
+fn what_else_changes_does_not_wait_for_proxies_to_come_back() {
+    let (mut world, key) = (World::new(), key("a", "set"));
+    let there = Wish {
+        generation: 1,
+        acked: true,
+        routes: 0,
+    };
+    world.put(&key, 1, &there.status());
+    world.show(&key);
+    world.wishes.insert(
+        key.clone(),
+        Wish {
+            acked: false,
+            routes: 1,
+            ..there
+        },
+    );
+    world.planner.lead(world.now);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.writes.len(), 1);
+    assert_eq!(world.server[&key].status()["routes"], 1);
+    assert_eq!(world.truth(&key), "True");
+    world.pass(Duration::from_secs(100));
+    assert_eq!(world.truth(&key), "False");
+    assert_eq!(world.writes.len(), 2);
+}
+
+#[test]
+fn a_conflict_waits_for_the_watch_in_either_order() {
+    for seen_before_the_answer in [false, true] {
+        let (mut world, key) = (World::leading(), key("a", "set"));
+        world.put(&key, 1, &Value::Null);
+        world.wish(&key, 1, true);
+        world.show(&key);
+        let job = world.job().expect("it is due");
+        world.put(&key, 2, &Value::Null);
+        world.wish(&key, 2, true);
+        if seen_before_the_answer {
+            world.show(&key);
+        }
+        let outcome = world.write(&job);
+        assert_eq!(outcome, Err(Failure::Conflict));
+        world.planner.done(&key, outcome, world.now);
+        if !seen_before_the_answer {
+            assert_eq!(world.job(), None);
+            world.show(&key);
+        }
+        world.pass(MILLISECOND);
+        assert_eq!(world.writes.len(), 1);
+    }
+}
+
+#[test]
+fn failures_are_tried_again_less_and_less_often() {
+    let (mut world, key) = (World::leading(), key("a", "set"));
+    world.put(&key, 1, &Value::Null);
+    world.wish(&key, 1, true);
+    world.show(&key);
+    let mut waits = Vec::new();
+    for _ in 0..9 {
+        let job = world.job().expect("it is due");
+        world.planner.done(&job.key, Err(Failure::Other), world.now);
+        // Whatever happens to it meanwhile does not make it hurry.
+        world.planner.touch(&key);
+        assert_eq!(world.job(), None);
+        let at = world.planner.deadline().expect("it is tried again");
+        waits.push((at - world.now).as_secs());
+        world.now = at;
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+}
+
+#[test]
+fn tenants_take_turns() {
+    let mut world = World::leading();
+    for n in 0..1_000 {
+        let key = key("many", &format!("{n}"));
+        world.put(&key, 1, &Value::Null);
+        world.wish(&key, 1, true);
+        world.show(&key);
+    }
+    for namespace in ["a", "z"] {
+        let few = key(namespace, "one");
+        world.put(&few, 1, &Value::Null);
+        world.wish(&few, 1, true);
+        world.show(&few);
+    }
+    let first: Vec<String> = (0..6)
+        .filter_map(|_| world.job())
+        .map(|job| job.key.name.namespace.to_string())
+        .collect();
+    assert!(
+        first.contains(&"a".to_owned()) && first.contains(&"z".to_owned()),
+        "{first:?}"
+    );
+}
+
+#[test]
+fn followers_write_nothing_and_rest() {
+    let (mut world, key) = (World::new(), key("a", "set"));
+    world.put(&key, 1, &Value::Null);
+    world.wish(&key, 1, true);
+    world.show(&key);
+    assert_eq!(world.job(), None);
+    world.planner.lead(world.now);
+    let job = world.job().expect("it is due");
+    world.planner.follow();
+    world.planner.done(&job.key, Err(Failure::Other), world.now);
+    assert_eq!(world.job(), None);
+    assert_eq!(world.planner.deadline(), None);
+    // What an old leadership left undone is done by the next.
+    world.planner.lead(world.now);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.writes.len(), 1);
+}
+
+#[test]
+fn what_is_gone_is_forgotten() {
+    let (mut world, key) = (World::leading(), key("a", "set"));
+    world.put(&key, 1, &Value::Null);
+    world.wish(&key, 1, false);
+    world.show(&key);
+    assert_eq!(world.job(), None);
+    world.server.remove(&key);
+    world.planner.forget(&key);
+    world.pass(Duration::from_secs(100));
+    assert_eq!(world.planner.waiting(), 0);
+    assert_eq!(world.planner.deadline(), None);
+}
+
+#[derive(Debug, Clone)]
+enum Happening {
+    /// Somebody edits an object: its spec, or only metadata.
+    Edit(usize, bool),
+    Acked(usize, bool),
+    Routes(usize, u8),
+    /// The watch shows an object.
+    Show(usize),
+    /// A write begins.
+    Begin,
+    /// The oldest write ends, and this is what becomes of it.
+    End(Ending),
+    Leadership(bool),
+    Pass(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    Well,
+    /// It is lost on the way.
+    Lost,
+    /// It is done, but the answer is lost.
+    Unknown,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let ending =
+        prop_oneof![3 => Just(Ending::Well), 1 => Just(Ending::Lost), 1 => Just(Ending::Unknown)];
+    prop_oneof![
+        2 => (0..4_usize, any::<bool>()).prop_map(|(n, spec)| Happening::Edit(n, spec)),
+        3 => (0..4_usize, any::<bool>()).prop_map(|(n, acked)| Happening::Acked(n, acked)),
+        1 => (0..4_usize, 0..3_u8).prop_map(|(n, routes)| Happening::Routes(n, routes)),
+        4 => (0..4_usize).prop_map(Happening::Show),
+        4 => Just(Happening::Begin),
+        4 => ending.prop_map(Happening::End),
+        1 => any::<bool>().prop_map(Happening::Leadership),
+        4 => (0..5_000_u64).prop_map(Happening::Pass),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever happens, in the end every status is what it should be, with a bounded number of
+    /// writes, and then nothing is written any more.
+    #[test]
+    fn it_comes_right_and_to_rest(happenings in prop::collection::vec(happening(), 1..120)) {
+        let mut world = World::leading();
+        let keys: Vec<ObjectKey> = (0..4).map(|n| key(&format!("{}", n % 2), &format!("{n}"))).collect();
+        for key in &keys {
+            world.put(key, 1, &Value::Null);
+            world.wish(key, 1, false);
+            world.show(key);
+        }
+        let mut under_way = VecDeque::new();
+        for happening in &happenings {
+            match happening {
+                Happening::Edit(n, spec) => {
+                    let key = &keys[*n];
+                    let live = world.server[key].clone();
+                    let generation = live.generation + i64::from(*spec);
+                    world.put(key, generation, &live.status());
+                    if *spec {
+                        world.wish(key, generation, false);
+                    }
+                }
+                Happening::Acked(n, acked) => {
+                    world.wishes.get_mut(&keys[*n]).expect("it is there").acked = *acked;
+                    world.planner.touch(&keys[*n]);
+                }
+                Happening::Routes(n, routes) => {
+                    world.wishes.get_mut(&keys[*n]).expect("it is there").routes = *routes;
+                    world.planner.touch(&keys[*n]);
+                }
+                Happening::Show(n) => world.show(&keys[*n]),
+                Happening::Begin => under_way.extend(world.job()),
+                Happening::End(ending) => {
+                    if let Some(job) = under_way.pop_front() {
+                        let outcome = match ending {
+                            Ending::Well => world.write(&job),
+                            Ending::Lost => Err(Failure::Other),
+                            Ending::Unknown => world.write(&job).and(Err(Failure::Other)),
+                        };
+                        world.planner.done(&job.key, outcome, world.now);
+                    }
+                }
+                Happening::Leadership(true) => world.planner.lead(world.now),
+                Happening::Leadership(false) => world.planner.follow(),
+                Happening::Pass(millis) => world.now += Duration::from_millis(*millis),
+            }
+        }
+        world.planner.lead(world.now);
+        for job in under_way {
+            let outcome = world.write(&job);
+            world.planner.done(&job.key, outcome, world.now);
+        }
+        for key in &keys {
+            world.show(key);
+        }
+        world.pass(Duration::from_mins(10));
+        for key in &keys {
+            prop_assert_eq!(world.server[key].status(), world.wishes[key].status());
+        }
+        let writes = world.writes.len();
+        world.planner.touch_all();
+        world.pass(Duration::from_mins(10));
+        prop_assert_eq!(world.writes.len(), writes);
+        prop_assert!(writes <= happenings.len() + 2 * keys.len(), "{writes} writes");
+    }
+}

@@ -1,0 +1,150 @@
+//! What of a status may wait or stay as it is: the parts that come from acknowledgements. Pure.
+
+use serde_json::Value;
+
+/// How a status that is due compares with the one that is there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Traits {
+    /// Something in it only waits: for acknowledgements, a port, an address.
+    pub(super) waits: bool,
+    /// Something that is programmed, at this generation of the object, only waits in the new one.
+    pub(super) regresses: bool,
+    /// The one that is there waits already, at this generation of the object.
+    pub(super) waited: bool,
+}
+
+/// Compares `new` with `old` and takes back what is no news: counts in the message of what was and is
+/// programmed, and, with `presume`, that something programmed waits for acknowledgements again.
+pub(super) fn steady(old: &Value, new: &mut Value, presume: bool) -> Traits {
+    let mut traits = Traits::default();
+    conditions(old, new, presume, &mut traits);
+    let parts = new.get_mut("listeners").and_then(Value::as_array_mut);
+    for part in parts.into_iter().flatten() {
+        let name = part.get("name");
+        let before = old
+            .get("listeners")
+            .and_then(Value::as_array)
+            .and_then(|parts| parts.iter().find(|before| before.get("name") == name));
+        conditions(before.unwrap_or(&Value::Null), part, presume, &mut traits);
+    }
+    traits
+}
+
+fn conditions(old: &Value, new: &mut Value, presume: bool, traits: &mut Traits) {
+    let Some(after) = programmed_mut(new) else {
+        return;
+    };
+    let before = programmed(old)
+        .filter(|before| before.get("observedGeneration") == after.get("observedGeneration"));
+    if let Some(before) = before.filter(|before| is(before, "status", "True")) {
+        if is(after, "status", "True") {
+            if before.get("reason") == after.get("reason") {
+                *after = before.clone();
+            }
+        } else if is(after, "reason", "Pending") {
+            traits.regresses = true;
+            if presume {
+                *after = before.clone();
+            }
+        }
+    }
+    traits.waits |= waits(after);
+    traits.waited |= before.is_some_and(waits);
+}
+
+fn waits(condition: &Value) -> bool {
+    is(condition, "status", "False")
+        && (is(condition, "reason", "Pending") || is(condition, "reason", "AddressNotAssigned"))
+}
+
+fn programmed(status: &Value) -> Option<&Value> {
+    let conditions = status.get("conditions")?.as_array()?;
+    conditions.iter().find(|c| is(c, "type", "Programmed"))
+}
+
+fn programmed_mut(status: &mut Value) -> Option<&mut Value> {
+    let conditions = status.get_mut("conditions")?.as_array_mut()?;
+    conditions.iter_mut().find(|c| is(c, "type", "Programmed"))
+}
+
+fn is(value: &Value, field: &str, text: &str) -> bool {
+    value.get(field).and_then(Value::as_str) == Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(truth: &str, reason: &str, message: &str, generation: i64) -> Value {
+        let conditions = json!([
+            {"type": "Accepted", "status": "True", "reason": "Accepted", "observedGeneration": generation},
+            {"type": "Programmed", "status": truth, "reason": reason, "message": message,
+             "observedGeneration": generation},
+        ]);
+        json!({"conditions": conditions, "listeners": [{"name": "web", "conditions": conditions}]})
+    }
+
+    #[test]
+    fn counts_are_no_news() {
+        let old = status("True", "Programmed", "in 2 of 2", 1);
+        let mut new = status("True", "Programmed", "in 3 of 3", 1);
+        assert_eq!(steady(&old, &mut new, false), Traits::default());
+        assert_eq!(new, old);
+        // Of another generation they are.
+        let mut new = status("True", "Programmed", "in 3 of 3", 2);
+        let there = new.clone();
+        steady(&old, &mut new, false);
+        assert_eq!(new, there);
+    }
+
+    #[test]
+    fn a_regress_is_held_only_at_the_same_generation() {
+        let old = status("True", "Programmed", "", 1);
+        let pending = |generation| status("False", "Pending", "0/2 acked", generation);
+        let mut new = pending(1);
+        let traits = steady(&old, &mut new, true);
+        assert!(traits.regresses && !traits.waits, "{traits:?}");
+        assert_eq!(new, old);
+        let mut new = pending(1);
+        let traits = steady(&old, &mut new, false);
+        assert!(traits.regresses && traits.waits, "{traits:?}");
+        assert_eq!(new, pending(1));
+        let mut new = pending(2);
+        let traits = steady(&old, &mut new, true);
+        assert!(
+            !traits.regresses && traits.waits && !traits.waited,
+            "{traits:?}"
+        );
+        assert_eq!(new, pending(2));
+    }
+
+    #[test]
+    fn what_is_wrong_never_waits() {
+        let old = status("True", "Programmed", "", 1);
+        let invalid = status("False", "Invalid", "rejected", 1);
+        let mut new = invalid.clone();
+        assert_eq!(steady(&old, &mut new, true), Traits::default());
+        assert_eq!(new, invalid);
+    }
+
+    #[test]
+    fn waiting_that_is_there_already_is_told() {
+        let old = status("False", "Pending", "0/2 acked", 1);
+        let mut new = status("False", "Pending", "1/2 acked", 1);
+        let traits = steady(&old, &mut new, true);
+        assert!(
+            traits.waits && traits.waited && !traits.regresses,
+            "{traits:?}"
+        );
+        for nothing in [
+            Value::Null,
+            json!({}),
+            json!({"conditions": 1, "listeners": 2}),
+        ] {
+            let mut new = nothing.clone();
+            assert_eq!(steady(&nothing, &mut new, true), Traits::default());
+        }
+    }
+}
