@@ -1,5 +1,6 @@
-//! Owns the admin endpoint: health, readiness, metrics, and the configuration in force without keys.
-//! It is for loopback: nobody is authenticated.
+//! Owns the endpoints for people and probes. Nobody is authenticated, so there are two: health,
+//! readiness and metrics for the cluster, and for loopback also the configuration in force, without
+//! keys.
 
 use axum::Router;
 use axum::extract::State;
@@ -15,27 +16,35 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// What there is, for people.
 const INDEX: &str = "\
 /healthz  the process is up
-/readyz   a configuration is in force, and the proxy does not drain
+/readyz   a configuration is in force, and the proxy does not end
 /metrics  Prometheus (OpenMetrics)
 /config   the configuration in force, without keys
 /status   verdict and status of every object (`vestibule run` only)
 ";
 
-pub(crate) fn router(control: Control) -> Router {
+/// What probes and scrapers may see.
+pub(crate) fn health(control: Control) -> Router {
     Router::new()
-        .route("/", get(async || INDEX))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .route("/config", get(config))
         .with_state(control)
+}
+
+/// Everything.
+pub(crate) fn admin(control: Control) -> Router {
+    let router = Router::new()
+        .route("/", get(async || INDEX))
+        .route("/config", get(config))
+        .with_state(control.clone());
+    router.merge(health(control))
 }
 
 async fn readyz(State(control): State<Control>) -> Response {
     if control.is_ready() {
         "ready\n".into_response()
     } else {
-        let why = "no configuration is in force yet, or the proxy drains\n";
+        let why = "no configuration is in force yet, or the proxy ends\n";
         (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
     }
 }

@@ -13,6 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::accesslog::Record;
+use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::relay::{End, Relay, Side};
@@ -157,28 +158,58 @@ pub(crate) fn serve(
         else {
             return;
         };
-        record.reason = match kind {
+        let plain_backend = matches!(kind, Kind::Terminated(_));
+        let ended = match kind {
             Kind::Passthrough(replay) => {
-                match Relay::new(&mut client, &mut backend, &mut record.moved, replay).await {
-                    End::Closed(Side::Client) => CloseReason::ClientClosed,
-                    End::Closed(Side::Backend) => CloseReason::BackendClosed,
-                    End::Broken(Side::Client) => CloseReason::ClientReset,
-                    End::Broken(Side::Backend) => CloseReason::BackendReset,
-                }
+                let moved = &mut record.moved;
+                unless_cut(Relay::new(&mut client, &mut backend, moved, replay))
+                    .await
+                    .map(CloseReason::from)
             }
             Kind::Terminated(mut session) => {
                 let moved = &mut record.moved;
-                match Tunnel::new(&mut client, &mut backend, moved, &mut session).await {
-                    TunnelEnd::Closed(Side::Client) => CloseReason::ClientClosed,
-                    TunnelEnd::Closed(Side::Backend) => CloseReason::BackendClosed,
-                    TunnelEnd::Truncated => CloseReason::ClientTruncated,
-                    TunnelEnd::Broken(Side::Client) => CloseReason::ClientReset,
-                    TunnelEnd::Broken(Side::Backend) => CloseReason::BackendReset,
-                    TunnelEnd::Protocol(_) => CloseReason::TlsError,
-                    TunnelEnd::Exhausted => CloseReason::KeysExhausted,
-                }
+                unless_cut(Tunnel::new(&mut client, &mut backend, moved, &mut session))
+                    .await
+                    .map(CloseReason::from)
             }
         };
+        match ended {
+            Ok(reason) => record.reason = reason,
+            // What is missing shows within TLS, so the ends of TCP can be orderly. Plain TCP has only
+            // the reset to say it with, which the tunnel has asked for.
+            Err(Cut) if plain_backend => {
+                drop(backend);
+                Box::pin(linger(client)).await;
+            }
+            Err(Cut) => {
+                Box::pin(async { tokio::join!(linger(client), linger(backend)) }).await;
+            }
+        }
+    }
+}
+
+impl From<End> for CloseReason {
+    fn from(end: End) -> Self {
+        match end {
+            End::Closed(Side::Client) => Self::ClientClosed,
+            End::Closed(Side::Backend) => Self::BackendClosed,
+            End::Broken(Side::Client) => Self::ClientReset,
+            End::Broken(Side::Backend) => Self::BackendReset,
+        }
+    }
+}
+
+impl From<TunnelEnd> for CloseReason {
+    fn from(end: TunnelEnd) -> Self {
+        match end {
+            TunnelEnd::Closed(Side::Client) => Self::ClientClosed,
+            TunnelEnd::Closed(Side::Backend) => Self::BackendClosed,
+            TunnelEnd::Truncated => Self::ClientTruncated,
+            TunnelEnd::Broken(Side::Client) => Self::ClientReset,
+            TunnelEnd::Broken(Side::Backend) => Self::BackendReset,
+            TunnelEnd::Protocol(_) => Self::TlsError,
+            TunnelEnd::Exhausted => Self::KeysExhausted,
+        }
     }
 }
 

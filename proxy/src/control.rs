@@ -1,7 +1,6 @@
 //! Owns the meeting of configuration and sockets: applies changes to the state and brings the
 //! workers' sockets in line before the change is acknowledged.
 
-use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,13 +9,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use socket2::{Domain, Protocol, Socket, Type};
 use vestibule_stream::{Apply, Change, Reject};
 
-use crate::apply::{Binder, State, StateDump, is_dual_stack, reject_label};
+use crate::apply::{Binder, State, StateDump, reject_label};
+use crate::listen::Sockets;
 use crate::metrics::Metrics;
 use crate::table::{BindKey, Snapshot};
-use crate::worker::{DataPlane, Limits, Sockets, Workers};
+use crate::worker::{DataPlane, Limits, Workers};
 
 /// The control side of a proxy, shared by the configuration source, the admin endpoint and the
 /// handle. Connections never touch it: they read the published snapshot.
@@ -29,17 +28,20 @@ pub(crate) struct Control {
 
 struct Inner {
     state: State,
-    sockets: Exclusive,
+    sockets: Open,
     /// None once the proxy drains.
     workers: Option<Workers>,
 }
 
 /// Ready: a configuration is in force and its sockets listen. What happens to the stream afterwards
-/// changes nothing; draining does.
+/// changes nothing; leaving does.
 #[derive(Debug, Default)]
 struct Readiness {
     applied: AtomicBool,
-    draining: AtomicBool,
+    /// About to end: others are to send nobody here any more.
+    leaving: AtomicBool,
+    /// No longer listening.
+    closing: AtomicBool,
 }
 
 impl Control {
@@ -50,9 +52,8 @@ impl Control {
         let plane = Arc::new(DataPlane::new(published, metrics, limits));
         let workers = Workers::start(Arc::clone(&plane), workers).map_err(StartError::Workers)?;
         let readiness = Arc::<Readiness>::default();
-        let sockets = Exclusive {
+        let sockets = Open {
             sockets: workers.sockets(),
-            ours: HashSet::new(),
             readiness: Arc::clone(&readiness),
         };
         Ok(Self {
@@ -89,13 +90,21 @@ impl Control {
 
     pub(crate) fn is_ready(&self) -> bool {
         self.readiness.applied.load(Ordering::Acquire)
-            && !self.readiness.draining.load(Ordering::Acquire)
+            && !self.readiness.leaving.load(Ordering::Acquire)
     }
 
-    /// Becomes unready, stops accepting, and gives connections until `deadline` to end. Returns how
-    /// many it cut.
+    /// Becomes unready, and goes on accepting.
+    pub(crate) fn leave(&self) {
+        self.readiness.leaving.store(true, Ordering::Release);
+        let metrics = self.metrics();
+        metrics.ready.set(0);
+        metrics.draining.set(1);
+    }
+
+    /// Stops accepting, and gives connections until `deadline` to end. Returns how many it cut.
     pub(crate) async fn drain(&self, deadline: Duration) -> usize {
-        self.readiness.draining.store(true, Ordering::Release);
+        self.leave();
+        self.readiness.closing.store(true, Ordering::Release);
         let workers = self.inner.lock().workers.take();
         match workers {
             Some(workers) => workers.drain(deadline).await,
@@ -116,49 +125,29 @@ impl Apply for Control {
         metrics.config_batches.inc();
         state.report(metrics);
         self.readiness.applied.store(true, Ordering::Release);
+        metrics.ready.set(i64::from(self.is_ready()));
         rejects
     }
 }
 
-/// The workers' sockets, on ports that nobody else listens on.
-struct Exclusive {
+/// The workers' sockets, for as long as there are workers.
+struct Open {
     sockets: Sockets,
-    /// Binds that this process had: a socket of its own may still be closing.
-    ours: HashSet<BindKey>,
     readiness: Arc<Readiness>,
 }
 
-impl Binder for Exclusive {
+impl Binder for Open {
     fn open(&mut self, bind: &BindKey) -> io::Result<()> {
-        if self.readiness.draining.load(Ordering::Acquire) {
+        // Nobody would accept any more.
+        if self.readiness.closing.load(Ordering::Acquire) {
             return Ok(());
         }
-        // The workers share a port by SO_REUSEPORT, and so would another proxy of the same user, each
-        // with half of the connections. A socket that does not say it finds the other one.
-        if bind.port != 0 && !self.ours.contains(bind) {
-            try_alone(bind)?;
-        }
-        self.sockets.open(bind)?;
-        self.ours.insert(*bind);
-        Ok(())
+        self.sockets.open(bind)
     }
 
     fn settle(&mut self, snapshot: &Snapshot) {
         self.sockets.settle(snapshot);
     }
-}
-
-/// Binds, without listening, and lets go.
-fn try_alone(bind: &BindKey) -> io::Result<()> {
-    let address = SocketAddr::new(bind.address, bind.port);
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(!is_dual_stack(bind))?;
-    }
-    // Connections of a former process in TIME_WAIT are no reason to refuse.
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())
 }
 
 /// Why a proxy could not start. Says what to do where that is known.
@@ -170,11 +159,11 @@ pub enum StartError {
     /// A worker thread could not be started.
     #[error("cannot start the worker threads: {0}; raise the limits on threads and open files")]
     Workers(io::Error),
-    /// The admin endpoint's address is not to be had.
-    #[error(
-        "cannot listen on {address} for the admin endpoint: {source}; choose another --admin address"
-    )]
-    Admin {
+    /// The address of an endpoint for people and probes is not to be had.
+    #[error("cannot listen on {address}: {source}; choose another address with {flag}")]
+    Endpoint {
+        /// What chooses it.
+        flag: &'static str,
         /// Where.
         address: SocketAddr,
         /// Why.

@@ -11,34 +11,13 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use crate::slots::Slots;
+
 /// How often the ticker looks.
 const TICK: Duration = Duration::from_millis(50);
 
 thread_local! {
-    static WAITING: RefCell<Waiting> = const { RefCell::new(Waiting { entries: Vec::new(), free: Vec::new() }) };
-}
-
-/// The waiting futures of a thread, at places that are used again.
-struct Waiting {
-    entries: Vec<Option<(Instant, Waker)>>,
-    free: Vec<usize>,
-}
-
-impl Waiting {
-    fn insert(&mut self, entry: (Instant, Waker)) -> usize {
-        if let Some(place) = self.free.pop() {
-            self.set(place, Some(entry));
-            return place;
-        }
-        self.entries.push(Some(entry));
-        self.entries.len() - 1
-    }
-
-    fn set(&mut self, place: usize, entry: Option<(Instant, Waker)>) {
-        if let Some(slot) = self.entries.get_mut(place) {
-            *slot = entry;
-        }
-    }
+    static WAITING: RefCell<Slots<(Instant, Waker)>> = const { RefCell::new(Slots::new()) };
 }
 
 /// The deadline passed first.
@@ -74,13 +53,10 @@ impl Place {
     fn wait(&mut self, cx: &Context<'_>, deadline: Instant) {
         WAITING.with_borrow_mut(|waiting| match self.0 {
             None => self.0 = Some(waiting.insert((deadline, cx.waker().clone()))),
-            Some(place) => {
-                if let Some(Some((_, waker))) = waiting.entries.get_mut(place) {
-                    waker.clone_from(cx.waker());
-                } else {
-                    waiting.set(place, Some((deadline, cx.waker().clone())));
-                }
-            }
+            Some(place) => match waiting.get_mut(place) {
+                Some((_, waker)) => waker.clone_from(cx.waker()),
+                None => waiting.set(place, Some((deadline, cx.waker().clone()))),
+            },
         });
     }
 }
@@ -91,8 +67,7 @@ impl Drop for Place {
         // At the end of a thread the list may be gone before its futures.
         let _ = WAITING.try_with(|waiting| {
             if let Ok(mut waiting) = waiting.try_borrow_mut() {
-                waiting.set(place, None);
-                waiting.free.push(place);
+                waiting.remove(place);
             }
         });
     }
@@ -105,16 +80,12 @@ pub(crate) async fn tick() {
         tokio::time::sleep(TICK).await;
         let now = Instant::now();
         WAITING.with_borrow_mut(|waiting| {
-            for slot in &mut waiting.entries {
+            for slot in waiting.slots_mut() {
                 if slot.as_ref().is_some_and(|(deadline, _)| *deadline <= now) {
                     over.extend(slot.take().map(|(_, waker)| waker));
                 }
             }
-            // A burst of slow clients must not keep its memory.
-            if waiting.free.len() == waiting.entries.len() {
-                waiting.entries = Vec::new();
-                waiting.free = Vec::new();
-            }
+            waiting.shrink();
         });
         // Outside of the borrow: a waker may run code.
         for waker in over.drain(..) {
@@ -128,7 +99,7 @@ mod tests {
     use super::*;
 
     fn waiting() -> usize {
-        WAITING.with_borrow(|waiting| waiting.entries.iter().flatten().count())
+        WAITING.with_borrow(Slots::len)
     }
 
     #[tokio::test]

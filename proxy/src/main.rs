@@ -13,6 +13,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
@@ -21,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
 use vestibule_proxy::worker::Limits;
 use vestibule_stream::Identity;
-use vestibule_stream::client;
+use vestibule_stream::client::{self, Tls, TlsError};
 
 /// The data plane of Vestibule: relays TLS connections by their server name.
 #[derive(Debug, Parser)]
@@ -32,18 +33,28 @@ struct Args {
     /// Name of this proxy towards the operator: its pod's name.
     #[arg(long, env = "POD_NAME", default_value = "vestibule-proxy")]
     name: String,
-    /// Address of the endpoint for health, readiness, metrics and the configuration in force. It
-    /// authenticates nobody: keep it on loopback.
+    /// Address of the endpoint for people: health, readiness, metrics and the configuration in force.
+    /// It authenticates nobody: keep it on loopback.
     #[arg(long, env = "VESTIBULE_ADMIN", default_value = "127.0.0.1:15000")]
     admin: SocketAddr,
+    /// Address of the endpoint for probes and scrapers, which serves /healthz, /readyz and /metrics and
+    /// nothing else, such as [::]:15021 [default: none].
+    #[arg(long, env = "VESTIBULE_HEALTH")]
+    health: Option<SocketAddr>,
+    #[command(flatten)]
+    tls: StreamTls,
     /// Worker threads [default: one per core].
     #[arg(long, env = "VESTIBULE_WORKERS")]
     workers: Option<usize>,
     /// Whether to log a line per connection.
     #[arg(long, env = "VESTIBULE_ACCESS_LOG", default_value_t = true, action = clap::ArgAction::Set)]
     access_log: bool,
-    /// Seconds that connections have to end after SIGTERM.
-    #[arg(long, default_value_t = 60)]
+    /// Seconds from SIGTERM for which new connections are still accepted. The proxy is unready at
+    /// once, and this is the time for everybody to hear of it.
+    #[arg(long, env = "VESTIBULE_SHUTDOWN_DELAY_SECONDS", default_value_t = 10)]
+    shutdown_delay_seconds: u64,
+    /// Seconds that open connections then have to end.
+    #[arg(long, env = "VESTIBULE_DRAIN_SECONDS", default_value_t = 60)]
     drain_seconds: u64,
     /// Seconds from accept to a complete `ClientHello`.
     #[arg(long, default_value_t = Limits::default().hello_deadline.as_secs())]
@@ -70,19 +81,60 @@ struct Source {
     config_file: Option<PathBuf>,
 }
 
+/// TLS towards the operator. Without an authority the stream is plaintext, for loopback.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
+struct StreamTls {
+    /// PEM bundle of the authorities that sign the operator's certificate. Read for each connection.
+    #[arg(long, env = "VESTIBULE_CONFIG_CA", conflicts_with = "config_file")]
+    config_ca: Option<PathBuf>,
+    /// Name that the operator's certificate is for [default: the host of the first address].
+    #[arg(long, env = "VESTIBULE_CONFIG_SERVER_NAME", requires = "config_ca")]
+    config_server_name: Option<String>,
+    /// Token to show to the operator: a projected `ServiceAccount` token. Read for each connection.
+    #[arg(long, env = "VESTIBULE_CONFIG_TOKEN", requires = "config_ca")]
+    config_token: Option<PathBuf>,
+}
+
 /// `host:port` out of what people write.
 fn address(text: &str) -> Result<String, String> {
     let bare = text.strip_prefix("http://").unwrap_or(text);
     let bare = bare.strip_suffix('/').unwrap_or(bare);
     match bare.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0) => {
+        Some((host, port))
+            if !host.is_empty()
+                && !host.contains('/')
+                && port.parse::<u16>().is_ok_and(|p| p != 0) =>
+        {
             Ok(bare.to_owned())
         }
-        _ => Err("write it as host:port, such as operator:15010".to_owned()),
+        _ => Err("write it as host:port, such as operator:9443".to_owned()),
     }
 }
 
-fn config(args: Args) -> ProxyConfig {
+fn source(source: Source, tls: StreamTls, name: String) -> Result<ConfigSource, TlsError> {
+    if let Some(path) = source.config_file {
+        return Ok(ConfigSource::File(path));
+    }
+    let first = source.config_stream.first().cloned().unwrap_or_default();
+    let client = client::Config::new(Identity::new(name), source.config_stream);
+    let Some(roots) = tls.config_ca else {
+        return Ok(ConfigSource::Stream {
+            client,
+            connector: tcp_connector(),
+        });
+    };
+    let host = first.rsplit_once(':').map_or(&*first, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let server_name = tls.config_server_name.as_deref().unwrap_or(host);
+    let tls = Tls::new(roots, server_name, tls.config_token)?;
+    Ok(ConfigSource::Tls {
+        client,
+        tls: Arc::new(tls),
+    })
+}
+
+fn config(args: Args) -> Result<ProxyConfig, TlsError> {
     let defaults = Limits::default();
     let limits = Limits {
         hello_bytes: args.hello_bytes,
@@ -92,20 +144,14 @@ fn config(args: Args) -> ProxyConfig {
         access_log: args.access_log,
         ..defaults
     };
-    let source = match args.source.config_file {
-        Some(path) => ConfigSource::File(path),
-        None => ConfigSource::Stream {
-            client: client::Config::new(Identity::new(args.name), args.source.config_stream),
-            connector: tcp_connector(),
-        },
-    };
-    let mut config = ProxyConfig::new(source);
+    let mut config = ProxyConfig::new(source(args.source, args.tls, args.name)?);
     config.limits = limits;
     config.admin = Some(args.admin);
+    config.health = args.health;
     if let Some(workers) = args.workers {
         config.workers = workers;
     }
-    config
+    Ok(config)
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -117,6 +163,7 @@ async fn main() -> ExitCode {
         .with_env_filter(filter)
         .init();
     let args = Args::parse();
+    let delay = Duration::from_secs(args.shutdown_delay_seconds);
     let deadline = Duration::from_secs(args.drain_seconds);
     let (mut terminate, mut interrupt) = match (
         signal(SignalKind::terminate()),
@@ -128,28 +175,38 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let proxy = match Proxy::start(config(args)).await {
+    let config = match config(args) {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::error!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let proxy = match Proxy::start(config).await {
         Ok(proxy) => proxy,
         Err(error) => {
             tracing::error!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    if let Some(admin) = proxy.admin() {
-        tracing::info!(%admin, "the proxy runs");
-    }
+    tracing::info!(
+        admin = proxy.admin().map(tracing::field::display),
+        health = proxy.health().map(tracing::field::display),
+        "the proxy runs"
+    );
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     tracing::info!(
-        seconds = deadline.as_secs(),
+        accepting_seconds = delay.as_secs(),
+        drain_seconds = deadline.as_secs(),
         connections = proxy.connections(),
-        "draining"
+        "ending: unready from now on"
     );
     // A second signal means now.
     tokio::select! {
-        cut = proxy.drain(deadline) => tracing::info!(cut, "drained"),
+        cut = proxy.shut_down(delay, deadline) => tracing::info!(cut, "drained"),
         _ = terminate.recv() => tracing::info!("ended without draining"),
         _ = interrupt.recv() => tracing::info!("ended without draining"),
     }
@@ -178,8 +235,21 @@ mod tests {
             "--workers",
             "3",
         ]);
-        let config = config(args.unwrap());
-        assert!(!config.limits.access_log);
-        assert_eq!(config.workers, 3);
+        let made = config(args.unwrap()).unwrap();
+        assert!(!made.limits.access_log);
+        assert_eq!(made.workers, 3);
+        assert!(parse(&["--config-stream", "https://a:1"]).is_err());
+        assert!(parse(&["--config-file", "x", "--config-ca", "y"]).is_err());
+        assert!(parse(&["--config-stream", "a:1", "--config-token", "y"]).is_err());
+        let tls = [
+            "--config-stream",
+            "edge.ns.svc:9443",
+            "--config-ca",
+            "ca.crt",
+        ];
+        let made = config(parse(&tls).unwrap()).unwrap();
+        assert!(matches!(made.source, ConfigSource::Tls { .. }));
+        let wrong = [&tls[..], &["--config-server-name", "a b"]].concat();
+        assert!(config(parse(&wrong).unwrap()).is_err());
     }
 }

@@ -70,7 +70,9 @@ pub struct Metrics {
     pub stream_connected: Gauge,
     /// Seconds since the Unix epoch at which the first of the certificates held expires; 0 without.
     pub certificate_expiry: Gauge,
-    /// 1 while the proxy drains.
+    /// 1 while the proxy is ready.
+    pub ready: Gauge,
+    /// 1 from the signal to end on.
     pub draining: Gauge,
 }
 
@@ -158,7 +160,12 @@ impl Metrics {
                 "config_stream_connected",
                 "1 while the configuration stream is connected",
             ),
-            draining: add(r, "draining", "1 while the proxy drains"),
+            ready: add(
+                r,
+                "ready",
+                "1 while a configuration is in force and the proxy does not end",
+            ),
+            draining: add(r, "draining", "1 from the signal to end on"),
             registry,
         }
     }

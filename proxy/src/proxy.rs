@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
@@ -21,6 +20,7 @@ use crate::admin;
 use crate::apply::{Counts, StateDump};
 use crate::control::Control;
 pub use crate::control::StartError;
+use crate::listen;
 use crate::metrics::Metrics;
 use crate::table::BindKey;
 use crate::worker::Limits;
@@ -39,6 +39,13 @@ pub enum ConfigSource {
         /// How to reach an address.
         connector: Connector,
     },
+    /// From operators over TLS, with a token.
+    Tls {
+        /// Identity, addresses and waits.
+        client: client::Config,
+        /// Whom to trust, and what to show.
+        tls: Arc<client::Tls>,
+    },
     /// From a recording, once at the start: length-delimited batches.
     File(PathBuf),
     /// From nowhere: the caller applies batches with [`Proxy::apply`].
@@ -51,6 +58,7 @@ impl std::fmt::Debug for ConfigSource {
             Self::Stream { client, .. } => {
                 f.debug_tuple("Stream").field(&client.addresses).finish()
             }
+            Self::Tls { client, .. } => f.debug_tuple("Tls").field(&client.addresses).finish(),
             Self::File(path) => f.debug_tuple("File").field(path).finish(),
             Self::Caller => f.write_str("Caller"),
         }
@@ -70,6 +78,8 @@ pub struct ProxyConfig {
     pub workers: usize,
     /// Where the admin endpoint listens; port 0 takes a free one.
     pub admin: Option<SocketAddr>,
+    /// Where health, readiness and metrics are served to the cluster; port 0 takes a free one.
+    pub health: Option<SocketAddr>,
     /// Routes that the admin endpoint serves beside its own; their paths must be others.
     pub admin_routes: axum::Router,
     /// Deadlines, sizes, counts, and whether connections are logged.
@@ -79,12 +89,13 @@ pub struct ProxyConfig {
 }
 
 impl ProxyConfig {
-    /// One worker per core, no admin endpoint, default limits.
+    /// One worker per core, no endpoints, default limits.
     #[must_use]
     pub fn new(source: ConfigSource) -> Self {
         Self {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             admin: None,
+            health: None,
             admin_routes: axum::Router::new(),
             limits: Limits::default(),
             source,
@@ -97,6 +108,7 @@ pub struct Proxy {
     control: Control,
     held: Held,
     admin: Option<SocketAddr>,
+    health: Option<SocketAddr>,
     stream: Option<watch::Receiver<client::State>>,
     tasks: Tasks,
 }
@@ -108,6 +120,28 @@ struct Tasks(Vec<JoinHandle<()>>);
 impl Tasks {
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.push(tokio::spawn(task));
+    }
+
+    /// Serves `router` and returns where.
+    fn serve(
+        &mut self,
+        flag: &'static str,
+        address: SocketAddr,
+        router: axum::Router,
+    ) -> Result<SocketAddr, StartError> {
+        let unavailable = |source| StartError::Endpoint {
+            flag,
+            address,
+            source,
+        };
+        let listener = listen::listener(address).map_err(unavailable)?;
+        let address = listener.local_addr().map_err(unavailable)?;
+        self.spawn(async move {
+            if let Err(error) = axum::serve(listener, router).await {
+                tracing::error!(%error, flag, "an endpoint ended");
+            }
+        });
+        Ok(address)
     }
 }
 
@@ -136,19 +170,17 @@ impl Proxy {
             control: control.clone(),
             held: Held::new(),
             admin: None,
+            health: None,
             stream: None,
             tasks: Tasks::default(),
         };
         if let Some(address) = config.admin {
-            let unavailable = |source| StartError::Admin { address, source };
-            let listener = TcpListener::bind(address).await.map_err(unavailable)?;
-            proxy.admin = Some(listener.local_addr().map_err(unavailable)?);
-            let router = admin::router(control.clone()).merge(config.admin_routes);
-            proxy.tasks.spawn(async move {
-                if let Err(error) = axum::serve(listener, router).await {
-                    tracing::error!(%error, "the admin endpoint ended");
-                }
-            });
+            let router = admin::admin(control.clone()).merge(config.admin_routes);
+            proxy.admin = Some(proxy.tasks.serve("--admin", address, router)?);
+        }
+        if let Some(address) = config.health {
+            let router = admin::health(control.clone());
+            proxy.health = Some(proxy.tasks.serve("--health", address, router)?);
         }
         match config.source {
             ConfigSource::Caller => {}
@@ -165,13 +197,19 @@ impl Proxy {
                 };
             }
             ConfigSource::Stream { client, connector } => {
-                let (client, state) = Client::new(client, Dynamic(connector), control.clone());
-                proxy.stream = Some(state.clone());
-                proxy.tasks.spawn(client.run());
-                proxy.tasks.spawn(watch_stream(state, control));
+                proxy.follow(client, Dynamic(connector));
             }
+            ConfigSource::Tls { client, tls } => proxy.follow(client, Shared(tls)),
         }
         Ok(proxy)
+    }
+
+    /// Takes the configuration from operators from here on.
+    fn follow(&mut self, client: client::Config, connector: impl Connect + 'static) {
+        let (client, state) = Client::new(client, connector, self.control.clone());
+        self.stream = Some(state.clone());
+        self.tasks.spawn(client.run());
+        self.tasks.spawn(watch_stream(state, self.control.clone()));
     }
 
     /// Applies a batch of a [`ConfigSource::Caller`] or on top of a file.
@@ -197,13 +235,19 @@ impl Proxy {
         self.admin
     }
 
+    /// Where health, readiness and metrics are served to the cluster.
+    #[must_use]
+    pub fn health(&self) -> Option<SocketAddr> {
+        self.health
+    }
+
     /// The address that `bind` is bound to; none if no listener is on it.
     #[must_use]
     pub fn bound(&self, bind: &BindKey) -> Option<SocketAddr> {
         self.control.bound(bind)
     }
 
-    /// Whether a configuration is in force and the proxy does not drain.
+    /// Whether a configuration is in force and the proxy does not end.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.control.is_ready()
@@ -239,9 +283,17 @@ impl Proxy {
         self.control.dump()
     }
 
-    /// Stops accepting and following the configuration, gives connections until `deadline` to end,
-    /// then cuts what is left. Returns how many that were. The admin endpoint serves until the end,
-    /// and says that the proxy is not ready.
+    /// Becomes unready at once, and goes on serving, following the configuration and accepting for
+    /// `delay`, until whoever sends connections here knows. Then as [`Self::drain`].
+    pub async fn shut_down(self, delay: Duration, deadline: Duration) -> usize {
+        self.control.leave();
+        tokio::time::sleep(delay).await;
+        self.drain(deadline).await
+    }
+
+    /// Becomes unready and stops accepting, gives connections until `deadline` to end, then cuts what
+    /// is left: in order at first, and for good 2 s later. Returns how many those were. The endpoints
+    /// serve until the end, and say that the proxy is not ready.
     pub async fn drain(self, deadline: Duration) -> usize {
         self.control.drain(deadline).await
     }
@@ -283,6 +335,18 @@ struct Dynamic(Connector);
 impl Connect for Dynamic {
     fn connect(&self, address: &str) -> impl Future<Output = Result<Channel, ConnectError>> + Send {
         (self.0)(address.to_owned())
+    }
+}
+
+struct Shared(Arc<client::Tls>);
+
+impl Connect for Shared {
+    fn connect(&self, address: &str) -> impl Future<Output = Result<Channel, ConnectError>> + Send {
+        self.0.connect(address)
+    }
+
+    fn token(&self) -> Result<Option<client::Token>, ConnectError> {
+        self.0.token()
     }
 }
 

@@ -6,9 +6,10 @@
 //! connection keeps what it started with whatever happens to its bind.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -16,20 +17,20 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::accesslog::Record;
-use crate::apply::{Binder, is_dual_stack};
 use crate::connection::{self, CloseReason};
-use crate::deadline;
+use crate::listen::{self, BACKLOG, Binds, Listening, Sockets};
 use crate::metrics::Metrics;
 use crate::table::{BindKey, Snapshot};
+use crate::{cut, deadline};
 
-/// Connections that the kernel queues per socket until they are accepted.
-const BACKLOG: u16 = 4096;
+/// How long connections have, once they are cut, to end in order.
+const LINGER: Duration = Duration::from_secs(2);
 /// Accepting fails many times a second while descriptors are short; it is logged this often.
 const WARN_EVERY: Duration = Duration::from_secs(1);
 
@@ -122,6 +123,17 @@ impl DataPlane {
         self.active.load(Ordering::Acquire)
     }
 
+    /// Returns when no connection is open.
+    async fn idle(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.active() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
     pub(crate) fn enter(&self) {
         self.active.fetch_add(1, Ordering::AcqRel);
     }
@@ -183,85 +195,6 @@ impl Drop for HelloPermit {
     }
 }
 
-/// The listening sockets of one bind, one per worker, until each has taken its own.
-struct Listening {
-    address: SocketAddr,
-    sockets: Mutex<Vec<Option<std::net::TcpListener>>>,
-}
-
-impl Listening {
-    fn take(&self, worker: usize) -> Option<std::net::TcpListener> {
-        self.sockets.lock().get_mut(worker)?.take()
-    }
-}
-
-/// What is listened on. An entry that is closed and opened anew is another entry.
-type Binds = BTreeMap<BindKey, Arc<Listening>>;
-
-/// Opens and closes the sockets of a data plane; every clone the same ones.
-#[derive(Clone)]
-pub struct Sockets {
-    plane: Arc<DataPlane>,
-    binds: watch::Sender<Binds>,
-    /// Binds that this process had: a socket of its own may still be closing.
-    ours: Arc<Mutex<BTreeSet<BindKey>>>,
-    workers: usize,
-}
-
-impl Sockets {
-    /// The addresses listened on, by bind. They differ where a bind's port is 0.
-    #[must_use]
-    pub fn bound(&self) -> BTreeMap<BindKey, SocketAddr> {
-        self.binds
-            .borrow()
-            .iter()
-            .map(|(bind, sockets)| (*bind, sockets.address))
-            .collect()
-    }
-
-    fn count(&self, binds: &Binds) {
-        self.plane
-            .metrics
-            .binds
-            .set(i64::try_from(binds.len()).unwrap_or(i64::MAX));
-    }
-}
-
-impl Binder for Sockets {
-    /// Returns once the kernel accepts connections on the bind; the workers take them over from
-    /// there.
-    fn open(&mut self, bind: &BindKey) -> io::Result<()> {
-        if self.binds.borrow().contains_key(bind) {
-            return Ok(());
-        }
-        if self.ours.lock().insert(*bind) {
-            // Another process may share a port if both say SO_REUSEPORT. Not saying it finds a
-            // second proxy, which would take half of the connections.
-            let probe = open_one(bind, SocketAddr::new(bind.address, bind.port), false, 1);
-            if let Err(error) = probe {
-                self.ours.lock().remove(bind);
-                return Err(error);
-            }
-        }
-        let listening = Arc::new(open(bind, self.workers, self.plane.limits.keepalive)?);
-        self.binds.send_modify(|binds| {
-            binds.insert(*bind, listening);
-            self.count(binds);
-        });
-        Ok(())
-    }
-
-    fn settle(&mut self, snapshot: &Snapshot) {
-        let wanted: BTreeSet<&BindKey> = snapshot.binds().collect();
-        self.binds.send_if_modified(|binds| {
-            let before = binds.len();
-            binds.retain(|bind, _| wanted.contains(bind));
-            self.count(binds);
-            binds.len() < before
-        });
-    }
-}
-
 /// The worker threads of a data plane.
 ///
 /// Dropping it ends all connections at once; [`Self::drain`] first gives them time.
@@ -271,6 +204,8 @@ pub struct Workers {
     sockets: Sockets,
     /// Cancelled to stop accepting.
     closing: CancellationToken,
+    /// Cancelled to cut the connections.
+    cutting: CancellationToken,
     /// Cancelled to end the threads.
     ending: CancellationToken,
     /// How many may still accept.
@@ -282,6 +217,7 @@ impl Workers {
     pub fn start(plane: Arc<DataPlane>, count: usize) -> io::Result<Self> {
         let count = count.max(1);
         let closing = CancellationToken::new();
+        let cutting = CancellationToken::new();
         let ending = CancellationToken::new();
         let (accepts, accepting) = watch::channel(0);
         let accepts = Arc::new(accepts);
@@ -296,6 +232,7 @@ impl Workers {
                 index,
                 plane: Arc::clone(&plane),
                 closing: closing.clone(),
+                cutting: cutting.clone(),
                 accepting: Arc::clone(&accepts),
             };
             let (binds, ending) = (binds.subscribe(), ending.clone());
@@ -313,17 +250,13 @@ impl Workers {
             let name = format!("worker-{index}");
             threads.push(std::thread::Builder::new().name(name).spawn(run)?);
         }
-        let sockets = Sockets {
-            plane: Arc::clone(&plane),
-            binds,
-            ours: Arc::default(),
-            workers: count,
-        };
+        let sockets = Sockets::new(Arc::clone(&plane), binds, count);
         Ok(Self {
             plane,
             threads,
             sockets,
             closing,
+            cutting,
             ending,
             accepting,
         })
@@ -335,8 +268,8 @@ impl Workers {
         self.sockets.clone()
     }
 
-    /// Stops accepting, after what the kernel has queued, and waits until the connections have
-    /// ended or `deadline` is over; then ends what is left. Returns how many those were.
+    /// Stops accepting, after who has begun to connect, and waits until the connections have ended or
+    /// `deadline` is over; then cuts what is left. Returns how many those were.
     pub async fn drain(mut self, deadline: Duration) -> usize {
         self.plane.metrics.draining.set(1);
         self.closing.cancel();
@@ -344,18 +277,16 @@ impl Workers {
         let closed = async {
             // What the accept loops take from the queues counts too.
             let _ = self.accepting.wait_for(|accepting| *accepting == 0).await;
-            loop {
-                let idle = plane.idle.notified();
-                if plane.active() == 0 {
-                    break;
-                }
-                idle.await;
-            }
+            plane.idle().await;
         };
         let left = match tokio::time::timeout(deadline, closed).await {
             Ok(()) => 0,
             Err(_) => plane.active(),
         };
+        if left > 0 {
+            self.cutting.cancel();
+            let _ = tokio::time::timeout(LINGER, plane.idle()).await;
+        }
         self.ending.cancel();
         let threads = std::mem::take(&mut self.threads);
         // The threads end at once, but joining them must not hold up this runtime all the same.
@@ -376,51 +307,12 @@ impl Drop for Workers {
     }
 }
 
-/// Opens one socket per worker on a bind.
-fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listening> {
-    let mut address = SocketAddr::new(bind.address, bind.port);
-    let mut sockets = Vec::with_capacity(count);
-    for _ in 0..count {
-        let socket = open_one(bind, address, true, BACKLOG.into())?;
-        // Accepted sockets inherit both of these on Linux.
-        socket.set_tcp_nodelay(true)?;
-        connection::set_keepalive(&socket, keepalive)?;
-        let listener = std::net::TcpListener::from(socket);
-        // A port of 0 is chosen once and then shared.
-        address = listener.local_addr()?;
-        sockets.push(Some(listener));
-    }
-    Ok(Listening {
-        address,
-        sockets: Mutex::new(sockets),
-    })
-}
-
-fn open_one(
-    bind: &BindKey,
-    address: SocketAddr,
-    reuse_port: bool,
-    backlog: i32,
-) -> io::Result<Socket> {
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(!is_dual_stack(bind))?;
-    }
-    // Connections of a former process in TIME_WAIT are no reason to refuse.
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(reuse_port)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(backlog)?;
-    Ok(socket)
-}
-
 /// One worker thread's part.
 struct Worker {
     index: usize,
     plane: Arc<DataPlane>,
     closing: CancellationToken,
+    cutting: CancellationToken,
     accepting: Arc<watch::Sender<usize>>,
 }
 
@@ -454,6 +346,8 @@ impl Worker {
         }
         drop(running);
         // The connections, which are tasks of this runtime, may have time to end.
+        self.cutting.cancelled().await;
+        cut::cut();
         std::future::pending::<()>().await;
     }
 
@@ -493,8 +387,8 @@ impl Drop for Accepting {
     }
 }
 
-/// Accepts until `stop`, and then what is queued: closing the socket would reset it. Of what comes
-/// meanwhile no more than a whole `queue`.
+/// Accepts until `stop`, and then who has begun to connect: closing the socket would reset them. No
+/// more of those than a whole `queue`.
 async fn accept(
     listener: &TcpListener,
     bind: BindKey,
@@ -522,6 +416,19 @@ async fn accept(
         // Clients that never stop coming must not put it off.
         if stop.is_cancelled() {
             break;
+        }
+    }
+    let mut queue = queue;
+    if listen::refuse_new(&SockRef::from(listener)).is_ok() {
+        let mut settled = pin!(tokio::time::sleep(listen::SETTLE));
+        while queue > 0 {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = &mut settled => break,
+            };
+            let Ok((client, peer)) = accepted else { break };
+            take(plane, client, peer, bind);
+            queue -= 1;
         }
     }
     let socket = SockRef::from(listener);

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control_support::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::proxy::Connector;
 use vestibule_proxy::table::BindKey;
@@ -272,17 +271,6 @@ async fn an_unspecified_ipv6_bind_takes_both_families() {
         let answer = request(client, "b.example.com", &own.certificate).await;
         assert_eq!(answer.unwrap(), "b hi", "{client}");
     }
-}
-
-async fn get(address: SocketAddr, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, body.to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
 use vestibule_stream::proto::{self, resource::Resource as Wire};
@@ -112,6 +112,11 @@ pub struct Client(BufReader<TlsStream<TcpStream>>);
 impl Client {
     /// Connects to `address` for `name`, trusting exactly `root`.
     pub async fn connect(address: SocketAddr, name: &str, root: &[u8]) -> std::io::Result<Self> {
+        Self::over(TcpStream::connect(address).await?, name, root).await
+    }
+
+    /// As [`Self::connect`], on a connection that is there.
+    pub async fn over(stream: TcpStream, name: &str, root: &[u8]) -> std::io::Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from(root.to_vec())).unwrap();
         let config = ClientConfig::builder_with_provider(provider())
@@ -120,7 +125,6 @@ impl Client {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = ServerName::try_from(name.to_owned()).unwrap();
-        let stream = TcpStream::connect(address).await?;
         let connector = TlsConnector::from(Arc::new(config));
         let stream = tokio::time::timeout(PATIENCE, connector.connect(name, stream)).await??;
         Ok(Self(BufReader::new(stream)))
@@ -257,4 +261,16 @@ impl Operator {
 
 pub fn key(kind: ResourceKind, name: &str) -> ResourceKey {
     ResourceKey::new(kind, name)
+}
+
+/// One request to an endpoint: status and body.
+pub async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned())
 }

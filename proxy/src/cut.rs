@@ -1,0 +1,127 @@
+//! Owns the end of connections whose time to drain is over: they are told, on the thread that they
+//! live on, and end by themselves.
+//!
+//! As with deadlines, a connection that waits only leaves its waker in a list of its thread. A
+//! token that every connection listens to would cost each of them a place in one shared list.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::slots::Slots;
+
+thread_local! {
+    static CUT: Cell<bool> = const { Cell::new(false) };
+    static WAITING: RefCell<Slots<Waker>> = const { RefCell::new(Slots::new()) };
+}
+
+/// The connections of this thread were cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut;
+
+/// Cuts the connections of this thread, and those to come.
+pub(crate) fn cut() {
+    CUT.set(true);
+    let wakers: Vec<Waker> =
+        WAITING.with_borrow_mut(|waiting| waiting.slots_mut().filter_map(Option::take).collect());
+    // Outside of the borrow: a waker may run code.
+    for waker in wakers {
+        waker.wake();
+    }
+}
+
+/// Runs `future` until it is ready or the connections of its thread are cut.
+pub(crate) fn unless_cut<F: Future + Unpin>(future: F) -> UnlessCut<F> {
+    UnlessCut {
+        future,
+        place: Place(None),
+    }
+}
+
+/// See [`unless_cut`]. Not an async function, which would hold the future twice.
+pub(crate) struct UnlessCut<F> {
+    future: F,
+    place: Place,
+}
+
+impl<F: Future + Unpin> Future for UnlessCut<F> {
+    type Output = Result<F::Output, Cut>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if CUT.get() {
+            return Poll::Ready(Err(Cut));
+        }
+        if let Poll::Ready(output) = Pin::new(&mut self.future).poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        self.place.wait(cx);
+        Poll::Pending
+    }
+}
+
+/// A place in the list of this thread, given back when dropped.
+struct Place(Option<usize>);
+
+impl Place {
+    fn wait(&mut self, cx: &Context<'_>) {
+        WAITING.with_borrow_mut(|waiting| match self.0 {
+            None => self.0 = Some(waiting.insert(cx.waker().clone())),
+            Some(place) => match waiting.get_mut(place) {
+                Some(waker) => waker.clone_from(cx.waker()),
+                None => waiting.set(place, Some(cx.waker().clone())),
+            },
+        });
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(place) = self.0 else { return };
+        // At the end of a thread the list may be gone before its futures.
+        let _ = WAITING.try_with(|waiting| {
+            if let Ok(mut waiting) = waiting.try_borrow_mut() {
+                waiting.remove(place);
+            }
+        });
+    }
+}
+
+/// Ends our direction and waits for the peer to end its own: to close a socket with something unread
+/// is a reset, which overtakes what the peer has not read yet. Goes on for as long as the peer does.
+pub(crate) async fn linger(mut stream: TcpStream) {
+    if stream.shutdown().await.is_ok() {
+        let mut unread = [0; 2048];
+        while matches!(stream.read(&mut unread).await, Ok(1..)) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_is_told_and_what_is_done_is_not() {
+        let waiting = || WAITING.with_borrow(Slots::len);
+        assert_eq!(unless_cut(std::future::ready(7)).await, Ok(7));
+        assert_eq!(waiting(), 0, "what need not wait leaves nothing");
+        let tasks = [0; 3].map(|_| tokio::spawn(unless_cut(std::future::pending::<()>())));
+        while waiting() < 3 {
+            tokio::task::yield_now().await;
+        }
+        let [dropped, rest @ ..] = tasks;
+        dropped.abort();
+        assert!(dropped.await.unwrap_err().is_cancelled());
+        assert_eq!(waiting(), 2);
+        cut();
+        for task in rest {
+            assert_eq!(task.await.unwrap(), Err(Cut));
+        }
+        assert_eq!(waiting(), 0);
+        assert_eq!(unless_cut(std::future::ready(7)).await, Err(Cut));
+        CUT.set(false);
+    }
+}

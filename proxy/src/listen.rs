@@ -1,0 +1,235 @@
+//! Owns listening sockets: opening one per worker on a bind, closing them without a reset, and hosts
+//! without IPv6.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
+use tokio::sync::watch;
+
+use crate::apply::Binder;
+use crate::connection;
+use crate::table::{BindKey, Snapshot};
+use crate::worker::DataPlane;
+
+/// Connections that the kernel queues per socket until they are accepted.
+pub(crate) const BACKLOG: u16 = 4096;
+/// How long who has begun to connect may take to finish, once nobody else may begin: a round trip
+/// around the world.
+pub(crate) const SETTLE: Duration = Duration::from_millis(500);
+
+/// The listening sockets of one bind, one per worker, until each has taken its own.
+pub(crate) struct Listening {
+    address: SocketAddr,
+    sockets: Mutex<Vec<Option<std::net::TcpListener>>>,
+}
+
+impl Listening {
+    pub(crate) fn take(&self, worker: usize) -> Option<std::net::TcpListener> {
+        self.sockets.lock().get_mut(worker)?.take()
+    }
+}
+
+/// What is listened on. An entry that is closed and opened anew is another entry.
+pub(crate) type Binds = BTreeMap<BindKey, Arc<Listening>>;
+
+/// Opens and closes the sockets of a data plane; every clone the same ones.
+#[derive(Clone)]
+pub struct Sockets {
+    plane: Arc<DataPlane>,
+    binds: watch::Sender<Binds>,
+    /// Binds that this process had: a socket of its own may still be closing.
+    ours: Arc<Mutex<BTreeSet<BindKey>>>,
+    workers: usize,
+}
+
+impl Sockets {
+    pub(crate) fn new(plane: Arc<DataPlane>, binds: watch::Sender<Binds>, workers: usize) -> Self {
+        Self {
+            plane,
+            binds,
+            ours: Arc::default(),
+            workers,
+        }
+    }
+
+    /// The addresses listened on, by bind. They differ where a bind's port is 0.
+    #[must_use]
+    pub fn bound(&self) -> BTreeMap<BindKey, SocketAddr> {
+        self.binds
+            .borrow()
+            .iter()
+            .map(|(bind, sockets)| (*bind, sockets.address))
+            .collect()
+    }
+
+    fn count(&self, binds: &Binds) {
+        self.plane
+            .metrics
+            .binds
+            .set(i64::try_from(binds.len()).unwrap_or(i64::MAX));
+    }
+}
+
+impl Binder for Sockets {
+    /// Returns once the kernel accepts connections on the bind; the workers take them over from
+    /// there.
+    fn open(&mut self, bind: &BindKey) -> io::Result<()> {
+        if self.binds.borrow().contains_key(bind) {
+            return Ok(());
+        }
+        if self.ours.lock().insert(*bind) {
+            // Another process may share a port if both say SO_REUSEPORT. Not saying it finds a
+            // second proxy, which would take half of the connections.
+            let probe = bind_one(SocketAddr::new(bind.address, bind.port), false);
+            if let Err(error) = probe.and_then(|socket| socket.listen(1)) {
+                self.ours.lock().remove(bind);
+                return Err(error);
+            }
+        }
+        let listening = Arc::new(open(bind, self.workers, self.plane.limits.keepalive)?);
+        self.binds.send_modify(|binds| {
+            binds.insert(*bind, listening);
+            self.count(binds);
+        });
+        Ok(())
+    }
+
+    fn settle(&mut self, snapshot: &Snapshot) {
+        let wanted: BTreeSet<&BindKey> = snapshot.binds().collect();
+        self.binds.send_if_modified(|binds| {
+            let before = binds.len();
+            binds.retain(|bind, _| wanted.contains(bind));
+            self.count(binds);
+            binds.len() < before
+        });
+    }
+}
+
+/// Opens one socket per worker on a bind.
+fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listening> {
+    let mut address = SocketAddr::new(bind.address, bind.port);
+    let mut sockets = Vec::with_capacity(count);
+    for _ in 0..count {
+        let socket = bind_one(address, true)?;
+        socket.listen(BACKLOG.into())?;
+        // Accepted sockets inherit both of these on Linux.
+        socket.set_tcp_nodelay(true)?;
+        connection::set_keepalive(&socket, keepalive)?;
+        let listener = std::net::TcpListener::from(socket);
+        // A port of 0 is chosen once and then shared.
+        address = listener.local_addr()?;
+        sockets.push(Some(listener));
+    }
+    Ok(Listening {
+        address,
+        sockets: Mutex::new(sockets),
+    })
+}
+
+/// A listening socket outside of the data plane.
+pub(crate) fn listener(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
+    let socket = bind_one(address, false)?;
+    socket.listen(128)?;
+    tokio::net::TcpListener::from_std(socket.into())
+}
+
+/// A socket bound to `address`. `::` takes IPv4 too, and is `0.0.0.0` on a host without IPv6.
+fn bind_one(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    match try_bind(address, reuse_port) {
+        Err(error) => match without_ipv6(address, &error) {
+            Some(address) => try_bind(address, reuse_port),
+            None => Err(error),
+        },
+        bound => bound,
+    }
+}
+
+fn try_bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(address.ip() != Ipv6Addr::UNSPECIFIED)?;
+    }
+    // Connections of a former process in TIME_WAIT are no reason to refuse.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(reuse_port)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// What to bind instead of `address` where `error` says that there is no IPv6.
+fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
+    let missing = [
+        Errno::AFNOSUPPORT,
+        Errno::ADDRNOTAVAIL,
+        Errno::PROTONOSUPPORT,
+    ];
+    let missing = missing.map(|errno| Some(errno.raw_os_error()));
+    let any = address.ip() == Ipv6Addr::UNSPECIFIED;
+    (any && missing.contains(&error.raw_os_error()))
+        .then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
+}
+
+/// Has the kernel drop who only begins to connect to a listening socket, as if the network had lost
+/// it. Who has begun can finish, and is then in the queue. Without it a connection that is completed
+/// between the last look at the queue and the close is reset, after its client was told that it is
+/// open. (`net.ipv4.tcp_migrate_req` is for the case that another socket of the port goes on.)
+pub(crate) fn refuse_new(socket: &SockRef<'_>) -> io::Result<()> {
+    // Classic BPF on the TCP header: a SYN without ACK is cut to 0 bytes, anything else passes.
+    const FLAGS: u32 = 13;
+    const SYN: u32 = 0x02;
+    const ACK: u32 = 0x10;
+    socket.attach_filter(&[
+        SockFilter::new(0x30, 0, 0, FLAGS),     // load the byte
+        SockFilter::new(0x54, 0, 0, SYN | ACK), // and
+        SockFilter::new(0x15, 0, 1, SYN),       // if equal
+        SockFilter::new(0x06, 0, 0, 0),         // return 0
+        SockFilter::new(0x06, 0, 0, u32::MAX),  // return everything
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[test]
+    fn only_any_address_falls_back_and_only_without_ipv6() {
+        let errno = |errno: Errno| io::Error::from(errno);
+        let any = "[::]:443".parse().unwrap();
+        let fallen = without_ipv6(any, &errno(Errno::AFNOSUPPORT));
+        assert_eq!(fallen, Some("0.0.0.0:443".parse().unwrap()));
+        assert_eq!(without_ipv6(any, &errno(Errno::ADDRINUSE)), None);
+        let one = "[::1]:443".parse().unwrap();
+        assert_eq!(without_ipv6(one, &errno(Errno::AFNOSUPPORT)), None);
+        let v4 = "0.0.0.0:443".parse().unwrap();
+        assert_eq!(without_ipv6(v4, &errno(Errno::ADDRNOTAVAIL)), None);
+    }
+
+    #[tokio::test]
+    async fn who_has_begun_finishes_and_who_has_not_does_not_begin() {
+        let listener = listener("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queued = tokio::net::TcpStream::connect(address).await.unwrap();
+        refuse_new(&SockRef::from(&listener)).unwrap();
+        let late = tokio::spawn(tokio::net::TcpStream::connect(address));
+        let (mut taken, peer) = listener.accept().await.unwrap();
+        assert_eq!(peer, queued.local_addr().unwrap());
+        // The filter is inherited, and harmless there.
+        queued.write_all(b"hello").await.unwrap();
+        let mut bytes = [0; 5];
+        taken.read_exact(&mut bytes).await.unwrap();
+        assert!(!late.is_finished());
+        // Its next try finds nobody.
+        drop(listener);
+        assert!(late.await.unwrap().is_err());
+    }
+}

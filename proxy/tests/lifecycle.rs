@@ -1,0 +1,198 @@
+//! The end of a proxy in a cluster: unready at once, accepting until everybody knows, then drained;
+//! and the endpoint that probes and scrapers see.
+
+mod control_support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use control_support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use vestibule_proxy::worker::Limits;
+use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
+
+const SET: &str = "ListenerSet/team-b/web/tls";
+const HOST: &str = "b.example.com";
+
+/// A proxy of four workers with one passthrough host, and the backend's certificate.
+async fn start(backend_address: SocketAddr) -> (Proxy, SocketAddr) {
+    let mut config = ProxyConfig::new(ConfigSource::Caller);
+    config.workers = 4;
+    config.admin = Some("127.0.0.1:0".parse().unwrap());
+    config.health = Some("[::]:0".parse().unwrap());
+    config.limits = Limits {
+        access_log: false,
+        ..Limits::default()
+    };
+    let mut proxy = Proxy::start(config).await.unwrap();
+    let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let ack = proxy.apply(&Operator::default().batch(
+        &[
+            listener(SET, bind, HOST, None),
+            route("team-b/web", SET, HOST, "team-b/web:443"),
+            backend("team-b/web:443", &[backend_address]),
+        ],
+        &[],
+    ));
+    assert_eq!((ack.rejects, ack.refusal), (vec![], None));
+    (proxy, bind)
+}
+
+/// Where IPv4 reaches an endpoint on `[::]`.
+fn v4(endpoint: SocketAddr) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], endpoint.port()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cluster_sees_health_and_nothing_else() {
+    let own = identity(&[HOST]);
+    let (proxy, _) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
+    let health = v4(proxy.health().unwrap());
+    assert_eq!(get(health, "/healthz").await.0, 200);
+    assert_eq!(get(health, "/readyz").await.0, 200);
+    let (status, metrics) = get(health, "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(metrics.contains("vestibule_proxy_ready 1"), "{metrics}");
+    for path in ["/", "/config", "/status", "/config/", "//config"] {
+        assert_eq!(get(health, path).await.0, 404, "{path}");
+    }
+    assert_eq!(get(proxy.admin().unwrap(), "/config").await.0, 200);
+}
+
+/// Clients that come and go all the time until they are told to stop.
+struct Load {
+    stop: AtomicBool,
+    served: AtomicUsize,
+    /// When a client was refused or reset, and how.
+    failures: parking_lot::Mutex<Vec<(Instant, String)>>,
+}
+
+impl Load {
+    fn start(address: SocketAddr, root: &[u8]) -> Arc<Self> {
+        let load = Arc::new(Self {
+            stop: AtomicBool::new(false),
+            served: AtomicUsize::new(0),
+            failures: parking_lot::Mutex::default(),
+        });
+        for _ in 0..32 {
+            let (load, root) = (Arc::clone(&load), root.to_vec());
+            tokio::spawn(async move {
+                while !load.stop.load(Ordering::Acquire) {
+                    load.one(address, &root).await;
+                }
+            });
+        }
+        load
+    }
+
+    async fn one(&self, address: SocketAddr, root: &[u8]) {
+        let stream = match TcpStream::connect(address).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                let refused = (Instant::now(), format!("not connected: {error}"));
+                return self.failures.lock().push(refused);
+            }
+        };
+        // Whoever is connected is served, whenever that was.
+        let answer = async { Client::over(stream, HOST, root).await?.ask("hi").await };
+        match answer.await {
+            Ok(_) => {
+                self.served.fetch_add(1, Ordering::AcqRel);
+            }
+            Err(error) => {
+                let broken = (Instant::now(), format!("connected, then: {error}"));
+                self.failures.lock().push(broken);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_is_refused_until_the_delay_is_over_and_nobody_is_reset() {
+    let own = identity(&[HOST]);
+    let (proxy, bind) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
+    let health = v4(proxy.health().unwrap());
+    let load = Load::start(bind, &own.certificate);
+    eventually("some load", || load.served.load(Ordering::Acquire) > 100).await;
+
+    let delay = Duration::from_secs(1);
+    let begun = Instant::now();
+    let ended = tokio::spawn(proxy.shut_down(delay, PATIENCE));
+    let unready = async {
+        while get(health, "/readyz").await.0 != 503 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, unready).await.unwrap();
+    // It goes on taking connections, unready as it is.
+    let before = load.served.load(Ordering::Acquire);
+    eventually("served while it leaves", || {
+        load.served.load(Ordering::Acquire) > before + 10
+    })
+    .await;
+    assert_eq!(ended.await.unwrap(), 0, "none was cut");
+    load.stop.store(true, Ordering::Release);
+    for (at, what) in load.failures.lock().iter() {
+        assert!(what.starts_with("not connected"), "{what}");
+        let early = *at < begun + delay;
+        assert!(!early, "refused after {:?}", *at - begun);
+    }
+}
+
+/// A backend that talks all the time, and what it got in the end.
+async fn chatty() -> (SocketAddr, tokio::task::JoinHandle<std::io::Result<usize>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let taken = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mut read, mut write) = stream.into_split();
+        tokio::spawn(async move {
+            while write.write_all(&[7; 64]).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut taken = Vec::new();
+        read.read_to_end(&mut taken).await
+    });
+    (address, taken)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_cut_ends_in_order_however_much_is_under_way() {
+    let (address, taken) = chatty().await;
+    let (mut proxy, bind) = start(address).await;
+    let mut operator = Operator::default();
+    operator.batch(&[], &[]);
+    let host = "a.example.com";
+    let edit = operator.batch(
+        &[
+            listener(SET, bind, host, None),
+            route("team-b/web", SET, host, "team-b/web:443"),
+        ],
+        &[],
+    );
+    assert_eq!(proxy.apply(&edit).rejects, []);
+
+    let (mut read, mut write) = TcpStream::connect(bind).await.unwrap().into_split();
+    write
+        .write_all(include_bytes!("hellos/go-mlkem.bin"))
+        .await
+        .unwrap();
+    assert_eq!(read.read_u8().await.unwrap(), 7);
+    // Both talk all the time, so that something is always unread when the end comes.
+    tokio::spawn(async move { while write.write_all(&[8; 64]).await.is_ok() {} });
+    let got = tokio::spawn(async move {
+        let mut got = Vec::new();
+        read.read_to_end(&mut got).await
+    });
+    let cut = proxy.shut_down(Duration::ZERO, Duration::ZERO).await;
+    assert_eq!(cut, 1);
+    for end in [got, taken] {
+        let end = tokio::time::timeout(PATIENCE, end).await.unwrap();
+        let bytes = end.unwrap().expect("an end, not a reset");
+        assert!(bytes > 0);
+    }
+}
