@@ -19,7 +19,7 @@ pub enum Kind {
     TlsRoute,
     /// `gateway.networking.k8s.io` ReferenceGrant.
     ReferenceGrant,
-    /// `vestibule.dev` GatewayParameters.
+    /// `vestibule.dev` `GatewayParameters`.
     GatewayParameters,
     /// Core Namespace, cluster-scoped.
     Namespace,

@@ -63,9 +63,9 @@ pub struct Gateway {
     /// `spec.addresses` that can be asked for; findings name the others.
     pub addresses: Vec<AddressRequest>,
     /// `spec.infrastructure`.
-    pub infrastructure: Infrastructure,
+    pub infrastructure: Box<Infrastructure>,
     /// Settings in `spec.tls` that this release cannot keep.
-    pub guards: Guards,
+    pub guards: Box<Guards>,
     /// Issuer annotations.
     pub issuers: IssuerAnnotations,
     /// What is wrong outside the listeners.
@@ -123,7 +123,7 @@ pub enum Address {
     Hostname(Arc<str>),
 }
 
-/// GatewayParameters, Vestibule's own kind: what a GatewayClass or a Gateway sets otherwise than the
+/// `GatewayParameters`, Vestibule's own kind: what a GatewayClass or a Gateway sets otherwise than the
 /// release. What is absent is not set here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayParameters {
@@ -150,7 +150,7 @@ pub struct ServiceParameters {
     pub ip_family_policy: Option<IpFamilyPolicy>,
     /// `ipFamilies`, the primary one first; empty: not set.
     pub ip_families: Vec<IpFamily>,
-    /// `loadBalancerClass`, for type LoadBalancer.
+    /// `loadBalancerClass`, for type `LoadBalancer`.
     pub load_balancer_class: Option<Arc<str>>,
 }
 
@@ -449,7 +449,7 @@ pub enum Object {
     TlsRoute(TlsRoute),
     /// ReferenceGrant
     ReferenceGrant(ReferenceGrant),
-    /// GatewayParameters
+    /// `GatewayParameters`
     GatewayParameters(GatewayParameters),
     /// Namespace
     Namespace(Namespace),

@@ -14,9 +14,6 @@ use vestibule_model::service::UnknownWord;
 use crate::meta;
 use crate::unknown::UnknownFields;
 
-/// Families of a Service (`MaxItems`).
-const MAX_FAMILIES: usize = 2;
-
 /// What the Gateways that refer to it set otherwise than the release. A GatewayClass refers to it by
 /// spec.parametersRef, a Gateway by spec.infrastructure.parametersRef. A field that is absent is
 /// decided by the GatewayClass's parameters, then by the release.
@@ -81,15 +78,15 @@ pub(crate) fn convert(
     let mut families = Vec::new();
     for (index, text) in service.ip_families.iter().enumerate() {
         let field = format!("spec.service.ipFamilies[{index}]");
-        let family = word(Some(text), &field, &mut findings);
-        if family.is_some_and(|family| families.contains(&family)) || index >= MAX_FAMILIES {
-            findings.push(malformed(
-                &field,
-                "is one too many",
-                "name each family once",
-            ));
-        } else {
-            families.extend(family);
+        match word(Some(text), &field, &mut findings) {
+            Some(family) if families.contains(&family) => {
+                findings.push(malformed(
+                    &field,
+                    "is one too many",
+                    "name each family once",
+                ));
+            }
+            family => families.extend(family),
         }
     }
     object::GatewayParameters {

@@ -6,8 +6,8 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{GATEWAY_GROUP, ObjectName};
 use vestibule_model::object::{
-    Gateway, GatewayClass, Guards, Infrastructure, Listener, ListenerSet, ListenerTls, Meta,
-    ParentRef, Port, Protocol, TlsMode, TlsRoute,
+    Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, Meta, ParentRef, Port, Protocol,
+    TlsMode, TlsRoute,
 };
 use vestibule_model::selector::NamespaceScope;
 
@@ -61,8 +61,8 @@ pub(crate) fn gateway(at: &str, listeners: Vec<Listener>) -> Gateway {
         listeners,
         allowed_listeners: NamespaceScope::All,
         addresses: Vec::new(),
-        infrastructure: Infrastructure::default(),
-        guards: Guards::default(),
+        infrastructure: Box::default(),
+        guards: Box::default(),
         issuers: IssuerAnnotations::default(),
         findings: Vec::new(),
     }

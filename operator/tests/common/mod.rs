@@ -67,8 +67,8 @@ pub(crate) fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceSc
         listeners,
         allowed_listeners: allowed,
         addresses: Vec::new(),
-        infrastructure: Infrastructure::default(),
-        guards: Guards::default(),
+        infrastructure: Box::default(),
+        guards: Box::default(),
         issuers: IssuerAnnotations::default(),
         findings: Vec::new(),
     })
