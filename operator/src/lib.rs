@@ -5,5 +5,6 @@
 pub mod cluster;
 pub mod localca;
 pub mod publish;
+pub mod serving;
 pub mod status;
 pub mod translate;

@@ -1,0 +1,332 @@
+//! What is to be done about the internal authority and the certificates it signs. Pure: the state
+//! and the time go in, steps come out.
+//!
+//! An authority is made anew long before it ends, and at once takes the place of the old one as
+//! signer. Its certificate joins the bundle that clients trust; certificates that the old one signed
+//! stay in force until the bundle has been published for the overlap, and only then are issued anew.
+//! The old one leaves the bundle when the new certificates have been in force for the overlap. So a
+//! client that is behind by less than the overlap, in the bundle or in the certificate it meets, never
+//! fails.
+//!
+//! What is missing, broken or not valid now cannot wait: it is made anew at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Seconds since the Unix epoch, or between two times.
+pub type Seconds = i64;
+
+/// A day.
+pub const DAY: Seconds = 86_400;
+/// Most authorities in a bundle: a state that is broken again and again must not let it grow.
+const MAX_BUNDLE: usize = 8;
+
+/// How long things last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Validity of an authority.
+    pub authority: Seconds,
+    /// Validity of a certificate.
+    pub leaf: Seconds,
+    /// How far a client may be behind.
+    pub overlap: Seconds,
+    /// Certificates begin so long before they are issued, for clients whose clock is behind.
+    pub backdate: Seconds,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            authority: 365 * DAY,
+            leaf: 90 * DAY,
+            overlap: DAY,
+            backdate: 3600,
+        }
+    }
+}
+
+impl Policy {
+    /// When something that is valid for `life` is made anew: at two thirds of it.
+    fn renewal(&self, validity: Validity, life: Seconds) -> Seconds {
+        self.issued(validity).saturating_add(life / 3 * 2)
+    }
+
+    /// When it was issued.
+    fn issued(&self, validity: Validity) -> Seconds {
+        validity.from.saturating_add(self.backdate)
+    }
+}
+
+/// An authority: SHA-256 of its certificate.
+pub type Id = [u8; 32];
+
+/// When a certificate is valid: from the first to before the second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The first second.
+    pub from: Seconds,
+    /// The second after the last.
+    pub until: Seconds,
+}
+
+/// A certificate that Vestibule keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Leaf {
+    /// Of the operator's configuration stream.
+    Operator,
+    /// Of the admission webhook.
+    Webhook,
+}
+
+/// Where the bundle is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// The ConfigMap that proxies mount.
+    ConfigMap,
+    /// The webhook configuration, which the API server reads.
+    WebhookConfiguration,
+}
+
+/// Something in a Secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stored<T> {
+    /// The Secret is not there.
+    Absent,
+    /// It does not hold what it should, and why.
+    Unusable(String),
+    /// It is there.
+    There(T),
+}
+
+/// The authority as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authority {
+    /// The one that signs.
+    pub signer: Id,
+    /// Its validity.
+    pub validity: Validity,
+    /// Since when the published bundle contains it.
+    pub published: Option<Seconds>,
+    /// The bundle: authorities that clients trust.
+    pub bundle: BTreeMap<Id, Validity>,
+}
+
+/// A certificate as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    /// The authority of the bundle that signed it; none if none of them did.
+    pub issuer: Option<Id>,
+    /// Its validity.
+    pub validity: Validity,
+    /// Whether it is for the names that it should be for.
+    pub names_fit: bool,
+}
+
+/// Everything that a decision depends on, but the time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// The authority.
+    pub authority: Stored<Authority>,
+    /// The certificates.
+    pub leaves: BTreeMap<Leaf, Stored<Issued>>,
+    /// Where the bundle is not as the authority's Secret has it.
+    pub stale: BTreeSet<Place>,
+}
+
+/// Why something is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Why {
+    /// There is none.
+    Absent,
+    /// What there is cannot be used.
+    Unusable(String),
+    /// It is not valid any more.
+    Expired,
+    /// It is not valid yet: a clock was wrong when it was made, or is now.
+    NotYetValid,
+    /// Two thirds of its life are over.
+    Due,
+    /// It is for other names.
+    Names,
+    /// No authority that clients trust signed it.
+    UnknownIssuer,
+    /// An older authority signed it.
+    NewAuthority,
+}
+
+impl Why {
+    /// CamelCase, of a bounded set.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Absent => "Absent",
+            Self::Unusable(_) => "Unusable",
+            Self::Expired => "Expired",
+            Self::NotYetValid => "NotYetValid",
+            Self::Due => "Due",
+            Self::Names => "Names",
+            Self::UnknownIssuer => "UnknownIssuer",
+            Self::NewAuthority => "NewAuthority",
+        }
+    }
+
+    /// Whether it belongs to the course of things.
+    #[must_use]
+    pub fn is_planned(&self) -> bool {
+        matches!(self, Self::Absent | Self::Due | Self::NewAuthority)
+    }
+}
+
+/// One write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A new authority signs; the bundle keeps what is valid of the present one.
+    MakeAuthority(Why),
+    /// The bundle becomes these of the present one and the signer.
+    SetBundle(BTreeSet<Id>),
+    /// The bundle goes to a place where it is not.
+    Publish(Place),
+    /// From now on the bundle is published everywhere.
+    MarkPublished,
+    /// A certificate is issued.
+    Issue(Leaf, Why),
+}
+
+/// What to do now, and when to look again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// In this order. A step that changes the authority comes alone.
+    pub steps: Vec<Step>,
+    /// When something is due by time alone.
+    pub due: Seconds,
+}
+
+/// Decides.
+#[must_use]
+pub fn decide(state: &State, now: Seconds, policy: &Policy) -> Decision {
+    let alone = |step| Decision {
+        steps: vec![step],
+        due: now,
+    };
+    let authority = match &state.authority {
+        Stored::Absent => return alone(Step::MakeAuthority(Why::Absent)),
+        Stored::Unusable(why) => {
+            return alone(Step::MakeAuthority(Why::Unusable(why.clone())));
+        }
+        Stored::There(authority) => authority,
+    };
+    let renewal = policy.renewal(authority.validity, policy.authority);
+    if let Some(why) = end(authority.validity, renewal, now) {
+        return alone(Step::MakeAuthority(why));
+    }
+
+    let mut due = renewal;
+    let wanted = bundle(state, authority, now, policy, &mut due);
+    if !wanted.iter().eq(authority.bundle.keys()) {
+        return alone(Step::SetBundle(wanted));
+    }
+
+    let mut steps: Vec<Step> = state.stale.iter().copied().map(Step::Publish).collect();
+    // A time that is yet to come was written by a clock that was wrong.
+    let published = authority.published.filter(|since| *since <= now);
+    if steps.is_empty() && published.is_none() {
+        steps.push(Step::MarkPublished);
+    }
+    let trusted = published.map(|since| since.saturating_add(policy.overlap));
+    for leaf in [Leaf::Operator, Leaf::Webhook] {
+        let stored = state.leaves.get(&leaf).unwrap_or(&Stored::Absent);
+        match renew(stored, authority, trusted, now, policy) {
+            Ok(later) => due = due.min(later),
+            Err(why) => steps.push(Step::Issue(leaf, why)),
+        }
+    }
+    Decision { steps, due }
+}
+
+/// Why something has to be made anew at `now`, if it has to.
+fn end(validity: Validity, renewal: Seconds, now: Seconds) -> Option<Why> {
+    if now >= validity.until {
+        Some(Why::Expired)
+    } else if now < validity.from {
+        Some(Why::NotYetValid)
+    } else if now >= renewal {
+        Some(Why::Due)
+    } else {
+        None
+    }
+}
+
+/// The authorities that the bundle should have; `due` becomes the time of the next change, if that is
+/// earlier.
+fn bundle(
+    state: &State,
+    authority: &Authority,
+    now: Seconds,
+    policy: &Policy,
+    due: &mut Seconds,
+) -> BTreeSet<Id> {
+    let mut wanted = BTreeSet::from([authority.signer]);
+    let others = authority
+        .bundle
+        .iter()
+        .filter(|(id, validity)| **id != authority.signer && now < validity.until);
+    let mut others: Vec<_> = others.collect();
+    let settled = settled(state, authority, policy);
+    if others.is_empty() || settled.is_some_and(|at| at <= now) {
+        return wanted;
+    }
+    *due = settled.unwrap_or(*due).min(*due);
+    // The newest are those that a certificate in force is most likely to be signed by.
+    others.sort_by_key(|(_, validity)| std::cmp::Reverse(validity.from));
+    for (id, validity) in others.into_iter().take(MAX_BUNDLE - 1) {
+        wanted.insert(*id);
+        *due = validity.until.min(*due);
+    }
+    wanted
+}
+
+/// When no certificate of an older authority is met any more; none as long as one is stored.
+fn settled(state: &State, authority: &Authority, policy: &Policy) -> Option<Seconds> {
+    let mut latest = Seconds::MIN;
+    for leaf in [Leaf::Operator, Leaf::Webhook] {
+        let Some(Stored::There(issued)) = state.leaves.get(&leaf) else {
+            return None;
+        };
+        if issued.issuer != Some(authority.signer) {
+            return None;
+        }
+        latest = latest.max(policy.issued(issued.validity));
+    }
+    Some(latest.saturating_add(policy.overlap))
+}
+
+/// Why a certificate is to be issued now, or when to look at it again.
+fn renew(
+    stored: &Stored<Issued>,
+    authority: &Authority,
+    trusted: Option<Seconds>,
+    now: Seconds,
+    policy: &Policy,
+) -> Result<Seconds, Why> {
+    let issued = match stored {
+        Stored::Absent => return Err(Why::Absent),
+        Stored::Unusable(why) => return Err(Why::Unusable(why.clone())),
+        Stored::There(issued) => issued,
+    };
+    if !issued.names_fit {
+        return Err(Why::Names);
+    }
+    let renewal = policy
+        .renewal(issued.validity, policy.leaf)
+        .min(issued.validity.until);
+    let end = end(issued.validity, renewal, now);
+    match issued.issuer {
+        None => Err(Why::UnknownIssuer),
+        Some(id) if id == authority.signer => end.map_or(Ok(renewal), Err),
+        Some(_) => match (end, trusted) {
+            (Some(why @ (Why::Expired | Why::NotYetValid)), _) => Err(why),
+            (_, Some(trusted)) if now >= trusted => Err(Why::NewAuthority),
+            // There is a third of its life left, which is longer than the overlap.
+            (_, trusted) => Ok(trusted.unwrap_or(issued.validity.until)),
+        },
+    }
+}
