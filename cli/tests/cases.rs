@@ -5,6 +5,10 @@
 //! the order in which they were created. A case is run through translation, through the webhook's rules
 //! (object by object, as `kubectl apply` would), and through `vestibule check`; it fails if one of them
 //! says something else than expected, or than the others.
+//!
+//! A case with `cluster` is translated as in a cluster: every internal port that is needed is allocated
+//! (unless `ports` is false), and `services` says by Gateway what its Service has come to. Programmed then
+//! comes out with the reasons that only a cluster has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,9 +23,12 @@ use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason};
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::key::ObjectKey;
 use vestibule_model::merge::Merge;
-use vestibule_model::object::Object;
+use vestibule_model::object::{Address, Object, Port, ServiceParameters};
 use vestibule_model::policy::Policy;
-use vestibule_operator::translate::{Binds, CONTROLLER, Change, Settings, Status, Translator};
+use vestibule_operator::translate::{
+    Assigned, Binds, CONTROLLER, Change, Output, ServiceSettings, ServiceWish, Settings, Status,
+    Translator,
+};
 use vestibule_webhook::{Operation, Reviewer};
 
 #[derive(Debug, Deserialize)]
@@ -33,6 +40,31 @@ struct Header {
     mode: String,
     #[serde(default)]
     exempt: BTreeSet<String>,
+    cluster: Option<Cluster>,
+}
+
+/// What a case says of the cluster.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cluster {
+    /// Whether internal ports are allocated.
+    #[serde(default = "yes")]
+    ports: bool,
+    /// Namespace and name of a Gateway → what its Service has come to.
+    #[serde(default)]
+    services: BTreeMap<String, Service>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Service {
+    #[serde(default)]
+    addresses: Vec<String>,
+    problem: Option<String>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn enforce() -> String {
@@ -60,6 +92,13 @@ struct Expected {
     /// Number of attached ListenerSets, where there are any.
     #[serde(default, skip_serializing_if = "is_zero")]
     attached_listener_sets: usize,
+    /// `status.addresses`, where there are any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    addresses: Vec<String>,
+    /// What is to become of the Services of a Gateway: `kept`, or the type, ports (→ internal) and
+    /// requested addresses.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    service: String,
 }
 
 #[expect(
@@ -92,9 +131,58 @@ fn is_circumstantial(reason: Reason) -> bool {
 struct Case {
     name: String,
     policy: Policy,
+    cluster: Option<Cluster>,
     objects: Vec<Object>,
     documents: Vec<Value>,
     expected: BTreeMap<String, Expected>,
+}
+
+impl Cluster {
+    /// What the shell tells translation, from what translation asked for.
+    fn inputs(&self, output: Output, objects: &[Object]) -> Vec<Change> {
+        let wanted = output.ports.into_iter().filter(|(_, wanted)| *wanted);
+        let ports = (10_000..)
+            .zip(wanted)
+            .filter(|_| self.ports)
+            .map(|(internal, (wish, _))| (wish, Port::new(internal)))
+            .collect();
+        let addresses = objects.iter().filter_map(|object| {
+            let Object::Gateway(gateway) = object else {
+                return None;
+            };
+            let service = self.services.get(&gateway.name.to_string())?;
+            let address = |text: &String| match text.parse() {
+                Ok(ip) => Address::Ip(ip),
+                Err(_) => Address::Hostname(text.as_str().into()),
+            };
+            let assigned = Assigned {
+                addresses: service.addresses.iter().map(address).collect(),
+                problem: service.problem.clone(),
+            };
+            Some(Change::Addresses(gateway.meta.uid.clone(), Some(assigned)))
+        });
+        std::iter::once(Change::Ports(ports))
+            .chain(addresses)
+            .collect()
+    }
+}
+
+fn service(wish: &ServiceWish) -> String {
+    let service = match wish {
+        ServiceWish::Keep => return "kept".into(),
+        ServiceWish::Make(service) => service,
+    };
+    let ports: Vec<String> = service
+        .ports
+        .iter()
+        .map(|((port, transport), internal)| format!("{}:{port}→{internal}", transport.as_str()))
+        .collect();
+    let requested: Vec<String> = service.requested.iter().map(ToString::to_string).collect();
+    let asks = match requested.is_empty() {
+        true => String::new(),
+        false => format!(" asks for {}", requested.join(", ")),
+    };
+    format!("{} {}{asks}", service.service_type, ports.join(" "))
 }
 
 impl Case {
@@ -123,6 +211,7 @@ impl Case {
                 mode: header.mode.parse().expect("a mode"),
                 exempt: header.exempt,
             },
+            cluster: header.cluster,
             objects,
             documents,
             expected: serde_json::from_value(match expected {
@@ -134,15 +223,32 @@ impl Case {
     }
 
     fn translated(&self) -> Translator {
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let binds = match self.cluster {
+            None => Binds::Direct {
+                address,
+                ports: BTreeMap::new(),
+            },
+            Some(_) => Binds::Allocated {
+                address,
+                services: ServiceSettings {
+                    release: "vestibule".into(),
+                    namespace: "vestibule-system".into(),
+                    cluster_domain: "cluster.local".into(),
+                    selector: BTreeMap::from([("app".into(), "proxy".into())]),
+                    defaults: ServiceParameters::default(),
+                },
+            },
+        };
         let mut translator = Translator::new(Settings {
             controller: CONTROLLER.into(),
             policy: self.policy.clone(),
-            binds: Binds::Direct {
-                address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-                ports: BTreeMap::new(),
-            },
+            binds,
         });
-        translator.apply(self.objects.iter().cloned().map(Change::Put));
+        let output = translator.apply(self.objects.iter().cloned().map(Change::Put));
+        if let Some(cluster) = &self.cluster {
+            translator.apply(cluster.inputs(output, &self.objects));
+        }
         translator
     }
 
@@ -266,15 +372,33 @@ fn outcome(case: &Case) -> BTreeMap<String, Expected> {
         };
         match translator.statuses().get(&key) {
             None => {}
-            Some(Status::Class(conditions)) => {
-                expected.conditions = conditions.iter().map(condition).collect();
+            Some(Status::Class(status)) => {
+                expected.conditions = status.conditions.iter().map(condition).collect();
             }
             Some(Status::Listeners(status)) => {
                 expected.conditions = status.conditions.iter().map(condition).collect();
                 expected.conditions.push(programmed(&status.programmed));
                 expected.attached_listener_sets = status.attached_listener_sets;
+                let address = |address: &Address| match address {
+                    Address::Ip(ip) => ip.to_string(),
+                    Address::Hostname(name) => name.to_string(),
+                };
+                expected.addresses = status.addresses.iter().flatten().map(address).collect();
+                if let Object::Gateway(gateway) = object {
+                    let wish = translator.services().get(&gateway.meta.uid);
+                    expected.service = wish.map(service).unwrap_or_default();
+                }
                 for listener in &status.listeners {
                     let mut said: Vec<_> = listener.conditions.iter().map(condition).collect();
+                    // Exactly the accepted ones have no conflict, so the table need not say it.
+                    let at_ease = said.len();
+                    said.retain(|condition| condition != "Conflicted=False/NoConflicts");
+                    assert_eq!(
+                        said.len() < at_ease,
+                        said.contains(&"Accepted=True/Accepted".to_owned()),
+                        "{}: {key}",
+                        case.name
+                    );
                     said.push(programmed(&listener.programmed));
                     said.push(format!("{} routes", listener.attached_routes));
                     expected.listeners.insert(listener.name.to_string(), said);
