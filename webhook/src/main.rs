@@ -130,7 +130,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
     }
     tracing::info!(seconds = args.shutdown_delay_seconds, "shutting down");
-    let delay = Duration::from_secs(args.shutdown_delay_seconds);
+    let delay = tokio::time::sleep(Duration::from_secs(args.shutdown_delay_seconds));
     let drain = Duration::from_secs(args.drain_seconds);
     // A second signal means now.
     tokio::select! {

@@ -9,7 +9,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -147,6 +147,8 @@ impl Acceptor {
         loop {
             let deadline = activity.deadline();
             tokio::select! {
+                biased;
+                // First, so that what has come is read before the connection may be closed.
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
                         tracing::debug!(%peer, %error, "connection failed");
@@ -155,10 +157,14 @@ impl Acceptor {
                 }
                 _ = phase.wait_for(|phase| *phase == Phase::Closing), if !closing => {
                     closing = true;
-                    connection.as_mut().graceful_shutdown();
+                    // A connection without a request yet is new, and its request is on the way: its
+                    // answer will be its last.
+                    if activity.has_begun() {
+                        connection.as_mut().graceful_shutdown();
+                    }
                 }
                 // The deadline came nearer.
-                () = activity.began.notified() => {}
+                () = activity.nearer.notified() => {}
                 () = sleep_until(deadline) => {
                     if activity.deadline() <= Instant::now() {
                         self.metrics.failed(activity.overdue());
@@ -196,10 +202,10 @@ fn is_peers_fault(error: &io::Error) -> bool {
 struct Activity {
     idle: Duration,
     request: Duration,
-    requests: AtomicUsize,
+    begun: AtomicBool,
     busy: AtomicBool,
     deadline: Mutex<Instant>,
-    began: Notify,
+    nearer: Notify,
 }
 
 impl Activity {
@@ -207,10 +213,10 @@ impl Activity {
         Self {
             idle: limits.idle,
             request: limits.request,
-            requests: AtomicUsize::new(0),
+            begun: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             deadline: Mutex::new(Instant::now() + limits.first_request),
-            began: Notify::new(),
+            nearer: Notify::new(),
         }
     }
 
@@ -219,21 +225,25 @@ impl Activity {
     }
 
     fn begin(&self) -> Busy<'_> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.begun.store(true, Ordering::Relaxed);
         self.busy.store(true, Ordering::Relaxed);
         *self.deadline.lock() = Instant::now() + self.request;
-        self.began.notify_one();
+        self.nearer.notify_one();
         Busy(self)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// What the deadline that passed was for.
     fn overdue(&self) -> &'static str {
         if self.busy.load(Ordering::Relaxed) {
             "SlowRequest"
-        } else if self.requests.load(Ordering::Relaxed) == 0 {
-            "NoRequest"
-        } else {
+        } else if self.has_begun() {
             "Idle"
+        } else {
+            "NoRequest"
         }
     }
 }

@@ -22,7 +22,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 use vestibule_crds::watch::Event;
 use vestibule_model::key::Kind;
@@ -175,15 +175,15 @@ impl Webhook {
         self.others.push(tokio::spawn(follow(shared, events)));
     }
 
-    /// Ends: is unready at once, serves for `delay` while the news spreads (every answer ends its
+    /// Ends: is unready at once, serves until `known` while the news spreads (every answer ends its
     /// connection), then takes nothing new and waits for what has begun, for `drain` at most.
     /// Says whether all of that ended by itself.
-    pub async fn stop(mut self, delay: Duration, drain: Duration) -> bool {
+    pub async fn stop(mut self, known: impl Future<Output = ()>, drain: Duration) -> bool {
         self.shared.metrics.draining.set(1);
         self.shared.phase.send_replace(Phase::Leaving);
-        tokio::time::sleep(delay).await;
+        known.await;
         self.shared.phase.send_replace(Phase::Closing);
-        let ended = timeout_at(Instant::now() + drain, &mut self.serve).await;
+        let ended = timeout(drain, &mut self.serve).await;
         self.serve.abort();
         for task in self.others {
             task.abort();

@@ -1,0 +1,149 @@
+//! The case table of the workspace (`cli/tests/cases`), through the server: real TLS, and reviews as
+//! API servers send them.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use support::{Certificate, Client, TlsDir};
+use vestibule_crds::{decode, yaml};
+use vestibule_model::key::Kind;
+use vestibule_model::merge::Merge;
+use vestibule_model::object::Object;
+use vestibule_model::policy::Policy;
+use vestibule_webhook::{Operation, Reviewer};
+
+#[derive(Debug, Deserialize)]
+struct Header {
+    mode: Option<String>,
+    #[serde(default)]
+    exempt: BTreeSet<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Expected {
+    admission: String,
+}
+
+struct Case {
+    policy: Policy,
+    documents: Vec<Value>,
+    expected: BTreeMap<String, Expected>,
+}
+
+impl Case {
+    fn read(path: &Path) -> Self {
+        let text = std::fs::read_to_string(path).expect("a readable case");
+        let documents = yaml::documents(&text).expect("YAML");
+        let mut documents: Vec<Value> = documents.into_iter().map(|(_, d)| d).collect();
+        let header: Header = serde_json::from_value(documents.remove(0)).expect("a header");
+        let expected = documents
+            .pop_if(|last| last.get("expected").is_some())
+            .map_or_else(|| json!({}), |mut last| last["expected"].take());
+        let mode = header.mode.as_deref().unwrap_or("Enforce");
+        Self {
+            policy: Policy {
+                mode: mode.parse().expect("a mode"),
+                exempt: header.exempt,
+            },
+            documents,
+            expected: match expected {
+                Value::Null => BTreeMap::new(),
+                other => serde_json::from_value(other).expect("expectations"),
+            },
+        }
+    }
+}
+
+/// What the rules say without a server, from the objects before.
+fn judged(merge: &mut Merge, policy: &Policy, object: &Object) -> (bool, Option<String>) {
+    let review = Reviewer::new(merge, policy).review(Operation::Create, None, object);
+    let name = object.key().name;
+    match object.clone() {
+        Object::GatewayClass(class) => merge.put_class(&name.name, Some(class)),
+        Object::Gateway(gateway) => merge.put_gateway(&name, Some(gateway.into())),
+        Object::ListenerSet(set) => merge.put_set(&name, Some(set.into())),
+        Object::Namespace(namespace) => merge.put_namespace(&name.name, Some(namespace.labels)),
+        _ => return (review.allowed, review.message),
+    };
+    (review.allowed, review.message)
+}
+
+async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
+    let name = path
+        .file_stem()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    let case = Case::read(path);
+    let webhook = support::ready(dir, case.policy.clone(), Vec::new()).await;
+    let mut client = Client::connect(webhook.address(), std::slice::from_ref(&certificate.der))
+        .await
+        .expect("a connection");
+    let mut merge = Merge::new(support::CONTROLLER);
+    let mut reviews = 0;
+    for document in &case.documents {
+        let Some((object, _)) = decode(document.clone()).into_object() else {
+            continue;
+        };
+        let key = object.key();
+        if matches!(
+            key.kind,
+            Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet | Kind::TlsRoute
+        ) {
+            let mut sent = document.clone();
+            if key.kind.is_namespaced() {
+                sent["metadata"]["namespace"] = (*key.name.namespace).into();
+            }
+            let answer = client
+                .post(support::created(&sent).to_string())
+                .await
+                .expect("an answer")
+                .json();
+            let response = &answer["response"];
+            let outcome = match (&response["allowed"], &response["warnings"]) {
+                (Value::Bool(false), _) => "refused",
+                (_, Value::Null) => "allowed",
+                (_, _) => "warned",
+            };
+            let expected = case.expected.get(&key.to_string());
+            let expected = expected.map_or("allowed", |e| e.admission.as_str());
+            assert_eq!(outcome, expected, "{name}: {key}: {answer}");
+            let (allowed, message) = judged(&mut merge, &case.policy, &object);
+            assert_eq!(response["allowed"], allowed, "{name}: {key}");
+            assert_eq!(
+                response["status"]["message"].as_str(),
+                message.as_deref(),
+                "{name}: {key}"
+            );
+            reviews += 1;
+        } else {
+            judged(&mut merge, &case.policy, &object);
+        }
+        // Whether or not it was refused: the table is about objects that are there.
+        webhook.admission().put(object);
+    }
+    reviews
+}
+
+#[tokio::test]
+async fn every_case_comes_out_the_same_through_the_server() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/cases");
+    let mut paths: Vec<_> = std::fs::read_dir(directory)
+        .expect("the cases")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    let (dir, certificate) = (TlsDir::new("cases"), Certificate::new());
+    dir.put(&certificate.chain, &certificate.key);
+    let mut reviews = 0;
+    for path in paths {
+        reviews += run(&path, &dir, &certificate).await;
+    }
+    assert!(reviews > 50, "{reviews}");
+}

@@ -1,0 +1,321 @@
+//! A server on loopback with a certificate of its own, and a client that speaks as an API server does.
+#![allow(dead_code, unreachable_pub, reason = "not every test uses all of it")]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use vestibule_crds::watch::{Event, Watched};
+use vestibule_model::object::Object;
+use vestibule_model::policy::Policy;
+use vestibule_webhook::Admission;
+use vestibule_webhook::server::{Config, WATCHED, Webhook};
+
+pub const CONTROLLER: &str = "vestibule.dev/gateway-controller";
+pub const SERVER_NAME: &str = "vestibule-webhook.vestibule-system.svc";
+
+/// Longest wait for something that has to happen.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn object(value: Value) -> Object {
+    let decoded = vestibule_crds::decode(value);
+    decoded.into_object().expect("an object that is read").0
+}
+
+/// A certificate for [`SERVER_NAME`].
+pub struct Certificate {
+    pub chain: String,
+    pub key: String,
+    pub der: CertificateDer<'static>,
+}
+
+impl Certificate {
+    pub fn new() -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec![SERVER_NAME.to_owned()]).expect("a name");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        Self {
+            chain: certificate.pem(),
+            key: key.serialize_pem(),
+            der: certificate.der().clone(),
+        }
+    }
+}
+
+/// A directory such as the kubelet mounts for a Secret; removed when it is dropped.
+pub struct TlsDir {
+    pub path: PathBuf,
+    version: AtomicUsize,
+}
+
+impl TlsDir {
+    pub fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("webhook-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a directory");
+        for file in ["tls.crt", "tls.key"] {
+            symlink(format!("..data/{file}"), path.join(file)).expect("a link");
+        }
+        Self {
+            path,
+            version: AtomicUsize::new(0),
+        }
+    }
+
+    pub fn put(&self, chain: &str, key: &str) {
+        let version = format!("..{}", self.version.fetch_add(1, Ordering::Relaxed));
+        let data = self.path.join(&version);
+        fs::create_dir_all(&data).expect("a directory");
+        fs::write(data.join("tls.crt"), chain).expect("a file");
+        fs::write(data.join("tls.key"), key).expect("a file");
+        let link = self.path.join("..new");
+        symlink(version, &link).expect("a link");
+        fs::rename(&link, self.path.join("..data")).expect("a rename");
+    }
+}
+
+impl Drop for TlsDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+pub fn loopback() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+pub fn config(tls_dir: &Path) -> Config {
+    let mut config = Config::new(loopback(), loopback(), tls_dir);
+    config.tls_poll = Duration::from_millis(20);
+    config
+}
+
+pub fn put(value: Value) -> Event {
+    let object = object(value);
+    Event::Put(Box::new(Watched {
+        key: object.key(),
+        object,
+        findings: Vec::new(),
+        uid: "".into(),
+        resource_version: "1".into(),
+        status: Value::Null,
+    }))
+}
+
+pub fn all_synced() -> impl Iterator<Item = Event> {
+    WATCHED.into_iter().map(Event::Synced)
+}
+
+/// A server that is ready, with these objects.
+pub async fn ready(dir: &TlsDir, policy: Policy, objects: Vec<Value>) -> Webhook {
+    let mut webhook =
+        Webhook::start(config(&dir.path), Admission::new(CONTROLLER, policy)).expect("a server");
+    let events: Vec<Event> = objects.into_iter().map(put).chain(all_synced()).collect();
+    webhook.follow(futures::stream::iter(events).chain(futures::stream::pending()));
+    eventually("ready", async || {
+        readyz(webhook.admin()).await == StatusCode::OK
+    })
+    .await;
+    webhook
+}
+
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(tokio::time::Instant::now() < deadline, "not {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Plain HTTP.
+pub async fn get(admin: SocketAddr, path: &str) -> (StatusCode, String) {
+    let stream = TcpStream::connect(admin).await.expect("a connection");
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+    tokio::spawn(connection);
+    let request = Request::get(path)
+        .header(header::HOST, "admin")
+        .body(Full::<Bytes>::default())
+        .expect("a request");
+    let response = sender.send_request(request).await.expect("a response");
+    let status = response.status();
+    let body = response.into_body().collect().await.expect("a body");
+    let text = String::from_utf8(body.to_bytes().into()).expect("text");
+    (status, text)
+}
+
+pub async fn readyz(admin: SocketAddr) -> StatusCode {
+    get(admin, "/readyz").await.0
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub text: String,
+    /// Whether the server said that the connection ends here.
+    pub last: bool,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        assert_eq!(self.status, StatusCode::OK, "{}", self.text);
+        serde_json::from_str(&self.text).expect("JSON")
+    }
+}
+
+/// One connection to the server, kept alive.
+pub struct Client {
+    pub sender: SendRequest<Full<Bytes>>,
+    /// The certificate that the server showed.
+    pub shown: CertificateDer<'static>,
+}
+
+/// Trusts `trusted` and nothing else.
+pub async fn tls(
+    address: SocketAddr,
+    trusted: &[CertificateDer<'static>],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in trusted {
+        roots.add(certificate.clone()).expect("a root");
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    // As Go's client offers them.
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from(SERVER_NAME).expect("a name");
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+}
+
+impl Client {
+    pub async fn connect(
+        address: SocketAddr,
+        trusted: &[CertificateDer<'static>],
+    ) -> std::io::Result<Self> {
+        let stream = tls(address, trusted).await?;
+        let session = stream.get_ref().1;
+        assert_eq!(session.alpn_protocol(), Some(&b"http/1.1"[..]));
+        let shown = session.peer_certificates().expect("a certificate")[0]
+            .clone()
+            .into_owned();
+        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(std::io::Error::other)?;
+        tokio::spawn(connection);
+        Ok(Self { sender, shown })
+    }
+
+    pub async fn post(&mut self, body: impl Into<Bytes>) -> hyper::Result<Answer> {
+        self.send(
+            Method::POST,
+            "/validate?timeout=5s",
+            "application/json",
+            body,
+        )
+        .await
+    }
+
+    pub async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        media: &str,
+        body: impl Into<Bytes>,
+    ) -> hyper::Result<Answer> {
+        self.sender.ready().await?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, SERVER_NAME)
+            .header(header::CONTENT_TYPE, media)
+            .body(Full::new(body.into()))
+            .expect("a request");
+        let response = self.sender.send_request(request).await?;
+        let status = response.status();
+        let last = response
+            .headers()
+            .get(header::CONNECTION)
+            .is_some_and(|value| value == "close");
+        let body = response.into_body().collect().await?.to_bytes();
+        Ok(Answer {
+            status,
+            text: String::from_utf8(body.into()).expect("text"),
+            last,
+        })
+    }
+}
+
+/// What an API server sends when `object` is created.
+pub fn created(object: &Value) -> Value {
+    review("CREATE", object, &Value::Null)
+}
+
+pub fn review(operation: &str, object: &Value, old: &Value) -> Value {
+    let some = if object.is_null() { old } else { object };
+    let (group, version) = some["apiVersion"]
+        .as_str()
+        .and_then(|text| text.rsplit_once('/'))
+        .unwrap_or(("", "v1"));
+    let kind = json!({"group": group, "version": version, "kind": some["kind"]});
+    let plural = format!(
+        "{}s",
+        some["kind"].as_str().unwrap_or_default().to_lowercase()
+    );
+    let resource = json!({"group": group, "version": version, "resource": plural});
+    let mut request = json!({
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource,
+        "name": some["metadata"]["name"],
+        "operation": operation,
+        "userInfo": {"username": "dev@alpha", "groups": ["system:authenticated"]},
+        "object": object, "oldObject": old, "dryRun": false,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "CreateOptions"},
+    });
+    if let Some(namespace) = some["metadata"]["namespace"].as_str() {
+        request["namespace"] = namespace.into();
+    }
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+}
+
+/// What kubectl shows of an answer: warnings, then the error if there is one
+/// (`cmd/util/helpers.go`, `webhook/errors/statuserror.go`).
+pub fn as_kubectl_shows(answer: &Value, webhook: &str) -> Vec<String> {
+    let response = &answer["response"];
+    let mut lines: Vec<String> = response["warnings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|warning| format!("Warning: {}", warning.as_str().expect("text")))
+        .collect();
+    if response["allowed"] == false {
+        let status = &response["status"];
+        lines.push(format!(
+            "Error from server ({}): admission webhook {webhook:?} denied the request: {}",
+            status["reason"].as_str().expect("a reason"),
+            status["message"].as_str().expect("a message"),
+        ));
+    }
+    lines
+}
