@@ -16,6 +16,9 @@ Prefix of every name: at most 49 characters, because Services have at most 63 an
 {{- end -}}
 {{- /* Releases may have dots in their names, Services may not. */ -}}
 {{- $plain := replace "." "-" $full -}}
+{{- if not (regexMatch "^[a-z]" $plain) -}}
+{{-   fail (printf "Services cannot be called %s-…, because names of Services begin with a letter: set fullnameOverride, or call the release something else." $plain) -}}
+{{- end -}}
 {{- if or (ne $plain $full) (gt (len $plain) 49) -}}
 {{-   printf "%s-%s" ($plain | trunc 40 | trimSuffix "-") (sha256sum $full | trunc 8) -}}
 {{- else -}}
@@ -40,8 +43,8 @@ app.kubernetes.io/part-of: vestibule
 {{- end -}}
 
 {{- define "vestibule.selector" -}}
-app.kubernetes.io/name: {{ include "vestibule.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "vestibule.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* metadata of an object of one component. Takes (dict "root" $ "component" "proxy"). */}}

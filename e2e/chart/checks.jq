@@ -1,0 +1,136 @@
+# What has to hold of every rendering of the chart. Input: the objects, as one array. Output: a line for
+# each thing that does not. Arguments: $namespace of the release.
+
+def id: "\(.kind) \(.metadata.namespace // "")/\(.metadata.name)";
+def complain($wrong; $what): if $wrong then "\(id): \($what)" else empty end;
+
+def cluster_scoped: ["ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "GatewayClass",
+    "ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
+
+# Every object: where it belongs, and whose it is.
+def object_checks:
+    .kind as $kind
+    | (if cluster_scoped | index($kind)
+       then complain(.metadata.namespace != null; "a cluster-scoped object has a namespace")
+       else complain(.metadata.namespace != $namespace; "is not in the release's namespace") end),
+      complain(.metadata.labels["app.kubernetes.io/instance"] == null; "has no label of its release"),
+      complain(.metadata.labels["app.kubernetes.io/managed-by"] != "Helm"; "is not labelled as Helm's"),
+      complain([.metadata.labels[] | type] | any(. != "string"); "has a label that is not a string"),
+      complain([.metadata.labels[] | length] | any(. > 63); "has a label that is too long"),
+      complain($kind == "Service" and (.metadata.name | test("^[a-z][-a-z0-9]{0,61}[a-z0-9]$") | not);
+          "is no name of a Service"),
+      complain(.metadata.name | length > 253; "has a name that is too long"),
+      complain([.. | objects | has("caBundle")] | any; "has a caBundle: an upgrade would reset the operator's");
+
+def container_checks($of):
+    "\($of) container \(.name)" as $of
+    | (.securityContext // {}) as $security
+    | def bad($wrong; $what): if $wrong then "\($of): \($what)" else empty end;
+      bad($security.runAsNonRoot != true; "may run as root"),
+      bad($security.readOnlyRootFilesystem != true; "can write to its root filesystem"),
+      bad($security.allowPrivilegeEscalation != false; "can gain privileges"),
+      bad($security.capabilities != {drop: ["ALL"]}; "keeps capabilities"),
+      bad($security.seccompProfile.type != "RuntimeDefault"; "has no seccomp profile"),
+      bad($security.privileged == true; "is privileged"),
+      bad(.resources.requests.cpu == null or .resources.requests.memory == null; "requests no resources"),
+      bad(.resources.limits.cpu != null; "has a limit on CPU"),
+      bad(.livenessProbe.httpGet == null or .readinessProbe.httpGet == null; "has no probes"),
+      bad([.readinessProbe.httpGet.port, .livenessProbe.httpGet.port] - [.ports[].name] != []; "probes a port it lacks"),
+      bad(.image | test(":latest$|^[^:@]+$"); "has an image without a version"),
+      bad([.env[].name] | length != (unique | length); "has an environment variable twice"),
+      bad(.command != null; "has a command: images have one program");
+
+def pod_checks($of):
+    def bad($wrong; $what): if $wrong then "\($of): \($what)" else empty end;
+    bad(.automountServiceAccountToken != false; "mounts a token it did not ask for"),
+    bad(.hostNetwork == true or .hostPID == true or .hostIPC == true; "shares the node's namespaces"),
+    bad([.volumes[]? | keys[]] - ["name", "projected", "secret", "configMap"] != []; "has a volume of another kind"),
+    bad([.containers[].ports[]? | select(.hostPort != null or .containerPort < 1024)] != []; "takes a privileged or a node's port"),
+    bad(.securityContext.runAsNonRoot != true or .securityContext.seccompProfile.type != "RuntimeDefault";
+        "is not restricted as a pod"),
+    bad(.securityContext.runAsUser != 65532; "runs as another user than the images are made for"),
+    bad((.topologySpreadConstraints // []) == []; "is not spread"),
+    bad(([.volumes[]?.name] | sort) != ([.containers[].volumeMounts[]?.name] | sort); "has volumes that nothing mounts"),
+    (.containers[] | container_checks($of));
+
+def rules_touch($group; $resource):
+    [.rules[]? | select((.apiGroups | index($group)) and (.resources | index($resource)))];
+
+def role_checks:
+    complain([.rules[]? | .verbs[], .resources[], .apiGroups[]] | any(. == "*"); "grants with *"),
+    complain([.rules[]?.verbs[]] | any(IN("escalate", "bind", "impersonate", "deletecollection")); "grants too much"),
+    complain([.rules[]?.resources[]] | any(test("^(pods|serviceaccounts|nodes)|/(exec|token|proxy|ephemeralcontainers)$"));
+        "reaches pods, nodes or tokens"),
+    # Writes of Secrets: by name, but for `create`, which cannot be.
+    (rules_touch(""; "secrets")[] as $rule
+        | complain(($rule.verbs - ["get", "list", "watch"]) != []
+            and .kind == "ClusterRole"; "writes Secrets outside its namespace"),
+          complain(($rule.verbs - ["create", "get", "list", "watch"]) != [] and ($rule.resourceNames // []) == [];
+            "changes Secrets of any name"));
+
+def component: .metadata.labels["app.kubernetes.io/component"];
+
+. as $objects
+| def all_of($kind): $objects[] | select(.kind == $kind);
+  def named($kind; $name): [all_of($kind) | select(.metadata.name == $name)] | length == 1;
+  def fullname: $objects[] | select(.kind == "Deployment" and component == "proxy") | .metadata.name | rtrimstr("-proxy");
+
+  ($objects[] | object_checks),
+  ($objects | map(id) | group_by(.)[] | select(length > 1) | "\(.[0]) is there \(length) times"),
+  (all_of("Role", "ClusterRole") | role_checks),
+
+  (all_of("Deployment")
+    | . as $deployment
+    | id as $id
+    | (.spec.template.spec | pod_checks($id)),
+      complain(.spec.strategy.rollingUpdate.maxUnavailable != 0; "may become fewer in an update"),
+      complain(.spec.selector.matchLabels as $want | [.spec.template.metadata.labels | to_entries[]] as $have
+          | any($want | to_entries[]; . as $pair | $have | index([$pair]) | not); "does not select its own pods"),
+      complain(named("ServiceAccount"; .spec.template.spec.serviceAccountName) | not; "has no ServiceAccount of its own"),
+      complain(named("PodDisruptionBudget"; .metadata.name) | not; "has no PodDisruptionBudget"),
+      complain(named("Service"; .metadata.name) | not; "has no Service"),
+      (all_of("PodDisruptionBudget", "Service") | select(.metadata.name == $deployment.metadata.name)
+        | complain((.spec.selector.matchLabels // .spec.selector) != $deployment.spec.selector.matchLabels;
+            "selects something else than its Deployment")),
+      complain(([all_of("NetworkPolicy")] != []) and (named("NetworkPolicy"; .metadata.name) | not);
+          "has no NetworkPolicy")),
+  (all_of("ServiceAccount") | complain(.automountServiceAccountToken != false; "mounts its token everywhere")),
+
+  # The proxy: nothing of the Kubernetes API, and time to drain.
+  (all_of("Deployment") | select(component == "proxy")
+    | .spec.template.spec as $pod
+    | ($pod.containers[0].args | map(capture("^--(?<key>[a-z-]+)-seconds=(?<value>[0-9]+)$")?) | from_entries) as $seconds
+    | complain([$pod.volumes[].projected.sources[].serviceAccountToken // empty] | . != [{audience: "vestibule-config",
+          expirationSeconds: 3600, path: "token"}]; "has another token than the stream's"),
+      complain($pod.terminationGracePeriodSeconds < (($seconds["shutdown-delay"] | tonumber) + ($seconds.drain | tonumber) + 5);
+          "is killed before it has drained"),
+      complain([$pod.containers[0].args[] | select(startswith("--admin="))] != ["--admin=127.0.0.1:15000"];
+          "shows its admin endpoint")),
+  (all_of("ClusterRoleBinding", "RoleBinding") | complain([.subjects[].name] | any(endswith("-proxy")); "gives the proxy rights")),
+
+  # The webhook: reads what it judges by, and has no Secrets of the API.
+  (all_of("ClusterRole") | select(component == "webhook")
+    | complain([.rules[].verbs[]] - ["list", "watch"] != []; "does more than read"),
+      complain(rules_touch(""; "secrets") != []; "reads Secrets")),
+  (all_of("Role") | complain(component == "webhook"; "is a right that the webhook does not need")),
+  (all_of("ValidatingWebhookConfiguration")
+    | complain([.webhooks[].name] != ["enforced.vestibule.dev", "exempt.vestibule.dev", "advice.vestibule.dev"];
+          "does not have its three entries"),
+      (.webhooks[] as $entry
+        | complain($entry.rules | any(.operations != ["CREATE", "UPDATE"]); "asks about more than CREATE and UPDATE"),
+          complain([$entry.rules[].resources[] | select(test("/|[*]"))] != []; "asks about subresources"),
+          complain($entry.failurePolicy == "Fail" and ([$entry.namespaceSelector.matchExpressions[]
+              | select(.operator == "NotIn") | .values[]] | (index("kube-system") and index($namespace)) | not);
+              "can lock out a system namespace"),
+          complain($entry.sideEffects != "None" or $entry.matchPolicy != "Equivalent" or $entry.timeoutSeconds > 5;
+              "is not as admission should be"),
+          complain(named("Service"; $entry.clientConfig.service.name) | not; "calls a Service that is not there"))),
+
+  # What holds the operator speaks of this release.
+  ([all_of("ValidatingAdmissionPolicy")] | if length != 2 then "there are \(length) admission policies, not 2" else empty end),
+  (all_of("ValidatingAdmissionPolicy")
+    | complain(.spec.failurePolicy != "Fail"; "fails open"),
+      complain(.spec.matchConditions[0].expression != "request.userInfo.username == 'system:serviceaccount:\($namespace):\(fullname)-operator'";
+          "is about somebody else"),
+      complain(named("ValidatingAdmissionPolicyBinding"; .metadata.name) | not; "is not bound")),
+  (all_of("ClusterRole") | select(component == "owner") | complain(.rules != []; "grants something"))
