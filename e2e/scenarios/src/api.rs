@@ -32,6 +32,7 @@ kinds! {
     NAMESPACE = "/api/v1" "namespaces";
     NODE = "/api/v1" "nodes";
     POD = "/api/v1" "pods";
+    ROLE_BINDING = "/apis/rbac.authorization.k8s.io/v1" "rolebindings";
     SERVICE = "/api/v1" "services";
     SERVICE_ACCOUNT = "/api/v1" "serviceaccounts";
     TLS_ROUTE = "/apis/gateway.networking.k8s.io/v1" "tlsroutes";
@@ -111,10 +112,8 @@ impl Api {
     ) -> Result<Vec<Value>> {
         let mut path = path(kind, namespace, "");
         if !selector.is_empty() {
-            path += &format!(
-                "?labelSelector={}",
-                selector.replace('=', "%3D").replace(',', "%2C")
-            );
+            path.push_str("?labelSelector=");
+            path.push_str(&selector.replace('=', "%3D").replace(',', "%2C"));
         }
         let list = self.call(Method::GET, &path, None).await?;
         Ok(
@@ -133,6 +132,29 @@ impl Api {
         object: &Value,
     ) -> Result<Value> {
         self.post(&path(kind, namespace, ""), object).await
+    }
+
+    /// Makes an object as `kubectl` would, unknown fields refused. Gives code and message of a refusal.
+    pub(crate) async fn verdict(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        object: &Value,
+        dry_run: bool,
+    ) -> Result<Option<(u16, String)>> {
+        let dry_run = if dry_run { "&dryRun=All" } else { "" };
+        let path = format!(
+            "{}?fieldValidation=Strict{dry_run}",
+            path(kind, namespace, "")
+        );
+        let request = Request::post(path)
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(object)?)?;
+        match self.client.request::<Value>(request).await {
+            Ok(_) => Ok(None),
+            Err(kube::Error::Api(status)) => Ok(Some((status.code, status.message))),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Posts to any path.
@@ -178,15 +200,15 @@ impl Api {
 }
 
 fn path(kind: Kind, namespace: &str, name: &str) -> String {
-    let mut path = kind.prefix.to_owned();
+    let mut parts = vec![kind.prefix];
     if !namespace.is_empty() {
-        path += &format!("/namespaces/{namespace}");
+        parts.extend(["namespaces", namespace]);
     }
-    path += &format!("/{}", kind.plural);
+    parts.push(kind.plural);
     if !name.is_empty() {
-        path += &format!("/{name}");
+        parts.push(name);
     }
-    path
+    parts.join("/")
 }
 
 /// Text at a JSON pointer; empty if there is none.

@@ -54,16 +54,6 @@ impl Pool {
     fn contains(self, address: Ipv4Addr) -> bool {
         (self.first..=self.last).contains(&u32::from(address))
     }
-
-    /// The last address: the pool reaches it last, so whoever asks for it finds it free.
-    pub(crate) fn highest(self) -> Ipv4Addr {
-        Ipv4Addr::from(self.last)
-    }
-
-    /// An address outside the pool.
-    pub(crate) fn outside(self) -> Ipv4Addr {
-        Ipv4Addr::from(self.first.wrapping_add(1 << 24))
-    }
 }
 
 /// What one Service wants and has.
@@ -285,12 +275,5 @@ mod tests {
             .map(|n| (n.as_str(), wish(None, None)))
             .collect();
         assert_eq!(given(&wishes).values().filter(|a| a.is_none()).count(), 1);
-    }
-
-    #[test]
-    fn an_address_outside_the_pool_is_outside() {
-        let pool: Pool = "172.31.240.0/24".parse().unwrap();
-        assert!(!pool.contains(pool.outside()));
-        assert_eq!(pool.highest().to_string(), "172.31.240.254");
     }
 }

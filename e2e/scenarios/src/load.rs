@@ -6,15 +6,64 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::client::{Failure, Target};
 use crate::echo::Answer;
+use crate::runner::print;
+
+/// Arguments of `load`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Address and port of the Gateway.
+    #[arg(long)]
+    address: SocketAddr,
+    /// Hostname to ask for.
+    #[arg(long)]
+    hostname: String,
+    /// PEM file with the root that the certificate is verified with.
+    #[arg(long)]
+    root: PathBuf,
+    /// New connections a second.
+    #[arg(long, default_value_t = 50)]
+    rate: u32,
+    /// Connections to hold open meanwhile.
+    #[arg(long, default_value_t = 0)]
+    hold: usize,
+    /// Seconds to go on.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+}
+
+/// Loads a Gateway for a while and prints the counts.
+pub(crate) async fn run_for(args: Args) -> Result<()> {
+    let mut roots = RootCertStore::empty();
+    for root in CertificateDer::pem_file_iter(&args.root)? {
+        roots.add(root?)?;
+    }
+    let target = Target::new(args.address, &args.hostname, roots)?;
+    let hold = Hold::open(&target, args.hold)
+        .await
+        .map_err(|f| anyhow!("{f:?}"))?;
+    let load = Load::start(target, args.rate);
+    tokio::time::sleep(Duration::from_secs(args.seconds)).await;
+    print(&load.stop().await?.to_string());
+    if args.hold > 0 {
+        print(&format!("held, by proxy: {:?}", hold.by_proxy()));
+        print(&format!("held, ends: {}", describe(&hold.finish().await?)));
+    }
+    Ok(())
+}
 
 /// What came of the connections.
 #[derive(Debug, Default)]
@@ -167,8 +216,6 @@ pub(crate) struct End {
     pub(crate) via: String,
     /// None: it was open when the hold ended, and still answered.
     pub(crate) failure: Option<Failure>,
-    /// When it ended.
-    pub(crate) at: Instant,
 }
 
 /// Connections that are held open.
@@ -202,11 +249,10 @@ impl Hold {
                     // Open is what still answers.
                     None => conversation.ask().await.err(),
                 };
-                let at = Instant::now();
                 if failure.is_none() {
                     conversation.close().await;
                 }
-                End { via, failure, at }
+                End { via, failure }
             }));
         }
         Ok(hold)

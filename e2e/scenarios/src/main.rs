@@ -8,6 +8,7 @@ mod echo;
 mod lb;
 mod load;
 mod manifests;
+mod report;
 mod runner;
 mod scenarios;
 mod tools;
@@ -45,6 +46,10 @@ enum Command {
         #[arg(long)]
         keep: bool,
     },
+    /// Print memory, CPU and image sizes of the release on the cluster of KUBECONFIG.
+    Report(report::Args),
+    /// Open new connections at a fixed rate, or hold some open, and count.
+    Load(load::Args),
     /// Be a backend.
     Echo(echo::Args),
     /// Be the cloud's load balancer.
@@ -79,6 +84,10 @@ async fn start(command: Command) -> Result<bool> {
             let world = Arc::new(World::enter().await?);
             runner::run(world, scenarios, &runner::Options { filter, keep }).await
         }
+        Command::Report(args) => report::run(&World::enter().await?, &args)
+            .await
+            .map(|()| true),
+        Command::Load(args) => load::run_for(args).await.map(|()| true),
         Command::Echo(args) => echo::run(args).await.map(|()| true),
         Command::Lb(args) => lb::run(args).await.map(|()| true),
     }

@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 /// Longest that one program may take.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What a program did.
 #[derive(Debug, Clone)]

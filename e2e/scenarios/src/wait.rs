@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep};
 /// How often a condition is looked at.
 const POLL: Duration = Duration::from_millis(150);
 /// Bound for what a cluster does in seconds: pods start, addresses come, statuses settle.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 /// Bound for what is several such things after one another.
-pub(crate) const LATER: Duration = Duration::from_secs(180);
+pub(crate) const LATER: Duration = Duration::from_mins(3);
 
 /// Looks until `look` returns a value. Its error says why not yet, and ends up in the message when the
 /// bound is reached.

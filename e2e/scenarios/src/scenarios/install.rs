@@ -204,13 +204,6 @@ pub(super) async fn uninstall_leaves_nothing(stage: &Stage) -> Result<Verdict> {
     ]))
 }
 
-/// Values at a pointer of a list's items, for messages.
-pub(super) fn column(list: &[serde_json::Value], pointer: &str) -> Vec<String> {
-    list.iter()
-        .map(|item| text(item, pointer).to_owned())
-        .collect()
-}
-
 /// Finalizers of an object.
 pub(super) fn finalizers(object: &serde_json::Value) -> usize {
     items(object, "/metadata/finalizers").len()

@@ -1,7 +1,16 @@
 //! The scenarios, by topic. Each is named after what it shows.
 
+mod admission;
+mod bad_input;
+mod cases;
+mod documentation;
+mod faults;
 mod install;
+mod latency;
+mod programmed;
+mod quiet;
 mod tenants;
+mod upgrade;
 
 use futures::FutureExt as _;
 
@@ -46,6 +55,71 @@ pub(crate) fn all() -> Vec<Scenario> {
             "leave-return",
             tenants::a_team_leaves_and_comes_back
         ),
+        scenario!(
+            Together,
+            "refused",
+            admission::what_the_tenant_would_be_sorry_for_is_refused
+        ),
+        scenario!(
+            Together,
+            "secret",
+            bad_input::a_secret_of_the_wrong_type_is_a_status
+        ),
+        scenario!(
+            Together,
+            "long-name",
+            bad_input::a_gateway_with_a_name_of_253_characters_is_served
+        ),
+        scenario!(Together, "cases", cases::the_case_table_holds_in_admission),
+        scenario!(
+            Together,
+            "guides",
+            documentation::the_guides_work_when_pasted
+        ),
+        scenario!(
+            Alone,
+            "programmed",
+            programmed::programmed_waits_for_every_ready_proxy
+        ),
+        scenario!(
+            Alone,
+            "late",
+            admission::without_the_webhook_a_conflict_is_a_status
+        ),
+        scenario!(
+            Alone,
+            "older",
+            bad_input::what_passed_older_checks_is_a_status
+        ),
+        scenario!(Alone, "latency", latency::from_apply_to_the_first_request),
+        scenario!(
+            Alone,
+            "quiet",
+            quiet::nothing_is_written_while_nothing_changes
+        ),
+        scenario!(
+            Alone,
+            "rolled",
+            admission::rolling_the_webhook_fails_no_apply
+        ),
+        scenario!(Alone, "takeover", faults::a_follower_takes_over),
+        scenario!(
+            Alone,
+            "proxy-killed",
+            faults::a_killed_proxy_breaks_its_own_connections_only
+        ),
+        scenario!(
+            Alone,
+            "no-operators",
+            faults::without_operators_traffic_goes_on
+        ),
+        scenario!(
+            Alone,
+            "api-away",
+            faults::the_api_server_is_gone_for_a_minute
+        ),
+        scenario!(Alone, "many", bad_input::a_thousand_listener_sets_at_once),
+        scenario!(Alone, "upgrade", upgrade::an_upgrade_breaks_nothing),
         scenario!(Last, "uninstall", install::uninstall_leaves_nothing),
     ]
 }

@@ -54,7 +54,7 @@ pub(super) async fn two_teams_with_the_same_names_do_not_touch(stage: &Stage) ->
         "A's connections: {}",
         describe(&ends)
     );
-    Verdict::passed()
+    Ok(Verdict::passed())
 }
 
 /// The team's ListenerSet and routes, with what changes by itself taken out.
@@ -208,7 +208,7 @@ pub(super) async fn a_team_can_do_no_more_than_its_role_says(stage: &Stage) -> R
             "A can {verb} {resource} in {namespace}"
         );
     }
-    Verdict::passed()
+    Ok(Verdict::passed())
 }
 
 /// Two Gateways on port 443 with the same hostname and different backends never meet.
@@ -256,7 +256,9 @@ pub(super) async fn gateways_with_the_same_hostname_never_meet(stage: &Stage) ->
             );
         }
     }
-    Verdict::noting("100 connections, each answered by its own side")
+    Ok(Verdict::noting(
+        "100 connections, each answered by its own side",
+    ))
 }
 
 /// B deletes its ListenerSet while A holds connections: A's survive, B's hostnames close and come back
@@ -317,7 +319,10 @@ pub(super) async fn a_team_leaves_and_comes_back(stage: &Stage) -> Result<Verdic
     );
 
     deleted_gateway_leaves_nothing(stage, &gateway).await?;
-    Verdict::noting(format!("A's connections meanwhile: {}", describe(&ends)))
+    Ok(Verdict::noting(format!(
+        "A's connections meanwhile: {}",
+        describe(&ends)
+    )))
 }
 
 /// Waits until a hostname is closed: no certificate, no answer.

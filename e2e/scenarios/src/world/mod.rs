@@ -12,10 +12,9 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::api::{self, Api};
-use crate::lb::Pool;
 use crate::tools::{Done, Kubectl, run};
 
-pub(crate) use release::{OPERATOR, PROXY, WEBHOOK};
+pub(crate) use release::{OPERATOR, PROXY, WEBHOOK, is_ready};
 pub(crate) use stage::{Stage, Team};
 
 /// Name of the release under test.
@@ -26,7 +25,7 @@ pub(crate) const NAMESPACE: &str = "vestibule-system";
 pub(crate) const CLASS: &str = "vestibule";
 /// Namespace of what belongs to the tests only.
 pub(crate) const HELPERS: &str = "vestibule-e2e";
-/// The tenant Role of `policies/`, as a ClusterRole that RoleBindings name.
+/// The tenant Role of `policies/`, as a cluster role that is bound in a namespace.
 pub(crate) const TENANT_ROLE: &str = "vestibule-tenant";
 /// A namespace in which admission refuses nothing.
 pub(crate) const EXEMPT: &str = "e2e-exempt";
@@ -106,11 +105,6 @@ impl World {
         format!("{}/{component}:{}", self.registry, self.tag)
     }
 
-    /// The load balancer's pool.
-    pub(crate) fn pool(&self) -> Result<Pool> {
-        self.pool.parse()
-    }
-
     /// Programs and their directories, for scripts that call them by name.
     pub(crate) fn path(&self) -> std::ffi::OsString {
         let directories = [&self.kubectl_program, &self.helm_program]
@@ -157,7 +151,7 @@ impl World {
     }
 
     /// Identity of a ServiceAccount: its kubeconfig as JSON.
-    async fn identity(&self, namespace: &str, account: &str) -> Result<String> {
+    pub(crate) async fn identity(&self, namespace: &str, account: &str) -> Result<String> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
             "spec": {"expirationSeconds": 7200}});

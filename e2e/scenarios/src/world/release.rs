@@ -1,6 +1,5 @@
 //! The release under test: installed, upgraded, its pods looked up and killed.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -37,6 +36,8 @@ impl World {
             "proxy.shutdownDelaySeconds=5".to_owned(),
             "proxy.drainSeconds=15".to_owned(),
             "proxy.minReadySeconds=3".to_owned(),
+            // Proxies log what they take from their streams.
+            "logging.level=info\\,vestibule_stream=debug".to_owned(),
         ]
         .into_iter()
         .flat_map(|value| ["--set".to_owned(), value])
@@ -182,14 +183,7 @@ impl World {
         Ok(())
     }
 
-    /// Metrics of a component's pod, summed over labels, by name.
-    pub(crate) async fn metrics(&self, pod: &str, port: u16) -> Result<BTreeMap<String, f64>> {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{port}/proxy/metrics");
-        let done = self.kubectl.run(&["get", "--raw", &path]).await?;
-        Ok(parse_metrics(&done.must()?))
-    }
-
-    /// Number of restarts of all containers of the release, and the highest one's pod.
+    /// That no container of the release was restarted.
     pub(crate) async fn must_not_have_restarted(&self) -> Result<()> {
         for component in [OPERATOR, WEBHOOK, PROXY] {
             for pod in self.pods(component).await? {
@@ -210,29 +204,4 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
     items(pod, "/status/conditions")
         .iter()
         .any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
-}
-
-fn parse_metrics(exposition: &str) -> BTreeMap<String, f64> {
-    let mut sums = BTreeMap::new();
-    for line in exposition.lines().filter(|line| !line.starts_with('#')) {
-        if let Some((series, value)) = line.rsplit_once(' ')
-            && let Ok(value) = value.parse::<f64>()
-        {
-            let name = series.split('{').next().unwrap_or(series).to_owned();
-            *sums.entry(name).or_insert(0.0) += value;
-        }
-    }
-    sums
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn metrics_are_summed_over_labels() {
-        let sums = parse_metrics("# HELP a b\na_total{x=\"1 2\"} 3\na_total{x=\"2\"} 4\nb 1.5\n");
-        assert!((sums["a_total"] - 7.0).abs() < f64::EPSILON);
-        assert!((sums["b"] - 1.5).abs() < f64::EPSILON);
-    }
 }

@@ -1,8 +1,9 @@
 //! A scenario's own namespaces: the platform's with a Gateway, and those of teams.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{CLASS, World};
@@ -79,11 +80,7 @@ impl Stage {
 
     /// Has a namespace that the scenario made itself deleted with the stage.
     pub(crate) fn remember(&self, namespace: &str) {
-        let mut namespaces = self
-            .namespaces
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        namespaces.push(namespace.to_owned());
+        self.namespaces.lock().push(namespace.to_owned());
     }
 
     /// Makes the platform's namespace and in it a Gateway that is open to this stage's ListenerSets.
@@ -216,10 +213,7 @@ impl Stage {
 
     /// The stage's namespaces.
     pub(crate) fn all(&self) -> Vec<String> {
-        self.namespaces
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .clone()
+        self.namespaces.lock().clone()
     }
 }
 

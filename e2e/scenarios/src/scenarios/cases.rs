@@ -1,0 +1,218 @@
+//! The case table of `cli/tests/cases`, put to the API server: what the table says is refused is refused.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+use vestibule_crds::yaml;
+
+use crate::api::{self, Kind, name, text};
+use crate::runner::Verdict;
+use crate::wait::until;
+use crate::world::{EXEMPT, Stage};
+
+/// How long the webhook may take to learn what was made or deleted just before.
+const LAG: Duration = Duration::from_secs(10);
+
+/// Status code of an object that the CRD's own schema refuses.
+const INVALID: u16 = 422;
+
+#[derive(Deserialize)]
+struct Header {
+    #[serde(default)]
+    mode: Option<String>,
+    #[serde(default)]
+    exempt: Vec<String>,
+}
+
+struct Case {
+    name: String,
+    header: Header,
+    objects: Vec<Value>,
+    expected: BTreeMap<String, Value>,
+}
+
+/// Every case that can be put to this release is judged as the table says.
+pub(super) async fn the_case_table_holds_in_admission(stage: &Stage) -> Result<Verdict> {
+    let folder = stage.world.repository.join("cli/tests/cases");
+    let mut files: Vec<_> = std::fs::read_dir(&folder)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
+        .collect();
+    files.sort();
+    let mut spaces = Spaces::default();
+    let (mut cases, mut judged) = (0_usize, 0_usize);
+    let mut notes = Vec::new();
+    for file in files {
+        let case = Case::read(&file)?;
+        if case
+            .header
+            .mode
+            .as_deref()
+            .is_some_and(|mode| mode != "Enforce")
+        {
+            notes.push(format!("left out, the release enforces: {}", case.name));
+            continue;
+        }
+        spaces.clear(stage).await?;
+        judged += case.judge(stage, &mut spaces).await.context(case.name)?;
+        cases += 1;
+    }
+    spaces.clear(stage).await?;
+    notes.insert(
+        0,
+        format!("{judged} objects of {cases} cases judged as the table says"),
+    );
+    Ok(Verdict::Passed(notes))
+}
+
+/// Namespaces of the cases: real ones with other names, used by one case after another.
+#[derive(Default)]
+struct Spaces {
+    real: BTreeMap<String, String>,
+}
+
+impl Spaces {
+    async fn of(&mut self, stage: &Stage, header: &Header, name: &str) -> Result<String> {
+        if header.exempt.iter().any(|exempt| exempt == name) {
+            return Ok(EXEMPT.to_owned());
+        }
+        if let Some(real) = self.real.get(name) {
+            return Ok(real.clone());
+        }
+        let real = stage.namespace(name).await?;
+        self.real.insert(name.to_owned(), real.clone());
+        Ok(real)
+    }
+
+    /// Empties them.
+    async fn clear(&self, stage: &Stage) -> Result<()> {
+        let api = &stage.world.api;
+        for space in self.real.values().map(String::as_str).chain([EXEMPT]) {
+            for kind in [api::TLS_ROUTE, api::LISTENER_SET, api::GATEWAY] {
+                for object in api.list(kind, space, "").await? {
+                    api.delete(kind, space, name(&object)).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Case {
+    fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)?;
+        let name = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let mut documents: Vec<Value> = yaml::documents(&text)
+            .ok()
+            .with_context(|| format!("{name} is not YAML"))?
+            .into_iter()
+            .map(|(_, document)| document)
+            .collect();
+        ensure!(!documents.is_empty(), "{name} is empty");
+        let header = serde_json::from_value(documents.remove(0))?;
+        let expected = documents
+            .pop_if(|last| last.get("expected").is_some())
+            .and_then(|last| serde_json::from_value(last.get("expected")?.clone()).ok())
+            .unwrap_or_default();
+        Ok(Self {
+            name,
+            header,
+            objects: documents,
+            expected,
+        })
+    }
+
+    /// Makes the objects one after another. Gives how many were judged.
+    async fn judge(&self, stage: &Stage, spaces: &mut Spaces) -> Result<usize> {
+        let mut judged = 0;
+        for object in &self.objects {
+            let (kind, policed) = match text(object, "/kind") {
+                "Gateway" => (api::GATEWAY, false),
+                "ListenerSet" => (api::LISTENER_SET, true),
+                "TLSRoute" => (api::TLS_ROUTE, true),
+                "Namespace" => {
+                    let real = spaces.of(stage, &self.header, name(object)).await?;
+                    let labels =
+                        serde_json::json!({"metadata": {"labels": object["metadata"]["labels"]}});
+                    stage
+                        .world
+                        .api
+                        .patch(api::NAMESPACE, "", &real, &labels)
+                        .await?;
+                    continue;
+                }
+                // Grants and references matter to statuses, not to admission.
+                _ => continue,
+            };
+            let original = format!(
+                "{} {}/{}",
+                text(object, "/kind"),
+                text(object, "/metadata/namespace"),
+                name(object)
+            );
+            let mut real = object.clone();
+            self.rename(stage, spaces, &mut real).await?;
+            let expected = self
+                .expected
+                .get(&original)
+                .map_or("allowed", |expected| text(expected, "/admission"));
+            put(stage, kind, &real, policed && expected == "refused")
+                .await
+                .with_context(|| format!("{original}, expected to be {expected}"))?;
+            judged += usize::from(policed);
+        }
+        Ok(judged)
+    }
+
+    /// Puts the real namespaces in place of the table's, wherever a namespace is named.
+    async fn rename(&self, stage: &Stage, spaces: &mut Spaces, value: &mut Value) -> Result<()> {
+        let mut pending = vec![value];
+        while let Some(value) = pending.pop() {
+            match value {
+                Value::Object(fields) => {
+                    for (field, value) in fields {
+                        if matches!(field.as_str(), "namespace" | "kubernetes.io/metadata.name")
+                            && let Value::String(name) = value
+                        {
+                            *name = spaces.of(stage, &self.header, name).await?;
+                        } else {
+                            pending.push(value);
+                        }
+                    }
+                }
+                Value::Array(values) => pending.extend(values),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes an object, or sees it refused. Asked again for a while, because the webhook follows the API
+/// server with a lag; an object that is to be refused is asked about in dry runs first, so that it does
+/// not come in by that lag.
+async fn put(stage: &Stage, kind: Kind, object: &Value, refused: bool) -> Result<()> {
+    let space = text(object, "/metadata/namespace");
+    until("the verdict", LAG, async || {
+        let verdict = stage
+            .world
+            .api
+            .verdict(kind, space, object, refused)
+            .await?;
+        match (verdict, refused) {
+            (None, true) => bail!("it was allowed"),
+            // The schema may refuse more than the table, which is about what comes through it.
+            (Some((code, why)), false) if code != INVALID => bail!("it was refused: {why}"),
+            _ => Ok(()),
+        }
+    })
+    .await
+}

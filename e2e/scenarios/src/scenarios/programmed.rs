@@ -1,0 +1,138 @@
+//! What Programmed means: every ready proxy has it. Shown with one proxy's stream held up.
+
+use anyhow::{Result, bail, ensure};
+
+use crate::api::{self, name, text};
+use crate::conditions;
+use crate::runner::Verdict;
+use crate::wait::{LATER, SOON, until};
+use crate::world::{PROXY, Stage, Team, World};
+
+/// Name of the nftables table in the held-up pod.
+const TABLE: &str = "vestibule_e2e_hold";
+
+/// With one proxy's stream held up, Programmed stays Pending and says "1/2 acked"; released, it is True.
+pub(super) async fn programmed_waits_for_every_ready_proxy(stage: &Stage) -> Result<Verdict> {
+    let world = &stage.world;
+    let gateway = stage.gateway().await?;
+    let team = stage.team("a", &gateway).await?;
+    let (terminated, passed) = ("t.programmed.test", "p.programmed.test");
+    stage.backend(&team, &[terminated, passed]).await?;
+    let pods = world.ready(PROXY, 2).await?;
+    let Some(proxy) = pods.first() else {
+        bail!("no proxy");
+    };
+    let held = Held::start(world, proxy).await?;
+    // Whatever comes of it, the stream must flow again for the scenarios after this one.
+    let seen = pending(stage, &team, terminated, passed).await;
+    held.release().await?;
+    let message = seen?;
+    team.served(stage).await?;
+    world.ready(PROXY, 2).await?;
+    world.must_not_have_restarted().await?;
+    Ok(Verdict::noting(format!("while held up: {message}")))
+}
+
+async fn pending(stage: &Stage, team: &Team, terminated: &str, passed: &str) -> Result<String> {
+    team.kubectl
+        .apply(&team.story(terminated, passed)?)
+        .await?
+        .must()?;
+    let is_pending = |set: &serde_json::Value| {
+        let message = conditions::of_object(set, "Programmed", "False", Some("Pending"))?;
+        ensure!(message.contains("1/2"), "the message is: {message}");
+        Ok(message)
+    };
+    let set = stage
+        .see(api::LISTENER_SET, &team.namespace, "web", |set| {
+            is_pending(set).map(drop)
+        })
+        .await?;
+    // The other proxy has it and serves it, for longer than the status is held back.
+    let target = team.target(&stage.world, terminated).await?;
+    until("an answer of the other proxy", SOON, async || {
+        target.ask().await.map_err(|failure| format!("{failure:?}"))
+    })
+    .await?;
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+    let set = stage
+        .world
+        .api
+        .must_get(
+            api::LISTENER_SET,
+            &team.namespace,
+            text(&set, "/metadata/name"),
+        )
+        .await?;
+    is_pending(&set)
+}
+
+/// A pod whose packets to the operator's stream are dropped, in its own network namespace.
+struct Held<'a> {
+    world: &'a World,
+    node: String,
+    process: String,
+}
+
+impl<'a> Held<'a> {
+    async fn start(world: &'a World, pod: &serde_json::Value) -> Result<Self> {
+        let node = text(pod, "/spec/nodeName").to_owned();
+        let id = text(pod, "/status/containerStatuses/0/containerID");
+        let id = id.rsplit('/').next().unwrap_or_default();
+        let template = "{{.info.pid}}";
+        let process = until("the proxy's process", LATER, async || {
+            let arguments = [
+                "crictl",
+                "inspect",
+                "-o",
+                "go-template",
+                "--template",
+                template,
+                id,
+            ];
+            let process = world
+                .on_node(&node, &arguments)
+                .await?
+                .must()?
+                .trim()
+                .to_owned();
+            ensure!(
+                process.parse::<u32>().is_ok(),
+                "{} has process {process:?}",
+                name(pod)
+            );
+            Ok::<_, anyhow::Error>(process)
+        })
+        .await?;
+        let held = Self {
+            world,
+            node,
+            process,
+        };
+        let rules = format!(
+            "add table inet {TABLE}; \
+             add chain inet {TABLE} out {{ type filter hook output priority 0; }}; \
+             add chain inet {TABLE} in {{ type filter hook input priority 0; }}; \
+             add rule inet {TABLE} out tcp dport 9443 drop; \
+             add rule inet {TABLE} in tcp sport 9443 drop"
+        );
+        if let Err(error) = held.nft(&rules).await {
+            held.nft(&format!("delete table inet {TABLE}")).await.ok();
+            return Err(error);
+        }
+        Ok(held)
+    }
+
+    async fn nft(&self, rules: &str) -> Result<()> {
+        let command = ["nsenter", "-t", &self.process, "-n", "nft", rules];
+        self.world
+            .on_node(&self.node, &command)
+            .await?
+            .must()
+            .map(drop)
+    }
+
+    async fn release(self) -> Result<()> {
+        self.nft(&format!("delete table inet {TABLE}")).await
+    }
+}

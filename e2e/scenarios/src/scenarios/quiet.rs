@@ -1,0 +1,190 @@
+//! That nothing is written where nothing changes, and what the components cost while nothing happens.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::api::text;
+use crate::report;
+use crate::runner::Verdict;
+use crate::world::{NAMESPACE, OPERATOR, PROXY, Stage, WEBHOOK, World};
+
+/// How long nothing may be written.
+const IDLE: Duration = Duration::from_mins(1);
+/// How long after the operators are back nothing may be written.
+const AFTER_RESTART: Duration = Duration::from_secs(20);
+
+/// No API write by any of our identities over 60 s idle, nor after both operators restarted, the Lease
+/// excepted. Meanwhile: what memory and CPU the components use.
+pub(super) async fn nothing_is_written_while_nothing_changes(stage: &Stage) -> Result<Verdict> {
+    let world = &stage.world;
+    let Some(_) = world.audit_log().await? else {
+        return Ok(Verdict::Skipped("the harness keeps no audit log".into()));
+    };
+    // Something to write about: a team that is served.
+    let (_team, _target) = super::faults::served(stage).await?;
+    settled(world).await?;
+    let usage = report::Usage::start(world).await?;
+    let started = Timestamp::now();
+    tokio::time::sleep(IDLE).await;
+    let idle = writes_since(world, started).await?;
+    ensure!(idle.is_empty(), "written while idle: {idle:?}");
+    let mut notes = vec![format!(
+        "0 API writes in {} s idle, the Lease excepted",
+        IDLE.as_secs()
+    )];
+    notes.extend(usage.finish(world).await?);
+
+    let started = Timestamp::now();
+    let deployment = world.component(OPERATOR);
+    world
+        .kubectl
+        .run(&[
+            "rollout",
+            "restart",
+            "deployment",
+            &deployment,
+            "-n",
+            NAMESPACE,
+        ])
+        .await?
+        .must()?;
+    let restarting = [
+        "rollout",
+        "status",
+        "deployment",
+        &deployment,
+        "-n",
+        NAMESPACE,
+        "--timeout=180s",
+    ];
+    world.kubectl.run(&restarting).await?.must()?;
+    world.all_ready().await?;
+    tokio::time::sleep(AFTER_RESTART).await;
+    let restarted = writes_since(world, started).await?;
+    ensure!(
+        restarted.is_empty(),
+        "written after a restart: {restarted:?}"
+    );
+    notes.push("0 API writes after a restart of both operators, the Lease excepted".into());
+    Ok(Verdict::Passed(notes))
+}
+
+/// Waits until ten seconds went by without a write: what scenarios before this one left is being cleaned up.
+async fn settled(world: &World) -> Result<()> {
+    crate::wait::until("ten quiet seconds", crate::wait::LATER, async || {
+        let started = Timestamp::now();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let writes = writes_since(world, started).await?;
+        ensure!(writes.is_empty(), "{writes:?}");
+        Ok::<_, anyhow::Error>(())
+    })
+    .await
+}
+
+/// Finished writes by our own identities since then, Leases excepted, by what was written.
+async fn writes_since(world: &World, since: Timestamp) -> Result<BTreeMap<String, usize>> {
+    let log = world.audit_log().await?.context("no audit log")?;
+    count_writes(
+        &log,
+        since,
+        &[OPERATOR, WEBHOOK, PROXY].map(|c| world.component(c)),
+    )
+}
+
+fn count_writes(
+    log: &str,
+    since: Timestamp,
+    accounts: &[String],
+) -> Result<BTreeMap<String, usize>> {
+    let ours: Vec<String> = accounts
+        .iter()
+        .map(|account| format!("system:serviceaccount:{NAMESPACE}:{account}"))
+        .collect();
+    let mut writes = BTreeMap::new();
+    // The end is what is new; a line that is being written is not whole yet.
+    for line in log.lines().rev() {
+        let Ok(event) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        let at: Timestamp = text(&event, "/requestReceivedTimestamp").parse()?;
+        if at < since {
+            break;
+        }
+        let resource = text(&event, "/objectRef/resource");
+        let verb = text(&event, "/verb");
+        let written = ["create", "update", "patch", "delete", "deletecollection"].contains(&verb);
+        // Reviews are questions that are asked by POST.
+        let asked = resource.ends_with("reviews");
+        if written
+            && !asked
+            && resource != "leases"
+            && ours.iter().any(|u| u == text(&event, "/user/username"))
+        {
+            let what = format!(
+                "{verb} {resource}/{} {}/{}",
+                text(&event, "/objectRef/subresource"),
+                text(&event, "/objectRef/namespace"),
+                text(&event, "/objectRef/name")
+            );
+            *writes.entry(what).or_default() += 1;
+        }
+    }
+    Ok(writes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_our_own_writes_after_the_instant_count() {
+        let event = |at: &str, user: &str, verb: &str, resource: &str| {
+            json!({"requestReceivedTimestamp": at, "verb": verb,
+                "user": {"username": format!("system:serviceaccount:{NAMESPACE}:{user}")},
+                "objectRef": {"resource": resource, "namespace": "a", "name": "b"}})
+            .to_string()
+        };
+        let log = [
+            event(
+                "2026-01-01T00:00:00.000000Z",
+                "vestibule-operator",
+                "patch",
+                "services",
+            ),
+            event(
+                "2026-01-01T00:00:10.000000Z",
+                "vestibule-operator",
+                "update",
+                "leases",
+            ),
+            event(
+                "2026-01-01T00:00:10.000000Z",
+                "vestibule-operator",
+                "create",
+                "tokenreviews",
+            ),
+            event(
+                "2026-01-01T00:00:10.000000Z",
+                "somebody",
+                "update",
+                "gateways",
+            ),
+            event(
+                "2026-01-01T00:00:11.000000Z",
+                "vestibule-operator",
+                "update",
+                "gateways",
+            ),
+            "{\"cut".to_owned(),
+        ]
+        .join("\n");
+        let since = "2026-01-01T00:00:05Z".parse().unwrap();
+        let writes = count_writes(&log, since, &["vestibule-operator".into()]).unwrap();
+        assert_eq!(writes.len(), 1, "{writes:?}");
+    }
+}
