@@ -1,0 +1,85 @@
+//! The certificate that this replica serves with: what is in the operator's Secret, as soon as it is
+//! there; the last good one while it holds nothing of use.
+
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::material::certified_key;
+use super::store::pair_of;
+
+/// The present certificate. Clones share it.
+#[derive(Clone)]
+pub struct Certificates(watch::Receiver<Option<Arc<CertifiedKey>>>);
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Certificates")
+            .field(&self.is_present())
+            .finish()
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.borrow().clone()
+    }
+}
+
+impl Certificates {
+    /// Whether there is one. Without one every handshake fails.
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    /// For a server's settings.
+    #[must_use]
+    pub fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
+        Arc::new(self.clone())
+    }
+
+    /// Waits until there is one; false if there never will be.
+    pub async fn present(&mut self) -> bool {
+        self.0.wait_for(Option::is_some).await.is_ok()
+    }
+}
+
+/// Where the certificate is put.
+pub(super) struct Source(watch::Sender<Option<Arc<CertifiedKey>>>);
+
+impl Source {
+    pub(super) fn new() -> (Self, Certificates) {
+        let (sender, receiver) = watch::channel(None);
+        (Self(sender), Certificates(receiver))
+    }
+
+    /// Takes what a Secret holds.
+    pub(super) fn take(&self, secret: &Secret) {
+        let (certificate, key) = pair_of(secret);
+        match certified_key(certificate, key) {
+            Ok(new) => {
+                let changed = self.0.send_if_modified(|present| {
+                    let same = present.as_ref().is_some_and(|held| held.cert == new.cert);
+                    if !same {
+                        *present = Some(Arc::new(new));
+                    }
+                    !same
+                });
+                if changed {
+                    info!("the configuration stream has a new certificate");
+                }
+            }
+            Err(why) => warn!(
+                %why,
+                "the Secret of the configuration stream's certificate is of no use; the last good \
+                 one goes on, if there was one"
+            ),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Keeps the objects: reads them, asks the rotation what is to be done, does it, and waits until one
+//! of them changes or something is due.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, StreamExt, select_all};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{Api, PartialObjectMeta};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher as watch_objects};
+use kube::{Client, Resource};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tracing::{debug, error, info, warn};
+
+use super::certificates::{Certificates, Source};
+use super::material::{Trusted, make_authority};
+use super::metrics::{Certificate, Metrics, Reason, Write};
+use super::rotation::{Decision, Leaf, Place, Seconds, State, Step, Stored, Why, decide};
+use super::store::{Snapshot, Store, erase};
+use super::{Config, ServingError};
+
+/// Rounds of reading and writing after which others seem to write as often as this replica does.
+const MAX_ROUNDS: usize = 12;
+/// First and longest wait after a failure.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// Longest time without a look, for watches that died without a word.
+const LOOK: Duration = Duration::from_mins(10);
+
+/// Keeps authority, certificates and bundle; to be run on every replica.
+pub struct Keeper {
+    client: Client,
+    config: Config,
+    store: Store,
+    source: Source,
+    metrics: Metrics,
+}
+
+/// Something in the objects changed.
+type Changes = BoxStream<'static, ()>;
+
+impl Keeper {
+    pub(super) fn new(client: Client, config: Config) -> (Self, Certificates) {
+        let (source, certificates) = Source::new();
+        let keeper = Self {
+            store: Store::new(&client, config.clone()),
+            client,
+            config,
+            source,
+            metrics: Metrics::default(),
+        };
+        (keeper, certificates)
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Reads the operator's certificate for ever, and keeps everything while `leading` is true.
+    pub async fn run(self, leading: watch::Receiver<bool>) {
+        tokio::join!(self.serve(), self.keep(leading));
+    }
+
+    /// Follows the operator's Secret.
+    async fn serve(&self) {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.config.namespace);
+        let config = named(self.config.secret_of(Leaf::Operator));
+        let mut events = pin!(watch_objects(secrets, config).default_backoff());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Apply(mut secret) | Event::InitApply(mut secret)) => {
+                    self.source.take(&secret);
+                    erase(&mut secret);
+                }
+                Ok(Event::Delete(mut secret)) => erase(&mut secret),
+                Ok(Event::Init | Event::InitDone) => {}
+                Err(error) => debug!(%error, "cannot watch the operator's certificate"),
+            }
+        }
+    }
+
+    async fn keep(&self, mut leading: watch::Receiver<bool>) {
+        while leading.wait_for(|leading| *leading).await.is_ok() {
+            let mut changes = self.changes();
+            let mut backoff = BACKOFF.0;
+            loop {
+                let wait = match self.settle().await {
+                    Ok(due) => {
+                        backoff = BACKOFF.0;
+                        due
+                    }
+                    Err(error) => {
+                        self.failed(&error);
+                        let wait = backoff;
+                        backoff = (backoff * 2).min(BACKOFF.1);
+                        wait
+                    }
+                };
+                tokio::select! {
+                    _ = leading.wait_for(|leading| !*leading) => break,
+                    _ = changes.next() => {}
+                    () = sleep(wait) => {}
+                }
+            }
+        }
+    }
+
+    /// Changes of the objects, by their metadata alone.
+    fn changes(&self) -> Changes {
+        let (client, namespace) = (&self.client, &self.config.namespace);
+        let secrets: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), namespace);
+        let maps: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(client.clone(), namespace);
+        let mut all = vec![
+            changed(secrets.clone(), &self.config.authority_secret),
+            changed(secrets.clone(), self.config.secret_of(Leaf::Operator)),
+            changed(secrets, self.config.secret_of(Leaf::Webhook)),
+            changed(maps, &self.config.bundle_config_map),
+        ];
+        if let Some(name) = &self.config.webhook_configuration {
+            let webhooks: Api<PartialObjectMeta<ValidatingWebhookConfiguration>> =
+                Api::all(client.clone());
+            all.push(changed(webhooks, name));
+        }
+        select_all(all).boxed()
+    }
+
+    /// Does what is to be done; returns when to look again.
+    async fn settle(&self) -> Result<Duration, ServingError> {
+        let mut last = None;
+        for _ in 0..MAX_ROUNDS {
+            let mut read = self.store.read().await?;
+            let state = read.state(&self.config);
+            self.observe(&state);
+            let now = (self.config.clock)();
+            let Decision { steps, due } = decide(&state, now, &self.config.policy);
+            if steps.is_empty() {
+                let wait = u64::try_from(due.saturating_sub(now)).unwrap_or(0).max(1);
+                return Ok(Duration::from_secs(wait).min(LOOK));
+            }
+            let mut done = false;
+            for step in steps {
+                match self.take(&read, &step, now).await {
+                    Ok(()) => done = true,
+                    Err(conflict @ ServingError::Conflict(_)) => {
+                        debug!(%conflict, "reading again");
+                        last = Some(conflict);
+                        done = true;
+                    }
+                    Err(error) => {
+                        self.failed(&error);
+                        last = Some(error);
+                    }
+                }
+            }
+            if !done {
+                break;
+            }
+        }
+        let whatever = "the objects of the certificates".to_owned();
+        Err(last.unwrap_or(ServingError::Conflict(whatever)))
+    }
+
+    async fn take(&self, read: &Snapshot, step: &Step, now: Seconds) -> Result<(), ServingError> {
+        let (object, reason) = match step {
+            Step::MakeAuthority(why) => {
+                announce("the internal authority", why);
+                self.make_authority(read, now).await?;
+                ("authority", why.reason())
+            }
+            Step::SetBundle(ids) => {
+                self.store.put_bundle(read, &read.bundle_of(ids)).await?;
+                ("authority", "Bundle")
+            }
+            Step::MarkPublished => {
+                self.store.mark_published(read, now).await?;
+                ("authority", "Published")
+            }
+            Step::Publish(place) => {
+                self.store.publish(read, *place).await?;
+                match place {
+                    Place::ConfigMap => ("bundle", "Stale"),
+                    Place::WebhookConfiguration => ("webhook-configuration", "Stale"),
+                }
+            }
+            Step::Issue(leaf, why) => {
+                let Some(signer) = &read.signer else {
+                    return Ok(());
+                };
+                announce(self.config.secret_of(*leaf), why);
+                let names = self.config.names_of(*leaf);
+                let pair = signer.issue(&names, now, &self.config.policy)?;
+                self.store.put_leaf(read, *leaf, &pair).await?;
+                (label(*leaf), why.reason())
+            }
+        };
+        info!(object, reason, "written");
+        let write = Write { object, reason };
+        self.metrics.writes.get_or_create(&write).inc();
+        Ok(())
+    }
+
+    async fn make_authority(&self, read: &Snapshot, now: Seconds) -> Result<(), ServingError> {
+        let whose = &self.config.manager;
+        let pair = make_authority(whose, now, &self.config.policy)?;
+        let new = super::material::read_bundle(pair.certificate.as_bytes());
+        let old = read.bundle.iter().filter(|old| now < old.validity.until);
+        let bundle: Vec<&Trusted> = new.iter().chain(old).collect();
+        self.store.put_authority(read, &pair, &bundle).await
+    }
+
+    fn observe(&self, state: &State) {
+        let set = |certificate, until| {
+            let family = &self.metrics.expiry;
+            family
+                .get_or_create(&Certificate { certificate })
+                .set(until);
+        };
+        if let Stored::There(authority) = &state.authority {
+            set("authority", authority.validity.until);
+        }
+        for (leaf, stored) in &state.leaves {
+            if let Stored::There(issued) = stored {
+                set(label(*leaf), issued.validity.until);
+            }
+        }
+    }
+
+    fn failed(&self, error: &ServingError) {
+        let reason = error.reason();
+        self.metrics
+            .failures
+            .get_or_create(&Reason { reason })
+            .inc();
+        error!(%error, reason, "cannot keep the certificates of Vestibule's own servers; trying again");
+    }
+}
+
+fn label(leaf: Leaf) -> &'static str {
+    match leaf {
+        Leaf::Operator => "operator",
+        Leaf::Webhook => "webhook",
+    }
+}
+
+fn announce(what: &str, why: &Why) {
+    match why {
+        Why::Unusable(problem) => warn!(what, problem, "is of no use and is made anew"),
+        why if why.is_planned() => info!(what, reason = why.reason(), "is made"),
+        why => warn!(what, reason = why.reason(), "is made anew"),
+    }
+}
+
+/// Changes of what there is in `api`, which is one object.
+fn changed<K>(api: Api<PartialObjectMeta<K>>, name: &str) -> Changes
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + 'static,
+{
+    let events = watch_objects(api, named(name)).default_backoff();
+    let touched = events.filter_map(|event| async move {
+        match event {
+            Ok(Event::Apply(_) | Event::Delete(_) | Event::InitDone) => Some(()),
+            Ok(Event::Init | Event::InitApply(_)) => None,
+            Err(error) => {
+                debug!(%error, "cannot watch an object of the certificates");
+                None
+            }
+        }
+    });
+    touched.boxed()
+}
+
+fn named(name: &str) -> watcher::Config {
+    watcher::Config::default().fields(&format!("metadata.name={name}"))
+}

@@ -1,0 +1,376 @@
+//! The objects that hold authority, certificates and bundle: reading them all, writing one.
+//!
+//! Every write is of an object as it was read: created if it was not there, else replaced with its
+//! resource version as the condition. Whoever comes second gets a conflict and reads again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use zeroize::Zeroize;
+
+use super::material::{Pair, Signer, Trusted, read_bundle, read_leaf, write_bundle};
+use super::rotation::{Authority, Id, Leaf, Place, Seconds, State, Stored};
+use super::{BUNDLE_KEY, Config, ServingError};
+
+/// Since when the published bundle contains the authority that signs, in seconds since the epoch.
+const PUBLISHED: &str = "vestibule.dev/bundle-published";
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Everything as read.
+#[derive(Default)]
+pub(super) struct Snapshot {
+    authority: Option<Secret>,
+    leaves: BTreeMap<Leaf, Option<Secret>>,
+    config_map: Option<ConfigMap>,
+    webhooks: Option<ValidatingWebhookConfiguration>,
+    pub(super) signer: Option<Signer>,
+    /// Authorities that clients trust, or did before the authority was lost.
+    pub(super) bundle: Vec<Trusted>,
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let leaves = self.leaves.values_mut().flatten();
+        leaves.chain(self.authority.as_mut()).for_each(erase);
+    }
+}
+
+/// Erases what a Secret holds.
+pub(super) fn erase(secret: &mut Secret) {
+    for bytes in secret.data.iter_mut().flat_map(BTreeMap::values_mut) {
+        bytes.0.zeroize();
+    }
+}
+
+/// An entry of a Secret; empty if it is absent.
+pub(super) fn entry<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
+    let data = secret.data.as_ref().and_then(|data| data.get(key));
+    data.map_or(&[], |bytes| &bytes.0)
+}
+
+/// The certificate and the key in a Secret.
+pub(super) fn pair_of(secret: &Secret) -> (&[u8], &[u8]) {
+    (entry(secret, CERTIFICATE), entry(secret, KEY))
+}
+
+/// The way to the objects.
+pub(super) struct Store {
+    secrets: Api<Secret>,
+    config_maps: Api<ConfigMap>,
+    webhooks: Api<ValidatingWebhookConfiguration>,
+    config: Config,
+}
+
+impl Store {
+    pub(super) fn new(client: &Client, config: Config) -> Self {
+        let namespace = &config.namespace;
+        Self {
+            secrets: Api::namespaced(client.clone(), namespace),
+            config_maps: Api::namespaced(client.clone(), namespace),
+            webhooks: Api::all(client.clone()),
+            config,
+        }
+    }
+
+    /// Reads everything.
+    pub(super) async fn read(&self) -> Result<Snapshot, ServingError> {
+        let mut read = Snapshot::default();
+        read.authority = get(&self.secrets, &self.config.authority_secret).await?;
+        read.config_map = get(&self.config_maps, &self.config.bundle_config_map).await?;
+        for leaf in [Leaf::Operator, Leaf::Webhook] {
+            let secret = get(&self.secrets, self.config.secret_of(leaf)).await?;
+            read.leaves.insert(leaf, secret);
+        }
+        if let Some(name) = &self.config.webhook_configuration {
+            read.webhooks = get(&self.webhooks, name).await?;
+        }
+        Ok(read)
+    }
+
+    /// Puts an authority into its Secret, and the bundle with it.
+    pub(super) async fn put_authority(
+        &self,
+        read: &Snapshot,
+        authority: &Pair,
+        bundle: &[&Trusted],
+    ) -> Result<(), ServingError> {
+        let name = &self.config.authority_secret;
+        let mut secret = self.secret(read.authority.as_ref(), name);
+        if let Some(annotations) = &mut secret.metadata.annotations {
+            annotations.remove(PUBLISHED);
+        }
+        fill(&mut secret, authority);
+        let data = secret.data.get_or_insert_default();
+        let bundle = write_bundle(bundle.iter().copied()).into_bytes();
+        data.insert(BUNDLE_KEY.into(), ByteString(bundle));
+        self.put_secret(name, secret).await
+    }
+
+    /// Changes the bundle in the authority's Secret.
+    pub(super) async fn put_bundle(
+        &self,
+        read: &Snapshot,
+        bundle: &[&Trusted],
+    ) -> Result<(), ServingError> {
+        let name = &self.config.authority_secret;
+        let mut secret = self.secret(read.authority.as_ref(), name);
+        let data = secret.data.get_or_insert_default();
+        let bundle = write_bundle(bundle.iter().copied()).into_bytes();
+        data.insert(BUNDLE_KEY.into(), ByteString(bundle));
+        self.put_secret(name, secret).await
+    }
+
+    /// Takes down that the bundle has been published everywhere since `now`.
+    pub(super) async fn mark_published(
+        &self,
+        read: &Snapshot,
+        now: Seconds,
+    ) -> Result<(), ServingError> {
+        let name = &self.config.authority_secret;
+        let mut secret = self.secret(read.authority.as_ref(), name);
+        let annotations = secret.metadata.annotations.get_or_insert_default();
+        annotations.insert(PUBLISHED.into(), now.to_string());
+        self.put_secret(name, secret).await
+    }
+
+    /// Puts a certificate into its Secret.
+    pub(super) async fn put_leaf(
+        &self,
+        read: &Snapshot,
+        leaf: Leaf,
+        pair: &Pair,
+    ) -> Result<(), ServingError> {
+        let name = self.config.secret_of(leaf);
+        let present = read.leaves.get(&leaf).and_then(Option::as_ref);
+        let mut secret = self.secret(present, name);
+        fill(&mut secret, pair);
+        self.put_secret(name, secret).await
+    }
+
+    /// Publishes the bundle.
+    pub(super) async fn publish(&self, read: &Snapshot, place: Place) -> Result<(), ServingError> {
+        let bundle = write_bundle(&read.bundle);
+        match place {
+            Place::ConfigMap => self.put_config_map(read, bundle).await,
+            Place::WebhookConfiguration => self.patch_webhooks(read, bundle).await,
+        }
+    }
+
+    async fn put_config_map(&self, read: &Snapshot, bundle: String) -> Result<(), ServingError> {
+        let name = &self.config.bundle_config_map;
+        let mut map = read.config_map.clone().unwrap_or_else(|| ConfigMap {
+            metadata: self.metadata(name),
+            ..ConfigMap::default()
+        });
+        let data = map.data.get_or_insert_default();
+        data.insert(BUNDLE_KEY.into(), bundle);
+        put(&self.config_maps, name, &map).await
+    }
+
+    /// Only the bundles: everything else is the chart's.
+    async fn patch_webhooks(&self, read: &Snapshot, bundle: String) -> Result<(), ServingError> {
+        let Some(present) = &read.webhooks else {
+            return Ok(());
+        };
+        let bundle = ByteString(bundle.into_bytes());
+        let entries = present.webhooks.iter().flatten();
+        let entries: Vec<_> = entries
+            .map(|entry| json!({"name": entry.name, "clientConfig": {"caBundle": bundle}}))
+            .collect();
+        let patch = json!({
+            "metadata": {"resourceVersion": present.metadata.resource_version},
+            "webhooks": entries,
+        });
+        let name = present.metadata.name.as_deref().unwrap_or_default();
+        let parameters = PatchParams {
+            field_manager: Some(self.config.manager.clone()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Strategic(patch);
+        let patched = self.webhooks.patch(name, &parameters, &patch);
+        bounded("ValidatingWebhookConfiguration", name, patched).await?;
+        Ok(())
+    }
+
+    fn secret(&self, present: Option<&Secret>, name: &str) -> Secret {
+        present.cloned().unwrap_or_else(|| Secret {
+            metadata: self.metadata(name),
+            type_: Some("kubernetes.io/tls".into()),
+            ..Secret::default()
+        })
+    }
+
+    fn metadata(&self, name: &str) -> ObjectMeta {
+        let owner = self.config.owner.clone();
+        let label = ("app.kubernetes.io/managed-by", &self.config.manager);
+        ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some([label].map(|(k, v)| (k.to_owned(), v.clone())).into()),
+            owner_references: owner.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        }
+    }
+
+    async fn put_secret(&self, name: &str, mut secret: Secret) -> Result<(), ServingError> {
+        let done = put(&self.secrets, name, &secret).await;
+        erase(&mut secret);
+        done
+    }
+}
+
+impl Snapshot {
+    /// What was read means. Reads the signer and the bundle on the way.
+    pub(super) fn state(&mut self, config: &Config) -> State {
+        let authority = self.read_authority();
+        let bundle = &self.bundle;
+        let mut leaves = BTreeMap::new();
+        for (leaf, secret) in &self.leaves {
+            let names = config.names_of(*leaf);
+            let stored = secret.as_ref().map_or(Stored::Absent, |secret| {
+                let (certificate, key) = pair_of(secret);
+                read_leaf(certificate, key, &names, bundle)
+                    .map_or_else(Stored::Unusable, Stored::There)
+            });
+            leaves.insert(*leaf, stored);
+        }
+        State {
+            authority,
+            leaves,
+            stale: self.stale(),
+        }
+    }
+
+    fn read_authority(&mut self) -> Stored<Authority> {
+        let Some(secret) = &self.authority else {
+            self.bundle = self.published_bundle();
+            return Stored::Absent;
+        };
+        let (certificate, key) = pair_of(secret);
+        self.bundle = read_bundle(entry(secret, BUNDLE_KEY));
+        let signer = match Signer::read(certificate, key) {
+            Ok(signer) => signer,
+            Err(why) => {
+                if self.bundle.is_empty() {
+                    self.bundle = self.published_bundle();
+                }
+                return Stored::Unusable(why);
+            }
+        };
+        let annotations = secret.metadata.annotations.as_ref();
+        let published = annotations.and_then(|all| all.get(PUBLISHED)?.parse().ok());
+        let bundle = self.bundle.iter().map(|t| (t.id, t.validity));
+        let authority = Authority {
+            signer: signer.trusted.id,
+            validity: signer.trusted.validity,
+            published,
+            bundle: bundle.collect(),
+        };
+        self.signer = Some(signer);
+        Stored::There(authority)
+    }
+
+    /// What clients trust where the authority's Secret does not say it: certificates that a lost
+    /// authority signed stay in force until new ones are.
+    fn published_bundle(&self) -> Vec<Trusted> {
+        let data = self.config_map.as_ref().and_then(|map| map.data.as_ref());
+        let text = data.and_then(|data| data.get(BUNDLE_KEY));
+        text.map(|text| read_bundle(text.as_bytes()))
+            .unwrap_or_default()
+    }
+
+    fn stale(&self) -> BTreeSet<Place> {
+        let bundle = write_bundle(&self.bundle);
+        let data = self.config_map.as_ref().and_then(|map| map.data.as_ref());
+        let mut stale = BTreeSet::new();
+        if data.and_then(|data| data.get(BUNDLE_KEY)) != Some(&bundle) {
+            stale.insert(Place::ConfigMap);
+        }
+        let entries = self
+            .webhooks
+            .iter()
+            .flat_map(|w| w.webhooks.iter().flatten());
+        let mut held = entries.map(|entry| entry.client_config.ca_bundle.as_ref());
+        if held.any(|held| held.is_none_or(|held| held.0 != bundle.as_bytes())) {
+            stale.insert(Place::WebhookConfiguration);
+        }
+        stale
+    }
+
+    /// The bundle with these of it only, and the signer.
+    pub(super) fn bundle_of<'a>(&'a self, ids: &BTreeSet<Id>) -> Vec<&'a Trusted> {
+        let signer = self.signer.as_ref().map(|signer| &signer.trusted);
+        let others = self
+            .bundle
+            .iter()
+            .filter(|trusted| signer.is_none_or(|signer| signer.id != trusted.id));
+        signer
+            .into_iter()
+            .chain(others)
+            .filter(|trusted| ids.contains(&trusted.id))
+            .collect()
+    }
+}
+
+fn fill(secret: &mut Secret, pair: &Pair) {
+    erase(secret);
+    let entries = [
+        (CERTIFICATE, pair.certificate.as_bytes().to_vec()),
+        (KEY, pair.key.to_vec()),
+    ];
+    let entries = entries.map(|(key, bytes)| (key.to_owned(), ByteString(bytes)));
+    secret.data = Some(entries.into());
+}
+
+async fn get<K>(api: &Api<K>, name: &str) -> Result<Option<K>, ServingError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    bounded(&K::kind(&()), name, api.get_opt(name)).await
+}
+
+/// Creates an object that was not there, or replaces the one that was read.
+async fn put<K>(api: &Api<K>, name: &str, object: &K) -> Result<(), ServingError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let kind = K::kind(&());
+    let parameters = PostParams::default();
+    if object.meta().resource_version.is_none() {
+        bounded(&kind, name, api.create(&parameters, object)).await?;
+    } else {
+        bounded(&kind, name, api.replace(name, &parameters, object)).await?;
+    }
+    Ok(())
+}
+
+async fn bounded<T>(
+    kind: &str,
+    name: &str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ServingError> {
+    let object = || format!("{kind} {name}");
+    match tokio::time::timeout(PATIENCE, request).await {
+        Ok(Ok(done)) => Ok(done),
+        // Created or changed meanwhile: to be read again.
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
+            Err(ServingError::Conflict(object()))
+        }
+        Ok(Err(source)) => Err(ServingError::Api {
+            object: object(),
+            source: Box::new(source),
+        }),
+        Err(_) => Err(ServingError::Silent(object())),
+    }
+}
