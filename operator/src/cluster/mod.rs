@@ -1,14 +1,582 @@
 //! The operator in a cluster: watches, translates, publishes, and writes what follows.
+//!
+//! One task owns what is known ([`store`]) and decides; everything else is a small task beside it that
+//! is told by a watch channel and answers by one: the Lease, the ports, the Services, the proxies'
+//! readiness. Every replica does all of it; only the holder of the Lease writes and serves proxies.
 
 mod clock;
+pub mod health;
 pub mod lease;
 pub mod metrics;
 pub mod ports;
 pub mod ready;
+mod secrets;
 pub mod services;
 pub mod statuses;
+mod store;
+mod sync;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use futures::StreamExt;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use vestibule_crds::watch::{Event, Scope};
+use vestibule_model::key::{Kind, ObjectName};
+use vestibule_model::object::Object;
+
+use crate::publish::Publisher;
+use crate::translate;
+use health::Health;
+use lease::elector::Role;
+use metrics::Metrics;
+use ports::allocation::Allocation;
+use services::Fronts;
+use statuses::plan::{Next, Planner};
+use statuses::write::Writer;
+use store::{Store, Wires};
+use sync::Progress;
+use vestibule_stream::Generation;
 
 /// Label that says who made an object.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const MANAGED_BY: &str = translate::MANAGED_BY_LABEL;
 /// Label with the UID of the Gateway that a Service is for.
-const GATEWAY_UID: &str = "vestibule.dev/gateway-uid";
+const GATEWAY_UID: &str = translate::UID_LABEL;
+
+/// Events that wait for translation, and that are translated at a time.
+const BATCH: usize = 1024;
+/// Secrets that wait: each may be large.
+const SECRET_BATCH: usize = 16;
+/// Statuses that are being written at a time.
+const WRITES: usize = 8;
+/// Statuses that are looked at before events have their turn again.
+const LOOKS: usize = 64;
+/// Secrets that are being read at a time.
+const READS: usize = 8;
+/// Wait before a Secret that could not be read is read again.
+const READ_AGAIN: Duration = Duration::from_secs(5);
+/// The loop turns at least this often.
+const BEAT: Duration = Duration::from_secs(20);
+/// A proxy that has not acknowledged for so long is looked into: what is programmed may not be so.
+const LAG: Duration = Duration::from_secs(12);
+
+/// What the cluster side is set to.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Namespace of the release.
+    pub namespace: String,
+    /// Prefix of all names, label value and field manager.
+    pub release: String,
+    /// Translation.
+    pub translation: translate::Settings,
+    /// The Lease.
+    pub lease: lease::Config,
+    /// Headless Service of the proxies.
+    pub proxy_service: String,
+    /// ClusterRole that owns what is made; empty: nothing does.
+    pub owner: String,
+    /// Durations around statuses.
+    pub statuses: statuses::plan::Timing,
+}
+
+/// What the cluster side tells others.
+#[derive(Debug)]
+pub struct Outside {
+    /// Liveness and readiness.
+    pub health: Health,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Whether this replica leads.
+    pub leading: watch::Sender<bool>,
+}
+
+/// Runs until `end`, then gives the Lease up and sends the proxies away. Fails if a part ends.
+pub async fn run(
+    client: kube::Client,
+    settings: Settings,
+    publisher: Arc<Publisher>,
+    outside: Outside,
+    end: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut tasks: JoinSet<&'static str> = JoinSet::new();
+    let mut shell = Shell::new(&client, settings, publisher, outside, &mut tasks);
+    let outcome = shell.turn(&client, &mut tasks, &end).await;
+    // Proxies are sent to the next leader before this process ends.
+    shell.end.cancel();
+    if let Some(lease) = shell.lease.take() {
+        let bound = Duration::from_secs(6);
+        if tokio::time::timeout(bound, lease).await.is_err() {
+            warn!("the Lease is not given up in time; it runs out");
+        }
+    }
+    outcome
+}
+
+/// What is going on outside the store.
+struct Shell {
+    store: Store,
+    settings: Settings,
+    publisher: Arc<Publisher>,
+    health: Health,
+    metrics: Metrics,
+    writer: Writer,
+    events: mpsc::Receiver<Event>,
+    event_sender: mpsc::Sender<Event>,
+    secrets: mpsc::Receiver<Event>,
+    secret_sender: mpsc::Sender<Event>,
+    persisted: watch::Receiver<Option<Arc<Allocation>>>,
+    fronts: watch::Receiver<Option<Arc<Fronts>>>,
+    proxies_known: watch::Receiver<bool>,
+    installed: watch::Receiver<bool>,
+    leading: watch::Sender<bool>,
+    role_sender: watch::Sender<Role>,
+    role: watch::Receiver<Role>,
+    doubt: Arc<Notify>,
+    end: CancellationToken,
+    lease: Option<tokio::task::JoinHandle<()>>,
+    progress: Progress,
+    /// The term that statuses are written in.
+    term: Option<u64>,
+    /// What the proxies rejected when it was looked at last.
+    rejects: BTreeSet<String>,
+    /// When to look whether a proxy lags.
+    lag: Option<Instant>,
+    superseded: Option<u64>,
+}
+
+type Written = (
+    vestibule_model::key::ObjectKey,
+    Result<statuses::plan::Live, statuses::plan::Failure>,
+);
+
+type Read = (ObjectName, Result<Option<Object>, String>);
+
+/// Work under way.
+#[derive(Default)]
+struct Work {
+    writes: JoinSet<Written>,
+    reads: JoinSet<Read>,
+    /// Secrets whose pause is over.
+    again: JoinSet<ObjectName>,
+}
+
+impl Shell {
+    fn new(
+        client: &kube::Client,
+        settings: Settings,
+        publisher: Arc<Publisher>,
+        outside: Outside,
+        tasks: &mut JoinSet<&'static str>,
+    ) -> Self {
+        let Outside {
+            health,
+            metrics,
+            leading,
+        } = outside;
+        let (event_sender, events) = mpsc::channel(BATCH);
+        let (secret_sender, secrets) = mpsc::channel(SECRET_BATCH);
+        let (role_sender, role) = watch::channel(Role::Following { leader: None });
+        let (ports, wanted) = watch::channel(None);
+        let (persisted_sender, persisted) = watch::channel(None);
+        let (wishes_sender, wishes) = watch::channel(None);
+        let (fronts_sender, fronts) = watch::channel(None);
+        let (known, proxies_known) = watch::channel(false);
+        let (installed_sender, installed) = watch::channel(false);
+
+        let config = ports::Config {
+            namespace: settings.namespace.clone(),
+            name: format!("{}-ports", settings.release),
+            manager: settings.release.clone(),
+        };
+        let wires = ports::Wires {
+            wanted,
+            role: role.clone(),
+            persisted: persisted_sender,
+        };
+        let task = ports::run(client.clone(), config, wires);
+        tasks.spawn(async move {
+            task.await;
+            "ports"
+        });
+
+        let config = services::Config {
+            manager: settings.release.clone(),
+            owner: settings.owner.clone(),
+        };
+        let wires = services::Wires {
+            wishes,
+            role: role.clone(),
+            fronts: fronts_sender,
+        };
+        let task = services::run(client.clone(), config, wires, metrics.clone());
+        tasks.spawn(async move {
+            task.await;
+            "services"
+        });
+
+        let task = ready::run(
+            client.clone(),
+            settings.namespace.clone(),
+            settings.proxy_service.clone(),
+            Arc::clone(&publisher),
+            known,
+        );
+        tasks.spawn(async move {
+            task.await;
+            "proxies' readiness"
+        });
+
+        // Ends once the kinds are there.
+        tokio::spawn(sync::wait_for_gateway_api(client.clone(), installed_sender));
+
+        let store = Store::new(
+            settings.translation.clone(),
+            Arc::clone(&publisher),
+            Planner::new(settings.statuses),
+            metrics.clone(),
+            Wires {
+                ports,
+                services: wishes_sender,
+            },
+        );
+        let writer = Writer::new(client.clone(), &settings.release, metrics.clone());
+        Self {
+            store,
+            settings,
+            publisher,
+            health,
+            metrics,
+            writer,
+            events,
+            event_sender,
+            secrets,
+            secret_sender,
+            persisted,
+            fronts,
+            proxies_known,
+            installed,
+            leading,
+            role_sender,
+            role,
+            doubt: Arc::default(),
+            end: CancellationToken::new(),
+            lease: None,
+            progress: Progress::default(),
+            term: None,
+            rejects: BTreeSet::new(),
+            lag: None,
+            superseded: None,
+        }
+    }
+
+    async fn turn(
+        &mut self,
+        client: &kube::Client,
+        tasks: &mut JoinSet<&'static str>,
+        end: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let kinds = sync::KINDS.into_iter().filter(|kind| *kind != Kind::Secret);
+        tasks.spawn(follow(
+            client.clone(),
+            kinds.collect(),
+            self.event_sender.clone(),
+        ));
+        let mut facts = self.publisher.facts();
+        let mut beat = tokio::time::interval(BEAT);
+        let mut work = Work::default();
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            self.health.beat();
+            self.progress(client, tasks);
+            self.read_secrets(client, &mut work);
+            let more = self.write_statuses(&mut work);
+            let wake = self.wake();
+            tokio::select! {
+                count = self.events.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        bail!("nothing watches any more");
+                    }
+                    self.store.take(batch.drain(..), Instant::now());
+                }
+                Some(event) = self.secrets.recv() => {
+                    let more = std::iter::from_fn(|| self.secrets.try_recv().ok()).take(SECRET_BATCH);
+                    self.store.take(std::iter::once(event).chain(more), Instant::now());
+                }
+                changed = self.persisted.changed() => {
+                    changed.context("nobody keeps the ports")?;
+                }
+                changed = self.fronts.changed() => {
+                    changed.context("nobody keeps the Services")?;
+                }
+                changed = self.proxies_known.changed(), if !*self.proxies_known.borrow() => {
+                    changed.context("nobody knows which proxies are ready")?;
+                }
+                changed = self.installed.changed(), if !*self.installed.borrow() => {
+                    changed.context("nobody looks for the Gateway API")?;
+                }
+                changed = self.role.changed() => {
+                    changed.context("nobody elects")?;
+                    self.role_changed();
+                }
+                changed = facts.changed() => {
+                    changed.context("nobody publishes")?;
+                    self.facts_moved();
+                }
+                Some(written) = work.writes.join_next() => {
+                    let (key, outcome) = written.context("a write of a status ended early")?;
+                    self.store.planner.done(&key, outcome, Instant::now());
+                }
+                Some(read) = work.reads.join_next() => {
+                    let (name, secret) = read.context("a read of a Secret ended early")?;
+                    self.secret_read(name, secret, &mut work);
+                }
+                Some(again) = work.again.join_next() => {
+                    self.store.read_again(again.context("a pause ended early")?);
+                }
+                Some(ended) = tasks.join_next() => {
+                    let what = ended.context("a task ended early")?;
+                    bail!("the task for {what} ended");
+                }
+                () = at(wake), if !more => {}
+                // There is more to look at, but whatever happened meanwhile has its turn.
+                () = tokio::task::yield_now(), if more => {}
+                _ = beat.tick() => {}
+                () = end.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// Takes the next steps of the start: everything known → wishes → readiness and candidacy.
+    fn progress(&mut self, client: &kube::Client, tasks: &mut JoinSet<&'static str>) {
+        let now = Instant::now();
+        let allocation = self.persisted.borrow_and_update().clone();
+        if let Some(allocation) = allocation {
+            self.progress.ports = true;
+            self.store.allocation(allocation, now);
+        }
+        let fronts = self.fronts.borrow_and_update().clone();
+        if let Some(fronts) = fronts {
+            self.progress.services = true;
+            self.store.fronts(fronts, now);
+        }
+        if self.progress.ready {
+            return;
+        }
+        self.progress.proxies = *self.proxies_known.borrow_and_update();
+        self.progress.installed = *self.installed.borrow_and_update();
+        self.progress.missing = sync::KINDS
+            .into_iter()
+            .filter(|kind| !self.store.synced().contains(kind))
+            .collect();
+        if self.progress.only_secrets_are_missing() && !self.progress.secrets {
+            // Now it is known which of them are used; the others need not be kept.
+            self.progress.secrets = true;
+            self.store.secrets_are_watched();
+            tasks.spawn(follow(
+                client.clone(),
+                vec![Kind::Secret],
+                self.secret_sender.clone(),
+            ));
+        }
+        if self.progress.missing.is_empty() && self.progress.ports {
+            self.store.wish();
+        }
+        let unready = self.progress.unready();
+        self.progress.ready = unready.is_none();
+        if self.health.set(unready.clone()) {
+            match unready {
+                Some(why) => info!("not ready: {why}"),
+                None => info!("ready"),
+            }
+        }
+        if self.progress.ready && self.lease.is_none() {
+            // What a leader publishes is complete.
+            self.store.publish(now + Duration::from_hours(1));
+            let election = lease::run(
+                client.clone(),
+                self.settings.lease.clone(),
+                Arc::clone(&self.publisher),
+                self.role_sender.clone(),
+                Arc::clone(&self.doubt),
+                self.end.clone(),
+            );
+            self.lease = Some(tokio::spawn(election));
+        }
+    }
+
+    fn role_changed(&mut self) {
+        let term = self.role.borrow_and_update().term(Instant::now());
+        if term == self.term {
+            return;
+        }
+        self.term = term;
+        self.metrics.role(term);
+        self.leading.send_replace(term.is_some());
+        self.store.planner.follow();
+        if term.is_some() {
+            self.store.planner.lead(Instant::now());
+        }
+    }
+
+    /// What the proxies have, or are, has moved.
+    fn facts_moved(&mut self) {
+        self.store.planner.touch_waiting();
+        let generation = self.publisher.generation();
+        let proxies = self.publisher.proxies();
+        let rejects: BTreeSet<String> = proxies
+            .iter()
+            .flat_map(|(proxy, status)| {
+                status
+                    .rejects
+                    .iter()
+                    .map(move |reject| format!("{proxy} {reject:?}"))
+            })
+            .collect();
+        if rejects != self.rejects {
+            self.rejects = rejects;
+            self.store.planner.touch_all();
+        }
+        let behind = self.behind(generation);
+        self.metrics.not_acked(behind);
+        match (behind > 0, self.lag) {
+            (true, None) => self.lag = Some(Instant::now() + LAG),
+            (false, Some(_)) => self.lag = None,
+            _ => {}
+        }
+        let superseded = self.publisher.superseded();
+        if superseded != self.superseded {
+            self.superseded = superseded;
+            if let Some(term) = superseded {
+                warn!(
+                    term,
+                    "a proxy was served in a later term; looking at the Lease"
+                );
+                self.doubt.notify_one();
+            }
+        }
+    }
+
+    /// How many proxies have not acknowledged what is published.
+    fn behind(&self, generation: Generation) -> usize {
+        if self.term.is_none() {
+            return 0;
+        }
+        let silent = self.publisher.programmed(&[]).waiting_for;
+        let mut behind: BTreeSet<_> = silent.into_iter().collect();
+        for (proxy, status) in self.publisher.proxies() {
+            if status.acked.is_none_or(|acked| acked < generation) {
+                behind.insert(proxy);
+            }
+        }
+        behind.len()
+    }
+
+    fn read_secrets(&mut self, client: &kube::Client, work: &mut Work) {
+        if work.reads.len() >= READS {
+            return;
+        }
+        for name in self.store.secrets_to_read(READS - work.reads.len()) {
+            let client = client.clone();
+            work.reads.spawn(async move {
+                let secret = secrets::fetch(&client, &name).await;
+                (name, secret)
+            });
+        }
+    }
+
+    fn secret_read(
+        &mut self,
+        name: ObjectName,
+        secret: Result<Option<Object>, String>,
+        work: &mut Work,
+    ) {
+        if let Err(error) = &secret {
+            warn!(secret = %name, %error, "cannot read a Secret; trying again");
+            let name = name.clone();
+            work.again.spawn(async move {
+                tokio::time::sleep(READ_AGAIN).await;
+                name
+            });
+        }
+        self.store.secret_read(&name, secret, Instant::now());
+    }
+
+    /// Publishes what is new, and begins the writes that are due. Says whether there is more to look at.
+    fn write_statuses(&mut self, work: &mut Work) -> bool {
+        let now = Instant::now();
+        if !self.store.publish(now) {
+            return false;
+        }
+        if self.lag.is_some_and(|at| at <= now) {
+            self.lag = None;
+            if self.behind(self.publisher.generation()) > 0 {
+                self.store.planner.touch_all();
+                self.lag = Some(now + LAG);
+            }
+        }
+        let leads = self.role.borrow().term(now).is_some();
+        let mut more = false;
+        while leads && self.term.is_some() && work.writes.len() < WRITES {
+            let seconds = clock::now().as_second();
+            let Store {
+                planner,
+                translator,
+                ..
+            } = &mut self.store;
+            let controller = &self.settings.translation.controller;
+            let publisher = &self.publisher;
+            let next = planner.next(now, LOOKS, |key, live, old| {
+                statuses::judge(translator, publisher, controller, seconds, (key, live, old))
+            });
+            match next {
+                Next::Write(job) => {
+                    work.writes.spawn(self.writer.clone().write(job));
+                }
+                Next::More => {
+                    more = true;
+                    break;
+                }
+                Next::Idle => break,
+            }
+        }
+        self.metrics.waiting(self.store.planner.waiting());
+        more
+    }
+
+    /// When there is something to do even if nothing happens.
+    fn wake(&self) -> Option<Instant> {
+        let times = [
+            self.store.publish_at(),
+            self.store.planner.deadline(),
+            self.lag,
+        ];
+        times.into_iter().flatten().min()
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Watches these kinds and passes on what comes.
+async fn follow(
+    client: kube::Client,
+    kinds: Vec<Kind>,
+    events: mpsc::Sender<Event>,
+) -> &'static str {
+    let mut stream = Box::pin(vestibule_crds::watch::watch(client, Scope::new(kinds)));
+    while let Some(event) = stream.next().await {
+        if events.send(event).await.is_err() {
+            break;
+        }
+    }
+    "watching"
+}

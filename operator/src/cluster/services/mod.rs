@@ -114,13 +114,6 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
                 keeper.act(wishes, &mut requests);
             }
             keeper.tell(wishes, &wires.fronts);
-        } else if keeper.synced {
-            // What there is is known, before what there should be.
-            wires.fronts.send_if_modified(|fronts| {
-                let first = fronts.is_none();
-                fronts.get_or_insert_default();
-                first
-            });
         }
     }
 }

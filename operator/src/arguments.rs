@@ -1,0 +1,178 @@
+//! Arguments of `vestibule-operator`, and the settings they come to.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use anyhow::bail;
+use clap::{Parser, ValueEnum};
+use vestibule_model::object::ServiceParameters;
+use vestibule_model::policy::{Mode, Policy};
+use vestibule_model::selector::Labels;
+use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
+use vestibule_operator::cluster::{self, lease, statuses};
+use vestibule_operator::translate::{self, Binds, CONTROLLER, ServiceSettings};
+
+/// The control plane of Vestibule: watches the cluster, configures the proxies, writes statuses.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct Arguments {
+    /// Namespace of the release.
+    #[arg(long, env = "POD_NAMESPACE")]
+    namespace: String,
+    /// Name of this pod.
+    #[arg(long, env = "POD_NAME", default_value = "vestibule-operator")]
+    pod_name: String,
+    /// Address of this pod, which proxies are told when it leads.
+    #[arg(long, env = "POD_IP", default_value = "127.0.0.1")]
+    pod_ip: IpAddr,
+    /// Prefix of the names of everything that belongs to this release.
+    #[arg(long, env = "VESTIBULE_RELEASE", default_value = "vestibule")]
+    pub(crate) release: String,
+    /// GatewayClasses with this controller name are Vestibule's.
+    #[arg(long, env = "VESTIBULE_CONTROLLER", default_value = CONTROLLER)]
+    controller: String,
+    /// Name of the release's GatewayClass, for messages.
+    #[arg(
+        long,
+        env = "VESTIBULE_GATEWAY_CLASS_NAME",
+        default_value = "vestibule"
+    )]
+    gateway_class_name: String,
+    /// Address of the configuration stream (gRPC over TLS).
+    #[arg(long, env = "VESTIBULE_STREAM", default_value = "[::]:9443")]
+    pub(crate) stream: SocketAddr,
+    /// Address of /healthz, /readyz and /metrics (plain HTTP).
+    #[arg(long, env = "VESTIBULE_ADMIN", default_value = "[::]:8080")]
+    pub(crate) admin: SocketAddr,
+    /// What becomes of objects that break a policy rule: Enforce, Warn or Off.
+    #[arg(long, env = "VESTIBULE_POLICY_MODE", default_value_t = Mode::Enforce)]
+    policy_mode: Mode,
+    /// Namespaces that are only ever warned.
+    #[arg(long, env = "VESTIBULE_EXEMPT_NAMESPACE", value_delimiter = ',')]
+    exempt_namespace: Vec<String>,
+    /// Type of the Services in front of Gateways: `LoadBalancer`, `ClusterIP` or `NodePort`.
+    #[arg(long, env = "VESTIBULE_SERVICE_TYPE")]
+    service_type: Option<ServiceType>,
+    /// Their `externalTrafficPolicy`: Local or Cluster.
+    #[arg(long, env = "VESTIBULE_EXTERNAL_TRAFFIC_POLICY")]
+    external_traffic_policy: Option<TrafficPolicy>,
+    /// Their `ipFamilyPolicy`.
+    #[arg(long, env = "VESTIBULE_IP_FAMILY_POLICY")]
+    ip_family_policy: Option<IpFamilyPolicy>,
+    /// Their `ipFamilies`.
+    #[arg(long, env = "VESTIBULE_IP_FAMILIES", value_delimiter = ',')]
+    ip_families: Vec<IpFamily>,
+    /// Their `loadBalancerClass`.
+    #[arg(long, env = "VESTIBULE_LOAD_BALANCER_CLASS")]
+    load_balancer_class: Option<String>,
+    /// An annotation on them, as KEY=VALUE; may be given several times.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    service_annotation: Vec<(String, String)>,
+    /// Labels of the proxies' pods, as k=v,k=v.
+    #[arg(long, env = "VESTIBULE_PROXY_SELECTOR", value_delimiter = ',', value_parser = pair, required = true)]
+    proxy_selector: Vec<(String, String)>,
+    /// Headless Service whose endpoints say which proxies are ready [default: RELEASE-proxy].
+    #[arg(long, env = "VESTIBULE_PROXY_SERVICE")]
+    proxy_service: Option<String>,
+    /// ServiceAccount of the proxies [default: RELEASE-proxy].
+    #[arg(long, env = "VESTIBULE_FLEET_SERVICE_ACCOUNT")]
+    fleet_service_account: Option<String>,
+    /// ValidatingWebhookConfiguration whose CA bundle is kept [default: none].
+    #[arg(long, env = "VESTIBULE_WEBHOOK_CONFIGURATION")]
+    webhook_configuration: Option<String>,
+    /// Service of the webhook [default: RELEASE-webhook].
+    #[arg(long, env = "VESTIBULE_WEBHOOK_SERVICE")]
+    webhook_service: Option<String>,
+    /// Domain of the cluster's DNS.
+    #[arg(
+        long,
+        env = "VESTIBULE_CLUSTER_DOMAIN",
+        default_value = "cluster.local"
+    )]
+    cluster_domain: String,
+    /// ClusterRole that owns the Services made for Gateways, so that they go with the release.
+    #[arg(long, env = "VESTIBULE_OWNER_CLUSTER_ROLE", default_value = "")]
+    owner_cluster_role: String,
+    /// How to log, on standard error.
+    #[arg(long, env = "VESTIBULE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How to log.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For machines: an object per line
+    Json,
+    /// For people
+    Text,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
+impl Arguments {
+    /// Settings of the cluster side.
+    pub(crate) fn settings(&self) -> anyhow::Result<cluster::Settings> {
+        if self.release.is_empty() || self.namespace.is_empty() {
+            bail!("--release and --namespace must not be empty");
+        }
+        let selector: Labels = self.proxy_selector.iter().cloned().collect();
+        let defaults = ServiceParameters {
+            service_type: self.service_type,
+            annotations: self
+                .service_annotation
+                .iter()
+                .cloned()
+                .collect::<BTreeMap<_, _>>(),
+            external_traffic_policy: self.external_traffic_policy,
+            ip_family_policy: self.ip_family_policy,
+            ip_families: self.ip_families.clone(),
+            load_balancer_class: self.load_balancer_class.as_deref().map(Into::into),
+        };
+        let services = ServiceSettings {
+            release: self.release.as_str().into(),
+            namespace: self.namespace.as_str().into(),
+            cluster_domain: self.cluster_domain.as_str().into(),
+            selector,
+            defaults,
+        };
+        let translation = translate::Settings {
+            controller: self.controller.as_str().into(),
+            policy: Policy {
+                mode: self.policy_mode,
+                exempt: self.exempt_namespace.iter().cloned().collect(),
+            },
+            binds: Binds::Allocated {
+                address: Ipv6Addr::UNSPECIFIED.into(),
+                services,
+            },
+        };
+        let lease = lease::Config {
+            namespace: self.namespace.clone(),
+            name: format!("{}-operator", self.release),
+            // A container that is started anew in the same pod is another candidate.
+            identity: format!(
+                "{}_{:016x}",
+                self.pod_name,
+                RandomState::new().build_hasher().finish()
+            ),
+            address: SocketAddr::new(self.pod_ip, self.stream.port()).to_string(),
+            timing: lease::elector::Timing::default(),
+        };
+        let proxy_service = self.proxy_service.clone();
+        Ok(cluster::Settings {
+            namespace: self.namespace.clone(),
+            release: self.release.clone(),
+            translation,
+            lease,
+            proxy_service: proxy_service.unwrap_or_else(|| format!("{}-proxy", self.release)),
+            owner: self.owner_cluster_role.clone(),
+            statuses: statuses::plan::Timing::default(),
+        })
+    }
+}

@@ -1,0 +1,31 @@
+//! Reads one Secret that a listener has come to use.
+
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::GetParams;
+use kube::core::Request;
+use serde_json::Value;
+use vestibule_crds::decode;
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::Object;
+
+/// Longest wait for an answer of the API server.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The Secret, if there is one. The error is for people and holds nothing of the Secret.
+pub(super) async fn fetch(client: &Client, name: &ObjectName) -> Result<Option<Object>, String> {
+    let path = format!("/api/v1/namespaces/{}/secrets", name.namespace);
+    let request = Request::new(path)
+        .get(&name.name, &GetParams::default())
+        .map_err(|error| error.to_string())?;
+    let answer = tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await;
+    match answer {
+        Ok(Ok(value)) => Ok(decode(value).into_object().map(|(object, _)| object)),
+        Ok(Err(kube::Error::Api(status))) if status.is_not_found() => Ok(None),
+        Ok(Err(kube::Error::Api(status))) => Err(status.message),
+        Ok(Err(kube::Error::SerdeError(_))) => Err("the answer does not read".into()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("no answer from the API server".into()),
+    }
+}

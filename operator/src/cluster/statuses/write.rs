@@ -1,0 +1,153 @@
+//! Writing a status: PUT of the status subresource with the version that it was decided upon.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::{Api, DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind, ObjectMeta, TypeMeta};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tracing::{debug, warn};
+use vestibule_model::key::{Kind, ObjectKey};
+
+use super::super::metrics::{Metrics, WriteResult};
+use super::plan::{Failure, Job, Live};
+
+/// Longest wait for an answer of the API server.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What writes statuses; to be cloned.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    manager: Arc<str>,
+    metrics: Metrics,
+    /// The version that each kind is served in, as far as it was needed.
+    served: Arc<Mutex<BTreeMap<Kind, ApiResource>>>,
+}
+
+impl Writer {
+    /// Writes as `manager`.
+    #[must_use]
+    pub fn new(client: Client, manager: &str, metrics: Metrics) -> Self {
+        Self {
+            client,
+            manager: manager.into(),
+            metrics,
+            served: Arc::default(),
+        }
+    }
+
+    /// Writes, and says what came of it.
+    pub async fn write(self, job: Job) -> (ObjectKey, Result<Live, Failure>) {
+        let Job {
+            key,
+            version,
+            status,
+        } = job;
+        let outcome = tokio::time::timeout(PATIENCE, self.put(&key, &version, status)).await;
+        let outcome = match outcome {
+            Ok(Ok(live)) => {
+                debug!(object = %key, "status written");
+                Ok(live)
+            }
+            Ok(Err(kube::Error::Api(answer))) if answer.is_conflict() => Err(Failure::Conflict),
+            Ok(Err(kube::Error::Api(answer))) if answer.is_not_found() => {
+                // The object, or the version of its kind.
+                self.served.lock().remove(&key.kind);
+                Err(Failure::Gone)
+            }
+            Ok(Err(error)) => {
+                warn!(object = %key, %error, "cannot write the status; trying again");
+                Err(Failure::Other)
+            }
+            Err(_) => {
+                warn!(object = %key, "no answer to a write of the status; trying again");
+                Err(Failure::Other)
+            }
+        };
+        let result = match &outcome {
+            Ok(_) => WriteResult::Written,
+            Err(Failure::Conflict) => WriteResult::Conflict,
+            Err(Failure::Gone) => WriteResult::Gone,
+            Err(Failure::Other) => WriteResult::Failed,
+        };
+        self.metrics.status(key.kind, result);
+        (key, outcome)
+    }
+
+    async fn put(&self, key: &ObjectKey, version: &str, status: Value) -> kube::Result<Live> {
+        let resource = self.resource(key.kind).await?;
+        let api: Api<DynamicObject> = if key.kind.is_namespaced() {
+            Api::namespaced_with(self.client.clone(), &key.name.namespace, &resource)
+        } else {
+            Api::all_with(self.client.clone(), &resource)
+        };
+        // Of a status write the server takes the status and nothing else.
+        let object = DynamicObject {
+            types: Some(TypeMeta {
+                api_version: resource.api_version.clone(),
+                kind: resource.kind.clone(),
+            }),
+            metadata: ObjectMeta {
+                name: Some(key.name.name.to_string()),
+                namespace: key
+                    .kind
+                    .is_namespaced()
+                    .then(|| key.name.namespace.to_string()),
+                resource_version: Some(version.to_owned()),
+                ..ObjectMeta::default()
+            },
+            data: json!({"status": status}),
+        };
+        let parameters = PostParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PostParams::default()
+        };
+        let written = api
+            .replace_status(&key.name.name, &parameters, &object)
+            .await?;
+        Ok(Live::new(
+            written.metadata.resource_version.unwrap_or_default().into(),
+            written.metadata.generation.unwrap_or_default(),
+            written.data.get("status").unwrap_or(&Value::Null),
+        ))
+    }
+
+    /// The version of `kind` to write: the first one that is served.
+    async fn resource(&self, kind: Kind) -> kube::Result<ApiResource> {
+        if let Some(known) = self.served.lock().get(&kind) {
+            return Ok(known.clone());
+        }
+        let versions: &[&str] = match kind {
+            Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
+            _ => &["v1", "v1beta1"],
+        };
+        let mut first = None;
+        for version in versions {
+            let group_version = format!("{}/{version}", kind.group());
+            let list = match self.client.list_api_group_resources(&group_version).await {
+                Ok(list) => list,
+                Err(kube::Error::Api(answer)) if answer.is_not_found() => continue,
+                Err(error) => return Err(error),
+            };
+            let found = list
+                .resources
+                .iter()
+                .find(|r| r.kind == kind.as_str() && !r.name.contains('/'));
+            if let Some(found) = found {
+                let gvk = GroupVersionKind::gvk(kind.group(), version, kind.as_str());
+                first = Some(ApiResource::from_gvk_with_plural(&gvk, &found.name));
+                break;
+            }
+        }
+        let resource = first.unwrap_or_else(|| {
+            // It is gone; the write will say so.
+            ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1", kind.as_str()))
+        });
+        self.served.lock().insert(kind, resource.clone());
+        Ok(resource)
+    }
+}

@@ -1,0 +1,411 @@
+//! What is known and what follows from it: objects into the translator, resources to the publisher,
+//! wishes to the tasks that write. Synchronous; owned by the loop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tracing::{debug, info};
+use vestibule_crds::watch::{Event, Watched};
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{Object, Port};
+use vestibule_stream::{Encoded, ResourceKey};
+
+use super::metrics::Metrics;
+use super::ports::allocation::Allocation;
+use super::services::{Fronts, Wishes};
+use super::statuses::plan::{Live, Planner};
+use crate::publish::{Changes, Publisher};
+use crate::translate::{Change, Output, PortWish, Settings, Translator};
+
+/// What is published waits no longer than this for Secrets that are being read.
+const FETCH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Wishes to the tasks that write; none as long as not everything is known.
+#[derive(Debug)]
+pub(super) struct Wires {
+    pub(super) ports: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
+    pub(super) services: watch::Sender<Option<Arc<Wishes>>>,
+}
+
+/// The state of the loop.
+pub(super) struct Store {
+    pub(super) translator: Translator,
+    pub(super) planner: Planner,
+    publisher: Arc<Publisher>,
+    metrics: Metrics,
+    wires: Wires,
+    /// Kinds that are synced.
+    synced: BTreeSet<Kind>,
+    /// Secrets that some listener may use.
+    used: BTreeSet<ObjectName>,
+    /// Secrets that are kept, and so are in the translator.
+    kept: BTreeSet<ObjectName>,
+    /// Secrets that are being read, and whether the watch was quicker.
+    reading: BTreeMap<ObjectName, bool>,
+    /// Secrets that are to be read.
+    to_read: BTreeSet<ObjectName>,
+    /// What is not published yet, and since when; since when it may not wait any longer.
+    unpublished: BTreeMap<ResourceKey, Option<Encoded>>,
+    dirty_since: Option<Instant>,
+    /// Objects by kind that are in the translator.
+    known: BTreeSet<ObjectKey>,
+    ports: BTreeMap<PortWish, Port>,
+    allocation: Arc<Allocation>,
+    fronts: Arc<Fronts>,
+    /// Secrets are watched: what is newly used has to be read.
+    secrets_live: bool,
+    wishing: bool,
+}
+
+impl Store {
+    pub(super) fn new(
+        settings: Settings,
+        publisher: Arc<Publisher>,
+        planner: Planner,
+        metrics: Metrics,
+        wires: Wires,
+    ) -> Self {
+        Self {
+            translator: Translator::new(settings),
+            planner,
+            publisher,
+            metrics,
+            wires,
+            synced: BTreeSet::new(),
+            used: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            reading: BTreeMap::new(),
+            to_read: BTreeSet::new(),
+            unpublished: BTreeMap::new(),
+            dirty_since: None,
+            known: BTreeSet::new(),
+            ports: BTreeMap::new(),
+            allocation: Arc::default(),
+            fronts: Arc::default(),
+            secrets_live: false,
+            wishing: false,
+        }
+    }
+
+    /// Kinds that are synced.
+    pub(super) fn synced(&self) -> &BTreeSet<Kind> {
+        &self.synced
+    }
+
+    /// Takes what the watches show.
+    pub(super) fn take(&mut self, events: impl IntoIterator<Item = Event>, now: Instant) {
+        let mut changes = Vec::new();
+        for event in events {
+            match event {
+                Event::Put(watched) => changes.extend(self.put(*watched)),
+                Event::Remove(key) => {
+                    self.metrics.event(key.kind);
+                    self.planner.forget(&key);
+                    if key.kind == Kind::Secret {
+                        self.overtake(&key.name);
+                        if !self.kept.remove(&key.name) {
+                            continue;
+                        }
+                    }
+                    self.forget(&key);
+                    changes.push(Change::Remove(key));
+                }
+                Event::Synced(kind) => {
+                    self.synced.insert(kind);
+                    self.metrics.synced(kind, true);
+                }
+            }
+        }
+        self.apply(changes, now);
+    }
+
+    fn put(&mut self, watched: Watched) -> Option<Change> {
+        let Watched {
+            key,
+            object,
+            findings,
+            resource_version,
+            status,
+            ..
+        } = watched;
+        self.metrics.event(key.kind);
+        for finding in findings {
+            debug!(object = %key, finding = %finding, "read");
+        }
+        if key.kind == Kind::Secret {
+            self.overtake(&key.name);
+            if !self.used.contains(&key.name) {
+                return None;
+            }
+            self.kept.insert(key.name.clone());
+            self.metrics.secrets(self.kept.len());
+        }
+        if has_status(key.kind) {
+            let live = Live::new(resource_version, generation(&object), &status);
+            self.planner.observe(&key, live);
+        }
+        self.learn(&key);
+        Some(Change::Put(object))
+    }
+
+    /// The watch says something about a Secret: what is being read of it may be older.
+    fn overtake(&mut self, secret: &ObjectName) {
+        if let Some(overtaken) = self.reading.get_mut(secret) {
+            *overtaken = true;
+        }
+    }
+
+    fn learn(&mut self, key: &ObjectKey) {
+        if self.known.insert(key.clone()) {
+            self.metrics.objects(key.kind, 1);
+        }
+    }
+
+    fn forget(&mut self, key: &ObjectKey) {
+        if self.known.remove(key) {
+            self.metrics.objects(key.kind, -1);
+        }
+        self.metrics.secrets(self.kept.len());
+    }
+
+    /// From now on the watch shows every Secret that is used; those used later have to be read.
+    pub(super) fn secrets_are_watched(&mut self) {
+        self.secrets_live = true;
+    }
+
+    /// Up to so many Secrets that are to be read now.
+    pub(super) fn secrets_to_read(&mut self, count: usize) -> Vec<ObjectName> {
+        let mut secrets = Vec::new();
+        while secrets.len() < count
+            && let Some(secret) = self.to_read.pop_first()
+        {
+            self.reading.insert(secret.clone(), false);
+            secrets.push(secret);
+        }
+        secrets
+    }
+
+    /// A Secret was read (`None`: there is none), or could not be.
+    pub(super) fn secret_read(
+        &mut self,
+        name: &ObjectName,
+        secret: Result<Option<Object>, String>,
+        now: Instant,
+    ) {
+        let overtaken = self.reading.remove(name).unwrap_or(true);
+        if overtaken || !self.used.contains(name) {
+            return;
+        }
+        if let Ok(Some(object)) = secret {
+            self.kept.insert(name.clone());
+            self.metrics.secrets(self.kept.len());
+            self.learn(&object.key());
+            self.apply(vec![Change::Put(object)], now);
+        }
+    }
+
+    /// Whether a Secret is used and nothing is known of it.
+    pub(super) fn is_wanting(&self, secret: &ObjectName) -> bool {
+        self.used.contains(secret) && !self.kept.contains(secret)
+    }
+
+    /// Reads a Secret once more.
+    pub(super) fn read_again(&mut self, secret: ObjectName) {
+        if self.is_wanting(&secret) {
+            self.to_read.insert(secret);
+        }
+    }
+
+    /// Takes the persisted allocation.
+    pub(super) fn allocation(&mut self, allocation: Arc<Allocation>, now: Instant) {
+        if Arc::ptr_eq(&allocation, &self.allocation) {
+            return;
+        }
+        let mut told = BTreeMap::new();
+        let mut there = BTreeMap::new();
+        for (wish, port) in allocation.iter() {
+            let Some(port) = Port::new(port) else {
+                continue;
+            };
+            if self.ports.remove(wish) != Some(port) {
+                told.insert(wish.clone(), Some(port));
+            }
+            there.insert(wish.clone(), port);
+        }
+        self.allocation = allocation;
+        let gone = std::mem::replace(&mut self.ports, there);
+        told.extend(gone.into_keys().map(|wish| (wish, None)));
+        self.metrics.ports(self.ports.len());
+        if !told.is_empty() {
+            self.apply(vec![Change::Ports(told)], now);
+        }
+    }
+
+    /// Takes what the Services have come to.
+    pub(super) fn fronts(&mut self, fronts: Arc<Fronts>, now: Instant) {
+        if Arc::ptr_eq(&fronts, &self.fronts) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.fronts, fronts);
+        let mut changes = Vec::new();
+        for (uid, assigned) in self.fronts.iter() {
+            if before.get(uid) != Some(assigned) {
+                changes.push(Change::Addresses(uid.clone(), Some(assigned.clone())));
+            }
+        }
+        for uid in before.keys().filter(|uid| !self.fronts.contains_key(*uid)) {
+            changes.push(Change::Addresses(uid.clone(), None));
+        }
+        if !changes.is_empty() {
+            self.apply(changes, now);
+        }
+    }
+
+    /// Everything is known: what is wished for may be told.
+    pub(super) fn wish(&mut self) {
+        if !self.wishing {
+            self.wishing = true;
+            self.wish_ports();
+            self.wish_services();
+        }
+    }
+
+    fn wish_ports(&self) {
+        if self.wishing {
+            let ports = Arc::new(self.translator.ports().clone());
+            self.wires.ports.send_replace(Some(ports));
+        }
+    }
+
+    fn wish_services(&self) {
+        if self.wishing {
+            let services = Arc::new(self.translator.services().clone());
+            self.wires.services.send_replace(Some(services));
+        }
+    }
+
+    fn apply(&mut self, mut changes: Vec<Change>, now: Instant) {
+        let (mut ports, mut services) = (false, false);
+        // Secrets that are no longer used leave with what follows from that.
+        while !changes.is_empty() {
+            let begin = Instant::now();
+            let output = self.translator.apply(std::mem::take(&mut changes));
+            self.metrics.translated(begin.elapsed(), output.work);
+            let Output {
+                resources,
+                statuses,
+                findings,
+                ports: new_ports,
+                services: new_services,
+                secrets,
+                ..
+            } = output;
+            ports |= !new_ports.is_empty();
+            services |= !new_services.is_empty();
+            for key in statuses.into_keys() {
+                self.planner.touch(&key);
+            }
+            for (key, findings) in findings {
+                log_findings(&key, &findings);
+            }
+            if !resources.is_empty() {
+                self.unpublished.extend(resources);
+                self.dirty_since.get_or_insert(now);
+            }
+            changes = self.use_secrets(secrets);
+        }
+        if ports {
+            self.wish_ports();
+        }
+        if services {
+            self.wish_services();
+        }
+    }
+
+    fn use_secrets(&mut self, secrets: BTreeMap<ObjectName, bool>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (secret, used) in secrets {
+            if used {
+                self.used.insert(secret.clone());
+                if self.secrets_live {
+                    self.to_read.insert(secret);
+                }
+            } else {
+                self.used.remove(&secret);
+                self.to_read.remove(&secret);
+                if self.kept.remove(&secret) {
+                    let key = ObjectKey {
+                        kind: Kind::Secret,
+                        name: secret,
+                    };
+                    self.forget(&key);
+                    changes.push(Change::Remove(key));
+                }
+            }
+        }
+        changes
+    }
+
+    /// Publishes what is new, unless a Secret is being read that belongs to it. Says whether nothing is
+    /// left, and so statuses may be judged: what is not published must not count as in force.
+    pub(super) fn publish(&mut self, now: Instant) -> bool {
+        let Some(since) = self.dirty_since else {
+            return true;
+        };
+        if self.publish_at().is_some_and(|at| now < at) {
+            return false;
+        }
+        let mut changes = Changes::new();
+        for (key, resource) in std::mem::take(&mut self.unpublished) {
+            match resource {
+                Some(encoded) => changes.upsert_encoded(encoded),
+                None => changes.remove(key),
+            }
+        }
+        self.dirty_since = None;
+        if !changes.is_empty() {
+            self.publisher.update(changes);
+            self.metrics.published(since.elapsed());
+        }
+        true
+    }
+
+    /// When what is not published is published at the latest, if it waits.
+    pub(super) fn publish_at(&self) -> Option<Instant> {
+        let waits = !self.reading.is_empty() || !self.to_read.is_empty();
+        let since = self.dirty_since.filter(|_| waits)?;
+        Some(since + FETCH_PATIENCE)
+    }
+}
+
+/// Kinds whose status Vestibule writes.
+fn has_status(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet | Kind::TlsRoute
+    )
+}
+
+fn generation(object: &Object) -> i64 {
+    match object {
+        Object::GatewayClass(o) => o.meta.generation,
+        Object::Gateway(o) => o.meta.generation,
+        Object::ListenerSet(o) => o.meta.generation,
+        Object::TlsRoute(o) => o.meta.generation,
+        Object::Unreadable(_, meta, _) => meta.generation,
+        _ => 0,
+    }
+}
+
+fn log_findings(key: &ObjectKey, findings: &[Finding]) {
+    for finding in findings {
+        if finding.refuses() {
+            info!(object = %key, reason = %finding.reason, "{finding}");
+        } else {
+            debug!(object = %key, reason = %finding.reason, "{finding}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The start: what has to be known before this replica is ready and may lead. A leader that publishes
+//! a store that is half read would take traffic down.
+
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::watch;
+use tracing::{info, warn};
+use vestibule_model::key::{GATEWAY_GROUP, Kind};
+
+/// Every kind that is watched.
+pub(super) const KINDS: [Kind; Kind::ALL.len()] = Kind::ALL;
+
+/// Time between two looks for kinds that are not installed.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How far the start is.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// GatewayClass and Gateway are installed.
+    pub(super) installed: bool,
+    /// Kinds of which not everything is known.
+    pub(super) missing: Vec<Kind>,
+    /// Secrets are watched.
+    pub(super) secrets: bool,
+    /// The persisted ports are known.
+    pub(super) ports: bool,
+    /// The Services in front of Gateways are known.
+    pub(super) services: bool,
+    /// It is known which proxies are ready.
+    pub(super) proxies: bool,
+    /// All of it, once.
+    pub(super) ready: bool,
+}
+
+impl Progress {
+    /// Everything but Secrets is known.
+    pub(super) fn only_secrets_are_missing(&self) -> bool {
+        self.missing == [Kind::Secret]
+    }
+
+    /// Why this replica is not ready; none if it is.
+    pub(super) fn unready(&self) -> Option<String> {
+        if !self.installed {
+            return Some("GatewayClass and Gateway of the Gateway API are not installed".into());
+        }
+        if !self.missing.is_empty() {
+            let kinds: Vec<&str> = self.missing.iter().map(|kind| kind.as_str()).collect();
+            return Some(format!("not read yet: {}", kinds.join(", ")));
+        }
+        let parts = [
+            (self.ports, "internal ports"),
+            (self.services, "Services in front of Gateways"),
+            (self.proxies, "which proxies are ready"),
+        ];
+        let part = parts.into_iter().find(|(known, _)| !known);
+        part.map(|(_, what)| format!("not read yet: {what}"))
+    }
+}
+
+/// Sets `installed` once GatewayClass and Gateway are there. The other kinds are optional.
+pub(super) async fn wait_for_gateway_api(client: Client, installed: watch::Sender<bool>) {
+    let mut said = false;
+    loop {
+        match is_installed(&client).await {
+            Ok(true) => break,
+            Ok(false) if !said => {
+                said = true;
+                info!(
+                    "GatewayClass and Gateway of the Gateway API are not installed; waiting for them"
+                );
+            }
+            Ok(false) => {}
+            Err(error) => warn!(%error, "cannot see which kinds are installed"),
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    installed.send_replace(true);
+    // The channel stays open: its end would mean that nobody looks.
+    installed.closed().await;
+}
+
+async fn is_installed(client: &Client) -> kube::Result<bool> {
+    for version in ["v1", "v1beta1"] {
+        let group_version = format!("{GATEWAY_GROUP}/{version}");
+        match client.list_api_group_resources(&group_version).await {
+            Ok(list) => {
+                let has = |kind: Kind| list.resources.iter().any(|r| r.kind == kind.as_str());
+                if has(Kind::GatewayClass) && has(Kind::Gateway) {
+                    return Ok(true);
+                }
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,146 @@
+//! Owns the `vestibule-operator` binary: arguments, logging, signals.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+mod arguments;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+use tracing_subscriber::EnvFilter;
+use vestibule_crds::watch::configured;
+use vestibule_operator::cluster::health::{Health, router};
+use vestibule_operator::cluster::metrics::Metrics;
+use vestibule_operator::cluster::{self, Outside};
+use vestibule_operator::publish::{self, Publisher};
+
+use arguments::{Arguments, LogFormat};
+
+/// Time for what is under way to end after the signal.
+const GRACE: Duration = Duration::from_secs(8);
+/// What is logged unless `RUST_LOG` says otherwise. kube logs bodies that do not parse, which may be
+/// Secrets: never below error.
+const QUIET: &str = "kube_client=error,kube_runtime=error";
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    init_log(arguments.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            error!(%error, "cannot start");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on(serve(arguments));
+    // Whatever is still at work has had its time.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!(error = format!("{error:#}"), "the operator ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(arguments: Arguments) -> anyhow::Result<()> {
+    let end = CancellationToken::new();
+    tokio::spawn(end_on_signal(end.clone())?);
+    let config = kube::Config::infer()
+        .await
+        .context("cannot find the API server's address and credentials")?;
+    let client = kube::Client::try_from(configured(config)).context("cannot make a client")?;
+
+    let mut registry = Registry::default();
+    let metrics = Metrics::default();
+    metrics.register(&mut registry);
+    let publisher = Publisher::new(publish::Config::default());
+    publisher.metrics().register(&mut registry);
+    let health = Health::default();
+    let (leading, _leads) = watch::channel(false);
+
+    let admin = TcpListener::bind(arguments.admin)
+        .await
+        .with_context(|| format!("cannot listen on {}", arguments.admin))?;
+    let stream = TcpListener::bind(arguments.stream)
+        .await
+        .with_context(|| format!("cannot listen on {}", arguments.stream))?;
+    info!(admin = %arguments.admin, stream = %arguments.stream, release = %arguments.release, "started");
+    tokio::spawn(axum::serve(admin, router(health.clone(), registry)).into_future());
+    let server = publish::server()
+        .add_service(publish::service(&publisher))
+        .serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(stream));
+    tokio::spawn(server);
+
+    let settings = arguments.settings()?;
+    let outside = Outside {
+        health,
+        metrics,
+        leading,
+    };
+    let running = cluster::run(
+        client,
+        settings,
+        Arc::clone(&publisher),
+        outside,
+        end.clone(),
+    );
+    tokio::pin!(running);
+    tokio::select! {
+        outcome = &mut running => return outcome,
+        () = end.cancelled() => {}
+    }
+    if tokio::time::timeout(GRACE, running).await.is_err() {
+        warn!("not everything has come to its end");
+    }
+    info!("ended");
+    Ok(())
+}
+
+fn end_on_signal(end: CancellationToken) -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot take signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot take signals")?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        info!("ending");
+        end.cancel();
+    })
+}
+
+/// Logs to standard error; `RUST_LOG` filters, as usual.
+fn init_log(format: LogFormat) {
+    let asked = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
+    let filter = EnvFilter::try_new(format!("{QUIET},{asked}"))
+        .unwrap_or_else(|_| EnvFilter::new(format!("info,{QUIET}")));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => builder.init(),
+    }
+}
