@@ -101,7 +101,8 @@ resources:
 
 {{- define "vestibule.env" -}}
 - name: RUST_LOG
-  value: {{ .root.Values.logging.level | quote }}
+  {{- /* Below errors, kube_client logs answers of the API server as they are, Secrets included. */}}
+  value: {{ ternary .root.Values.logging.level (printf "%s,kube_client=error" .root.Values.logging.level) (eq .component "proxy") | quote }}
 - name: POD_NAME
   valueFrom:
     fieldRef:

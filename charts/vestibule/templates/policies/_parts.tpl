@@ -3,6 +3,11 @@
 (has(o.metadata.labels) && 'app.kubernetes.io/managed-by' in o.metadata.labels && o.metadata.labels['app.kubernetes.io/managed-by'] == '{{ include "vestibule.fullname" . }}')
 {{- end -}}
 
+{{/* CEL: whether the object of this name belongs to OWNER. */}}
+{{- define "vestibule.isOwned" -}}
+(has({{ . }}.metadata.ownerReferences) && {{ . }}.metadata.ownerReferences.exists(r, r.kind == 'ClusterRole' && r.name == 'OWNER'))
+{{- end -}}
+
 {{/* CEL: the labels of proxies. */}}
 {{- define "vestibule.proxySelectorMap" -}}
 {{- $pairs := list -}}
