@@ -15,6 +15,7 @@ mod tools;
 mod wait;
 mod world;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -45,6 +46,15 @@ enum Command {
         /// Leave the namespaces of scenarios that passed.
         #[arg(long)]
         keep: bool,
+    },
+    /// Install the chart with the values of the scenarios, and the load balancer.
+    Install,
+    /// Uninstall both.
+    Uninstall,
+    /// Write state and logs of the release into a folder.
+    Collect {
+        /// Which folder.
+        folder: PathBuf,
     },
     /// Print memory, CPU and image sizes of the release on the cluster of KUBECONFIG.
     Report(report::Args),
@@ -84,6 +94,9 @@ async fn start(command: Command) -> Result<bool> {
             let world = Arc::new(World::enter().await?);
             runner::run(world, scenarios, &runner::Options { filter, keep }).await
         }
+        Command::Install => World::enter().await?.set_up().await.map(|()| true),
+        Command::Uninstall => World::enter().await?.tear_down().await.map(|()| true),
+        Command::Collect { folder } => World::enter().await?.collect(&folder).await.map(|()| true),
         Command::Report(args) => report::run(&World::enter().await?, &args)
             .await
             .map(|()| true),

@@ -146,8 +146,9 @@ async fn one(world: Arc<World>, scenario: Scenario, keep: bool) -> Option<Verdic
         Err(_) => "it panicked".to_owned(),
     };
     print(&format!("FAIL  {name} ({seconds:.1} s): {why}"));
-    match world.collect(name).await {
-        Ok(folder) => print(&format!("      state and logs: {}", folder.display())),
+    let folder = world.out.join(name);
+    match world.collect(&folder).await {
+        Ok(()) => print(&format!("      state and logs: {}", folder.display())),
         Err(error) => print(&format!("      state and logs could not be had: {error:#}")),
     }
     None

@@ -147,12 +147,6 @@ impl Kubectl {
             .await
     }
 
-    /// `kubectl delete` of the objects; those that do not exist are fine.
-    pub(crate) async fn delete(&self, objects: &[Value]) -> Result<Done> {
-        self.feed(&["delete", "--ignore-not-found", "-f", "-"], &list(objects))
-            .await
-    }
-
     /// Whether the identity may do this.
     pub(crate) async fn can(&self, verb: &str, resource: &str, namespace: &str) -> Result<bool> {
         let done = self

@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use serde_json::json;
 
 use crate::api::{self, items, name, text};
 use crate::conditions;
-use crate::manifests;
 use crate::runner::Verdict;
 use crate::wait::{SOON, until};
-use crate::world::{CLASS, HELPERS, NAMESPACE, PROXY, RELEASE, Stage};
+use crate::world::{CLASS, NAMESPACE, PROXY, RELEASE, Stage};
 
 /// Bound within which Gateways and ListenerSets delete after an uninstall.
 const DELETED_WITHIN: Duration = Duration::from_secs(30);
@@ -27,15 +25,11 @@ pub(super) async fn chart_installs_and_a_gateway_is_served(stage: &Stage) -> Res
             "{crd} is not installed; Gateway API's CRDs are the cluster's, not the chart's"
         );
     }
-    let balancer = manifests::load_balancer(HELPERS, &world.image("e2e"), &world.pool);
-    world.kubectl.apply(&balancer).await?.must()?;
     tenant_role(stage).await?;
-
     let started = Instant::now();
-    world.install(&[]).await?.must()?;
+    world.set_up().await?;
     let installed = started.elapsed();
     world.all_ready().await?;
-    stage.available(HELPERS, "lb").await?;
     let nodes: BTreeSet<String> = world
         .pods(PROXY)
         .await?
@@ -187,14 +181,7 @@ pub(super) async fn uninstall_leaves_nothing(stage: &Stage) -> Result<Verdict> {
         crd.is_some(),
         "our own CRDs are kept on uninstall, and these are not"
     );
-    world
-        .kubectl
-        .delete(&[
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HELPERS}}),
-        ])
-        .await?
-        .must()?;
+    world.tear_down().await?;
     Ok(Verdict::Passed(vec![
         format!("uninstalled in {:.1} s", uninstalled.as_secs_f64()),
         format!(

@@ -1,6 +1,6 @@
 //! What was so when a scenario failed, in one folder.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::Result;
 
@@ -12,11 +12,10 @@ const KINDS: &str = "gatewayclasses,gateways,listenersets,tlsroutes,services,end
                      validatingwebhookconfigurations,referencegrants";
 
 impl World {
-    /// Writes states, events and logs, and gives the folder. What cannot be had is left out: the cluster
-    /// may be what failed.
-    pub(crate) async fn collect(&self, scenario: &str) -> Result<PathBuf> {
-        let folder = self.out.join(scenario);
-        tokio::fs::create_dir_all(&folder).await?;
+    /// Writes states, events and logs into a folder. What cannot be had is left out: the cluster may be
+    /// what failed.
+    pub(crate) async fn collect(&self, folder: &Path) -> Result<()> {
+        tokio::fs::create_dir_all(folder).await?;
         let mut asked = vec![
             (
                 "objects.yaml".to_owned(),
@@ -53,6 +52,6 @@ impl World {
                 tokio::fs::write(folder.join(file), done.stdout).await?;
             }
         }
-        Ok(folder)
+        Ok(())
     }
 }

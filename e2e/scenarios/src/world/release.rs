@@ -5,8 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::{CLASS, EXEMPT, NAMESPACE, RELEASE, World};
+use super::{CLASS, EXEMPT, HELPERS, NAMESPACE, RELEASE, World};
 use crate::api::{self, items, name, text};
+use crate::manifests;
 use crate::tools::Done;
 use crate::wait::{LATER, SOON, until};
 
@@ -64,6 +65,41 @@ impl World {
         arguments.extend(values.iter().map(String::as_str));
         arguments.extend(further);
         self.helm(&arguments).await
+    }
+
+    /// Installs the chart, and beside it the load balancer that gives its Services addresses, and the
+    /// namespace in which admission refuses nothing.
+    pub(crate) async fn set_up(&self) -> Result<()> {
+        let mut helpers = manifests::load_balancer(HELPERS, &self.image("e2e"), &self.pool);
+        helpers.push(manifests::namespace(EXEMPT, "exempt"));
+        self.kubectl.apply(&helpers).await?.must()?;
+        self.install(&[]).await?.must().map(drop)
+    }
+
+    /// Takes away what [`Self::set_up`] brought, where it is still there.
+    pub(crate) async fn tear_down(&self) -> Result<()> {
+        let uninstall = [
+            "uninstall",
+            RELEASE,
+            "--namespace",
+            NAMESPACE,
+            "--ignore-not-found",
+            "--wait",
+            "--timeout",
+            "240s",
+        ];
+        self.helm(&uninstall).await?.must()?;
+        for namespace in [NAMESPACE, HELPERS, EXEMPT] {
+            self.api.delete(api::NAMESPACE, "", namespace).await?;
+        }
+        until("the namespaces to go", LATER, async || {
+            for namespace in [NAMESPACE, HELPERS, EXEMPT] {
+                let left = self.api.get(api::NAMESPACE, "", namespace).await?;
+                ensure!(left.is_none(), "{namespace} is there");
+            }
+            Ok::<_, anyhow::Error>(())
+        })
+        .await
     }
 
     /// Name of a component's Deployment, ServiceAccount and Service.
