@@ -3,14 +3,16 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
 use proptest::prelude::*;
+use vestibule_model::conflict::Transport;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Listener, Object, Protocol};
+use vestibule_model::object::{Address, AddressRequest, Listener, Object, Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::translate::{CONTROLLER, Change, Translator};
+use vestibule_model::service::ServiceType;
+use vestibule_operator::translate::{Assigned, CONTROLLER, Change, PortWish, Translator};
 use vestibule_stream::{ContentHash, ResourceKey};
 
 const TENANTS: [&str; 3] = ["a-b", "a", "b"];
@@ -198,6 +200,153 @@ fn assert_same(a: &Translator, b: &Translator) {
     assert_eq!(a.statuses(), b.statuses());
     assert_eq!(a.findings(), b.findings());
     assert_eq!(a.requests(), b.requests());
+}
+
+/// A cluster's change: Gateways have UIDs, ask for addresses and refer to parameters, as their classes
+/// do; ports are allocated and given up, and Services come to something.
+fn a_cluster_change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        8 => a_cluster_object().prop_map(Change::Put),
+        2 => a_cluster_object().prop_map(|object| Change::Remove(object.key())),
+        5 => an_input(),
+    ]
+}
+
+fn a_cluster_object() -> impl Strategy<Value = Object> {
+    let of_gateway = (0u8..2, prop::option::of(a_name()), prop::bool::ANY);
+    let parameters = (
+        a_name(),
+        prop::sample::select(ServiceType::ALL),
+        prop::bool::ANY,
+    );
+    let object = (an_object(), of_gateway).prop_map(|(mut object, (uid, parameters, asks))| {
+        match &mut object {
+            Object::Gateway(gateway) => {
+                gateway.meta.uid = format!("{}-{uid}", gateway.name.name).into();
+                gateway.infrastructure.parameters = parameters.map(parameters_at);
+                let request = AddressRequest {
+                    field: "spec.addresses[0]".into(),
+                    ip: Some([192, 0, 2, 1].into()),
+                };
+                gateway.addresses.extend(asks.then_some(request));
+            }
+            Object::GatewayClass(class) => class.parameters = parameters.map(parameters_at),
+            _ => {}
+        }
+        object
+    });
+    prop_oneof![
+        10 => object,
+        1 => parameters.prop_map(|(name, kind, good)| parameters_of(name, kind, good)),
+    ]
+}
+
+fn an_input() -> impl Strategy<Value = Change> {
+    let uid = || prop::sample::select(&["one-0", "one-1", "two-0"][..]);
+    let wish = (
+        uid(),
+        prop::sample::select(&[443u16, 8443, 9443][..]),
+        prop::bool::ANY,
+    )
+        .prop_map(|(uid, port, tcp)| PortWish {
+            gateway: uid.into(),
+            port: Port::new(port).expect("a port"),
+            transport: if tcp { Transport::Tcp } else { Transport::Udp },
+        });
+    let internal =
+        prop::option::of((10_000u16..10_100).prop_map(|p| Port::new(p).expect("a port")));
+    let assigned =
+        (prop::collection::vec(1u8..3, 0..2), prop::bool::ANY).prop_map(|(addresses, problem)| {
+            Assigned {
+                addresses: addresses
+                    .into_iter()
+                    .map(|last| Address::Ip([192, 0, 2, last].into()))
+                    .collect(),
+                problem: problem.then(|| "refused".into()),
+            }
+        });
+    prop_oneof![
+        3 => prop::collection::btree_map(wish, internal, 1..4).prop_map(Change::Ports),
+        2 => (uid(), prop::option::of(assigned))
+            .prop_map(|(uid, assigned)| Change::Addresses(uid.into(), assigned)),
+    ]
+}
+
+fn a_cluster_history() -> impl Strategy<Value = Vec<Change>> {
+    prop::collection::vec(a_cluster_change(), 1..60).prop_map(|changes| {
+        let uids = ["one", "two"].map(|name| {
+            let mut gateway = gateway(name, vec![passthrough("l", "")], NamespaceScope::All);
+            if let Object::Gateway(gateway) = &mut gateway {
+                gateway.meta.uid = format!("{name}-0").into();
+            }
+            gateway
+        });
+        let world = [our_class()].into_iter().chain(uids);
+        world.map(Change::Put).chain(changes).collect()
+    })
+}
+
+/// The inputs of a history that are no objects, as they are in the end.
+fn final_inputs(history: &[Change]) -> Vec<Change> {
+    let (mut ports, mut addresses) = (BTreeMap::new(), BTreeMap::new());
+    for change in history {
+        match change {
+            Change::Ports(delta) => ports.extend(delta.clone()),
+            Change::Addresses(uid, assigned) => {
+                addresses.insert(uid.clone(), assigned.clone());
+            }
+            Change::Put(_) | Change::Remove(_) => {}
+        }
+    }
+    let addresses = addresses
+        .into_iter()
+        .map(|(uid, a)| Change::Addresses(uid, a));
+    addresses.chain([Change::Ports(ports)]).collect()
+}
+
+/// Wishes as they add up from what was put out.
+fn add_up<K: Ord>(wishes: &mut BTreeSet<K>, news: BTreeMap<K, bool>) {
+    for (key, wanted) in news {
+        let was = if wanted {
+            !wishes.insert(key)
+        } else {
+            !wishes.remove(&key)
+        };
+        assert!(!was, "no news");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn in_a_cluster_incremental_equals_from_scratch(
+        history in a_cluster_history(),
+        batch in 1usize..5,
+    ) {
+        let mut incremental = Translator::new(cluster_settings());
+        let (mut ports, mut secrets, mut services) = Default::default();
+        for changes in history.chunks(batch) {
+            let output = incremental.apply(changes.to_vec());
+            add_up(&mut ports, output.ports);
+            add_up(&mut secrets, output.secrets);
+            for (uid, wish) in output.services {
+                match wish {
+                    Some(wish) => BTreeMap::insert(&mut services, uid, wish),
+                    None => BTreeMap::remove(&mut services, &uid),
+                };
+            }
+        }
+        let mut scratch = Translator::new(cluster_settings());
+        scratch.apply(final_objects(&history).into_values().map(Change::Put));
+        scratch.apply(final_inputs(&history));
+        assert_same(&incremental, &scratch);
+        for world in [&incremental, &scratch] {
+            assert_eq!(&ports, world.ports());
+            assert_eq!(&services, world.services());
+            assert_eq!(secrets.iter().collect::<Vec<_>>(), world.secrets().collect::<Vec<_>>());
+        }
+    }
 }
 
 proptest! {

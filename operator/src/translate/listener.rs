@@ -276,6 +276,8 @@ impl Translator {
             return Err(match key.parent {
                 ParentKey::Gateway(_) => guard.clone(),
                 ParentKey::ListenerSet(_) => Finding {
+                    // The Gateway's doing, and perhaps not for long: nothing that admission refuses.
+                    reason: Reason::NotAllowed,
                     field: format!("{}.protocol", listener.field),
                     message: format!("{} of Gateway {gateway}: {}", guard.field, guard.message),
                     action: "use another protocol, or ask the owner of the Gateway".into(),

@@ -132,6 +132,37 @@ pub struct Output {
     pub work: Work,
 }
 
+impl Output {
+    /// Takes in what the next pass made different, so that several passes come out as one.
+    pub fn merge(&mut self, later: Self) {
+        self.resources.extend(later.resources);
+        self.statuses.extend(later.statuses);
+        self.findings.extend(later.findings);
+        self.certificates.extend(later.certificates);
+        self.services.extend(later.services);
+        join(&mut self.ports, later.ports);
+        join(&mut self.secrets, later.secrets);
+        let (sum, work) = (&mut self.work, later.work);
+        sum.listeners += work.listeners;
+        sum.routes += work.routes;
+        sum.backends += work.backends;
+        sum.certificates += work.certificates;
+        sum.gateways += work.gateways;
+        sum.statuses += work.statuses;
+    }
+}
+
+/// Joins wishes: what was given up and is wanted again (or the other way round) is no news.
+fn join<K: Ord>(wishes: &mut BTreeMap<K, bool>, later: BTreeMap<K, bool>) {
+    for (key, wanted) in later {
+        if wishes.get(&key).is_some_and(|before| *before != wanted) {
+            wishes.remove(&key);
+        } else {
+            wishes.insert(key, wanted);
+        }
+    }
+}
+
 /// Units to be computed again.
 #[derive(Debug, Default)]
 struct Dirty {

@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test binary uses its own part of it")]
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
 
+use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
@@ -13,7 +14,10 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::*;
 use vestibule_model::policy::Policy;
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
-use vestibule_operator::translate::{Binds, CONTROLLER, Change, Settings, Translator};
+use vestibule_model::service::ServiceType;
+use vestibule_operator::translate::{
+    Binds, CONTROLLER, Change, ServiceSettings, Settings, Translator,
+};
 
 /// Direct binds on loopback.
 pub(crate) fn settings() -> Settings {
@@ -25,6 +29,47 @@ pub(crate) fn settings() -> Settings {
             ports: BTreeMap::from([(443, 10443)]),
         },
     }
+}
+
+/// Allocated ports behind Services.
+pub(crate) fn cluster_settings() -> Settings {
+    Settings {
+        binds: Binds::Allocated {
+            address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            services: ServiceSettings {
+                release: "vestibule".into(),
+                namespace: "vestibule-system".into(),
+                cluster_domain: "cluster.local".into(),
+                selector: BTreeMap::from([("app".into(), "proxy".into())]),
+                defaults: ServiceParameters::default(),
+            },
+        },
+        ..settings()
+    }
+}
+
+/// A reference to GatewayParameters of the platform's.
+pub(crate) fn parameters_at(name: &str) -> Reference {
+    Reference {
+        group: "vestibule.dev".into(),
+        kind: "GatewayParameters".into(),
+        target: ObjectName::new("platform", name),
+        field: "spec.parametersRef".into(),
+    }
+}
+
+/// GatewayParameters with this Service type, good or malformed.
+pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Object {
+    let malformed = || Finding::refused(Reason::InvalidParameters, "spec", "is wrong", "");
+    Object::GatewayParameters(GatewayParameters {
+        name: ObjectName::new("platform", name),
+        meta: meta(0),
+        service: ServiceParameters {
+            service_type: Some(service_type),
+            ..ServiceParameters::default()
+        },
+        findings: if good { Vec::new() } else { vec![malformed()] },
+    })
 }
 
 /// A translator of these objects, from scratch and in this order.

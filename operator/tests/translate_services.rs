@@ -1,0 +1,441 @@
+//! Services in front of Gateways, golden: what is applied, and when it has to be made anew.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use serde_json::{Value, json};
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::{
+    Address, GatewayParameters, Meta, Object, Port, Protocol, Reference, ServiceParameters,
+};
+use vestibule_model::selector::NamespaceScope;
+use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
+use vestibule_operator::translate::{
+    Assigned, Binds, Change, GatewayService, PortWish, ServiceSettings, ServiceWish, Settings,
+    Translator,
+};
+
+use common::{gateway, listener, our_class};
+
+const UID: &str = "6a5e0f3e-2f0e-4f9c-9d35-8f1f0f6f7a11";
+
+fn settings(defaults: ServiceParameters) -> Settings {
+    Settings {
+        binds: Binds::Allocated {
+            address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            services: ServiceSettings {
+                release: "vestibule".into(),
+                namespace: "vestibule-system".into(),
+                cluster_domain: "cluster.local".into(),
+                selector: labels(&[("app.kubernetes.io/component", "proxy")]),
+                defaults,
+            },
+        },
+        ..common::settings()
+    }
+}
+
+fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+/// A Gateway with the listener ports 80 and 443, changed by `edit`.
+fn world(edit: impl FnOnce(&mut vestibule_model::object::Gateway)) -> Object {
+    let listeners = vec![
+        listener("http", 80, Protocol::Http, "", None),
+        listener(
+            "tls",
+            443,
+            Protocol::Tls,
+            "",
+            Some(common::Tls::Passthrough),
+        ),
+    ];
+    let Object::Gateway(mut gateway) = gateway("shared", listeners, NamespaceScope::All) else {
+        unreachable!("a Gateway")
+    };
+    gateway.meta.uid = UID.into();
+    edit(&mut gateway);
+    Object::Gateway(gateway)
+}
+
+/// Everything that is asked for, from 10000 up.
+fn allocate(translator: &Translator) -> Change {
+    let ports = (10_000..).zip(translator.ports().iter().cloned());
+    Change::Ports(
+        ports
+            .map(|(internal, wish)| (wish, Port::new(internal)))
+            .collect(),
+    )
+}
+
+fn translated(defaults: ServiceParameters, objects: Vec<Object>) -> Translator {
+    let mut translator = Translator::new(settings(defaults));
+    translator.apply(objects.into_iter().map(Change::Put));
+    let ports = allocate(&translator);
+    translator.apply([ports]);
+    translator
+}
+
+fn service_of(translator: &Translator) -> GatewayService {
+    match &translator.services()[UID] {
+        ServiceWish::Make(service) => (**service).clone(),
+        ServiceWish::Keep => panic!("nothing is to be made"),
+    }
+}
+
+fn service(defaults: ServiceParameters, objects: Vec<Object>) -> GatewayService {
+    service_of(&translated(defaults, objects))
+}
+
+fn ask(ips: &[&str]) -> Object {
+    world(|gateway| {
+        gateway.addresses = ips
+            .iter()
+            .map(|ip| vestibule_model::object::AddressRequest {
+                field: "spec.addresses[0]".into(),
+                ip: Some(ip.parse().expect("an address")),
+            })
+            .collect();
+    })
+}
+
+fn of_type(service_type: ServiceType) -> ServiceParameters {
+    ServiceParameters {
+        service_type: Some(service_type),
+        ..ServiceParameters::default()
+    }
+}
+
+#[test]
+fn a_plain_gateway_gets_a_load_balancer_and_an_alias() {
+    let service = service(
+        ServiceParameters::default(),
+        vec![our_class(), world(|_| {})],
+    );
+    assert_eq!(
+        service.front(),
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {
+                "namespace": "vestibule-system",
+                "name": "vestibule-gw-27eb6e3213",
+                "labels": {
+                    "app.kubernetes.io/managed-by": "vestibule",
+                    "vestibule.dev/gateway-uid": UID,
+                },
+                "annotations": {"vestibule.dev/gateway": "platform/shared"},
+            },
+            "spec": {
+                "type": "LoadBalancer",
+                "externalTrafficPolicy": "Local",
+                "selector": {"app.kubernetes.io/component": "proxy"},
+                "ports": [
+                    {"name": "tcp-80", "protocol": "TCP", "port": 80, "targetPort": 10_000},
+                    {"name": "tcp-443", "protocol": "TCP", "port": 443, "targetPort": 10_001},
+                ],
+            },
+        })
+    );
+    assert_eq!(
+        service.alias(),
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {
+                "namespace": "platform",
+                "name": "shared",
+                "labels": {
+                    "app.kubernetes.io/managed-by": "vestibule",
+                    "gateway.networking.k8s.io/gateway-name": "shared",
+                    "vestibule.dev/gateway-uid": UID,
+                },
+                "annotations": {"vestibule.dev/gateway": "platform/shared"},
+            },
+            "spec": {
+                "type": "ExternalName",
+                "externalName": "vestibule-gw-27eb6e3213.vestibule-system.svc.cluster.local",
+            },
+        })
+    );
+}
+
+#[test]
+fn infrastructure_goes_to_both_and_takes_nothing_of_ours() {
+    let infra = world(|gateway| {
+        gateway.infrastructure.labels = labels(&[
+            ("key2", "value2"),
+            ("vestibule.dev/gateway-uid", "forged"),
+            ("app.kubernetes.io/managed-by", "forged"),
+            ("gateway.networking.k8s.io/gateway-name", "forged"),
+        ]);
+        gateway.infrastructure.annotations =
+            labels(&[("key1", "value1"), ("vestibule.dev/gateway", "forged")]);
+    });
+    let service = service(ServiceParameters::default(), vec![our_class(), infra]);
+    for manifest in [service.front(), service.alias()] {
+        let metadata = &manifest["metadata"];
+        assert_eq!(metadata["labels"]["key2"], "value2");
+        assert_eq!(metadata["annotations"]["key1"], "value1");
+        assert_eq!(metadata["labels"]["vestibule.dev/gateway-uid"], UID);
+        assert_eq!(
+            metadata["labels"]["app.kubernetes.io/managed-by"],
+            "vestibule"
+        );
+        assert_eq!(
+            metadata["annotations"]["vestibule.dev/gateway"],
+            "platform/shared"
+        );
+    }
+    let name = "gateway.networking.k8s.io/gateway-name";
+    assert_eq!(service.alias()["metadata"]["labels"][name], "shared");
+}
+
+#[test]
+fn the_longest_name_fits_everywhere() {
+    let name = "a".repeat(253);
+    let long = world(|gateway| gateway.name = ObjectName::new("platform", name.as_str()));
+    let service = service(ServiceParameters::default(), vec![our_class(), long]);
+    assert!(service.alias.name.len() <= 63);
+    let label = &service.alias()["metadata"]["labels"]["gateway.networking.k8s.io/gateway-name"];
+    assert!(label.as_str().expect("a label").len() <= 63);
+    // Where there is room, the whole name is found again.
+    assert_eq!(
+        service.alias()["metadata"]["annotations"]["vestibule.dev/gateway"],
+        format!("platform/{name}")
+    );
+}
+
+fn parameters(name: &str, service: ServiceParameters) -> Object {
+    Object::GatewayParameters(GatewayParameters {
+        name: ObjectName::new("platform", name),
+        meta: Meta::default(),
+        service,
+        findings: Vec::new(),
+    })
+}
+
+fn reference(name: &str) -> Reference {
+    Reference {
+        group: "vestibule.dev".into(),
+        kind: "GatewayParameters".into(),
+        target: ObjectName::new("platform", name),
+        field: "spec.parametersRef".into(),
+    }
+}
+
+#[test]
+fn parameters_count_field_by_field_the_gateways_first() {
+    let defaults = ServiceParameters {
+        service_type: Some(ServiceType::LoadBalancer),
+        annotations: labels(&[("a", "release"), ("b", "release"), ("c", "release")]),
+        external_traffic_policy: Some(TrafficPolicy::Local),
+        ip_family_policy: Some(IpFamilyPolicy::SingleStack),
+        ip_families: vec![IpFamily::V4],
+        load_balancer_class: Some("release".into()),
+    };
+    let of_class = ServiceParameters {
+        annotations: labels(&[("b", "class"), ("c", "class")]),
+        external_traffic_policy: Some(TrafficPolicy::Cluster),
+        ip_families: vec![IpFamily::V6, IpFamily::V4],
+        ..ServiceParameters::default()
+    };
+    let own = ServiceParameters {
+        annotations: labels(&[("c", "own")]),
+        ip_family_policy: Some(IpFamilyPolicy::RequireDualStack),
+        ..ServiceParameters::default()
+    };
+    let Object::GatewayClass(mut class) = our_class() else {
+        unreachable!("a class")
+    };
+    class.parameters = Some(reference("class"));
+    let objects = vec![
+        Object::GatewayClass(class),
+        world(|gateway| gateway.infrastructure.parameters = Some(reference("own"))),
+        parameters("class", of_class),
+        parameters("own", own),
+    ];
+    let service = service(defaults, objects);
+    assert_eq!(service.service_type, ServiceType::LoadBalancer);
+    assert_eq!(
+        service.external_traffic_policy,
+        Some(TrafficPolicy::Cluster)
+    );
+    assert_eq!(
+        service.ip_family_policy,
+        Some(IpFamilyPolicy::RequireDualStack)
+    );
+    let spec = &service.front()["spec"];
+    assert_eq!(spec["ipFamilies"], json!(["IPv6", "IPv4"]));
+    assert_eq!(spec["ipFamilyPolicy"], "RequireDualStack");
+    assert_eq!(spec["loadBalancerClass"], "release");
+    let annotations = &service.front()["metadata"]["annotations"];
+    assert_eq!(annotations["a"], "release");
+    assert_eq!(annotations["b"], "class");
+    assert_eq!(annotations["c"], "own");
+    // They are for the load balancer, which has nothing to do with the alias.
+    assert_eq!(service.alias()["metadata"]["annotations"].get("a"), None);
+}
+
+#[test]
+fn only_external_types_have_a_traffic_policy_and_only_load_balancers_a_class() {
+    for service_type in ServiceType::ALL {
+        let defaults = ServiceParameters {
+            load_balancer_class: Some("example.net/edge".into()),
+            ..of_type(*service_type)
+        };
+        let spec = service(defaults, vec![our_class(), world(|_| {})]).front()["spec"].clone();
+        let external = *service_type != ServiceType::ClusterIp;
+        assert_eq!(spec["type"], service_type.as_str());
+        assert_eq!(spec.get("externalTrafficPolicy").is_some(), external);
+        assert_eq!(
+            spec.get("loadBalancerClass").is_some(),
+            *service_type == ServiceType::LoadBalancer
+        );
+    }
+}
+
+#[test]
+fn addresses_are_asked_for_as_the_type_has_it() {
+    let spec = |service_type, ips: &[&str]| {
+        let objects = vec![our_class(), ask(ips)];
+        service(of_type(service_type), objects).front()["spec"].clone()
+    };
+    let balanced = spec(ServiceType::LoadBalancer, &["192.0.2.1"]);
+    assert_eq!(balanced["loadBalancerIP"], "192.0.2.1");
+    assert_eq!(balanced.get("clusterIP"), None);
+    let inside = spec(ServiceType::ClusterIp, &["10.96.0.9", "fd00::9"]);
+    assert_eq!(inside["clusterIP"], "10.96.0.9");
+    assert_eq!(inside["clusterIPs"], json!(["10.96.0.9", "fd00::9"]));
+    assert_eq!(inside.get("loadBalancerIP"), None);
+    // Two of a family cannot be had; what is there stays.
+    let two = translated(
+        of_type(ServiceType::ClusterIp),
+        vec![our_class(), ask(&["10.96.0.9", "10.96.0.10"])],
+    );
+    assert_eq!(two.services()[UID], ServiceWish::Keep);
+}
+
+#[test]
+fn what_is_immutable_makes_it_anew_and_nothing_else() {
+    let with =
+        |service_type, ips: &[&str]| service(of_type(service_type), vec![our_class(), ask(ips)]);
+    let present = |spec: Value| json!({"spec": spec});
+    let cluster = with(ServiceType::ClusterIp, &["10.96.0.9"]);
+    let same = present(
+        json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ipFamilies": ["IPv4"]}),
+    );
+    assert!(!cluster.must_be_made_anew(&same));
+    let other = present(
+        json!({"type": "ClusterIP", "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"]}),
+    );
+    assert!(cluster.must_be_made_anew(&other));
+    // A second address on top is the cluster's choice.
+    let dual = present(json!({"type": "ClusterIP", "clusterIPs": ["10.96.0.9", "fd00::9"]}));
+    assert!(!cluster.must_be_made_anew(&dual));
+    // A request that is gone keeps what there is.
+    assert!(!with(ServiceType::ClusterIp, &[]).must_be_made_anew(&other));
+    // Types and load balancer addresses can be changed in place.
+    let balanced = with(ServiceType::LoadBalancer, &["192.0.2.1"]);
+    assert!(!balanced.must_be_made_anew(&other));
+    let classed = present(json!({"type": "LoadBalancer", "loadBalancerClass": "example.net/edge"}));
+    assert!(balanced.must_be_made_anew(&classed));
+    let defaults = ServiceParameters {
+        ip_families: vec![IpFamily::V6],
+        ..ServiceParameters::default()
+    };
+    let six = service(defaults, vec![our_class(), world(|_| {})]);
+    assert!(six.must_be_made_anew(&present(
+        json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"]})
+    )));
+    assert!(!six.must_be_made_anew(&present(
+        json!({"type": "LoadBalancer", "ipFamilies": ["IPv6"]})
+    )));
+}
+
+#[test]
+fn an_edit_that_is_wrong_costs_no_address() {
+    let mut translator = translated(
+        ServiceParameters::default(),
+        vec![our_class(), world(|_| {})],
+    );
+    let addresses = Assigned {
+        addresses: vec![Address::Ip([192, 0, 2, 1].into())],
+        problem: None,
+    };
+    translator.apply([Change::Addresses(UID.into(), Some(addresses))]);
+    let before = translator.resources().clone();
+    let names = |resources: &BTreeMap<vestibule_stream::ResourceKey, vestibule_stream::Encoded>| {
+        resources.keys().cloned().collect::<Vec<_>>()
+    };
+    // Parameters that are not there.
+    let broken = world(|gateway| gateway.infrastructure.parameters = Some(reference("absent")));
+    let output = translator.apply([Change::Put(broken)]);
+    assert_eq!(output.services[UID], Some(ServiceWish::Keep));
+    assert!(output.ports.is_empty());
+    assert_eq!(names(translator.resources()), names(&before));
+    // An object that cannot be read.
+    let key = world(|_| {}).key();
+    let meta = Meta {
+        uid: UID.into(),
+        ..Meta::default()
+    };
+    let finding = vestibule_model::finding::Finding::refused(
+        vestibule_model::condition::Reason::Unreadable,
+        "spec",
+        "does not decode",
+        "",
+    );
+    translator.apply([Change::Put(Object::Unreadable(key.clone(), meta, finding))]);
+    assert_eq!(translator.services()[UID], ServiceWish::Keep);
+    // Gone is gone.
+    let output = translator.apply([Change::Remove(key)]);
+    assert_eq!(output.services[UID], None);
+    assert!(translator.services().is_empty() && translator.ports().is_empty());
+}
+
+#[test]
+fn a_gateway_of_the_same_name_is_another_one() {
+    let mut translator = translated(
+        ServiceParameters::default(),
+        vec![our_class(), world(|_| {})],
+    );
+    let again = world(|gateway| gateway.meta.uid = "another".into());
+    let output = translator.apply([Change::Put(again)]);
+    assert_eq!(output.services[UID], None);
+    let wish = |gateway: &str, port| PortWish {
+        gateway: gateway.into(),
+        port: Port::new(port).expect("a port"),
+        transport: vestibule_model::conflict::Transport::Tcp,
+    };
+    assert_eq!(
+        output.ports,
+        BTreeMap::from([
+            (wish(UID, 80), false),
+            (wish(UID, 443), false),
+            (wish("another", 80), true),
+            (wish("another", 443), true),
+        ])
+    );
+    assert_eq!(
+        translator.services()["another"],
+        ServiceWish::Keep,
+        "until its ports are allocated"
+    );
+}
+
+#[test]
+fn a_port_wish_reads_what_it_prints() {
+    let text = format!("{UID}/443/TCP");
+    let wish: PortWish = text.parse().expect("a wish");
+    assert_eq!(wish.to_string(), text);
+    for wrong in ["", "443/TCP", "uid/0/TCP", "uid/443/SCTP", "uid/65536/TCP"] {
+        assert!(wrong.parse::<PortWish>().is_err(), "{wrong}");
+    }
+}
