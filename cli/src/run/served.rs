@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use vestibule_model::condition::{Condition, ListenerStatus, Programmed, Reason, Truth};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectName, ParentKey};
-use vestibule_model::object::{Listener, TlsMode};
+use vestibule_model::object::{Listener, Protocol, TlsMode};
 use vestibule_operator::status;
 use vestibule_operator::translate::Status;
 use vestibule_stream::ResourceKey;
@@ -16,6 +16,9 @@ use super::engine::Engine;
 
 /// Ports below need rights that a user does not have.
 const PRIVILEGED: u16 = 1024;
+
+/// What an HTTP listener does with requests.
+const NO_ROUTING: &str = "answers 404, since this release reads no HTTPRoutes";
 
 /// A listener that the proxy is to serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,17 +175,30 @@ fn one(
 }
 
 fn how(engine: &Engine, listener: &Listener, status: &ListenerStatus) -> String {
+    match listener.protocol {
+        Protocol::Http => return format!("HTTP: {NO_ROUTING}"),
+        Protocol::Https => {
+            let certificates = certificates(engine, listener).unwrap_or_default();
+            return format!("HTTPS with {certificates}: {NO_ROUTING}");
+        }
+        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => {}
+    }
     if status.attached_routes == 0 {
         return "no accepted route".into();
     }
-    let Some(tls) = listener
-        .tls
-        .as_ref()
-        .filter(|t| t.mode == TlsMode::Terminate)
-    else {
-        return "passthrough: the backend's own certificate".into();
-    };
-    let secrets: Vec<String> = tls
+    match certificates(engine, listener) {
+        Some(certificates) => format!("terminate: {certificates}"),
+        None => "passthrough: the backend's own certificate".into(),
+    }
+}
+
+/// The certificates that a listener ends TLS with; `None` if it does not.
+fn certificates(engine: &Engine, listener: &Listener) -> Option<String> {
+    let tls = listener.tls.as_ref()?;
+    if tls.mode != TlsMode::Terminate {
+        return None;
+    }
+    let named: Vec<String> = tls
         .certificates
         .iter()
         .filter(|reference| reference.is(Kind::Secret))
@@ -194,5 +210,5 @@ fn how(engine: &Engine, listener: &Listener, status: &ListenerStatus) -> String 
             }
         })
         .collect();
-    format!("terminate: {}", secrets.join(", "))
+    Some(named.join(", "))
 }

@@ -31,8 +31,8 @@ pub(super) struct ListenerState {
     pub(super) overlaps: bool,
     /// Certificates it may use, there or not, in order.
     pub(super) certificates: Vec<ObjectName>,
-    /// Whether it can serve: no TLS ends here, or there is at least one usable certificate.
-    pub(super) usable: bool,
+    /// Why it cannot serve although it is accepted: TLS ends here, and there is no usable certificate.
+    pub(super) unusable: Option<Finding>,
     /// The internal port it needs, where ports are allocated.
     pub(super) port: Option<PortWish>,
     /// Whether it has a socket, allocated or its own.
@@ -189,9 +189,9 @@ impl Translator {
                 .cloned(),
         );
 
-        let (certificates, usable, broken) = self.resolve_certificates(key, &listener, output);
-        findings.extend(broken.iter().cloned());
-        findings.extend(foreign_kind.iter().cloned());
+        let (certificates, unusable, broken) = self.resolve_certificates(key, &listener, output);
+        findings.extend(broken.iter().chain(&foreign_kind).cloned());
+        findings.extend(unusable.iter().filter(|f| !broken.contains(f)).cloned());
 
         let wish = refused
             .is_none()
@@ -218,7 +218,7 @@ impl Translator {
             supported_kinds,
             overlaps: self.merge.overlaps(key),
             certificates,
-            usable,
+            unusable,
             port,
             bound: bind.is_some(),
             findings,
@@ -299,13 +299,13 @@ impl Translator {
         }
     }
 
-    /// The certificates a listener may use, whether it can serve, and what is wrong with references.
+    /// The certificates a listener may use, why it cannot serve, and what is wrong with references.
     fn resolve_certificates(
         &mut self,
         key: &ListenerKey,
         listener: &Listener,
         output: &mut Output,
-    ) -> (Vec<ObjectName>, bool, Vec<Finding>) {
+    ) -> (Vec<ObjectName>, Option<Finding>, Vec<Finding>) {
         let certificates = match &listener.tls {
             Some(ListenerTls {
                 mode: TlsMode::Terminate,
@@ -319,10 +319,9 @@ impl Translator {
                     "is absent, and HTTPS takes a certificate",
                     "name the Secret that holds it in tls.certificateRefs",
                 );
-                return (Vec::new(), false, vec![finding]);
+                return (Vec::new(), Some(finding), Vec::new());
             }
-            Some(_) => return (Vec::new(), true, Vec::new()),
-            None => return (Vec::new(), listener.protocol == Protocol::Http, Vec::new()),
+            _ => return (Vec::new(), None, Vec::new()),
         };
         let invalid = |field: &str, message: String, action: &str| {
             Finding::refused(Reason::InvalidCertificateRef, field, message, action)
@@ -373,7 +372,8 @@ impl Translator {
             }
             permitted.push(target);
         }
-        (permitted, usable, findings)
+        let unusable = findings.first().filter(|_| !usable).cloned();
+        (permitted, unusable, findings)
     }
 
     /// Judges a reference of `referrer` by the grants of the target's namespace.

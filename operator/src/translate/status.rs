@@ -13,7 +13,7 @@ use vestibule_model::condition::{
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{Listener, Object};
+use vestibule_model::object::{Listener, Object, Protocol};
 
 use super::listener::ListenerState;
 use super::{Dirty, Output, Translator, features, route, set_user};
@@ -312,7 +312,7 @@ impl Translator {
                 name: listener.name.clone(),
                 supported_kinds: state.supported_kinds.clone(),
                 attached_routes: self.attached.get(&key).map_or(0, BTreeSet::len),
-                conditions: listener_conditions(state),
+                conditions: listener_conditions(listener, state),
                 programmed,
             });
         }
@@ -426,9 +426,18 @@ fn summarise_set(
     status
 }
 
-fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
+fn listener_conditions(listener: &Listener, state: &ListenerState) -> Vec<Condition> {
+    let accepted = match listener.protocol {
+        // `supportedKinds` says HTTPRoute, as it must of such a listener; so this says the rest.
+        Protocol::Http | Protocol::Https => {
+            "The listener is accepted; this release reads no HTTPRoutes, so requests are answered with 404"
+        }
+        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => {
+            "The listener is accepted"
+        }
+    };
     let mut conditions = vec![match &state.refused {
-        None => Condition::holds(ACCEPTED, Reason::Accepted, "The listener is accepted"),
+        None => Condition::holds(ACCEPTED, Reason::Accepted, accepted),
         Some(finding) => fails(ACCEPTED, finding),
     }];
     conditions.push(match &state.unresolved {
@@ -474,15 +483,12 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> Programmed {
     if !state.is_served() {
         return Programmed::Never(Reason::Invalid, "It takes no kind of route".into());
     }
-    if !state.usable {
-        let unresolved = state.unresolved.as_ref();
-        let message =
-            unresolved.map_or_else(|| "It has no certificate".to_owned(), ToString::to_string);
-        let reason = match unresolved.map(|finding| finding.reason) {
-            Some(Reason::InvalidTLSConfig) => Reason::InvalidTLSConfig,
+    if let Some(finding) = &state.unusable {
+        let reason = match finding.reason {
+            Reason::InvalidTLSConfig => Reason::InvalidTLSConfig,
             _ => Reason::Invalid,
         };
-        return Programmed::Never(reason, message);
+        return Programmed::Never(reason, finding.to_string());
     }
     if !state.bound {
         return Programmed::Never(Reason::Pending, WAITING_FOR_PORT.into());
