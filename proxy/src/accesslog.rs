@@ -12,7 +12,8 @@ use crate::table::{Backend, BindKey, Listener, Route};
 use crate::terminate::Agreed;
 use crate::worker::DataPlane;
 
-/// The target of the log lines, for filters: one line per connection at its end.
+/// The target of the log lines, for filters: one line per connection at its end, or one per request
+/// where this proxy speaks HTTP.
 pub const TARGET: &str = "access";
 
 /// What is known of one client connection. Dropping it counts the connection and writes its line,
@@ -28,6 +29,8 @@ pub(crate) struct Record {
     pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
     pub(crate) moved: Moved,
     pub(crate) agreed: Option<Box<Agreed>>,
+    /// HTTP requests on it, each of which has a line of its own.
+    pub(crate) requests: u64,
     /// Set when the connection ends; a connection that is dropped without was drained,
     /// or its task panicked.
     pub(crate) reason: CloseReason,
@@ -50,6 +53,7 @@ impl Record {
             backend: None,
             moved: Moved::default(),
             agreed: None,
+            requests: 0,
             reason: CloseReason::Drained,
         }
     }
@@ -66,10 +70,19 @@ impl Record {
         &self.bind
     }
 
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
     fn write(&self) {
         // Connections that never said anything are health checks for the most part.
-        if self.reason == CloseReason::ClientSilent {
-            tracing::debug!(target: TARGET, client = %self.peer, reason = self.reason.reason());
+        if self.reason == CloseReason::ClientSilent || self.requests > 0 {
+            tracing::debug!(
+                target: TARGET,
+                client = %self.peer,
+                requests = self.requests,
+                reason = self.reason.reason(),
+            );
             return;
         }
         if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {

@@ -25,10 +25,11 @@ pub use tls::CertificateInfo;
 
 use crate::metrics::Metrics;
 use crate::table::{
-    Backend, BindKey, Generation, Listener, Mode, Route, RouteTable, Snapshot, WeightedBackend,
+    Backend, BindKey, Generation, Layer, Listener, Mode, Place, Route, RouteTable, Snapshot,
+    WeightedBackend,
 };
 use names::Names;
-use parse::{ListenerSpec, RouteSpec};
+use parse::{ListenerSpec, Protocol, RouteSpec};
 use tls::{ConfigFactory, HeldCertificate, ListenerTicketer};
 
 /// Where the sockets of listeners come from.
@@ -82,10 +83,16 @@ pub struct Counts {
 struct HeldListener {
     bind: BindKey,
     pattern: HostPattern,
-    /// `None` is passthrough.
+    /// `None` where TLS does not end.
     certificates: Option<Box<[Arc<str>]>>,
     ticketer: Arc<ListenerTicketer>,
     built: Arc<Listener>,
+}
+
+impl HeldListener {
+    fn place(&self) -> Place {
+        (self.bind, self.built.mode.layer(), self.pattern.clone())
+    }
 }
 
 struct HeldRoute {
@@ -99,9 +106,6 @@ struct HeldBackend {
     held: bool,
     references: usize,
 }
-
-/// Where a listener sits. At most one listener is at a place.
-type Place = (BindKey, HostPattern);
 
 /// The configuration in force.
 pub struct State {
@@ -289,8 +293,9 @@ impl State {
         }
     }
 
-    /// Rejects listeners that would sit where another one sits. A rejected one stays where it was,
-    /// which may take that place from a third: so this repeats until nothing more is rejected.
+    /// Rejects listeners that would sit where another one sits, or that speak what their bind does not.
+    /// A rejected one stays where it was, which may take that place from a third: so this repeats
+    /// until nothing more is rejected.
     fn settle_conflicts(
         &self,
         listeners: &mut BTreeMap<String, ListenerSpec>,
@@ -298,39 +303,42 @@ impl State {
         rejects: &mut Rejects,
     ) {
         loop {
-            let mut taken: HashMap<Place, &str> = HashMap::with_capacity(listeners.len());
+            let mut taken: HashSet<Place> = HashSet::with_capacity(listeners.len());
+            let mut layers: HashMap<BindKey, Layer> = HashMap::new();
             let mut losers = Vec::new();
+            let goes = |key: &str| removed.contains(key) || listeners.contains_key(key);
             // Who sits at a place already has precedence over who comes.
             let stays = |name: &str, spec: &ListenerSpec| {
-                self.snapshot
-                    .holder(&spec.bind, &spec.pattern)
-                    .is_some_and(|holder| *holder.key == *name)
+                let holder = self.snapshot.holder(&spec.place());
+                holder.is_some_and(|holder| *holder.key == *name)
             };
             let (staying, coming): (Vec<_>, Vec<_>) =
                 listeners.iter().partition(|(name, spec)| stays(name, spec));
             for (name, spec) in staying.into_iter().chain(coming) {
-                let place = (spec.bind, spec.pattern.clone());
-                let holder = self.snapshot.holder(&spec.bind, &spec.pattern);
-                let kept = holder.is_some_and(|holder| {
-                    *holder.key != **name
-                        && !removed.contains(&*holder.key)
-                        && !listeners.contains_key(&*holder.key)
-                });
-                if kept || taken.contains_key(&place) {
-                    losers.push((name.clone(), spec.bind));
-                } else {
-                    taken.insert(place, name);
+                let place = spec.place();
+                let (bind, layer, _) = place;
+                let holder = self.snapshot.holder(&place);
+                let kept = holder.is_some_and(|holder| *holder.key != **name && !goes(&holder.key));
+                let other = match layer {
+                    Layer::Tls => Layer::Plain,
+                    Layer::Plain => Layer::Tls,
+                };
+                let mut others = self.snapshot.listeners(&bind, other);
+                let kept_other = others.any(|holder| !goes(&holder.key));
+                if kept_other || *layers.entry(bind).or_insert(layer) != layer {
+                    let reason = RejectReason::ProtocolConflict(bind, other);
+                    losers.push((name.clone(), reason));
+                } else if kept || !taken.insert(place) {
+                    losers.push((name.clone(), RejectReason::HostnameConflict(bind)));
                 }
             }
             if losers.is_empty() {
                 return;
             }
-            for (name, bind) in losers {
+            for (name, reason) in losers {
                 listeners.remove(&name);
-                rejects.add(
-                    ResourceKey::new(ResourceKind::Listener, name),
-                    &RejectReason::HostnameConflict(bind),
-                );
+                let key = ResourceKey::new(ResourceKind::Listener, name);
+                rejects.add(key, &reason);
             }
         }
     }
@@ -489,9 +497,10 @@ impl State {
         let Some(listener) = self.listeners.get(name) else {
             return;
         };
-        let holder = self.snapshot.holder(&listener.bind, &listener.pattern);
+        let place = listener.place();
+        let holder = self.snapshot.holder(&place);
         if holder.is_some_and(|holder| *holder.key == *name) {
-            self.snapshot.clear(&listener.bind, &listener.pattern);
+            self.snapshot.clear(&place);
         }
     }
 
@@ -515,9 +524,18 @@ impl State {
             }
             _ => self.configs.ticketer(),
         };
-        let certificates: Option<Box<[Arc<str>]>> = spec
-            .terminate
-            .map(|names| names.iter().map(|name| self.names.intern(name)).collect());
+        let certificates: Option<Box<[Arc<str>]>> = match &spec.protocol {
+            Protocol::Passthrough | Protocol::Http => None,
+            Protocol::Terminate(names) | Protocol::Https(names) => {
+                Some(names.iter().map(|name| self.names.intern(name)).collect())
+            }
+        };
+        let kind = match &spec.protocol {
+            Protocol::Passthrough => Mode::Passthrough,
+            Protocol::Terminate(_) => Mode::Terminate(None),
+            Protocol::Http => Mode::Http,
+            Protocol::Https(_) => Mode::Https(None),
+        };
         for certificate in certificates.iter().flatten() {
             let user = (Arc::clone(certificate), Arc::clone(&key));
             self.certificate_users.insert(user);
@@ -526,7 +544,7 @@ impl State {
             key: Arc::clone(&key),
             gateway,
             tenant,
-            mode: self.mode(certificates.as_deref(), &ticketer),
+            mode: self.mode(&kind, certificates.as_deref(), &ticketer),
         });
         self.listeners.insert(
             Arc::clone(&key),
@@ -541,20 +559,26 @@ impl State {
         key
     }
 
-    /// What a listener with these certificates does now: the first one held is used.
+    /// What a listener of a kind with these certificates does now: the first one held is used.
     fn mode(
         &mut self,
+        kind: &Mode,
         certificates: Option<&[Arc<str>]>,
         ticketer: &Arc<ListenerTicketer>,
     ) -> Mode {
-        let Some(names) = certificates else {
-            return Mode::Passthrough;
-        };
-        let first = names.iter().find_map(|name| self.certificates.get(name));
-        Mode::Terminate(first.map(|certificate| {
+        let mut names = certificates.into_iter().flatten();
+        let first = names.find_map(|name| self.certificates.get(name));
+        let mut build = |alpn: &[&[u8]]| {
+            let certificate = first?;
             self.work.tls_configs += 1;
-            self.configs.build(certificate, ticketer)
-        }))
+            Some(self.configs.build(certificate, ticketer, alpn))
+        };
+        match kind {
+            Mode::Passthrough => Mode::Passthrough,
+            Mode::Http => Mode::Http,
+            Mode::Terminate(_) => Mode::Terminate(build(&[])),
+            Mode::Https(_) => Mode::Https(build(&crate::http::ALPN)),
+        }
     }
 
     /// Makes a listener anew whose certificates changed. Says whether there is such a listener.
@@ -566,7 +590,11 @@ impl State {
             key: Arc::clone(name),
             gateway: Arc::clone(&held.built.gateway),
             tenant: Arc::clone(&held.built.tenant),
-            mode: self.mode(held.certificates.as_deref(), &held.ticketer),
+            mode: self.mode(
+                &held.built.mode,
+                held.certificates.as_deref(),
+                &held.ticketer,
+            ),
         });
         self.listeners.insert(Arc::clone(name), held);
         true
@@ -583,12 +611,8 @@ impl State {
             .cloned()
             .unwrap_or_else(RouteTable::new);
         self.work.places += 1;
-        self.snapshot.place(
-            held.bind,
-            held.pattern.clone(),
-            Arc::clone(&held.built),
-            routes,
-        );
+        self.snapshot
+            .place(held.place(), Arc::clone(&held.built), routes);
     }
 
     /// The snapshot that was published last.

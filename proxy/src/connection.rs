@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -16,8 +17,9 @@ use crate::accesslog::Record;
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
+use crate::http::{self, Begun, Version};
 use crate::relay::{End, Relay, Side};
-use crate::table::{Mode, Pick, Selection, Unmatched};
+use crate::table::{Mode, Pick, Route, Selection, Unmatched};
 use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
 use crate::worker::HelloPermit;
 
@@ -70,6 +72,12 @@ pub enum CloseReason {
     HandshakeFailed,
     /// The TLS handshake did not end within the deadline.
     HandshakeTimeout,
+    /// A request's head did not come to its end within the deadline.
+    RequestTimeout,
+    /// No request came for too long.
+    IdleTimeout,
+    /// The client broke the HTTP protocol.
+    HttpError,
     /// A terminated client broke the TLS protocol after the handshake.
     TlsError,
     /// A terminated connection protected as many records as its keys allow.
@@ -110,6 +118,9 @@ impl CloseReason {
             Self::NoCertificate => "NoCertificate",
             Self::HandshakeFailed => "HandshakeFailed",
             Self::HandshakeTimeout => "HandshakeTimeout",
+            Self::RequestTimeout => "RequestTimeout",
+            Self::IdleTimeout => "IdleTimeout",
+            Self::HttpError => "HttpError",
             Self::TlsError => "TlsError",
             Self::KeysExhausted => "KeysExhausted",
             Self::Internal => "Internal",
@@ -226,26 +237,55 @@ enum Kind {
     Terminated(Box<Session>),
 }
 
+/// What was selected for a connection.
+enum Step {
+    Relay(TcpStream, Kind),
+    /// Plaintext, with what was read of it.
+    Http(Vec<u8>, Version),
+    /// A handshake that is to be done on the replayed hello.
+    Https(Arc<ServerConfig>, Vec<u8>, HelloPermit),
+}
+
+/// Opens a connection that is relayed, or serves one that is not.
 async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) -> Option<Open> {
-    match try_open(&mut client, &mut record, permit).await {
-        Ok((backend, kind)) => Some(Open {
-            client,
-            backend,
-            record,
-            kind,
-        }),
-        Err(reason) => {
-            record.reason = reason;
-            None
+    let plaintext = record.plane().snapshot.load().is_plaintext(record.bind());
+    let step = if plaintext {
+        let deadline = record.plane().limits.hello_deadline;
+        let sniffed = http::sniff(&mut client, deadline).await;
+        drop(permit);
+        sniffed.map(|(head, version)| Step::Http(head, version))
+    } else {
+        try_open(&mut client, &mut record, permit).await
+    };
+    let begun = match step {
+        Ok(Step::Relay(backend, kind)) => {
+            return Some(Open {
+                client,
+                backend,
+                record,
+                kind,
+            });
         }
+        Ok(Step::Http(head, version)) => Ok(Begun::plain(client, head, version, record)),
+        Ok(Step::Https(config, replay, permit)) => {
+            let begun = Box::pin(Begun::tls(client, config, replay, record)).await;
+            drop(permit);
+            begun
+        }
+        Err(reason) => Err((record, reason)),
+    };
+    match begun {
+        Ok(begun) => Box::pin(http::serve(begun)).await,
+        Err((mut record, reason)) => record.reason = reason,
     }
+    None
 }
 
 async fn try_open(
     client: &mut TcpStream,
     record: &mut Record,
     permit: HelloPermit,
-) -> Result<(TcpStream, Kind), CloseReason> {
+) -> Result<Step, CloseReason> {
     let plane = Arc::clone(record.plane());
     let limits = &plane.limits;
     let mut reader = HelloReader::new(limits.hello_bytes);
@@ -267,27 +307,18 @@ async fn try_open(
     let Selection { listener, route } = selected?;
     let mode = listener.mode.clone();
     record.listener = Some(listener);
-    let Some(route) = route else {
-        return Err(match record.server_name {
-            Some(_) => CloseReason::NoRoute,
-            None => CloseReason::NoServerName,
-        });
-    };
-    let pick = route.pick(plane.random());
-    record.route = Some(route);
-    let address = match pick {
-        Pick::Endpoint(address, backend) => {
-            record.backend = Some((address, backend));
-            address
-        }
-        Pick::InvalidBackend => return Err(CloseReason::InvalidBackend),
-        Pick::NoEndpoints | Pick::NoWeight => return Err(CloseReason::NoEndpoints),
-    };
+    // Its routes are selected by each request, whatever name the connection is for.
+    if let Mode::Https(config) = mode {
+        let config = config.ok_or(CloseReason::NoCertificate)?;
+        return Ok(Step::Https(config, reader.into_bytes(), permit));
+    }
+    let address = pick(record, route)?;
     let replay = reader.into_bytes();
     match mode {
         Mode::Passthrough => {
             drop(permit);
-            Ok((connect(record, address).await?, Kind::Passthrough(replay)))
+            let backend = connect(record, address).await?;
+            Ok(Step::Relay(backend, Kind::Passthrough(replay)))
         }
         Mode::Terminate(None) => Err(CloseReason::NoCertificate),
         Mode::Terminate(Some(config)) => {
@@ -304,8 +335,31 @@ async fn try_open(
                 .observe(begun.elapsed().as_secs_f64());
             plane.metrics.handshake(agreed.version, agreed.resumed);
             record.agreed = Some(Box::new(agreed));
-            Ok((connect(record, address).await?, Kind::Terminated(session)))
+            let backend = connect(record, address).await?;
+            Ok(Step::Relay(backend, Kind::Terminated(session)))
         }
+        // Not selected by a server name: the configuration changed within this connection's hello.
+        Mode::Http | Mode::Https(_) => Err(CloseReason::NoListener),
+    }
+}
+
+/// An endpoint of a route's backend.
+fn pick(record: &mut Record, route: Option<Arc<Route>>) -> Result<SocketAddr, CloseReason> {
+    let Some(route) = route else {
+        return Err(match record.server_name {
+            Some(_) => CloseReason::NoRoute,
+            None => CloseReason::NoServerName,
+        });
+    };
+    let pick = route.pick(record.plane().random());
+    record.route = Some(route);
+    match pick {
+        Pick::Endpoint(address, backend) => {
+            record.backend = Some((address, backend));
+            Ok(address)
+        }
+        Pick::InvalidBackend => Err(CloseReason::InvalidBackend),
+        Pick::NoEndpoints | Pick::NoWeight => Err(CloseReason::NoEndpoints),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The data plane: accepts TLS connections, reads their server name, and relays them to backends,
+//! The data plane: accepts connections, reads the server name or the request, and relays or answers,
 //! by configuration that it receives from the operator or reads from a file. Knows no Kubernetes.
 
 #![cfg_attr(
@@ -19,6 +19,7 @@ mod control;
 mod cut;
 mod deadline;
 pub mod hello;
+pub mod http;
 pub mod listen;
 pub mod metrics;
 pub mod proxy;

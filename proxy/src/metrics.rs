@@ -26,6 +26,13 @@ struct KindLabel {
     kind: &'static str,
 }
 
+/// Protocol and outcome of an HTTP request. Codes are three digits, so the set is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabel {
+    protocol: &'static str,
+    code: u16,
+}
+
 /// Version and kind of a TLS handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct HandshakeLabel {
@@ -55,6 +62,9 @@ pub struct Metrics {
     pub connect_seconds: Histogram,
     /// Attempts to connect to a backend that failed.
     connect_failures: Family<ReasonLabel, Counter>,
+    requests: Family<RequestLabel, Counter>,
+    /// Seconds from a request's head to the end of its answer.
+    pub request_seconds: Histogram,
     /// Lease term of the generation in force.
     pub config_term: Gauge,
     /// Counter of the generation in force.
@@ -136,6 +146,16 @@ impl Metrics {
                 "backend_connect_failures",
                 "Attempts to connect to a backend that failed, by reason",
             ),
+            requests: add(
+                r,
+                "requests",
+                "HTTP requests answered, by protocol and status code",
+            ),
+            request_seconds: add_seconds(
+                r,
+                "request",
+                "Time from a request's head to the end of its answer",
+            ),
             config_term: add(
                 r,
                 "config_term",
@@ -190,6 +210,14 @@ impl Metrics {
         self.handshakes
             .get_or_create(&HandshakeLabel { version, resumed })
             .inc();
+    }
+
+    /// Counts an answered HTTP request.
+    pub fn request(&self, protocol: &'static str, code: u16, seconds: f64) {
+        self.requests
+            .get_or_create(&RequestLabel { protocol, code })
+            .inc();
+        self.request_seconds.observe(seconds);
     }
 
     /// Counts a rejected resource.

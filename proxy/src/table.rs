@@ -47,6 +47,45 @@ pub enum Mode {
     Passthrough,
     /// TLS ends here. `None`: no usable certificate is held, so the connection is closed.
     Terminate(Option<Arc<rustls::ServerConfig>>),
+    /// HTTP in plaintext: the listener is selected by each request's host.
+    Http,
+    /// HTTP within TLS. `None` is as for `Terminate`.
+    Https(Option<Arc<rustls::ServerConfig>>),
+}
+
+impl Mode {
+    /// What a connection has to begin with.
+    #[must_use]
+    pub fn layer(&self) -> Layer {
+        match self {
+            Self::Http => Layer::Plain,
+            Self::Passthrough | Self::Terminate(_) | Self::Https(_) => Layer::Tls,
+        }
+    }
+
+    /// Whether connections are served, rather than closed for want of a certificate.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        !matches!(self, Self::Terminate(None) | Self::Https(None))
+    }
+}
+
+/// What connections to a listener begin with. The listeners of a bind are all of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layer {
+    /// A ClientHello.
+    Tls,
+    /// An HTTP request.
+    Plain,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls => "TLS",
+            Self::Plain => "plaintext HTTP",
+        })
+    }
 }
 
 impl fmt::Debug for Mode {
@@ -55,6 +94,9 @@ impl fmt::Debug for Mode {
             Self::Passthrough => "Passthrough",
             Self::Terminate(Some(_)) => "Terminate",
             Self::Terminate(None) => "Terminate (no certificate)",
+            Self::Http => "Http",
+            Self::Https(Some(_)) => "Https",
+            Self::Https(None) => "Https (no certificate)",
         })
     }
 }
@@ -69,7 +111,7 @@ pub struct Listener {
     pub gateway: Arc<str>,
     /// Namespace of the object that declares the listener.
     pub tenant: Arc<str>,
-    /// Passthrough or terminate.
+    /// What it does with a connection.
     pub mode: Mode,
 }
 
@@ -266,6 +308,13 @@ impl<V: Clone> PatternMap<V> {
         }
     }
 
+    fn values(&self) -> impl Iterator<Item = &V> {
+        self.exact
+            .values()
+            .chain(self.wildcard.values())
+            .chain(self.any.as_ref())
+    }
+
     /// The values of every pattern that matches `name`, most specific pattern first.
     fn matching<'a>(&'a self, name: &'a Hostname) -> impl Iterator<Item = &'a V> {
         self.exact
@@ -418,12 +467,50 @@ struct Entry {
     routes: RouteTable,
 }
 
+/// The listeners of one socket. At most one of the two has any, except where the operator sends what
+/// it must not: then connections have to begin with TLS.
+#[derive(Clone)]
+struct Bind {
+    tls: PatternMap<Entry>,
+    plain: PatternMap<Entry>,
+}
+
+impl Bind {
+    fn new() -> Self {
+        Self {
+            tls: PatternMap::new(),
+            plain: PatternMap::new(),
+        }
+    }
+
+    fn of(&self, layer: Layer) -> &PatternMap<Entry> {
+        match layer {
+            Layer::Tls => &self.tls,
+            Layer::Plain => &self.plain,
+        }
+    }
+
+    fn of_mut(&mut self, layer: Layer) -> &mut PatternMap<Entry> {
+        match layer {
+            Layer::Tls => &mut self.tls,
+            Layer::Plain => &mut self.plain,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tls.is_empty() && self.plain.is_empty()
+    }
+}
+
+/// Where a listener sits. At most one listener is at a place.
+pub(crate) type Place = (BindKey, Layer, HostPattern);
+
 /// Everything a connection is routed by, as of one generation. Immutable once published; making the
 /// next one shares all but the path to what changed.
 #[derive(Clone)]
 pub struct Snapshot {
     generation: Generation,
-    binds: RedBlackTreeMapSync<BindKey, PatternMap<Entry>>,
+    binds: RedBlackTreeMapSync<BindKey, Bind>,
 }
 
 impl Default for Snapshot {
@@ -445,13 +532,46 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// Selects listener and route for a connection that came in on `bind`.
+    /// Whether connections on `bind` begin with a request rather than with TLS.
+    #[must_use]
+    pub fn is_plaintext(&self, bind: &BindKey) -> bool {
+        let listeners = self.binds.get(bind);
+        listeners.is_some_and(|on| on.tls.is_empty() && !on.plain.is_empty())
+    }
+
+    /// The listener for a request in plaintext that came in on `bind` for `host`.
+    #[must_use]
+    pub fn select_plain(&self, bind: &BindKey, host: Option<&Hostname>) -> Option<Arc<Listener>> {
+        self.most_specific(bind, Layer::Plain, host)
+    }
+
+    /// The listener that a TLS connection to `bind` for `host` would have.
+    #[must_use]
+    pub fn select_tls(&self, bind: &BindKey, host: Option<&Hostname>) -> Option<Arc<Listener>> {
+        self.most_specific(bind, Layer::Tls, host)
+    }
+
+    fn most_specific(
+        &self,
+        bind: &BindKey,
+        layer: Layer,
+        host: Option<&Hostname>,
+    ) -> Option<Arc<Listener>> {
+        let listeners = self.binds.get(bind)?.of(layer);
+        let entry = match host {
+            Some(host) => listeners.matching(host).next(),
+            None => listeners.any.as_ref(),
+        };
+        entry.map(|entry| Arc::clone(&entry.listener))
+    }
+
+    /// Selects listener and route for a TLS connection that came in on `bind`.
     pub fn select(
         &self,
         bind: &BindKey,
         server_name: Option<&Hostname>,
     ) -> Result<Selection, Unmatched> {
-        let listeners = self.binds.get(bind).ok_or(Unmatched::NoBind)?;
+        let listeners = &self.binds.get(bind).ok_or(Unmatched::NoBind)?.tls;
         let Some(name) = server_name else {
             let entry = listeners.any.as_ref().ok_or(Unmatched::NoServerName)?;
             return Ok(Selection {
@@ -481,9 +601,19 @@ impl Snapshot {
     }
 
     /// The listener at a place.
-    pub(crate) fn holder(&self, bind: &BindKey, pattern: &HostPattern) -> Option<&Listener> {
-        let entry = self.binds.get(bind)?.get(pattern)?;
+    pub(crate) fn holder(&self, (bind, layer, pattern): &Place) -> Option<&Listener> {
+        let entry = self.binds.get(bind)?.of(*layer).get(pattern)?;
         Some(&entry.listener)
+    }
+
+    /// The listeners of a bind and layer: mostly none, where the layer is not the bind's.
+    pub(crate) fn listeners(
+        &self,
+        bind: &BindKey,
+        layer: Layer,
+    ) -> impl Iterator<Item = &Listener> {
+        let entries = self.binds.get(bind).map(|on| on.of(layer).values());
+        entries.into_iter().flatten().map(|entry| &*entry.listener)
     }
 
     /// The generation this snapshot belongs to.
@@ -499,26 +629,22 @@ impl Snapshot {
     /// Puts a listener with its routes in its place, instead of whatever was there.
     pub(crate) fn place(
         &mut self,
-        bind: BindKey,
-        pattern: HostPattern,
+        (bind, layer, pattern): Place,
         listener: Arc<Listener>,
         routes: RouteTable,
     ) {
-        let mut listeners = self
-            .binds
-            .get(&bind)
-            .cloned()
-            .unwrap_or_else(PatternMap::new);
-        listeners.insert(pattern, Entry { listener, routes });
+        let mut listeners = self.binds.get(&bind).cloned().unwrap_or_else(Bind::new);
+        let entry = Entry { listener, routes };
+        listeners.of_mut(layer).insert(pattern, entry);
         self.binds.insert_mut(bind, listeners);
     }
 
     /// Takes a place's listener away, and the bind with its last listener.
-    pub(crate) fn clear(&mut self, bind: &BindKey, pattern: &HostPattern) {
+    pub(crate) fn clear(&mut self, (bind, layer, pattern): &Place) {
         let Some(mut listeners) = self.binds.get(bind).cloned() else {
             return;
         };
-        listeners.remove(pattern);
+        listeners.of_mut(*layer).remove(pattern);
         if listeners.is_empty() {
             self.binds.remove_mut(bind);
         } else {

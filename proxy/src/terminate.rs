@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use rustls::kernel::KernelConnection;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
-use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
+use rustls::{CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -96,6 +96,18 @@ pub struct Agreed {
     pub resumed: bool,
     /// The application protocol.
     pub alpn: Option<Box<[u8]>>,
+}
+
+impl Agreed {
+    /// What `session` agreed on, after its handshake.
+    pub(crate) fn of(session: &CommonState) -> Self {
+        let tls13 = session.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        Self {
+            version: if tls13 { "1.3" } else { "1.2" },
+            resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
+            alpn: session.alpn_protocol().map(Into::into),
+        }
+    }
 }
 
 /// The TLS side of a terminated connection after its handshake.
@@ -185,15 +197,7 @@ pub async fn handshake(
         }
     }
     let version = tls.protocol_version().ok_or(HandshakeError::NotPrepared)?;
-    let agreed = Agreed {
-        version: if version == ProtocolVersion::TLSv1_3 {
-            "1.3"
-        } else {
-            "1.2"
-        },
-        resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
-        alpn: tls.alpn_protocol().map(Into::into),
-    };
+    let agreed = Agreed::of(&tls);
     let (secrets, kernel) = tls.dangerous_into_kernel_connection()?;
     let session = Session {
         kernel,

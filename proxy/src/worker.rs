@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accesslog::Record;
 use crate::connection::{self, CloseReason};
+use crate::http::HttpLimits;
 use crate::listen::{self, BACKLOG, Binds, Listening, Sockets};
 use crate::metrics::Metrics;
 use crate::table::{BindKey, Snapshot};
@@ -52,7 +53,9 @@ pub struct Limits {
     /// Connections at one time that have not finished hello and handshake. Each may hold 32 KiB of
     /// what its client sent.
     pub max_hellos: usize,
-    /// Whether a line is logged per connection.
+    /// What clients of HTTP and HTTPS listeners may do.
+    pub http: HttpLimits,
+    /// Whether a line is logged per connection or request.
     pub access_log: bool,
 }
 
@@ -66,6 +69,7 @@ impl Default for Limits {
             keepalive: Duration::from_mins(2),
             max_connections: 100_000,
             max_hellos: 10_000,
+            http: HttpLimits::default(),
             access_log: true,
         }
     }
@@ -82,6 +86,8 @@ pub struct DataPlane {
     pub limits: Limits,
     active: AtomicUsize,
     hellos: AtomicUsize,
+    /// Cancelled when this proxy stops accepting.
+    closing: CancellationToken,
     /// Told when the last connection ends.
     idle: Notify,
     accept_errors: Seldom,
@@ -112,6 +118,7 @@ impl DataPlane {
             limits,
             active: AtomicUsize::new(0),
             hellos: AtomicUsize::new(0),
+            closing: CancellationToken::new(),
             idle: Notify::new(),
             accept_errors: Seldom::default(),
         }
@@ -121,6 +128,11 @@ impl DataPlane {
     #[must_use]
     pub fn active(&self) -> usize {
         self.active.load(Ordering::Acquire)
+    }
+
+    /// Cancelled when this proxy stops accepting: who can tell its client to go elsewhere does.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.closing
     }
 
     /// Returns when no connection is open.
@@ -216,7 +228,7 @@ impl Workers {
     /// Starts `count` threads (at least one) that listen nowhere yet.
     pub fn start(plane: Arc<DataPlane>, count: usize) -> io::Result<Self> {
         let count = count.max(1);
-        let closing = CancellationToken::new();
+        let closing = plane.closing.clone();
         let cutting = CancellationToken::new();
         let ending = CancellationToken::new();
         let (accepts, accepting) = watch::channel(0);

@@ -53,7 +53,8 @@ async fn a_connection_leaves_one_line() {
         .init();
     let identity = Identity::new(NAME);
     let address = serve(echo).await;
-    let rig = Rig::start(&Limits::default(), |port| {
+    let identity_for_shop = Identity::new("shop.example.com");
+    let mut rig = Rig::start(&Limits::default(), |port| {
         vec![
             listener(port, "web", NAME, Some("team-a/cert")),
             route("web", NAME, Some(BACKEND)),
@@ -108,4 +109,54 @@ async fn a_connection_leaves_one_line() {
     rig.wait_closed(CloseReason::ClientSilent, 1).await;
     wait("the end", || rig.plane.active() == 0).await;
     assert_eq!(sink.lines().len(), 2);
+
+    a_request_leaves_one_line_and_its_connection_none(&mut rig, &sink, &identity_for_shop).await;
+}
+
+async fn a_request_leaves_one_line_and_its_connection_none(
+    rig: &mut Rig,
+    sink: &Sink,
+    identity: &Identity,
+) {
+    let port = rig.address.port();
+    let edit = vec![
+        http(port, "shop", "shop.example.com", Some("team-a/shop")),
+        identity.resource("team-a/shop"),
+    ];
+    assert_eq!(rig.apply(edit), Vec::<String>::new());
+    let config = client_config(identity);
+    let mut client = tls(rig.connect().await, config, "shop.example.com")
+        .await
+        .unwrap();
+    let request = "GET /cart?token=secret HTTP/1.1\r\nhost: Shop.example.com:443\r\n";
+    let request = format!("{request}connection: close\r\n\r\n");
+    client.write_all(request.as_bytes()).await.unwrap();
+    let answer = read_to_end(&mut client).await.unwrap();
+    let body = "no route is for this request\n";
+    assert!(String::from_utf8(answer).unwrap().ends_with(body));
+    wait("the end", || rig.plane.active() == 0).await;
+    assert_eq!(sink.lines().len(), 3);
+    let mut line = sink.lines().remove(2);
+    let fields = line.as_object_mut().unwrap();
+    for key in ["timestamp", "client", "duration_ms"] {
+        assert!(fields.remove(key).is_some(), "{key} is missing");
+    }
+    let expected = serde_json::json!({
+        "level": "INFO",
+        "target": "access",
+        "bind": rig.address.to_string(),
+        "server_name": "shop.example.com",
+        "tls_version": "1.3",
+        "protocol": "HTTP/1.1",
+        "method": "GET",
+        "authority": "Shop.example.com:443",
+        "path": "/cart",
+        "status": 404,
+        "tenant": "team-a",
+        "gateway": "infra/edge",
+        "listener": "ListenerSet/team-a/shop/tls",
+        "body_bytes_out": body.len(),
+        "reason": "NoRoute",
+    });
+    assert_eq!(line, expected);
 }

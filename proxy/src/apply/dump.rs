@@ -31,12 +31,12 @@ pub struct ListenerDump {
     pub bind: String,
     /// Pattern; empty for everything.
     pub hostname: String,
-    /// `Passthrough` or `Terminate`.
+    /// `Passthrough`, `Terminate`, `Http` or `Https`.
     pub mode: &'static str,
-    /// What a terminating listener names, in order.
+    /// What a listener that terminates TLS names, in order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates: Option<Vec<String>>,
-    /// Whether connections are served: false for a terminating listener without a usable certificate.
+    /// Whether connections are served: false for one that terminates TLS and has no usable certificate.
     pub serving: bool,
 }
 
@@ -142,12 +142,14 @@ impl State {
                 mode: match held.built.mode {
                     Mode::Passthrough => "Passthrough",
                     Mode::Terminate(_) => "Terminate",
+                    Mode::Http => "Http",
+                    Mode::Https(_) => "Https",
                 },
                 certificates: held
                     .certificates
                     .as_ref()
                     .map(|names| names.iter().map(ToString::to_string).collect()),
-                serving: !matches!(held.built.mode, Mode::Terminate(None)),
+                serving: held.built.mode.is_serving(),
             })
             .collect()
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use vestibule_model::hostname::{HostPattern, HostnameError};
 use vestibule_stream::proto;
 
-use crate::table::BindKey;
+use crate::table::{BindKey, Layer, Place};
 
 /// Why a resource was rejected.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum RejectReason {
     #[error("{0}")]
     InvalidBind(String),
     /// A transport that no listener of this release can use.
-    #[error("TLS listeners use TCP")]
+    #[error("TLS and HTTP listeners use TCP")]
     UnsupportedTransport,
     /// An endpoint's address or port.
     #[error("{0}")]
@@ -43,6 +43,9 @@ pub enum RejectReason {
     /// Another listener is at the same place: same bind, same hostname.
     #[error("another listener has this hostname on {0}")]
     HostnameConflict(BindKey),
+    /// Listeners of one bind begin with TLS, or all of them with a request.
+    #[error("other listeners on {0} speak {1}")]
+    ProtocolConflict(BindKey, Layer),
     /// The socket could not be bound.
     #[error("cannot listen on {0}: {1}")]
     PortUnavailable(BindKey, std::io::Error),
@@ -64,13 +67,14 @@ impl RejectReason {
             Self::InvalidKey => "InvalidKey",
             Self::KeyMismatch => "KeyMismatch",
             Self::HostnameConflict(_) => "HostnameConflict",
+            Self::ProtocolConflict(..) => "ProtocolConflict",
             Self::PortUnavailable(..) => "PortUnavailable",
         }
     }
 }
 
 /// Every [`RejectReason::reason`].
-pub(super) const REASONS: [&str; 12] = [
+pub(super) const REASONS: [&str; 13] = [
     vestibule_stream::UNKNOWN_RESOURCE,
     "InvalidName",
     "MissingField",
@@ -82,6 +86,7 @@ pub(super) const REASONS: [&str; 12] = [
     "InvalidKey",
     "KeyMismatch",
     "HostnameConflict",
+    "ProtocolConflict",
     "PortUnavailable",
 ];
 
@@ -92,8 +97,31 @@ pub(super) struct ListenerSpec {
     pub(super) tenant: String,
     pub(super) bind: BindKey,
     pub(super) pattern: HostPattern,
-    /// Names of certificates in order of preference; `None` is passthrough.
-    pub(super) terminate: Option<Vec<String>>,
+    pub(super) protocol: Protocol,
+}
+
+impl ListenerSpec {
+    pub(super) fn place(&self) -> Place {
+        (self.bind, self.protocol.layer(), self.pattern.clone())
+    }
+}
+
+/// What runs on a listener. The names are those of certificates in order of preference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Passthrough,
+    Terminate(Vec<String>),
+    Http,
+    Https(Vec<String>),
+}
+
+impl Protocol {
+    pub(super) fn layer(&self) -> Layer {
+        match self {
+            Self::Http => Layer::Plain,
+            Self::Passthrough | Self::Terminate(_) | Self::Https(_) => Layer::Tls,
+        }
+    }
 }
 
 /// A route that can be put in force.
@@ -108,7 +136,7 @@ pub(super) struct RouteSpec {
 }
 
 pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpec, RejectReason> {
-    use proto::{listener::Protocol, tls_listener::Mode};
+    use proto::{listener::Protocol as Wire, tls_listener::Mode};
 
     let parts: Vec<&str> = segments(name).collect();
     if parts.len() != 4 || !matches!(parts.first(), Some(&("Gateway" | "ListenerSet"))) {
@@ -116,20 +144,25 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
             "<Gateway|ListenerSet>/<namespace>/<object>/<listener>",
         ));
     }
-    let Some(Protocol::Tls(tls)) = &wire.protocol else {
-        return Err(RejectReason::UnknownResource("the listener's protocol"));
-    };
-    let terminate = match &tls.mode {
-        None => return Err(RejectReason::UnknownResource("the listener's TLS mode")),
-        Some(Mode::Passthrough(_)) => None,
-        Some(Mode::Terminate(terminate)) => Some(terminate.certificates.clone()),
+    let unknown = |what| Err(RejectReason::UnknownResource(what));
+    let protocol = match &wire.protocol {
+        None => return unknown("the listener's protocol"),
+        Some(Wire::Tls(tls)) => match &tls.mode {
+            None => return unknown("the listener's TLS mode"),
+            Some(Mode::Passthrough(_)) => Protocol::Passthrough,
+            Some(Mode::Terminate(tls)) => Protocol::Terminate(tls.certificates.clone()),
+        },
+        Some(Wire::Http(http)) => match &http.terminate {
+            None => Protocol::Http,
+            Some(tls) => Protocol::Https(tls.certificates.clone()),
+        },
     };
     Ok(ListenerSpec {
         gateway: required(&wire.gateway, "gateway")?,
         tenant: required(&wire.tenant, "tenant")?,
         bind: bind(wire.bind.as_ref())?,
         pattern: pattern(&wire.hostname)?,
-        terminate,
+        protocol,
     })
 }
 
@@ -278,7 +311,19 @@ mod tests {
         assert_eq!(spec.pattern.to_string(), "*.example.com");
         assert_eq!(spec.bind.to_string(), "[::]:10443");
         assert!(is_dual_stack(&spec.bind));
-        assert_eq!(spec.terminate, None);
+        assert_eq!(spec.protocol, Protocol::Passthrough);
+    }
+
+    #[test]
+    fn http_is_https_with_certificates() {
+        let with = |terminate| {
+            let http = proto::HttpListener { terminate };
+            let protocol = Some(proto::listener::Protocol::Http(http));
+            let wire = proto::Listener { protocol, ..wire() };
+            listener(NAME, &wire).unwrap().place().1
+        };
+        assert_eq!(with(None), Layer::Plain);
+        assert_eq!(with(Some(proto::TlsTerminate::default())), Layer::Tls);
     }
 
     #[test]
@@ -339,6 +384,7 @@ mod tests {
             RejectReason::InvalidKey,
             RejectReason::KeyMismatch,
             RejectReason::HostnameConflict(bind),
+            RejectReason::ProtocolConflict(bind, Layer::Tls),
             RejectReason::PortUnavailable(bind, std::io::ErrorKind::AddrInUse.into()),
         ];
         assert_eq!(all.map(|reason| reason.reason()), REASONS);

@@ -45,6 +45,19 @@ fn listener_on(name: &str, port: u16, hostname: &str, certificates: Option<&[&st
     )
 }
 
+/// As [`listener_on`], for HTTP, or HTTPS with certificates.
+fn http_on(name: &str, port: u16, hostname: &str, certificates: Option<&[&str]>) -> Resource {
+    let mut resource = listener_on(name, port, hostname, None);
+    if let Some(Wire::Listener(listener)) = &mut resource.resource {
+        let terminate = certificates.map(|names| proto::TlsTerminate {
+            certificates: names.iter().map(ToString::to_string).collect(),
+        });
+        let http = proto::HttpListener { terminate };
+        listener.protocol = Some(proto::listener::Protocol::Http(http));
+    }
+    resource
+}
+
 fn listener(name: &str, hostname: &str) -> Resource {
     listener_on(name, BIND.port, hostname, None)
 }
@@ -152,7 +165,13 @@ impl Harness {
 
     fn select_on(&self, bind: &BindKey, name: &str) -> Result<(String, Option<String>), Unmatched> {
         let name = (!name.is_empty()).then(|| Hostname::parse(name).unwrap());
-        let selection = self.published.load().select(bind, name.as_ref())?;
+        let snapshot = self.published.load();
+        if snapshot.is_plaintext(bind) {
+            let listener = snapshot.select_plain(bind, name.as_ref());
+            let listener = listener.ok_or(Unmatched::NoListener)?;
+            return Ok((listener.key.to_string(), None));
+        }
+        let selection = snapshot.select(bind, name.as_ref())?;
         Ok((
             selection.listener.key.to_string(),
             selection.route.map(|route| route.key.to_string()),
@@ -402,13 +421,73 @@ fn a_place_is_taken_once_and_can_be_handed_over_within_a_batch() {
 }
 
 #[test]
+fn a_bind_speaks_tls_or_plaintext_and_never_both() {
+    let mut h = Harness::new();
+    let conflict = |name: &str| [(name.to_owned(), "ProtocolConflict".to_owned())];
+    let rejects = h.apply(vec![
+        listener(A, "a.example.com"),
+        http_on(B, BIND.port, "b.example.com", None),
+    ]);
+    assert_eq!(rejects, conflict(B));
+    assert!(!h.published.load().is_plaintext(&BIND));
+    // HTTPS is TLS: the server name tells them apart.
+    let https = http_on(B, BIND.port, "b.example.com", Some(&["team-b/web"]));
+    assert_eq!(h.apply(vec![https]), []);
+    assert_eq!(h.select("b.example.com"), found(B, None));
+    // One of two cannot change what the port speaks; both together can.
+    let plain_a = http_on(A, BIND.port, "a.example.com", None);
+    let plain_b = http_on(B, BIND.port, "b.example.com", None);
+    assert_eq!(h.apply(vec![plain_a.clone()]), conflict(A));
+    assert_eq!(h.select("a.example.com"), found(A, None));
+    assert_eq!(h.apply(vec![plain_a, plain_b]), []);
+    assert!(h.published.load().is_plaintext(&BIND));
+    assert_eq!(h.select("b.example.com"), found(B, None));
+    // With the last one of the one kind going, the other kind may come in the same batch.
+    let change = h.change(
+        vec![listener(ANY, "")],
+        vec![
+            key(ResourceKind::Listener, A),
+            key(ResourceKind::Listener, B),
+        ],
+    );
+    assert_eq!(h.state.apply(&change, &mut NoSockets), []);
+    assert!(!h.published.load().is_plaintext(&BIND));
+    assert_eq!(h.select("x.example.com"), found(ANY, None));
+    h.remove(vec![key(ResourceKind::Listener, ANY)]);
+    assert_eq!(h.published.load().binds().count(), 0);
+}
+
+#[test]
+fn https_without_a_certificate_is_bound_and_closed() {
+    let mut h = Harness::new();
+    h.apply(vec![http_on(A, BIND.port, "", Some(&["team-a/web"]))]);
+    let mode = |h: &Harness| {
+        let listener = h.published.load().select_tls(&BIND, None).unwrap();
+        match &listener.mode {
+            Mode::Https(config) => config.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(mode(&h).is_none());
+    assert!(!h.published.load().is_plaintext(&BIND));
+    h.apply(vec![certificate("team-a/web", "a.example.com")]);
+    let config = mode(&h).unwrap();
+    assert_eq!(config.alpn_protocols, crate::http::ALPN.map(<[u8]>::to_vec));
+    h.remove(vec![key(ResourceKind::Certificate, "team-a/web")]);
+    assert!(mode(&h).is_none());
+    let dump = serde_json::to_value(h.state.dump()).unwrap();
+    assert_eq!(dump["listeners"][0]["mode"], "Https");
+    assert_eq!(dump["listeners"][0]["serving"], false);
+}
+
+#[test]
 fn certificates_reach_the_listeners_that_name_them() {
     fn config(h: &Harness) -> Option<Arc<rustls::ServerConfig>> {
         let name = Hostname::parse("a.example.com").unwrap();
         let selection = h.published.load().select(&BIND, Some(&name)).unwrap();
         match &selection.listener.mode {
-            Mode::Passthrough => panic!("terminates"),
             Mode::Terminate(config) => config.clone(),
+            other => panic!("{other:?}"),
         }
     }
     let mut h = Harness::new();
@@ -604,6 +683,7 @@ enum Edit {
         number: usize,
         port: u16,
         host: usize,
+        plain: bool,
     },
     Route {
         tenant: usize,
@@ -632,8 +712,9 @@ fn route_name(tenant: usize, number: usize) -> String {
 fn edit() -> impl Strategy<Value = Edit> {
     let attachment = (0..2_usize, 0..4_usize, 0..HOSTS.len(), 0..HOSTS.len());
     prop_oneof![
-        3 => (0..2_usize, 0..4_usize, 1..3_u16, 0..HOSTS.len())
-            .prop_map(|(tenant, number, port, host)| Edit::Listener { tenant, number, port, host }),
+        3 => (0..2_usize, 0..4_usize, 1..3_u16, 0..HOSTS.len(), prop::bool::weighted(0.3)).prop_map(
+            |(tenant, number, port, host, plain)| Edit::Listener { tenant, number, port, host, plain }
+        ),
         5 => (0..2_usize, 0..5_usize, 0..3_i64, prop::collection::vec(attachment, 0..4))
             .prop_map(|(tenant, number, created, at)| Edit::Route { tenant, number, created, at }),
         1 => (0..2_usize, 0..4_usize).prop_map(|(tenant, number)| Edit::DropListener { tenant, number }),
@@ -648,12 +729,12 @@ fn upsert_of(edit: &Edit) -> Option<Resource> {
             number,
             port,
             host,
-        } => Some(listener_on(
-            &listener_name(*tenant, *number),
-            *port,
-            HOSTS[*host],
-            None,
-        )),
+            plain,
+        } => {
+            let make = if *plain { http_on } else { listener_on };
+            let name = listener_name(*tenant, *number);
+            Some(make(&name, *port, HOSTS[*host], None))
+        }
         Edit::Route {
             tenant,
             number,
@@ -735,16 +816,25 @@ fn reference(
         Some(name) => pattern.matches(name),
         None => *pattern == HostPattern::Any,
     };
-    let (listener, _) = held
+    let on_port: Vec<_> = held
         .values()
         .filter_map(|resource| match &resource.resource {
             Some(Wire::Listener(wire)) if wire.bind.as_ref().unwrap().port == u32::from(port) => {
-                Some((&resource.name, HostPattern::parse(&wire.hostname).unwrap()))
+                let pattern = HostPattern::parse(&wire.hostname).unwrap();
+                let plain = matches!(wire.protocol, Some(proto::listener::Protocol::Http(_)));
+                Some((&resource.name, pattern, plain))
             }
             _ => None,
         })
-        .filter(|(_, pattern)| matches(pattern))
-        .max_by_key(|(_, pattern)| pattern.specificity())?;
+        .collect();
+    assert!(on_port.windows(2).all(|two| two[0].2 == two[1].2), "mixed");
+    let (listener, _, plain) = on_port
+        .into_iter()
+        .filter(|(_, pattern, _)| matches(pattern))
+        .max_by_key(|(_, pattern, _)| pattern.specificity())?;
+    if plain {
+        return Some((listener.clone(), None));
+    }
     let mut candidates = Vec::new();
     for resource in held.values() {
         let Some(Wire::TlsRoute(wire)) = &resource.resource else {
@@ -835,8 +925,8 @@ proptest! {
         let foreign: Vec<Edit> = edits
             .into_iter()
             .map(|edit| match edit {
-                Edit::Listener { number, port, host, .. } => {
-                    Edit::Listener { tenant: 0, number, port, host }
+                Edit::Listener { number, port, host, plain, .. } => {
+                    Edit::Listener { tenant: 0, number, port, host, plain }
                 }
                 Edit::DropListener { number, .. } => Edit::DropListener { tenant: 0, number },
                 Edit::DropRoute { number, .. } => Edit::DropRoute { tenant: 0, number },

@@ -163,12 +163,13 @@ impl ConfigFactory {
         })
     }
 
-    /// A configuration that answers with `certificate`. No ALPN, no early data, no session cache:
-    /// resumption is by stateless tickets alone.
+    /// A configuration that answers with `certificate` and takes one of `alpn`; of none, it leaves the
+    /// matter aside. No early data, no session cache: resumption is by stateless tickets alone.
     pub(super) fn build(
         &self,
         certificate: &HeldCertificate,
         ticketer: &Arc<ListenerTicketer>,
+        alpn: &[&[u8]],
     ) -> Arc<ServerConfig> {
         let resolver = Arc::new(OneCertificate(Arc::clone(&certificate.certified)));
         let mut config = self
@@ -178,6 +179,7 @@ impl ConfigFactory {
             .with_cert_resolver(resolver);
         config.ticketer = Arc::<ListenerTicketer>::clone(ticketer);
         config.session_storage = Arc::<NoServerSessionStorage>::clone(&self.sessions);
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         crate::terminate::prepare(&mut config);
         config.key_log = Arc::clone(&self.key_log);
         config.time_provider = Arc::clone(&self.time);

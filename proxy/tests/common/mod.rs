@@ -154,6 +154,19 @@ pub(crate) fn listener(
     }
 }
 
+/// As [`listener`], for HTTP, or HTTPS with a certificate.
+pub(crate) fn http(port: u16, name: &str, hostname: &str, certificate: Option<&str>) -> Resource {
+    let mut resource = listener(port, name, hostname, None);
+    if let Some(Wire::Listener(listener)) = &mut resource.resource {
+        let terminate = certificate.map(|name| proto::TlsTerminate {
+            certificates: vec![name.into()],
+        });
+        let http = proto::HttpListener { terminate };
+        listener.protocol = Some(proto::listener::Protocol::Http(http));
+    }
+    resource
+}
+
 /// A route of the same name as its listener. Without a backend, the reference is an invalid one.
 pub(crate) fn route(name: &str, hostname: &str, backend: Option<&str>) -> Resource {
     Resource {

@@ -1,0 +1,199 @@
+//! Owns which host a request is for. What leaves two readers room to differ is refused.
+
+use std::net::Ipv6Addr;
+
+use hyper::header::HOST;
+use hyper::http::uri::Authority;
+use hyper::{Request, Version};
+use vestibule_model::hostname::Hostname;
+
+/// Whom a request is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    /// Without port. `None`: no host is named, or one that no listener can have (an IP address).
+    pub(super) host: Option<Hostname>,
+    /// As the client wrote it, for the log.
+    pub(super) text: Option<Box<str>>,
+}
+
+/// Why it cannot be said whom a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unclear {
+    /// HTTP/1.1 and HTTP/2 ask for one (RFC 9112 section 3.2).
+    #[error("the request names no host")]
+    Missing,
+    /// More than one `Host` field.
+    #[error("the request has several Host fields")]
+    Several,
+    /// Not `host` or `host:port`.
+    #[error("the request's host is malformed")]
+    Malformed,
+    /// The target and the `Host` field name different ones.
+    #[error("the request's target and its Host field differ")]
+    Differ,
+}
+
+impl Target {
+    /// Reads the target's authority and the `Host` field.
+    pub(super) fn of<B>(request: &Request<B>) -> Result<Self, Unclear> {
+        let mut fields = request.headers().get_all(HOST).iter();
+        let field = fields.next();
+        if fields.next().is_some() {
+            return Err(Unclear::Several);
+        }
+        let field = match field {
+            Some(value) => Some(value.to_str().map_err(|_| Unclear::Malformed)?),
+            None => None,
+        };
+        let target = request.uri().authority().map(Authority::as_str);
+        // HTTP/2 may leave the field out; HTTP/1.1 may not, even where the target names a host.
+        let text = match (target, field) {
+            (Some(target), Some(field)) if !target.eq_ignore_ascii_case(field) => {
+                return Err(Unclear::Differ);
+            }
+            (None | Some(_), None) if request.version() == Version::HTTP_11 => {
+                return Err(Unclear::Missing);
+            }
+            (None, None) if request.version() == Version::HTTP_2 => return Err(Unclear::Missing),
+            (Some(text), _) | (None, Some(text)) => text,
+            (None, None) => {
+                return Ok(Self {
+                    host: None,
+                    text: None,
+                });
+            }
+        };
+        Ok(Self {
+            host: read(text)?,
+            text: Some(text.into()),
+        })
+    }
+}
+
+/// The hostname of `host[:port]`; none for an IP address and for what no hostname can be.
+fn read(text: &str) -> Result<Option<Hostname>, Unclear> {
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(literal) => {
+            let (address, rest) = literal.split_once(']').ok_or(Unclear::Malformed)?;
+            let address: Result<Ipv6Addr, _> = address.parse();
+            address.map_err(|_| Unclear::Malformed)?;
+            (None, rest)
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) if !port.contains(':') => {
+                (Some(host), text.get(host.len()..).unwrap_or_default())
+            }
+            Some(_) => return Err(Unclear::Malformed),
+            None => (Some(text), ""),
+        },
+    };
+    let port = match rest.strip_prefix(':') {
+        Some(port) => port,
+        None if rest.is_empty() => "",
+        None => return Err(Unclear::Malformed),
+    };
+    // An empty port is allowed (RFC 3986 section 3.2.3).
+    if !port.is_empty() && (port.parse::<u16>().is_err() || port.starts_with('+')) {
+        return Err(Unclear::Malformed);
+    }
+    let Some(host) = host else {
+        return Ok(None);
+    };
+    // What a registered name may be made of (RFC 3986 section 3.2.2), without percent-encoding: that
+    // is a second way to write a name, and no user information.
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=".contains(c);
+    if host.is_empty() || !host.chars().all(allowed) {
+        return Err(Unclear::Malformed);
+    }
+    Ok(Hostname::parse(host).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn request(version: Version, uri: &str, hosts: &[&str]) -> Request<()> {
+        let mut request = Request::builder().version(version).uri(uri);
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        request.body(()).unwrap()
+    }
+
+    fn of(version: Version, uri: &str, hosts: &[&str]) -> Result<Option<String>, Unclear> {
+        let target = Target::of(&request(version, uri, hosts))?;
+        Ok(target.host.map(|host| host.as_str().to_owned()))
+    }
+
+    #[test]
+    fn the_host_is_read_without_its_port() {
+        let one = |host| of(Version::HTTP_11, "/", &[host]);
+        let name = |name: &str| Ok(Some(name.to_owned()));
+        assert_eq!(one("a.example.com"), name("a.example.com"));
+        assert_eq!(one("A.Example.COM:8443"), name("a.example.com"));
+        assert_eq!(one("a.example.com.:"), name("a.example.com"));
+        for address in ["192.0.2.1", "192.0.2.1:80", "[2001:db8::1]", "[::1]:80"] {
+            assert_eq!(one(address), Ok(None), "{address}");
+        }
+        assert_eq!(one("under_score"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_unclear_is_refused() {
+        for host in [
+            "",
+            ":80",
+            "a:b",
+            "a:80:80",
+            "a:+80",
+            "a:65536",
+            "a@b",
+            "a b",
+            "a/b",
+            "[::1",
+            "[::1]x",
+            "[a]",
+            "%61.example.com",
+            "ä",
+        ] {
+            let got = of(Version::HTTP_11, "/", &[host]);
+            assert_eq!(got, Err(Unclear::Malformed), "{host:?}");
+        }
+        let two = ["a", "a"];
+        assert_eq!(of(Version::HTTP_11, "/", &two), Err(Unclear::Several));
+        assert_eq!(of(Version::HTTP_11, "/", &[]), Err(Unclear::Missing));
+        assert_eq!(
+            of(Version::HTTP_11, "http://a/", &[]),
+            Err(Unclear::Missing)
+        );
+        assert_eq!(of(Version::HTTP_2, "/", &[]), Err(Unclear::Missing));
+        assert_eq!(of(Version::HTTP_10, "/", &[]), Ok(None));
+        let name = |name: &str| Ok(Some(name.to_owned()));
+        assert_eq!(of(Version::HTTP_2, "https://a/", &[]), name("a"));
+        assert_eq!(of(Version::HTTP_11, "http://a/", &["A"]), name("a"));
+        assert_eq!(
+            of(Version::HTTP_2, "https://a/", &["b"]),
+            Err(Unclear::Differ)
+        );
+        assert_eq!(
+            of(Version::HTTP_11, "http://a/", &["b"]),
+            Err(Unclear::Differ)
+        );
+        assert_eq!(
+            of(Version::HTTP_11, "http://x@a/", &["x@a"]),
+            Err(Unclear::Malformed)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[\\[\\]:.@%a-z0-9 -]{0,24}") {
+            if let Ok(Some(host)) = read(&text) {
+                let lower = text.to_ascii_lowercase();
+                prop_assert!(lower.starts_with(host.as_str()));
+            }
+        }
+    }
+}

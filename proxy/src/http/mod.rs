@@ -1,0 +1,167 @@
+//! Owns HTTP and HTTPS listeners: from a connection that was accepted to the answers on it.
+//!
+//! A connection is served by hyper, HTTP/1.1 or HTTP/2, with bounds on everything that a client
+//! decides. A request passes `authority` (which host it is for), `answer` (which listener, and what
+//! it gets) and `record` (its log line). Nothing is retried.
+
+mod activity;
+mod answer;
+mod authority;
+mod record;
+mod serve;
+mod transport;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use crate::accesslog::Record;
+use crate::connection::CloseReason;
+use crate::deadline::within;
+use crate::terminate::Agreed;
+
+pub(crate) use serve::serve;
+use transport::{Replayed, Transport};
+
+/// What HTTPS listeners offer, in order of preference.
+pub(crate) const ALPN: [&[u8]; 2] = [H2, b"http/1.1"];
+const H2: &[u8] = b"h2";
+/// What an HTTP/2 client that knows says first (RFC 9113 section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a client of an HTTP or HTTPS listener may do.
+#[derive(Clone, Debug)]
+pub struct HttpLimits {
+    /// Most bytes of a request's head.
+    pub head_bytes: u32,
+    /// Most fields in a request's head (HTTP/1.1; HTTP/2 is bounded by the bytes).
+    pub fields: usize,
+    /// Time from the first byte of a head to its end.
+    pub head_deadline: Duration,
+    /// Time that a connection may stay without a request.
+    pub idle: Duration,
+    /// Requests at one time on an HTTP/2 connection.
+    pub streams: u32,
+    /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
+    /// More of them end the connection.
+    pub resets: usize,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            head_bytes: 64 * 1024,
+            fields: 100,
+            head_deadline: Duration::from_secs(10),
+            // Longer than common clients keep theirs, so that mostly they end it.
+            idle: Duration::from_mins(2),
+            streams: 100,
+            resets: 20,
+        }
+    }
+}
+
+/// Which of the two is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    One,
+    Two,
+}
+
+/// A connection on which HTTP begins.
+pub(crate) struct Begun {
+    transport: Transport,
+    version: Version,
+    record: Record,
+}
+
+impl Begun {
+    /// In plaintext, with what [`sniff`] read.
+    pub(crate) fn plain(
+        client: TcpStream,
+        head: Vec<u8>,
+        version: Version,
+        record: Record,
+    ) -> Self {
+        Self {
+            transport: Transport::Plain(Replayed::new(head, client)),
+            version,
+            record,
+        }
+    }
+
+    /// Within TLS, after the handshake.
+    pub(crate) async fn tls(
+        client: TcpStream,
+        config: Arc<ServerConfig>,
+        replay: Vec<u8>,
+        mut record: Record,
+    ) -> Result<Self, (Record, CloseReason)> {
+        let plane = Arc::clone(record.plane());
+        let begun = tokio::time::Instant::now();
+        let accept = TlsAcceptor::from(config).accept(Replayed::new(replay, client));
+        let stream = match within(plane.limits.handshake_deadline, accept).await {
+            Ok(Ok(stream)) => Box::new(stream),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "handshake failed");
+                let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+                let tls: Option<&rustls::Error> = inner;
+                let reason = if tls.is_some() {
+                    CloseReason::HandshakeFailed
+                } else {
+                    CloseReason::ClientReset
+                };
+                return Err((record, reason));
+            }
+            Err(_) => return Err((record, CloseReason::HandshakeTimeout)),
+        };
+        let (_, session) = stream.get_ref();
+        let agreed = Agreed::of(session);
+        let version = match agreed.alpn.as_deref() {
+            Some(H2) => Version::Two,
+            _ => Version::One,
+        };
+        let took = begun.elapsed().as_secs_f64();
+        plane.metrics.handshake_seconds.observe(took);
+        plane.metrics.handshake(agreed.version, agreed.resumed);
+        record.agreed = Some(Box::new(agreed));
+        Ok(Self {
+            transport: Transport::Tls(stream),
+            version,
+            record,
+        })
+    }
+}
+
+/// Reads of a plaintext connection what tells HTTP/2 by prior knowledge from HTTP/1.1.
+pub(crate) async fn sniff(
+    client: &mut TcpStream,
+    deadline: Duration,
+) -> Result<(Vec<u8>, Version), CloseReason> {
+    let read = async {
+        let mut head = Vec::with_capacity(PREFACE.len());
+        loop {
+            let mut rest = client.take((PREFACE.len() - head.len()) as u64);
+            match rest.read_buf(&mut head).await {
+                Ok(0) if head.is_empty() => return Err(CloseReason::ClientSilent),
+                Ok(0) => return Err(CloseReason::HelloIncomplete),
+                Ok(_) => {}
+                Err(_) => return Err(CloseReason::ClientReset),
+            }
+            if !PREFACE.starts_with(&head) {
+                return Ok((head, Version::One));
+            }
+            if head.len() == PREFACE.len() {
+                return Ok((head, Version::Two));
+            }
+        }
+    };
+    match within(deadline, read).await {
+        Ok(read) => read,
+        Err(_) => Err(CloseReason::HelloTimeout),
+    }
+}

@@ -1,0 +1,191 @@
+//! Owns the life of one HTTP connection: hyper with our bounds, its deadlines, and its end.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use vestibule_model::hostname::Hostname;
+
+use super::activity::{Activity, Verdict};
+use super::answer::answer;
+use super::transport::Counted;
+use super::{Begun, HttpLimits, Version};
+use crate::connection::CloseReason;
+use crate::cut::unless_cut;
+use crate::relay::Moved;
+use crate::table::{BindKey, Listener};
+use crate::worker::DataPlane;
+
+/// How long a connection has to end in order once it was told to.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Window of one request's body and of all of a connection's, in HTTP/2: bounds what waits in memory.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Bytes of answers that wait in memory for a client, per request in HTTP/2.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Requests that we may give up because of what the client does, before it is too much.
+const MAX_LOCAL_RESETS: usize = 256;
+
+/// What the requests of one connection share.
+pub(super) struct Shared {
+    pub(super) plane: Arc<DataPlane>,
+    pub(super) peer: SocketAddr,
+    pub(super) bind: BindKey,
+    /// The listener that the server name selected; none in plaintext, where each request selects.
+    pub(super) listener: Option<Arc<Listener>>,
+    pub(super) server_name: Option<Hostname>,
+    pub(super) tls_version: Option<&'static str>,
+    pub(super) activity: Arc<Activity>,
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(begun: Begun) {
+    let Begun {
+        transport,
+        version,
+        mut record,
+    } = begun;
+    let activity = Arc::new(Activity::new());
+    let shared = Arc::new(Shared {
+        plane: Arc::clone(record.plane()),
+        peer: record.peer(),
+        bind: *record.bind(),
+        listener: record.listener.clone(),
+        server_name: record.server_name.clone(),
+        tls_version: record.agreed.as_ref().map(|agreed| agreed.version),
+        activity: Arc::clone(&activity),
+    });
+    let io = TokioIo::new(Counted::new(transport, Arc::clone(&activity)));
+    let limits = &shared.plane.limits.http;
+    let service = {
+        let shared = Arc::clone(&shared);
+        service_fn(move |request| {
+            let response = answer(&shared, &request);
+            async move { Ok::<_, Infallible>(response) }
+        })
+    };
+    let head_bytes = usize::try_from(limits.head_bytes).unwrap_or(usize::MAX);
+    let ended = match version {
+        Version::One => {
+            let mut builder = http1::Builder::new();
+            builder
+                .max_headers(limits.fields)
+                // The smallest that it takes; heads are bounded by the other.
+                .max_buf_size(head_bytes.max(8192))
+                .max_header_size(head_bytes)
+                .half_close(false);
+            let connection = builder.serve_connection(io, service);
+            unless_cut(Box::pin(drive(connection, &shared, version))).await
+        }
+        Version::Two => {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder
+                .max_concurrent_streams(limits.streams)
+                .max_pending_accept_reset_streams(limits.resets)
+                .max_local_error_reset_streams(MAX_LOCAL_RESETS)
+                .max_header_list_size(limits.head_bytes)
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .max_send_buf_size(SEND_BUFFER);
+            let connection = builder.serve_connection(io, service);
+            unless_cut(Box::pin(drive(connection, &shared, version))).await
+        }
+    };
+    record.reason = ended.unwrap_or(CloseReason::Drained);
+    let (up, down) = activity.moved();
+    record.moved = Moved { up, down };
+    record.requests = activity.requests();
+}
+
+/// A connection that can be asked to end.
+trait Connection: Future<Output = hyper::Result<()>> {
+    /// Takes no further request, and says so: `connection: close`, or GOAWAY.
+    fn end(self: Pin<&mut Self>);
+}
+
+impl<I, B, S> Connection for http1::Connection<I, S>
+where
+    S: HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    fn end(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<I, B, S, E> Connection for http2::Connection<I, S, E>
+where
+    S: HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    E: hyper::rt::bounds::Http2ServerConnExec<S::Future, B>,
+{
+    fn end(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+async fn drive(connection: impl Connection, shared: &Shared, version: Version) -> CloseReason {
+    let limits: &HttpLimits = &shared.plane.limits.http;
+    let mut connection = pin!(connection);
+    let mut timer = pin!(tokio::time::sleep(limits.head_deadline.min(limits.idle)));
+    let mut closing = pin!(shared.plane.closing().cancelled());
+    let mut told = false;
+    let mut reason = None;
+    loop {
+        tokio::select! {
+            biased;
+            ended = &mut connection => {
+                return match ended {
+                    Ok(()) => reason.unwrap_or(CloseReason::ClientClosed),
+                    Err(error) => failed(&error),
+                };
+            }
+            () = &mut closing, if !told => {
+                told = true;
+                connection.as_mut().end();
+            }
+            () = &mut timer => match (reason, shared.activity.judge(limits, version)) {
+                (None, Verdict::Wait(wait)) => {
+                    timer.as_mut().reset(tokio::time::Instant::now() + wait);
+                }
+                (None, Verdict::Idle) => {
+                    reason = Some(CloseReason::IdleTimeout);
+                    told = true;
+                    connection.as_mut().end();
+                    timer.as_mut().reset(tokio::time::Instant::now() + LAST_WORDS);
+                }
+                (None, Verdict::SlowHead) => return CloseReason::RequestTimeout,
+                (Some(reason), _) => return reason,
+            },
+        }
+    }
+}
+
+fn failed(error: &hyper::Error) -> CloseReason {
+    tracing::debug!(%error, "an HTTP connection failed");
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        if inner.is::<std::io::Error>() {
+            return CloseReason::ClientReset;
+        }
+        cause = inner.source();
+    }
+    if error.is_incomplete_message() {
+        CloseReason::ClientReset
+    } else {
+        CloseReason::HttpError
+    }
+}
