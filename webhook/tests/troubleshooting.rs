@@ -1,0 +1,117 @@
+//! The guide to reasons (`docs/troubleshooting.md`) has all of them.
+
+use vestibule_model::condition::{ConditionType, Reason};
+
+const GUIDE: &str = include_str!("../../docs/troubleshooting.md");
+
+/// Every reason. A new one does not compile in [`is_listed`] until it is in both.
+const REASONS: [Reason; 39] = [
+    Reason::Accepted,
+    Reason::ResolvedRefs,
+    Reason::Programmed,
+    Reason::Pending,
+    Reason::ListenersNotValid,
+    Reason::NotAllowed,
+    Reason::ParentNotAccepted,
+    Reason::ParentNotProgrammed,
+    Reason::Invalid,
+    Reason::InvalidParameters,
+    Reason::UnsupportedAddress,
+    Reason::AddressNotUsable,
+    Reason::AddressNotAssigned,
+    Reason::PortUnavailable,
+    Reason::UnsupportedProtocol,
+    Reason::TooManyListeners,
+    Reason::UnsupportedValue,
+    Reason::HostnameConflict,
+    Reason::ProtocolConflict,
+    Reason::ListenerConflict,
+    Reason::NoConflicts,
+    Reason::OverlappingHostnames,
+    Reason::InvalidCertificateRef,
+    Reason::InvalidTLSConfig,
+    Reason::InvalidRouteKinds,
+    Reason::RefNotPermitted,
+    Reason::NotAllowedByListeners,
+    Reason::NoMatchingListenerHostname,
+    Reason::NoMatchingParent,
+    Reason::BackendNotFound,
+    Reason::InvalidKind,
+    Reason::InvalidHostname,
+    Reason::WildcardHostname,
+    Reason::Unreadable,
+    Reason::UnknownField,
+    Reason::ContradictingIssuers,
+    Reason::InvalidValue,
+    Reason::Duplicate,
+    Reason::Ignored,
+];
+
+/// Has to name every reason to compile.
+fn is_listed(reason: Reason) -> bool {
+    match reason {
+        Reason::Accepted
+        | Reason::ResolvedRefs
+        | Reason::Programmed
+        | Reason::Pending
+        | Reason::ListenersNotValid
+        | Reason::NotAllowed
+        | Reason::ParentNotAccepted
+        | Reason::ParentNotProgrammed
+        | Reason::Invalid
+        | Reason::InvalidParameters
+        | Reason::UnsupportedAddress
+        | Reason::AddressNotUsable
+        | Reason::AddressNotAssigned
+        | Reason::PortUnavailable
+        | Reason::UnsupportedProtocol
+        | Reason::TooManyListeners
+        | Reason::UnsupportedValue
+        | Reason::HostnameConflict
+        | Reason::ProtocolConflict
+        | Reason::ListenerConflict
+        | Reason::NoConflicts
+        | Reason::OverlappingHostnames
+        | Reason::InvalidCertificateRef
+        | Reason::InvalidTLSConfig
+        | Reason::InvalidRouteKinds
+        | Reason::RefNotPermitted
+        | Reason::NotAllowedByListeners
+        | Reason::NoMatchingListenerHostname
+        | Reason::NoMatchingParent
+        | Reason::BackendNotFound
+        | Reason::InvalidKind
+        | Reason::InvalidHostname
+        | Reason::WildcardHostname
+        | Reason::Unreadable
+        | Reason::UnknownField
+        | Reason::ContradictingIssuers
+        | Reason::InvalidValue
+        | Reason::Duplicate
+        | Reason::Ignored => REASONS.contains(&reason),
+    }
+}
+
+#[test]
+fn every_reason_is_in_the_guide() {
+    for reason in REASONS {
+        assert!(is_listed(reason));
+        assert!(GUIDE.contains(&format!("`{reason}`")), "{reason}");
+    }
+}
+
+#[test]
+fn every_condition_has_a_section() {
+    for condition in [
+        ConditionType::Accepted,
+        ConditionType::ResolvedRefs,
+        ConditionType::Programmed,
+        ConditionType::Conflicted,
+        ConditionType::OverlappingTLSConfig,
+    ] {
+        assert!(
+            GUIDE.contains(&format!("\n## {condition}\n")),
+            "{condition}"
+        );
+    }
+}
