@@ -84,11 +84,12 @@ daemon_start() { # name data-root
         fi
     done
     # nsenter, not "ip netns exec": that one mounts a fresh /sys, in which control groups are gone.
+    # The locks of the scripts (8, 9) are not inherited, or they would be held as long as it runs.
     setsid nsenter --net="/run/netns/$netns" "$DOCKERD" \
         --data-root "$data" --exec-root "$run/exec" --pidfile "$run/docker.pid" --host "unix://$run/docker.sock" \
         --storage-driver overlay2 --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent "/$netns" \
         --add-runtime "vestibule=$here/runc" --default-runtime vestibule \
-        --userland-proxy=false --bridge none --log-level warn >>"$run/dockerd.log" 2>&1 </dev/null &
+        --userland-proxy=false --bridge none --log-level warn >>"$run/dockerd.log" 2>&1 </dev/null 8>&- 9>&- &
     pid=$!
     disown
     local deadline=$((SECONDS + 60))
