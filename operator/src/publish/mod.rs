@@ -5,11 +5,13 @@
 //! ([`Publisher::lead`]) and serves proxies, the others name the leader. Per proxy one batch is in
 //! flight; what changes meanwhile is merged into the next one.
 
+pub mod auth;
 mod content;
 mod in_process;
 mod ledger;
 mod metrics;
 mod session;
+pub mod tls;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,8 +40,10 @@ pub use in_process::InProcess;
 pub use ledger::{Acknowledged, Programmed, ProxyId, Sent};
 pub use metrics::Metrics;
 
+use auth::{Authenticator, Identity};
 use content::Content;
 use ledger::Ledger;
+use tls::{Guest, Stay};
 
 /// Deadlines and bounds of the publisher.
 #[derive(Debug, Clone)]
@@ -293,14 +297,51 @@ pub fn server() -> Server {
 /// The gRPC service of `publisher`, with the message limits of the stream.
 #[must_use]
 pub fn service(publisher: &Arc<Publisher>) -> ConfigStreamServer<Service> {
-    ConfigStreamServer::new(Service(Arc::clone(publisher)))
+    limited(Service {
+        publisher: Arc::clone(publisher),
+        authenticator: None,
+    })
+}
+
+/// The same for whoever shows a good token, on connections of [`tls::Secure`].
+fn secured_service(
+    publisher: &Arc<Publisher>,
+    authenticator: &Arc<Authenticator>,
+) -> ConfigStreamServer<Service> {
+    limited(Service {
+        publisher: Arc::clone(publisher),
+        authenticator: Some(Arc::clone(authenticator)),
+    })
+}
+
+fn limited(service: Service) -> ConfigStreamServer<Service> {
+    ConfigStreamServer::new(service)
         .max_decoding_message_size(MAX_PROXY_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES)
 }
 
 /// Answers calls with a session each.
 #[derive(Debug, Clone)]
-pub struct Service(Arc<Publisher>);
+pub struct Service {
+    publisher: Arc<Publisher>,
+    /// None within a process, where nobody else can connect.
+    authenticator: Option<Arc<Authenticator>>,
+}
+
+impl Service {
+    /// Who it is that calls, and the stay of its connection.
+    async fn admit<T>(&self, request: &Request<T>) -> Result<Option<(Identity, Stay)>, Status> {
+        let Some(authenticator) = &self.authenticator else {
+            return Ok(None);
+        };
+        let guest = request.extensions().get::<Arc<Guest>>().cloned();
+        let guest = guest.ok_or_else(|| Status::internal("a connection of nobody"))?;
+        let identity = authenticator
+            .authenticate(request.metadata(), guest.source())
+            .await?;
+        Ok(Some((identity, guest.admit())))
+    }
+}
 
 #[tonic::async_trait]
 impl ConfigStream for Service {
@@ -310,17 +351,20 @@ impl ConfigStream for Service {
         &self,
         request: Request<Streaming<ProxyMessage>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        let Ok(permit) = Arc::clone(&self.0.streams).try_acquire_owned() else {
-            self.0.metrics.ended("TooManyStreams");
+        // Before anything is taken that proxies need, and before any message is read.
+        let admitted = self.admit(&request).await?;
+        let Ok(permit) = Arc::clone(&self.publisher.streams).try_acquire_owned() else {
+            self.publisher.metrics.ended("TooManyStreams");
             return Err(Status::resource_exhausted("too many streams"));
         };
         // One message beside the one that the transport holds: more would be a queue.
         let (outbound, messages) = mpsc::channel(1);
-        let id = self.0.sessions.fetch_add(1, Ordering::Relaxed);
-        let publisher = Arc::clone(&self.0);
+        let id = self.publisher.sessions.fetch_add(1, Ordering::Relaxed);
+        let publisher = Arc::clone(&self.publisher);
         tokio::spawn(async move {
-            session::run(publisher, id, request.into_inner(), outbound).await;
-            drop(permit);
+            let (identity, stay) = admitted.unzip();
+            session::run(publisher, id, identity, request.into_inner(), outbound).await;
+            drop((permit, stay));
         });
         Ok(Response::new(ReceiverStream::new(messages)))
     }

@@ -24,7 +24,7 @@ use vestibule_stream::{
     },
 };
 
-use super::{Publisher, Role, State, content::Difference, metrics};
+use super::{Publisher, Role, State, auth::Identity, content::Difference, metrics};
 
 /// Refusals in a row after which the stream ends; the proxy comes back with a new Hello.
 const MAX_REFUSALS: u32 = 3;
@@ -47,6 +47,10 @@ enum End {
     Replaced,
     /// Batches were refused again and again.
     Stuck,
+    /// The token is another pod's.
+    OtherPod,
+    /// The token is not good any more.
+    Expired,
 }
 
 impl End {
@@ -59,6 +63,8 @@ impl End {
             Self::Protocol => "Protocol",
             Self::Replaced => "Replaced",
             Self::Stuck => "Stuck",
+            Self::OtherPod => "OtherPod",
+            Self::Expired => "Expired",
         }
     }
 }
@@ -101,12 +107,15 @@ struct Session {
     next: Next,
     waiting: Waiting,
     refusals: u32,
+    /// When the proxy has to show its next token.
+    expires: Option<Instant>,
 }
 
-/// Serves one stream until it ends.
+/// Serves one stream until it ends. With an identity it is of that proxy, until its token expires.
 pub(super) async fn run(
     publisher: Arc<Publisher>,
     id: u64,
+    identity: Option<Identity>,
     mut inbound: impl Stream<Item = Result<ProxyMessage, Status>> + Unpin,
     outbound: mpsc::Sender<Result<OperatorMessage, Status>>,
 ) {
@@ -125,6 +134,20 @@ pub(super) async fn run(
         Err(_) => return metrics.ended(End::Cut.reason()),
     };
     let proxy = cut(hello.proxy.clone());
+    if let Some(identity) = &identity
+        && identity.proxy != hello.proxy
+    {
+        let pod = &identity.proxy;
+        warn!(
+            proxy,
+            pod, "a proxy says that it is another pod than its token"
+        );
+        let status = Status::permission_denied(format!(
+            "the token is of pod {pod}, and the proxy says that it is {proxy}; let it say its pod's name"
+        ));
+        let _ = outbound.try_send(Err(status));
+        return metrics.ended(End::OtherPod.reason());
+    }
     let mut session = Session {
         publisher,
         id,
@@ -133,6 +156,7 @@ pub(super) async fn run(
         next: Next::Ask,
         waiting: Waiting::Nothing,
         refusals: 0,
+        expires: identity.map(|identity| identity.until),
     };
     let end = session.serve(&hello, inbound).await;
     let Session {
@@ -146,6 +170,14 @@ pub(super) async fn run(
     publisher.moved();
     metrics.ended(end.reason());
     info!(proxy, reason = end.reason(), "stream ended");
+}
+
+/// Waits for a time; for ever, if there is none.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn gauge(publisher: &Publisher, state: &State) {
@@ -206,6 +238,12 @@ impl Session {
                     }
                 }
                 _ = published.changed(), if idle => {}
+                // Not between a batch and its ack: that would have to be found out again.
+                () = until(self.expires), if idle => {
+                    let status = Status::aborted("the token has expired; show the next one");
+                    let _ = self.outbound.try_send(Err(status));
+                    return End::Expired;
+                }
                 () = sleep_until(deadline) => {
                     warn!(proxy = self.proxy, "no answer within the deadline, cut");
                     return End::Cut;

@@ -100,8 +100,11 @@ pub(super) fn make_authority(
     let mut params = parameters(now, policy, now.saturating_add(policy.authority));
     // Unique, so that a client does not take one authority for another of the same name.
     let print = Sha256::digest(key.subject_public_key_info());
-    let print: String = print.iter().take(4).map(|b| format!("{b:02x}")).collect();
-    common_name(&mut params, &format!("{whose} internal CA {print}"));
+    let print = print
+        .iter()
+        .take(8)
+        .fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
+    common_name(&mut params, &format!("{whose} internal CA {print:016x}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let certificate = params.self_signed(&key)?;

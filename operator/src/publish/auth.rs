@@ -1,0 +1,379 @@
+//! Who may subscribe: a bearer token of the proxies' ServiceAccount, checked by the API server, says
+//! which fleet a proxy is of and which pod it is.
+//!
+//! A stream goes on until its token expires and is then ended, so that the proxy shows its next one.
+//! Whoever got hold of a token gets from it what it gives until it expires and no longer, even if the
+//! API server is asked only once per stream. While the API server is away nobody can subscribe anew;
+//! proxies serve what they have, and there is nothing new to tell them.
+
+mod limits;
+mod review;
+mod token;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::{counter::Counter, family::Family};
+use prometheus_client::registry::Registry;
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+use tracing::{debug, warn};
+
+use super::ledger::ProxyId;
+use limits::Buckets;
+pub use review::{KubeReviewer, Review, ReviewError, TokenReviewer};
+use token::Claims;
+
+/// How long a good answer of the API server is believed without asking again.
+const BELIEVED: Duration = Duration::from_secs(30);
+/// How long a bad one is: a token may be good a moment later, when the API server knows its pod.
+const DISBELIEVED: Duration = Duration::from_secs(5);
+/// Most answers of each sort that are remembered.
+const MAX_REMEMBERED: usize = 1024;
+/// Longest wait for the API server.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// Reviews under way at a time.
+const MAX_REVIEWS: usize = 16;
+/// A token that is longer is none of a ServiceAccount, in bytes.
+const MAX_TOKEN: usize = 8 << 10;
+
+/// Proxies that serve the same Gateways.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fleet(Arc<str>);
+
+impl Fleet {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Which ServiceAccounts are which fleets, and what their tokens have to be for.
+#[derive(Debug, Clone)]
+pub struct Fleets {
+    audience: String,
+    /// By the name of the user that the API server knows the ServiceAccount as.
+    users: BTreeMap<String, Fleet>,
+}
+
+impl Fleets {
+    /// One fleet, of one ServiceAccount.
+    #[must_use]
+    pub fn one(namespace: &str, service_account: &str, audience: &str) -> Self {
+        let user = format!("system:serviceaccount:{namespace}:{service_account}");
+        Self {
+            audience: audience.to_owned(),
+            users: BTreeMap::from([(user, Fleet(service_account.into()))]),
+        }
+    }
+
+    fn of(&self, user: &str) -> Option<&Fleet> {
+        self.users.get(user)
+    }
+
+    fn expected(&self) -> String {
+        let users: Vec<&str> = self.users.keys().map(String::as_str).collect();
+        users.join(" or ")
+    }
+}
+
+/// Who subscribes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its fleet.
+    pub fleet: Fleet,
+    /// Its pod.
+    pub proxy: ProxyId,
+    /// When its token expires.
+    pub until: Instant,
+}
+
+/// Why somebody may not subscribe. Says what to do, to somebody who cannot be trusted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// No token.
+    #[error("no bearer token; start the proxy with --config-token and a projected token")]
+    Missing,
+    /// Not of the form of a ServiceAccount's token.
+    #[error("the token is not a ServiceAccount's")]
+    Malformed,
+    /// For somebody else.
+    #[error("the token is not for the audience {0}; set that audience in the projected volume")]
+    Audience(String),
+    /// Too old.
+    #[error("the token has expired; check that the proxy reads the file that the kubelet renews")]
+    Expired,
+    /// Of another account.
+    #[error("the token is not of {0}")]
+    NotAProxy(String),
+    /// The API server does not take it.
+    #[error("the API server does not take the token: {0}")]
+    Rejected(String),
+    /// Not bound to a pod.
+    #[error("the token is not bound to a pod; use a projected volume, not a token Secret")]
+    Unbound,
+    /// The API server cannot be asked.
+    #[error("the API server cannot be asked about the token now: {0}")]
+    Unavailable(&'static str),
+    /// Too many attempts.
+    #[error("too many attempts; wait before the next one")]
+    TooMany,
+}
+
+impl Denied {
+    /// CamelCase, of a bounded set.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Missing => "Missing",
+            Self::Malformed => "Malformed",
+            Self::Audience(_) => "Audience",
+            Self::Expired => "Expired",
+            Self::NotAProxy(_) => "NotAProxy",
+            Self::Rejected(_) => "Rejected",
+            Self::Unbound => "Unbound",
+            Self::Unavailable(_) => "Unavailable",
+            Self::TooMany => "TooMany",
+        }
+    }
+
+    fn status(&self) -> Status {
+        let text = self.to_string();
+        match self {
+            // The proxy comes back; its token may be as good as any.
+            Self::Unavailable(_) => Status::unavailable(text),
+            Self::TooMany => Status::resource_exhausted(text),
+            _ => Status::unauthenticated(text),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+/// Counters: `vestibule_operator_stream_authentication_*`.
+#[derive(Debug, Clone, Default)]
+pub struct AuthMetrics {
+    attempts: Family<Outcome, Counter>,
+    reviews: Counter,
+}
+
+impl AuthMetrics {
+    /// Adds the metrics to `registry`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry =
+            registry.sub_registry_with_prefix("vestibule_operator_stream_authentication");
+        registry.register(
+            "attempts",
+            "Attempts to subscribe: Admitted, or why not",
+            self.attempts.clone(),
+        );
+        registry.register("reviews", "TokenReviews asked for", self.reviews.clone());
+    }
+}
+
+/// SHA-256 of a token: what is remembered in its place.
+type Print = [u8; 32];
+
+/// Answers with the time until which they are believed.
+type Remembered<T> = Mutex<HashMap<Print, (T, Instant)>>;
+
+/// Checks tokens. Asks the API server through a [`TokenReviewer`], as seldom as possible.
+pub struct Authenticator {
+    fleets: Fleets,
+    reviewer: Box<dyn TokenReviewer>,
+    metrics: AuthMetrics,
+    clock: Arc<dyn Fn() -> i64 + Send + Sync>,
+    good: Remembered<Identity>,
+    bad: Remembered<Denied>,
+    buckets: Mutex<Buckets>,
+    reviews: Semaphore,
+}
+
+impl fmt::Debug for Authenticator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authenticator")
+            .field("fleets", &self.fleets)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authenticator {
+    /// Takes tokens of `fleets`.
+    pub fn new(fleets: Fleets, reviewer: impl TokenReviewer) -> Self {
+        Self::with_clock(fleets, reviewer, || jiff::Timestamp::now().as_second())
+    }
+
+    /// With a clock of one's own: seconds since the Unix epoch.
+    pub fn with_clock(
+        fleets: Fleets,
+        reviewer: impl TokenReviewer,
+        clock: impl Fn() -> i64 + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            fleets,
+            reviewer: Box::new(reviewer),
+            metrics: AuthMetrics::default(),
+            clock: Arc::new(clock),
+            good: Mutex::default(),
+            bad: Mutex::default(),
+            buckets: Mutex::default(),
+            reviews: Semaphore::new(MAX_REVIEWS),
+        }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn metrics(&self) -> &AuthMetrics {
+        &self.metrics
+    }
+
+    /// Who it is that sends `metadata` from `source`.
+    pub(super) async fn authenticate(
+        &self,
+        metadata: &MetadataMap,
+        source: IpAddr,
+    ) -> Result<Identity, Status> {
+        let outcome = self.identify(metadata, source).await;
+        let label = outcome.as_ref().err().map_or("Admitted", Denied::reason);
+        let attempt = Outcome { outcome: label };
+        self.metrics.attempts.get_or_create(&attempt).inc();
+        outcome.map_err(|denied| {
+            if matches!(denied, Denied::Unavailable(_)) {
+                warn!(%source, %denied, "a proxy cannot subscribe");
+            } else {
+                // Anybody can cause it as often as they like.
+                debug!(%source, %denied, "refused");
+            }
+            denied.status()
+        })
+    }
+
+    async fn identify(&self, metadata: &MetadataMap, source: IpAddr) -> Result<Identity, Denied> {
+        let header = metadata.get("authorization").ok_or(Denied::Missing)?;
+        let header = header.to_str().map_err(|_| Denied::Malformed)?;
+        let (scheme, token) = header.split_once(' ').ok_or(Denied::Malformed)?;
+        if !scheme.eq_ignore_ascii_case("bearer") || token.len() > MAX_TOKEN {
+            return Err(Denied::Malformed);
+        }
+        let print: Print = Sha256::digest(token).into();
+        if let Some(identity) = recall(&self.good, &print) {
+            return Ok(identity);
+        }
+        // What a token says of itself proves nothing, but saves a question to which it would get no.
+        let claims = self.plausible(token)?;
+        if let Some(denied) = recall(&self.bad, &print) {
+            return Err(denied);
+        }
+        if !self.buckets.lock().take(source, Instant::now()) {
+            return Err(Denied::TooMany);
+        }
+        let verdict = self.ask(token, &claims).await;
+        match &verdict {
+            Ok(identity) => {
+                let until = identity.until.min(Instant::now() + BELIEVED);
+                remember(&self.good, print, identity.clone(), until);
+            }
+            Err(Denied::Unavailable(_) | Denied::TooMany) => {}
+            Err(denied) => {
+                remember(
+                    &self.bad,
+                    print,
+                    denied.clone(),
+                    Instant::now() + DISBELIEVED,
+                );
+            }
+        }
+        verdict
+    }
+
+    fn plausible(&self, token: &str) -> Result<Claims, Denied> {
+        let claims = Claims::read(token).ok_or(Denied::Malformed)?;
+        if !claims.is_for(&self.fleets.audience) {
+            return Err(Denied::Audience(self.fleets.audience.clone()));
+        }
+        if self.fleets.of(&claims.sub).is_none() {
+            return Err(Denied::NotAProxy(self.fleets.expected()));
+        }
+        if claims.exp <= (self.clock)() {
+            return Err(Denied::Expired);
+        }
+        Ok(claims)
+    }
+
+    async fn ask(&self, token: &str, claims: &Claims) -> Result<Identity, Denied> {
+        let review = async {
+            let permit = self.reviews.acquire().await;
+            let _permit = permit.map_err(|_| Denied::TooMany)?;
+            self.metrics.reviews.inc();
+            let review = self.reviewer.review(token, &self.fleets.audience).await;
+            review.map_err(|error| {
+                warn!(%error, "a TokenReview failed");
+                Denied::Unavailable(error.reason())
+            })
+        };
+        let review = timeout(PATIENCE, review)
+            .await
+            .map_err(|_| Denied::Unavailable("no answer"))??;
+        self.judge(review, claims)
+    }
+
+    fn judge(&self, review: Review, claims: &Claims) -> Result<Identity, Denied> {
+        if !review.authenticated {
+            let why = review.error.unwrap_or_else(|| "no reason given".into());
+            return Err(Denied::Rejected(vestibule_stream::limits::cut(why)));
+        }
+        // An API server that does not know audiences takes tokens for itself.
+        if !review.audiences.contains(&self.fleets.audience) {
+            return Err(Denied::Audience(self.fleets.audience.clone()));
+        }
+        let not_a_proxy = || Denied::NotAProxy(self.fleets.expected());
+        let fleet = self.fleets.of(&review.user).ok_or_else(not_a_proxy)?;
+        let proxy = review.pod.filter(|pod| !pod.is_empty());
+        let left = claims.exp.saturating_sub((self.clock)());
+        Ok(Identity {
+            fleet: fleet.clone(),
+            proxy: proxy.ok_or(Denied::Unbound)?,
+            until: Instant::now() + Duration::from_secs(u64::try_from(left).unwrap_or(0)),
+        })
+    }
+}
+
+fn recall<T: Clone>(remembered: &Remembered<T>, print: &Print) -> Option<T> {
+    let mut remembered = remembered.lock();
+    let (answer, until) = remembered.get(print)?;
+    if *until > Instant::now() {
+        return Some(answer.clone());
+    }
+    remembered.remove(print);
+    None
+}
+
+fn remember<T>(remembered: &Remembered<T>, print: Print, answer: T, until: Instant) {
+    let mut remembered = remembered.lock();
+    if remembered.len() >= MAX_REMEMBERED {
+        let now = Instant::now();
+        remembered.retain(|_, (_, until)| *until > now);
+    }
+    if remembered.len() >= MAX_REMEMBERED {
+        let oldest = remembered.iter().min_by_key(|(_, (_, until))| *until);
+        if let Some(oldest) = oldest.map(|(print, _)| *print) {
+            remembered.remove(&oldest);
+        }
+    }
+    remembered.insert(print, (answer, until));
+}
+
+#[cfg(test)]
+mod tests;

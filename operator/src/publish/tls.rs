@@ -1,0 +1,316 @@
+//! The configuration stream over TLS: accepts connections, bounds what strangers can hold, and serves
+//! only whoever shows a good token.
+//!
+//! A connection is a stranger's until a stream on it was admitted. Strangers are few at a time,
+//! in all and per source; what each can make the server hold is bounded by the windows of HTTP/2, and
+//! how long by a deadline. So memory for those who have shown nothing has a fixed limit, and none of
+//! it takes from what proxies need.
+
+mod guests;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
+use prometheus_client::registry::Registry;
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::ResolvesServerCert;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+use tracing::{debug, warn};
+
+use super::auth::Authenticator;
+use super::{Publisher, secured_service, server};
+use guests::Guests;
+pub(super) use guests::{Guest, Stay};
+
+/// Bytes that a peer may send ahead on a stream, and on a connection. What proxies send is small.
+const WINDOWS: (u32, u32) = (64 << 10, 128 << 10);
+/// Streams of a connection; a proxy has one, and for a moment two.
+const MAX_STREAMS: u32 = 4;
+/// Most bytes of the headers of a call; a token is about 1 KiB.
+const MAX_HEADERS: u32 = 16 << 10;
+/// Wait after the listener failed, so that a lack of descriptors does not become a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Bounds on connections.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Time for the TLS handshake.
+    pub handshake: Duration,
+    /// Time for a connection without an admitted stream.
+    pub strangers_stay: Duration,
+    /// Strangers at a time.
+    pub strangers: usize,
+    /// Of them, from one address.
+    pub strangers_per_source: usize,
+    /// Connections at a time.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(5),
+            strangers_stay: Duration::from_secs(15),
+            strangers: 256,
+            strangers_per_source: 16,
+            connections: 4096,
+        }
+    }
+}
+
+/// Why the server ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The TLS library refuses the settings.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The transport failed as a whole.
+    #[error("cannot serve the configuration stream: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+/// Counters: `vestibule_operator_stream_connections_*`.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectionMetrics {
+    open: Gauge,
+    refused: Family<Reason, Counter>,
+}
+
+impl ConnectionMetrics {
+    /// Adds the metrics to `registry`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("vestibule_operator_stream_connections");
+        registry.register("open", "Connections open", self.open.clone());
+        registry.register(
+            "refused",
+            "Connections closed before a stream was admitted",
+            self.refused.clone(),
+        );
+    }
+
+    fn refuse(&self, reason: &'static str) {
+        self.refused.get_or_create(&Reason { reason }).inc();
+    }
+}
+
+/// What a server is made of.
+#[derive(Debug, Clone)]
+pub struct Secure {
+    /// What is served.
+    pub publisher: Arc<Publisher>,
+    /// The certificate, asked for at every handshake.
+    pub certificates: Arc<dyn ResolvesServerCert>,
+    /// Whom to admit.
+    pub authenticator: Arc<Authenticator>,
+    /// Bounds.
+    pub limits: Limits,
+    /// Counters.
+    pub metrics: ConnectionMetrics,
+}
+
+impl Secure {
+    /// With the default bounds.
+    #[must_use]
+    pub fn new(
+        publisher: Arc<Publisher>,
+        certificates: Arc<dyn ResolvesServerCert>,
+        authenticator: Arc<Authenticator>,
+    ) -> Self {
+        Self {
+            publisher,
+            certificates,
+            authenticator,
+            limits: Limits::default(),
+            metrics: ConnectionMetrics::default(),
+        }
+    }
+
+    /// Serves what `listener` accepts until `shutdown` is done. Streams then end with their sessions.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError> {
+        let acceptor = TlsAcceptor::from(Arc::new(self.config()?));
+        let (sender, connections) = mpsc::channel(16);
+        let service = secured_service(&self.publisher, &self.authenticator);
+        let serving = server()
+            .initial_stream_window_size(WINDOWS.0)
+            .initial_connection_window_size(WINDOWS.1)
+            .max_concurrent_streams(MAX_STREAMS)
+            .http2_max_header_list_size(MAX_HEADERS)
+            .add_service(service)
+            .serve_with_incoming_shutdown(ReceiverStream::new(connections), shutdown);
+        tokio::select! {
+            served = serving => Ok(served?),
+            () = self.accept(&listener, &acceptor, &sender) => Ok(()),
+        }
+    }
+
+    fn config(&self) -> Result<ServerConfig, rustls::Error> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(&self.certificates));
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        // Proxies do not resume, and what is kept for resumption is memory that strangers fill.
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+        acceptor: &TlsAcceptor,
+        sender: &mpsc::Sender<io::Result<Connection>>,
+    ) {
+        let guests = Guests::new(&self.limits);
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let source = peer.ip().to_canonical();
+            // Closed at once: whoever means well tries again, and a queue would be for the others.
+            let guest = match guests.enter(source, &self.metrics.open) {
+                Ok(guest) => guest,
+                Err(reason) => {
+                    debug!(%source, reason, "connection refused");
+                    self.metrics.refuse(reason);
+                    continue;
+                }
+            };
+            let (acceptor, sender) = (acceptor.clone(), sender.clone());
+            let (metrics, limits) = (self.metrics.clone(), self.limits.clone());
+            tokio::spawn(async move {
+                // It fails for a connection that is gone already.
+                let _ = stream.set_nodelay(true);
+                match timeout(limits.handshake, acceptor.accept(stream)).await {
+                    Ok(Ok(tls)) => {
+                        let connection = Connection::new(tls, guest, limits.strangers_stay);
+                        let _ = sender.send(Ok(connection)).await;
+                    }
+                    Ok(Err(error)) => {
+                        debug!(%source, %error, "handshake failed");
+                        metrics.refuse("Handshake");
+                    }
+                    Err(_) => metrics.refuse("HandshakeTimeout"),
+                }
+            });
+        }
+    }
+}
+
+/// One connection: closed when no admitted stream has been on it for a while.
+struct Connection {
+    tls: TlsStream<TcpStream>,
+    guest: Arc<Guest>,
+    stay: Duration,
+    /// Runs while there is no admitted stream.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Connection").field(&self.guest).finish()
+    }
+}
+
+impl Connection {
+    fn new(tls: TlsStream<TcpStream>, guest: Guest, stay: Duration) -> Self {
+        Self {
+            tls,
+            guest: Arc::new(guest),
+            stay,
+            deadline: None,
+        }
+    }
+
+    /// Whether the time without an admitted stream is over.
+    fn expired(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.guest.is_admitted() {
+            self.deadline = None;
+            return false;
+        }
+        let stay = self.stay;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(stay)));
+        deadline.as_mut().poll(cx).is_ready()
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Arc<Guest>;
+
+    fn connect_info(&self) -> Arc<Guest> {
+        Arc::clone(&self.guest)
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.expired(cx) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.tls).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tls).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tls).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tls.is_write_vectored()
+    }
+}
