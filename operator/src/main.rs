@@ -67,9 +67,15 @@ fn main() -> ExitCode {
 async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     let end = CancellationToken::new();
     tokio::spawn(end_on_signal(end.clone())?);
-    let config = kube::Config::infer()
+    let mut config = kube::Config::infer()
         .await
         .context("cannot find the API server's address and credentials")?;
+    // The audit log tells who wrote.
+    let agent = concat!("vestibule-operator/", env!("CARGO_PKG_VERSION"));
+    config.headers.push((
+        http::header::USER_AGENT,
+        http::HeaderValue::from_static(agent),
+    ));
     let client = kube::Client::try_from(configured(config)).context("cannot make a client")?;
 
     let mut registry = Registry::default();

@@ -67,7 +67,7 @@ pub fn router(health: Health, registry: Registry) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(health)
-        .route("/metrics", get(move || metrics(Arc::clone(&registry))))
+        .route("/metrics", get(async move || metrics(&registry)))
 }
 
 async fn healthz(State(health): State<Health>) -> (StatusCode, &'static str) {
@@ -85,9 +85,9 @@ async fn readyz(State(health): State<Health>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(registry: Arc<Registry>) -> Response {
+fn metrics(registry: &Registry) -> Response {
     let mut text = String::new();
-    if encode(&mut text, &registry).is_err() {
+    if encode(&mut text, registry).is_err() {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -25,7 +25,7 @@ use futures::StreamExt;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use vestibule_crds::watch::{Event, Scope};
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::Object;
@@ -78,7 +78,7 @@ pub struct Settings {
     pub lease: lease::Config,
     /// Headless Service of the proxies.
     pub proxy_service: String,
-    /// ClusterRole that owns what is made; empty: nothing does.
+    /// `ClusterRole` that owns what is made; empty: nothing does.
     pub owner: String,
     /// Durations around statuses.
     pub statuses: statuses::plan::Timing,
@@ -295,7 +295,7 @@ impl Shell {
             self.progress(client, tasks);
             self.read_secrets(client, &mut work);
             let more = self.write_statuses(&mut work);
-            let wake = self.wake();
+            let wake = self.wake(&work);
             tokio::select! {
                 count = self.events.recv_many(&mut batch, BATCH) => {
                     if count == 0 {
@@ -333,7 +333,7 @@ impl Shell {
                 }
                 Some(read) = work.reads.join_next() => {
                     let (name, secret) = read.context("a read of a Secret ended early")?;
-                    self.secret_read(name, secret, &mut work);
+                    self.secret_read(&name, secret, &mut work);
                 }
                 Some(again) = work.again.join_next() => {
                     self.store.read_again(again.context("a pause ended early")?);
@@ -345,7 +345,9 @@ impl Shell {
                 () = at(wake), if !more => {}
                 // There is more to look at, but whatever happened meanwhile has its turn.
                 () = tokio::task::yield_now(), if more => {}
-                _ = beat.tick() => {}
+                _ = beat.tick() => if let Some(why) = self.health.unready() {
+                    info!("not ready: {why}");
+                },
                 () = end.cancelled() => return Ok(()),
             }
         }
@@ -389,9 +391,10 @@ impl Shell {
         let unready = self.progress.unready();
         self.progress.ready = unready.is_none();
         if self.health.set(unready.clone()) {
-            match unready {
-                Some(why) => info!("not ready: {why}"),
-                None => info!("ready"),
+            if let Some(why) = unready {
+                debug!("not ready: {why}");
+            } else {
+                info!("ready");
             }
         }
         if self.progress.ready && self.lease.is_none() {
@@ -491,7 +494,7 @@ impl Shell {
 
     fn secret_read(
         &mut self,
-        name: ObjectName,
+        name: &ObjectName,
         secret: Result<Option<Object>, String>,
         work: &mut Work,
     ) {
@@ -503,7 +506,7 @@ impl Shell {
                 name
             });
         }
-        self.store.secret_read(&name, secret, Instant::now());
+        self.store.secret_read(name, secret, Instant::now());
     }
 
     /// Publishes what is new, and begins the writes that are due. Says whether there is more to look at.
@@ -526,12 +529,17 @@ impl Shell {
             let Store {
                 planner,
                 translator,
+                fronts,
                 ..
             } = &mut self.store;
-            let controller = &self.settings.translation.controller;
-            let publisher = &self.publisher;
+            let facts = statuses::Facts {
+                translator,
+                publisher: &self.publisher,
+                controller: &self.settings.translation.controller,
+                fronts,
+            };
             let next = planner.next(now, LOOKS, |key, live, old| {
-                statuses::judge(translator, publisher, controller, seconds, (key, live, old))
+                statuses::judge(&facts, seconds, (key, live, old))
             });
             match next {
                 Next::Write(job) => {
@@ -549,13 +557,15 @@ impl Shell {
     }
 
     /// When there is something to do even if nothing happens.
-    fn wake(&self) -> Option<Instant> {
-        let times = [
-            self.store.publish_at(),
-            self.store.planner.deadline(),
-            self.lag,
-        ];
-        times.into_iter().flatten().min()
+    fn wake(&self, work: &Work) -> Option<Instant> {
+        if self.store.is_dirty() {
+            return self.store.publish_at();
+        }
+        let leads = self.role.borrow().term(Instant::now()).is_some();
+        // A write that ends wakes the loop by itself.
+        let writes = leads && work.writes.len() < WRITES;
+        let planned = writes.then(|| self.store.planner.deadline()).flatten();
+        [planned, self.lag].into_iter().flatten().min()
     }
 }
 

@@ -15,10 +15,10 @@ use vestibule_stream::{Encoded, ResourceKey};
 
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
-use super::services::{Fronts, Wishes};
+use super::services::{Front, Fronts, Wishes};
 use super::statuses::plan::{Live, Planner};
 use crate::publish::{Changes, Publisher};
-use crate::translate::{Change, Output, PortWish, Settings, Translator};
+use crate::translate::{Change, Output, PortWish, ServiceWish, Settings, Translator};
 
 /// What is published waits no longer than this for Secrets that are being read.
 const FETCH_PATIENCE: Duration = Duration::from_secs(2);
@@ -54,7 +54,8 @@ pub(super) struct Store {
     known: BTreeSet<ObjectKey>,
     ports: BTreeMap<PortWish, Port>,
     allocation: Arc<Allocation>,
-    fronts: Arc<Fronts>,
+    /// What the Services have come to.
+    pub(super) fronts: Arc<Fronts>,
     /// Secrets are watched: what is newly used has to be read.
     secrets_live: bool,
     wishing: bool,
@@ -251,13 +252,22 @@ impl Store {
         }
         let before = std::mem::replace(&mut self.fronts, fronts);
         let mut changes = Vec::new();
-        for (uid, assigned) in self.fronts.iter() {
-            if before.get(uid) != Some(assigned) {
-                changes.push(Change::Addresses(uid.clone(), Some(assigned.clone())));
+        let uids: BTreeSet<&Arc<str>> = before.keys().chain(self.fronts.keys()).collect();
+        for uid in uids {
+            let (was, is) = (before.get(uid), self.fronts.get(uid));
+            let assigned = |front: Option<&Front>| front.and_then(|front| front.assigned.clone());
+            if assigned(was) != assigned(is) {
+                changes.push(Change::Addresses(uid.clone(), assigned(is)));
             }
-        }
-        for uid in before.keys().filter(|uid| !self.fronts.contains_key(*uid)) {
-            changes.push(Change::Addresses(uid.clone(), None));
+            let alias = |front: Option<&Front>| front.and_then(|front| front.alias.clone());
+            if alias(was) != alias(is)
+                && let Some(ServiceWish::Make(service)) = self.translator.services().get(uid)
+            {
+                self.planner.touch(&ObjectKey {
+                    kind: Kind::Gateway,
+                    name: service.gateway.clone(),
+                });
+            }
         }
         if !changes.is_empty() {
             self.apply(changes, now);
@@ -270,6 +280,10 @@ impl Store {
             self.wishing = true;
             self.wish_ports();
             self.wish_services();
+            // Before this point much seems to be missing that is only not read yet.
+            for (key, findings) in self.translator.findings() {
+                log_findings(key, findings);
+            }
         }
     }
 
@@ -308,8 +322,10 @@ impl Store {
             for key in statuses.into_keys() {
                 self.planner.touch(&key);
             }
-            for (key, findings) in findings {
-                log_findings(&key, &findings);
+            if self.wishing {
+                for (key, findings) in findings {
+                    log_findings(&key, &findings);
+                }
             }
             if !resources.is_empty() {
                 self.unpublished.extend(resources);
@@ -371,6 +387,11 @@ impl Store {
             self.metrics.published(since.elapsed());
         }
         true
+    }
+
+    /// Whether something is not published.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty_since.is_some()
     }
 
     /// When what is not published is published at the latest, if it waits.

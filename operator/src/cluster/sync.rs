@@ -16,6 +16,10 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// How far the start is.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "parts that become known in any order"
+)]
 pub(super) struct Progress {
     /// GatewayClass and Gateway are installed.
     pub(super) installed: bool,

@@ -24,6 +24,10 @@ const TERM: &str = "vestibule.dev/term";
 const ADDRESS: &str = "vestibule.dev/address";
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Seconds that a term may be ahead of the clock for a proxy's word to raise this one above it.
+const MAX_AHEAD: u64 = 366 * 24 * 3600;
+/// Time before a proxy's word raises the term once more.
+const RAISE_AGAIN: Duration = Duration::from_mins(1);
 
 /// Which Lease, and who wants it.
 #[derive(Debug, Clone)]
@@ -59,6 +63,8 @@ pub async fn run(
         ),
         lease: None,
         current: false,
+        floor: 0,
+        raised: None,
         config,
         publisher,
         role,
@@ -70,7 +76,7 @@ pub async fn run(
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = candidate.deadline() => candidate.settle(),
-            () = doubt.notified() => candidate.current = false,
+            () = doubt.notified() => candidate.doubt().await,
             () = end.cancelled() => break,
         }
     }
@@ -87,6 +93,10 @@ struct Candidate {
     lease: Option<Lease>,
     /// Whether that is what the server has, as far as is known.
     current: bool,
+    /// A term that was led, as a proxy says.
+    floor: u64,
+    /// When the term was raised for a proxy's sake.
+    raised: Option<Instant>,
 }
 
 impl Candidate {
@@ -96,7 +106,7 @@ impl Candidate {
         if !self.current && !self.read().await {
             return;
         }
-        let floor = self.publisher.generation().term;
+        let floor = self.publisher.generation().term.max(self.floor);
         let step = self.elector.plan(Instant::now(), clock::seconds(), floor);
         self.write(step).await;
     }
@@ -131,12 +141,11 @@ impl Candidate {
         let lease = self.lease_with(&wanted, version.as_deref());
         let patience = self.patience();
         let answer = async {
-            match version {
-                None => self.api.create(&parameters, &lease).await,
-                Some(_) => {
-                    let name = &self.config.name;
-                    self.api.replace(name, &parameters, &lease).await
-                }
+            if version.is_none() {
+                self.api.create(&parameters, &lease).await
+            } else {
+                let name = &self.config.name;
+                self.api.replace(name, &parameters, &lease).await
             }
         };
         match tokio::time::timeout(patience, answer).await {
@@ -159,6 +168,36 @@ impl Candidate {
                 self.current = false;
                 warn!(lease = %self.config.name, "no answer from the API server to a write of the Lease");
             }
+        }
+    }
+
+    /// A proxy was served in a later term. If the Lease is this replica's nevertheless, it was deleted
+    /// while the clock was behind: a term above that one is begun, or that proxy would refuse this
+    /// leader for ever. It is one proxy's word: it counts once in a while, and within bounds.
+    async fn doubt(&mut self) {
+        self.current = false;
+        if !self.read().await {
+            return;
+        }
+        let now = Instant::now();
+        let Some(later) = self.publisher.superseded() else {
+            return;
+        };
+        let in_bounds = later < clock::seconds().saturating_add(MAX_AHEAD);
+        let again = self.raised.is_none_or(|at| now >= at + RAISE_AGAIN);
+        if let Some(term) = self.elector.role(now).term(now)
+            && later > term
+            && in_bounds
+            && again
+        {
+            warn!(
+                term,
+                later,
+                "the Lease is held, and yet a proxy was served in a later term; beginning one above it"
+            );
+            self.raised = Some(now);
+            self.floor = later;
+            self.elector.resign();
         }
     }
 

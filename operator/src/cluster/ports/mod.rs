@@ -62,6 +62,8 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires) {
         api,
         config,
         present: None,
+        listed: None,
+        listing: false,
         synced: false,
         persisted: wires.persisted,
         failures: 0,
@@ -111,6 +113,9 @@ struct Store {
     config: Config,
     /// The ConfigMap as it is on the server.
     present: Option<ConfigMap>,
+    /// What a list that is under way has shown.
+    listed: Option<ConfigMap>,
+    listing: bool,
     synced: bool,
     persisted: watch::Sender<Option<Arc<Allocation>>>,
     failures: u32,
@@ -119,18 +124,20 @@ struct Store {
 impl Store {
     fn take(&mut self, event: Event<ConfigMap>) {
         match event {
-            Event::Init => self.present = None,
+            Event::Init => self.listing = true,
+            Event::InitApply(object) => self.listed = Some(object),
+            Event::InitDone => {
+                self.synced = true;
+                self.listing = false;
+                self.present = self.listed.take();
+                self.read();
+            }
             Event::Apply(object) => {
                 self.present = Some(object);
                 self.read();
             }
-            Event::InitApply(object) => self.present = Some(object),
             // What is published with it goes on; the leader writes it anew.
             Event::Delete(_) => self.present = None,
-            Event::InitDone => {
-                self.synced = true;
-                self.read();
-            }
         }
     }
 
@@ -166,7 +173,7 @@ impl Store {
 
     /// Whether what is persisted is not what is wanted.
     fn lacks(&self, wanted: &BTreeSet<PortWish>) -> bool {
-        if !self.synced {
+        if !self.synced || self.listing {
             return false;
         }
         match self.stored() {

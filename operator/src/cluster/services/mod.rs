@@ -39,15 +39,24 @@ const MAX_PROBLEM: usize = 512;
 pub struct Config {
     /// Value of the label `app.kubernetes.io/managed-by`, and field manager.
     pub manager: String,
-    /// The ClusterRole that owns them; empty: nothing does.
+    /// The `ClusterRole` that owns them; empty: nothing does.
     pub owner: String,
 }
 
 /// Wishes by the UID of the Gateway.
 pub type Wishes = BTreeMap<Arc<str>, ServiceWish>;
 
-/// What came of the wishes, by the UID of the Gateway. A Gateway without a front is not in it.
-pub type Fronts = BTreeMap<Arc<str>, Assigned>;
+/// What came of the wishes, by the UID of the Gateway. A Gateway of which nothing is known is not in it.
+pub type Fronts = BTreeMap<Arc<str>, Front>;
+
+/// What came of the Services of one Gateway.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Front {
+    /// What the front has come to, if it is there or is refused.
+    pub assigned: Option<Assigned>,
+    /// Why the alias is not as wished, if it is not: an inconvenience, no reason not to serve.
+    pub alias: Option<String>,
+}
 
 /// What the task takes and gives.
 pub struct Wires {
@@ -204,7 +213,7 @@ impl Keeper {
                 warn!(cluster_role = %name, %error, "cannot read the owner of Services; trying again");
             }
             Err(_) => {
-                warn!(cluster_role = %name, "no answer about the owner of Services; trying again")
+                warn!(cluster_role = %name, "no answer about the owner of Services; trying again");
             }
         }
     }
@@ -333,16 +342,20 @@ impl Keeper {
                 }
                 continue;
             };
-            let addresses = plan::addresses(service, &self.present);
             let problem = |name| {
                 self.troubles
                     .get(name)
                     .map(|trouble| trouble.problem.clone())
             };
-            let problem = problem(&service.front).or_else(|| problem(&service.alias));
-            if addresses.is_some() || problem.is_some() {
-                let addresses = addresses.unwrap_or_default();
-                now.insert(uid.clone(), Assigned { addresses, problem });
+            let addresses = plan::addresses(service, &self.present);
+            let refused = problem(&service.front);
+            let assigned = (addresses.is_some() || refused.is_some()).then(|| Assigned {
+                addresses: addresses.unwrap_or_default(),
+                problem: refused,
+            });
+            let alias = problem(&service.alias);
+            if assigned.is_some() || alias.is_some() {
+                now.insert(uid.clone(), Front { assigned, alias });
             }
         }
         fronts.send_if_modified(|fronts| {

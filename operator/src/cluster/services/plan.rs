@@ -125,21 +125,20 @@ pub fn addresses(service: &GatewayService, present: &Services) -> Option<Vec<Add
 
 /// The manifest with its owner and its digest.
 fn complete(mut manifest: Value, owner: Option<&Value>) -> Value {
-    if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
-        if let Some(owner) = owner {
-            metadata.insert("ownerReferences".into(), json!([owner]));
-        }
+    if let Some(owner) = owner
+        && let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut)
+    {
+        metadata.insert("ownerReferences".into(), json!([owner]));
     }
     let digest = Sha256::digest(manifest.to_string());
-    let digest: String = digest
+    let digest = digest
         .iter()
         .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+        .fold(0_u64, |digest, byte| digest << 8 | u64::from(*byte));
     if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
         let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
         if let Some(annotations) = annotations.as_object_mut() {
-            annotations.insert(APPLIED.into(), digest.into());
+            annotations.insert(APPLIED.into(), format!("{digest:016x}").into());
         }
     }
     manifest
