@@ -218,6 +218,38 @@ async fn a_rotated_certificate_is_shown_to_new_connections_and_old_ones_go_on() 
 }
 
 #[tokio::test]
+async fn both_versions_of_tls_are_spoken() {
+    let (webhook, _dir, certificate) = server("versions").await;
+    let trusted = std::slice::from_ref(&certificate.der);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let stream = support::tls_of(webhook.address(), trusted, &[version]).await;
+        let session = stream.expect("TLS").into_inner().1;
+        assert_eq!(session.protocol_version(), Some(version.version));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_who_want_one_name_at_once_one_gets_it() {
+    let (webhook, _dir, certificate) = server("race").await;
+    for round in 0..8 {
+        let mut clients = Vec::new();
+        for tenant in 0..8 {
+            let mut client = client(&webhook, &certificate).await;
+            let wanted = set(&format!("t{tenant}"), &format!("r{round}.example"));
+            clients.push(tokio::spawn(async move {
+                let answer = client.post(created(&wanted).to_string()).await;
+                answer.expect("an answer").json()["response"]["allowed"] == true
+            }));
+        }
+        let mut admitted = 0;
+        for client in clients {
+            admitted += usize::from(client.await.expect("an answer"));
+        }
+        assert_eq!(admitted, 1, "round {round}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_review_has_a_status_of_its_own() {
     let (webhook, _dir, certificate) = server("status").await;
     let body = created(&set("alpha", "a.example")).to_string();

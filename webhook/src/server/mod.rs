@@ -268,3 +268,31 @@ fn is_without_ipv6(error: &io::Error) -> bool {
     const NO_SUCH_FAMILY: i32 = 97;
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_SUCH_FAMILY)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_family_there_is_reaches_the_socket() {
+        let any = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+        let (_listener, address) = bind(any).unwrap();
+        let port = address.port();
+        assert!(
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+                .await
+                .is_ok()
+        );
+        if address.is_ipv6() {
+            assert!(
+                TcpStream::connect((Ipv6Addr::LOCALHOST, port))
+                    .await
+                    .is_ok()
+            );
+        }
+    }
+}

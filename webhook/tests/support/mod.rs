@@ -190,13 +190,22 @@ pub async fn tls(
     address: SocketAddr,
     trusted: &[CertificateDer<'static>],
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    tls_of(address, trusted, rustls::DEFAULT_VERSIONS).await
+}
+
+/// The same with these versions of TLS.
+pub async fn tls_of(
+    address: SocketAddr,
+    trusted: &[CertificateDer<'static>],
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in trusted {
         roots.add(certificate.clone()).expect("a root");
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .expect("versions")
         .with_root_certificates(roots)
         .with_no_client_auth();

@@ -1,0 +1,130 @@
+//! What was admitted and never seen leaves no trace: after any history, admission answers as one that
+//! only ever saw what is there.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use serde_json::json;
+use vestibule_model::object::Object;
+use vestibule_model::policy::Policy;
+use vestibule_webhook::{Admission, Operation, Question, REMEMBERED};
+
+const CONTROLLER: &str = "vestibule.dev/gateway-controller";
+
+fn object(value: serde_json::Value) -> Object {
+    vestibule_crds::decode(value).into_object().unwrap().0
+}
+
+fn set(tenant: usize, hostname: usize) -> Object {
+    object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+        "metadata": {"namespace": format!("t{tenant}"), "name": "s"},
+        "spec": {
+            "parentRef": {"namespace": "infra", "name": "entrance"},
+            "listeners": [{
+                "name": "web", "port": 443, "protocol": "TLS",
+                "hostname": format!("h{hostname}.example"), "tls": {"mode": "Passthrough"},
+            }],
+        },
+    }))
+}
+
+fn admission() -> Admission {
+    let admission = Admission::new(CONTROLLER, Policy::default());
+    for value in [
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": "vestibule"}, "spec": {"controllerName": CONTROLLER},
+        }),
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": "infra", "name": "entrance"},
+            "spec": {
+                "gatewayClassName": "vestibule",
+                "allowedListeners": {"namespaces": {"from": "All"}},
+                "listeners": [{
+                    "name": "own", "port": 443, "protocol": "TLS", "hostname": "own.example",
+                    "tls": {"mode": "Passthrough"},
+                }],
+            },
+        }),
+    ] {
+        admission.put(object(value));
+    }
+    admission
+}
+
+fn create(admission: &Admission, new: &Object, dry_run: bool, now: Instant) -> bool {
+    let question = Question {
+        operation: Operation::Create,
+        old: None,
+        new,
+        dry_run,
+    };
+    admission.review(question, now).allowed
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A review; nothing need come of it.
+    Ask(usize, usize),
+    /// The watch shows a version.
+    Show(usize, usize),
+    /// The watch shows a removal.
+    Hide(usize),
+    /// Time goes by.
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (tenant, hostname) = (0..3usize, 0..3usize);
+    prop_oneof![
+        3 => (tenant.clone(), hostname.clone()).prop_map(|(t, h)| Step::Ask(t, h)),
+        2 => (tenant.clone(), hostname).prop_map(|(t, h)| Step::Show(t, h)),
+        1 => tenant.prop_map(Step::Hide),
+        1 => (0..3000u64).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_there_decides_in_the_end(steps in prop::collection::vec(step(), 0..24)) {
+        let (admission, mut now) = (admission(), Instant::now());
+        let mut there = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Ask(tenant, hostname) => {
+                    create(&admission, &set(tenant, hostname), false, now);
+                }
+                Step::Show(tenant, hostname) => {
+                    admission.put(set(tenant, hostname));
+                    there.insert(tenant, hostname);
+                }
+                Step::Hide(tenant) => {
+                    admission.remove(&set(tenant, 0).key());
+                    there.remove(&tenant);
+                }
+                Step::Wait(millis) => {
+                    now += Duration::from_millis(millis);
+                    admission.expire(now);
+                }
+            }
+        }
+        admission.expire(now + REMEMBERED);
+        prop_assert_eq!(admission.remembered(), 0);
+        let fresh = self::admission();
+        for (tenant, hostname) in there {
+            fresh.put(set(tenant, hostname));
+        }
+        for tenant in 0..4 {
+            for hostname in 0..3 {
+                let new = set(tenant, hostname);
+                prop_assert_eq!(
+                    create(&admission, &new, true, now),
+                    create(&fresh, &new, true, now)
+                );
+            }
+        }
+    }
+}
