@@ -6,11 +6,14 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use anyhow::bail;
 use clap::{Parser, ValueEnum};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vestibule_model::object::ServiceParameters;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::Labels;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::cluster::{self, lease, statuses};
+use vestibule_operator::publish::auth::Fleets;
+use vestibule_operator::serving;
 use vestibule_operator::translate::{self, Binds, CONTROLLER, ServiceSettings};
 
 /// The control plane of Vestibule: watches the cluster, configures the proxies, writes statuses.
@@ -29,10 +32,10 @@ pub(crate) struct Arguments {
     /// Prefix of the names of everything that belongs to this release.
     #[arg(long, env = "VESTIBULE_RELEASE", default_value = "vestibule")]
     pub(crate) release: String,
-    /// GatewayClasses with this controller name are Vestibule's.
+    /// `GatewayClass`es with this controller name are Vestibule's.
     #[arg(long, env = "VESTIBULE_CONTROLLER", default_value = CONTROLLER)]
     controller: String,
-    /// Name of the release's GatewayClass, for messages.
+    /// Name of the release's `GatewayClass`, for messages.
     #[arg(
         long,
         env = "VESTIBULE_GATEWAY_CLASS_NAME",
@@ -75,10 +78,10 @@ pub(crate) struct Arguments {
     /// Headless Service whose endpoints say which proxies are ready [default: RELEASE-proxy].
     #[arg(long, env = "VESTIBULE_PROXY_SERVICE")]
     proxy_service: Option<String>,
-    /// ServiceAccount of the proxies [default: RELEASE-proxy].
+    /// `ServiceAccount` of the proxies [default: RELEASE-proxy].
     #[arg(long, env = "VESTIBULE_FLEET_SERVICE_ACCOUNT")]
     fleet_service_account: Option<String>,
-    /// ValidatingWebhookConfiguration whose CA bundle is kept [default: none].
+    /// `ValidatingWebhookConfiguration` whose CA bundle is kept [default: none].
     #[arg(long, env = "VESTIBULE_WEBHOOK_CONFIGURATION")]
     webhook_configuration: Option<String>,
     /// Service of the webhook [default: RELEASE-webhook].
@@ -91,9 +94,9 @@ pub(crate) struct Arguments {
         default_value = "cluster.local"
     )]
     cluster_domain: String,
-    /// ClusterRole that owns the Services made for Gateways, so that they go with the release.
+    /// `ClusterRole` that owns what is made, so that it goes with the release.
     #[arg(long, env = "VESTIBULE_OWNER_CLUSTER_ROLE", default_value = "")]
-    owner_cluster_role: String,
+    pub(crate) owner_cluster_role: String,
     /// How to log, on standard error.
     #[arg(long, env = "VESTIBULE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub(crate) log_format: LogFormat,
@@ -115,9 +118,37 @@ fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Audience of the proxies' tokens.
+const AUDIENCE: &str = "vestibule-config";
+
 impl Arguments {
+    /// Whose tokens open the configuration stream.
+    pub(crate) fn fleets(&self) -> Fleets {
+        let account = self.fleet_service_account.clone();
+        let account = account.unwrap_or_else(|| format!("{}-proxy", self.release));
+        Fleets::one(&self.namespace, &account, AUDIENCE)
+    }
+
+    /// Settings of the internal authority.
+    pub(crate) fn serving(&self, owner: Option<OwnerReference>) -> serving::Config {
+        let mut config = serving::Config::new(&self.namespace, &self.release);
+        config.cluster_domain.clone_from(&self.cluster_domain);
+        config.webhook_configuration = self
+            .webhook_configuration
+            .clone()
+            .filter(|name| !name.is_empty());
+        if let Some(service) = &self.webhook_service {
+            config.webhook.service.clone_from(service);
+        }
+        config.owner = owner;
+        config
+    }
+
     /// Settings of the cluster side.
-    pub(crate) fn settings(&self) -> anyhow::Result<cluster::Settings> {
+    pub(crate) fn settings(
+        &self,
+        owner: Option<OwnerReference>,
+    ) -> anyhow::Result<cluster::Settings> {
         if self.release.is_empty() || self.namespace.is_empty() {
             bail!("--release and --namespace must not be empty");
         }
@@ -162,6 +193,7 @@ impl Arguments {
                 RandomState::new().build_hasher().finish()
             ),
             address: SocketAddr::new(self.pod_ip, self.stream.port()).to_string(),
+            owner: owner.clone(),
             timing: lease::elector::Timing::default(),
         };
         let proxy_service = self.proxy_service.clone();
@@ -171,7 +203,7 @@ impl Arguments {
             translation,
             lease,
             proxy_service: proxy_service.unwrap_or_else(|| format!("{}-proxy", self.release)),
-            owner: self.owner_cluster_role.clone(),
+            owner,
             statuses: statuses::plan::Timing::default(),
         })
     }

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Parser;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -28,8 +28,11 @@ use tracing_subscriber::EnvFilter;
 use vestibule_crds::watch::configured;
 use vestibule_operator::cluster::health::{Health, router};
 use vestibule_operator::cluster::metrics::Metrics;
-use vestibule_operator::cluster::{self, Outside};
+use vestibule_operator::cluster::{self, Outside, owner};
+use vestibule_operator::publish::auth::{Authenticator, KubeReviewer};
+use vestibule_operator::publish::tls::Secure;
 use vestibule_operator::publish::{self, Publisher};
+use vestibule_operator::serving;
 
 use arguments::{Arguments, LogFormat};
 
@@ -84,7 +87,9 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     let publisher = Publisher::new(publish::Config::default());
     publisher.metrics().register(&mut registry);
     let health = Health::default();
-    let (leading, _leads) = watch::channel(false);
+    let (leading, leads) = watch::channel(false);
+    let auth = Authenticator::new(arguments.fleets(), KubeReviewer::new(client.clone()));
+    auth.metrics().register(&mut registry);
 
     let admin = TcpListener::bind(arguments.admin)
         .await
@@ -93,13 +98,28 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on {}", arguments.stream))?;
     info!(admin = %arguments.admin, stream = %arguments.stream, release = %arguments.release, "started");
-    tokio::spawn(axum::serve(admin, router(health.clone(), registry)).into_future());
-    let server = publish::server()
-        .add_service(publish::service(&publisher))
-        .serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(stream));
-    tokio::spawn(server);
 
-    let settings = arguments.settings()?;
+    let owner = match arguments.owner_cluster_role.as_str() {
+        "" => None,
+        name => tokio::select! {
+            owner = owner::find(&client, name) => owner,
+            () = end.cancelled() => return Ok(()),
+        },
+    };
+    let (keeper, certificates) = serving::start(client.clone(), arguments.serving(owner.clone()));
+    keeper.metrics().register(&mut registry);
+    tokio::spawn(keeper.run(leads));
+    let secure = Secure::new(
+        Arc::clone(&publisher),
+        certificates.resolver(),
+        Arc::new(auth),
+    );
+    secure.metrics.register(&mut registry);
+    tokio::spawn(axum::serve(admin, router(health.clone(), registry)).into_future());
+    let ended = end.clone();
+    let mut server = tokio::spawn(secure.serve(stream, async move { ended.cancelled().await }));
+
+    let settings = arguments.settings(owner)?;
     let outside = Outside {
         health,
         metrics,
@@ -115,6 +135,12 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     tokio::pin!(running);
     tokio::select! {
         outcome = &mut running => return outcome,
+        outcome = &mut server => {
+            outcome.context("the configuration stream ended early")??;
+            if !end.is_cancelled() {
+                bail!("the configuration stream ended early");
+            }
+        }
         () = end.cancelled() => {}
     }
     if tokio::time::timeout(GRACE, running).await.is_err() {

@@ -8,6 +8,7 @@ mod clock;
 pub mod health;
 pub mod lease;
 pub mod metrics;
+pub mod owner;
 pub mod ports;
 pub mod ready;
 mod secrets;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -78,8 +80,8 @@ pub struct Settings {
     pub lease: lease::Config,
     /// Headless Service of the proxies.
     pub proxy_service: String,
-    /// `ClusterRole` that owns what is made; empty: nothing does.
-    pub owner: String,
+    /// What owns what is made, if anything does.
+    pub owner: Option<OwnerReference>,
     /// Durations around statuses.
     pub statuses: statuses::plan::Timing,
 }
@@ -192,6 +194,7 @@ impl Shell {
             namespace: settings.namespace.clone(),
             name: format!("{}-ports", settings.release),
             manager: settings.release.clone(),
+            owner: settings.owner.clone(),
         };
         let wires = ports::Wires {
             wanted,

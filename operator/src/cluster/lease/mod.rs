@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +40,8 @@ pub struct Config {
     pub identity: String,
     /// Where this process serves proxies, `host:port`.
     pub address: String,
+    /// What owns it, if anything does.
+    pub owner: Option<OwnerReference>,
     /// Durations.
     pub timing: Timing,
 }
@@ -267,6 +269,7 @@ impl Candidate {
                 metadata: ObjectMeta {
                     name: Some(self.config.name.clone()),
                     namespace: Some(self.config.namespace.clone()),
+                    owner_references: self.config.owner.clone().map(|owner| vec![owner]),
                     ..ObjectMeta::default()
                 },
                 ..Lease::default()

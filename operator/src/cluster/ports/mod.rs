@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch_objects};
@@ -40,6 +41,8 @@ pub struct Config {
     pub name: String,
     /// Value of the label `app.kubernetes.io/managed-by`.
     pub manager: String,
+    /// What owns it, if anything does.
+    pub owner: Option<OwnerReference>,
 }
 
 /// What the task takes and gives.
@@ -222,6 +225,7 @@ impl Store {
             metadata: ObjectMeta {
                 name: Some(self.config.name.clone()),
                 namespace: Some(self.config.namespace.clone()),
+                owner_references: self.config.owner.clone().map(|owner| vec![owner]),
                 ..ObjectMeta::default()
             },
             ..ConfigMap::default()

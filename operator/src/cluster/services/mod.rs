@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch_objects};
@@ -39,8 +39,8 @@ const MAX_PROBLEM: usize = 512;
 pub struct Config {
     /// Value of the label `app.kubernetes.io/managed-by`, and field manager.
     pub manager: String,
-    /// The `ClusterRole` that owns them; empty: nothing does.
-    pub owner: String,
+    /// What owns them, if anything does.
+    pub owner: Option<OwnerReference>,
 }
 
 /// Wishes by the UID of the Gateway.
@@ -79,8 +79,7 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
             client,
             manager: config.manager.as_str().into(),
         },
-        config,
-        owner: Owner::Unknown,
+        owner: config.owner.as_ref().map(plan::owner),
         present: Services::new(),
         listed: None,
         synced: false,
@@ -115,9 +114,6 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
             .borrow_and_update()
             .term(Instant::now())
             .is_some();
-        if leads && keeper.owner == Owner::Unknown && wishes.is_some() {
-            keeper.find_owner().await;
-        }
         if let Some(wishes) = &wishes {
             if leads {
                 keeper.act(wishes, &mut requests);
@@ -134,17 +130,9 @@ async fn at(due: Option<Instant>) {
     }
 }
 
-#[derive(Debug, PartialEq)]
-enum Owner {
-    Unknown,
-    None,
-    Found(Value),
-}
-
 struct Keeper {
     hand: Hand,
-    config: Config,
-    owner: Owner,
+    owner: Option<Value>,
     present: Services,
     listed: Option<Services>,
     synced: bool,
@@ -192,44 +180,13 @@ impl Keeper {
         }
     }
 
-    async fn find_owner(&mut self) {
-        if self.config.owner.is_empty() {
-            self.owner = Owner::None;
-            return;
-        }
-        let name = self.config.owner.clone();
-        let roles: Api<ClusterRole> = Api::all(self.hand.client.clone());
-        let answer = tokio::time::timeout(PATIENCE, roles.get_opt(&name)).await;
-        match answer {
-            Ok(Ok(Some(role))) => {
-                let uid = role.metadata.uid.unwrap_or_default();
-                self.owner = Owner::Found(plan::owner(&name, &uid));
-            }
-            Ok(Ok(None)) => {
-                warn!(cluster_role = %name, "there is no such ClusterRole; Services have no owner and stay after an uninstall");
-                self.owner = Owner::None;
-            }
-            Ok(Err(error)) => {
-                warn!(cluster_role = %name, %error, "cannot read the owner of Services; trying again");
-            }
-            Err(_) => {
-                warn!(cluster_role = %name, "no answer about the owner of Services; trying again");
-            }
-        }
-    }
-
     /// Begins what is due.
     fn act(&mut self, wishes: &Wishes, requests: &mut JoinSet<Done>) {
-        let owner = match &self.owner {
-            Owner::Unknown => return,
-            Owner::None => None,
-            Owner::Found(owner) => Some(owner),
-        };
         if !self.synced || self.listed.is_some() {
             return;
         }
         let now = Instant::now();
-        let mut actions = plan::plan(wishes, &self.present, owner);
+        let mut actions = plan::plan(wishes, &self.present, self.owner.as_ref());
         self.troubles.retain(|name, _| actions.contains_key(name));
         self.written
             .retain(|name, _| self.present.contains_key(name));

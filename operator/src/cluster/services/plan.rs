@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use vestibule_model::key::ObjectName;
@@ -42,14 +43,14 @@ pub enum Action {
     Delete(String),
 }
 
-/// An owner reference to what owns everything that this release makes, if there is such a thing.
+/// An owner reference as manifests have it.
 #[must_use]
-pub fn owner(cluster_role: &str, uid: &str) -> Value {
+pub fn owner(reference: &OwnerReference) -> Value {
     json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "name": cluster_role,
-        "uid": uid,
+        "apiVersion": reference.api_version,
+        "kind": reference.kind,
+        "name": reference.name,
+        "uid": reference.uid,
     })
 }
 

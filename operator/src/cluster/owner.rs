@@ -1,0 +1,45 @@
+//! What owns everything that this release makes, so that the cluster's garbage collection takes it when
+//! the release goes.
+
+use std::time::Duration;
+
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Api, Client};
+use tracing::warn;
+
+/// Longest wait for an answer of the API server.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Wait before the next attempt.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// A reference to the `ClusterRole` of that name, once the API server answers; none if there is no such
+/// role. A cluster-scoped owner may own objects in any namespace.
+pub async fn find(client: &Client, name: &str) -> Option<OwnerReference> {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    loop {
+        let answer = tokio::time::timeout(PATIENCE, roles.get_opt(name)).await;
+        match answer {
+            Ok(Ok(Some(role))) => {
+                return Some(OwnerReference {
+                    api_version: "rbac.authorization.k8s.io/v1".into(),
+                    kind: "ClusterRole".into(),
+                    name: name.into(),
+                    uid: role.metadata.uid.unwrap_or_default(),
+                    ..OwnerReference::default()
+                });
+            }
+            Ok(Ok(None)) => {
+                warn!(cluster_role = %name, "there is no such ClusterRole; what is made has no owner and stays after an uninstall");
+                return None;
+            }
+            Ok(Err(error)) => {
+                warn!(cluster_role = %name, %error, "cannot read the owner of what is made; trying again");
+            }
+            Err(_) => {
+                warn!(cluster_role = %name, "no answer about the owner of what is made; trying again");
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
