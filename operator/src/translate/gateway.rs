@@ -28,7 +28,7 @@ pub(super) struct GatewayState {
     pub(super) refused: Option<Finding>,
     /// Why it has no address to be reached at, or not the one it asks for.
     pub(super) unreachable: Option<Finding>,
-    /// Where it is reached; `None` where that is none of our business.
+    /// Where it is reached; `None` where that is not known and what the status says stays.
     pub(super) addresses: Option<Vec<Address>>,
     /// Everything to say about it as a whole.
     pub(super) findings: Vec<Finding>,
@@ -157,11 +157,13 @@ impl Translator {
             .filter_map(|wish| Some(((wish.port, wish.transport), *self.allocated.get(wish)?)))
             .collect();
         let assigned = self.assigned.get(&state.uid);
-        state.addresses = Some(assigned.map(|a| a.addresses.clone()).unwrap_or_default());
+        state.addresses = assigned.map(|assigned| assigned.addresses.clone());
         let parameters = parameters.ok().filter(|_| state.refused.is_none());
         let Some(parameters) = parameters else {
             return (Some(state), ports, Some(ServiceWish::Keep));
         };
+        // There is none to be left in the status; where Services stay as they are, so does it.
+        state.addresses.get_or_insert_default();
         let service = service::build(gateway, settings, &parameters, internal);
         let wish = match service {
             Ok(service) => {

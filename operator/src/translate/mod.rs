@@ -15,6 +15,8 @@ mod features;
 mod gateway;
 mod index;
 mod listener;
+mod mark;
+mod output;
 mod route;
 mod service;
 mod status;
@@ -26,12 +28,13 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::issuer::IssuerRef;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::merge::{Affected, Merge, SetVerdict};
+use vestibule_model::merge::{Merge, SetVerdict};
 use vestibule_model::object::{Object, Port, TlsRoute};
 use vestibule_model::policy::Policy;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, NotAPortWish, PortWish};
+pub use output::{CertificateRequest, Output, Work};
 pub use service::{
     Assigned, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL, ServiceSettings, ServiceWish,
     UID_LABEL,
@@ -77,90 +80,6 @@ pub enum Change {
     /// What the front of the Gateway with this UID has come to; `None`: there is no such Service.
     /// Counts with [`Binds::Allocated`].
     Addresses(Arc<str>, Option<Assigned>),
-}
-
-/// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
-/// conflicted, and its hostname is exact.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateRequest {
-    /// The Secret that the listener refers to, in the listener's own namespace.
-    pub secret: ObjectName,
-    /// The hostnames of the listeners that refer to it.
-    pub hostnames: BTreeSet<Hostname>,
-    /// The issuer that the annotations choose, if they choose one.
-    pub issuer: Option<IssuerRef>,
-}
-
-/// How much a pass did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Listeners judged.
-    pub listeners: usize,
-    /// Routes judged.
-    pub routes: usize,
-    /// Backends computed.
-    pub backends: usize,
-    /// Secrets and certificates looked at.
-    pub certificates: usize,
-    /// Gateways judged as a whole.
-    pub gateways: usize,
-    /// Statuses computed.
-    pub statuses: usize,
-}
-
-/// What came out differently than before. `None` is: gone.
-#[derive(Debug, Default)]
-pub struct Output {
-    /// Resources for the proxies.
-    pub resources: BTreeMap<ResourceKey, Option<Encoded>>,
-    /// Statuses of GatewayClasses, Gateways, ListenerSets and routes.
-    pub statuses: BTreeMap<ObjectKey, Option<Status>>,
-    /// Everything to say about an object, warnings included; empty where nothing is left to say.
-    pub findings: BTreeMap<ObjectKey, Vec<Finding>>,
-    /// Certificates wanted, by Secret.
-    pub certificates: BTreeMap<ObjectName, Option<CertificateRequest>>,
-    /// Internal ports: needed from now on (true), or no longer. Ports that lose their last listener
-    /// are given up at once; the allocator sees to it that they are not soon used again.
-    pub ports: BTreeMap<PortWish, bool>,
-    /// Services by the UID of their Gateway; `None`: the Gateway is gone or not ours, and whatever
-    /// carries its UID goes too.
-    pub services: BTreeMap<Arc<str>, Option<ServiceWish>>,
-    /// Secrets that some listener may use: from now on (true), or no longer. Whoever watches a cluster
-    /// keeps only these in memory, and gets one that is newly used before publishing what came out.
-    pub secrets: BTreeMap<ObjectName, bool>,
-    /// What it took.
-    pub work: Work,
-}
-
-impl Output {
-    /// Takes in what the next pass made different, so that several passes come out as one.
-    pub fn merge(&mut self, later: Self) {
-        self.resources.extend(later.resources);
-        self.statuses.extend(later.statuses);
-        self.findings.extend(later.findings);
-        self.certificates.extend(later.certificates);
-        self.services.extend(later.services);
-        join(&mut self.ports, later.ports);
-        join(&mut self.secrets, later.secrets);
-        let (sum, work) = (&mut self.work, later.work);
-        sum.listeners += work.listeners;
-        sum.routes += work.routes;
-        sum.backends += work.backends;
-        sum.certificates += work.certificates;
-        sum.gateways += work.gateways;
-        sum.statuses += work.statuses;
-    }
-}
-
-/// Joins wishes: what was given up and is wanted again (or the other way round) is no news.
-fn join<K: Ord>(wishes: &mut BTreeMap<K, bool>, later: BTreeMap<K, bool>) {
-    for (key, wanted) in later {
-        if wishes.get(&key).is_some_and(|before| *before != wanted) {
-            wishes.remove(&key);
-        } else {
-            wishes.insert(key, wanted);
-        }
-    }
 }
 
 /// Units to be computed again.
@@ -351,180 +270,6 @@ impl Translator {
             );
         }
         keys
-    }
-
-    fn take(&mut self, change: Change, dirty: &mut Dirty) {
-        let (key, new) = match change {
-            Change::Put(object) => (object.key(), Some(Arc::new(object))),
-            Change::Remove(key) => (key, None),
-            Change::Ports(ports) => return self.take_ports(ports, dirty),
-            Change::Addresses(uid, assigned) => return self.take_addresses(uid, assigned, dirty),
-        };
-        let old = match &new {
-            Some(object) => self.objects.insert(key.clone(), object.clone()),
-            None => self.objects.remove(&key),
-        };
-        if old == new {
-            return;
-        }
-        if let Some(old) = &old {
-            self.index.remove(&key, old);
-        }
-        if let Some(new) = &new {
-            self.index.insert(&key, new);
-        }
-        self.mark(&key, old.as_deref(), new.as_deref(), dirty);
-    }
-
-    fn mark(
-        &mut self,
-        key: &ObjectKey,
-        old: Option<&Object>,
-        new: Option<&Object>,
-        dirty: &mut Dirty,
-    ) {
-        let name = &key.name;
-        match key.kind {
-            Kind::GatewayClass => {
-                let class = match new {
-                    Some(Object::GatewayClass(class)) => Some(class.clone()),
-                    _ => None,
-                };
-                let affected = self.merge.put_class(&name.name, class);
-                dirty.classes.insert(name.name.clone());
-                self.spread(affected, dirty);
-            }
-            Kind::Gateway => {
-                let gateway = match new {
-                    Some(Object::Gateway(gateway)) => Some(Arc::new(gateway.clone())),
-                    _ => None,
-                };
-                if let (Some(Object::Gateway(old)), Some(new)) = (old, &gateway)
-                    && (old.issuers != new.issuers
-                        || old.guards != new.guards
-                        || old.meta.uid != new.meta.uid)
-                {
-                    // Sets without a choice of issuer follow their Gateway's; guards and internal ports
-                    // are the Gateway's.
-                    for set in self.merge.sets_of(name) {
-                        let parent = ParentKey::ListenerSet(set.clone());
-                        self.index.dirty_listeners(&parent, dirty);
-                        dirty.parents.insert(parent);
-                    }
-                }
-                let affected = self.merge.put_gateway(name, gateway);
-                self.mark_parent(ParentKey::Gateway(name.clone()), old, dirty);
-                self.spread(affected, dirty);
-            }
-            Kind::ListenerSet => {
-                let set = match new {
-                    Some(Object::ListenerSet(set)) => Some(Arc::new(set.clone())),
-                    _ => None,
-                };
-                let affected = self.merge.put_set(name, set);
-                self.mark_parent(ParentKey::ListenerSet(name.clone()), old, dirty);
-                self.spread(affected, dirty);
-            }
-            Kind::TlsRoute => {
-                dirty.routes.insert(name.clone());
-            }
-            Kind::GatewayParameters => self.mark_parameters(name, dirty),
-            Kind::Namespace => {
-                let labels = match new {
-                    Some(Object::Namespace(namespace)) => Some(namespace.labels.clone()),
-                    _ => None,
-                };
-                let affected = self.merge.put_namespace(&name.name, labels);
-                dirty.routes.extend(self.index.routes_in(&name.name));
-                self.spread(affected, dirty);
-            }
-            Kind::ReferenceGrant => {
-                for referrer in self.index.referrers_into(&name.namespace) {
-                    match referrer.kind {
-                        Kind::TlsRoute => {
-                            dirty.routes.insert(referrer.name.clone());
-                        }
-                        Kind::Gateway => self
-                            .index
-                            .dirty_listeners(&ParentKey::Gateway(referrer.name.clone()), dirty),
-                        Kind::ListenerSet => self
-                            .index
-                            .dirty_listeners(&ParentKey::ListenerSet(referrer.name.clone()), dirty),
-                        _ => {}
-                    }
-                }
-            }
-            Kind::Secret => {
-                self.secrets.remove(name);
-                let listeners = self.index.listeners_of_secret(name);
-                if !listeners.is_empty() {
-                    dirty.certificates.insert(name.clone());
-                    dirty.listeners.extend(listeners);
-                }
-            }
-            Kind::Service => {
-                dirty.routes.extend(self.index.routes_of_service(name));
-                self.dirty_backends(name, dirty);
-            }
-            Kind::EndpointSlice => {
-                for object in [old, new].into_iter().flatten() {
-                    if let Object::EndpointSlice(slice) = object
-                        && let Some(service) = &slice.service
-                    {
-                        let service = ObjectName::new(name.namespace.clone(), service.clone());
-                        self.dirty_backends(&service, dirty);
-                    }
-                }
-            }
-        }
-        dirty.others.insert(key.clone());
-    }
-
-    /// A Gateway or set itself changed: its listeners, those it had, and its routes.
-    fn mark_parent(&mut self, parent: ParentKey, old: Option<&Object>, dirty: &mut Dirty) {
-        let former = match old {
-            Some(Object::Gateway(gateway)) => gateway.listeners.as_slice(),
-            Some(Object::ListenerSet(set)) => set.listeners.as_slice(),
-            _ => &[],
-        };
-        dirty
-            .listeners
-            .extend(former.iter().map(|listener| listener.key(&parent)));
-        self.index.dirty_listeners(&parent, dirty);
-        dirty.routes.extend(self.index.routes_to(&parent));
-        dirty.parents.insert(parent);
-    }
-
-    fn spread(&mut self, affected: Affected, dirty: &mut Dirty) {
-        for gateway in affected.gateways {
-            dirty.gateways.insert(gateway.clone());
-            let parent = ParentKey::Gateway(gateway);
-            self.index.dirty_listeners(&parent, dirty);
-            dirty.routes.extend(self.index.routes_to(&parent));
-            dirty.parents.insert(parent);
-        }
-        for name in affected.sets {
-            let verdict = self.merge.set(&name).map(|set| self.merge.verdict(set));
-            if self.verdicts.get(&name) != verdict.as_ref() {
-                match verdict {
-                    Some(verdict) => self.verdicts.insert(name.clone(), verdict),
-                    None => self.verdicts.remove(&name),
-                };
-                let parent = ParentKey::ListenerSet(name);
-                self.index.dirty_listeners(&parent, dirty);
-                dirty.routes.extend(self.index.routes_to(&parent));
-                dirty.parents.insert(parent);
-            }
-        }
-        dirty.listeners.extend(affected.listeners);
-    }
-
-    fn dirty_backends(&self, service: &ObjectName, dirty: &mut Dirty) {
-        dirty.backends.extend(
-            self.backend_users
-                .range(BackendKey::range_of(service))
-                .map(|(key, _)| key.clone()),
-        );
     }
 
     fn tls_route(&self, name: &ObjectName) -> Option<&TlsRoute> {

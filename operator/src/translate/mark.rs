@@ -1,0 +1,186 @@
+//! Changes taken in: which units depend on what changed and are to be computed again.
+
+use std::sync::Arc;
+
+use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::merge::Affected;
+use vestibule_model::object::Object;
+
+use super::backend::BackendKey;
+use super::{Change, Dirty, Translator};
+
+impl Translator {
+    pub(super) fn take(&mut self, change: Change, dirty: &mut Dirty) {
+        let (key, new) = match change {
+            Change::Put(object) => (object.key(), Some(Arc::new(object))),
+            Change::Remove(key) => (key, None),
+            Change::Ports(ports) => return self.take_ports(ports, dirty),
+            Change::Addresses(uid, assigned) => return self.take_addresses(uid, assigned, dirty),
+        };
+        let old = match &new {
+            Some(object) => self.objects.insert(key.clone(), object.clone()),
+            None => self.objects.remove(&key),
+        };
+        if old == new {
+            return;
+        }
+        if let Some(old) = &old {
+            self.index.remove(&key, old);
+        }
+        if let Some(new) = &new {
+            self.index.insert(&key, new);
+        }
+        self.mark(&key, old.as_deref(), new.as_deref(), dirty);
+    }
+
+    fn mark(
+        &mut self,
+        key: &ObjectKey,
+        old: Option<&Object>,
+        new: Option<&Object>,
+        dirty: &mut Dirty,
+    ) {
+        let name = &key.name;
+        match key.kind {
+            Kind::GatewayClass => {
+                let class = match new {
+                    Some(Object::GatewayClass(class)) => Some(class.clone()),
+                    _ => None,
+                };
+                let affected = self.merge.put_class(&name.name, class);
+                dirty.classes.insert(name.name.clone());
+                self.spread(affected, dirty);
+            }
+            Kind::Gateway => {
+                let gateway = match new {
+                    Some(Object::Gateway(gateway)) => Some(Arc::new(gateway.clone())),
+                    _ => None,
+                };
+                if let (Some(Object::Gateway(old)), Some(new)) = (old, &gateway)
+                    && (old.issuers != new.issuers
+                        || old.guards != new.guards
+                        || old.meta.uid != new.meta.uid)
+                {
+                    // Sets without a choice of issuer follow their Gateway's; guards and internal ports
+                    // are the Gateway's.
+                    for set in self.merge.sets_of(name) {
+                        let parent = ParentKey::ListenerSet(set.clone());
+                        self.index.dirty_listeners(&parent, dirty);
+                        dirty.parents.insert(parent);
+                    }
+                }
+                let affected = self.merge.put_gateway(name, gateway);
+                self.mark_parent(ParentKey::Gateway(name.clone()), old, dirty);
+                self.spread(affected, dirty);
+            }
+            Kind::ListenerSet => {
+                let set = match new {
+                    Some(Object::ListenerSet(set)) => Some(Arc::new(set.clone())),
+                    _ => None,
+                };
+                let affected = self.merge.put_set(name, set);
+                self.mark_parent(ParentKey::ListenerSet(name.clone()), old, dirty);
+                self.spread(affected, dirty);
+            }
+            Kind::TlsRoute => {
+                dirty.routes.insert(name.clone());
+            }
+            Kind::GatewayParameters => self.mark_parameters(name, dirty),
+            Kind::Namespace => {
+                let labels = match new {
+                    Some(Object::Namespace(namespace)) => Some(namespace.labels.clone()),
+                    _ => None,
+                };
+                let affected = self.merge.put_namespace(&name.name, labels);
+                dirty.routes.extend(self.index.routes_in(&name.name));
+                self.spread(affected, dirty);
+            }
+            Kind::ReferenceGrant => {
+                for referrer in self.index.referrers_into(&name.namespace) {
+                    match referrer.kind {
+                        Kind::TlsRoute => {
+                            dirty.routes.insert(referrer.name.clone());
+                        }
+                        Kind::Gateway => self
+                            .index
+                            .dirty_listeners(&ParentKey::Gateway(referrer.name.clone()), dirty),
+                        Kind::ListenerSet => self
+                            .index
+                            .dirty_listeners(&ParentKey::ListenerSet(referrer.name.clone()), dirty),
+                        _ => {}
+                    }
+                }
+            }
+            Kind::Secret => {
+                self.secrets.remove(name);
+                let listeners = self.index.listeners_of_secret(name);
+                if !listeners.is_empty() {
+                    dirty.certificates.insert(name.clone());
+                    dirty.listeners.extend(listeners);
+                }
+            }
+            Kind::Service => {
+                dirty.routes.extend(self.index.routes_of_service(name));
+                self.dirty_backends(name, dirty);
+            }
+            Kind::EndpointSlice => {
+                for object in [old, new].into_iter().flatten() {
+                    if let Object::EndpointSlice(slice) = object
+                        && let Some(service) = &slice.service
+                    {
+                        let service = ObjectName::new(name.namespace.clone(), service.clone());
+                        self.dirty_backends(&service, dirty);
+                    }
+                }
+            }
+        }
+        dirty.others.insert(key.clone());
+    }
+
+    /// A Gateway or set itself changed: its listeners, those it had, and its routes.
+    fn mark_parent(&mut self, parent: ParentKey, old: Option<&Object>, dirty: &mut Dirty) {
+        let former = match old {
+            Some(Object::Gateway(gateway)) => gateway.listeners.as_slice(),
+            Some(Object::ListenerSet(set)) => set.listeners.as_slice(),
+            _ => &[],
+        };
+        dirty
+            .listeners
+            .extend(former.iter().map(|listener| listener.key(&parent)));
+        self.index.dirty_listeners(&parent, dirty);
+        dirty.routes.extend(self.index.routes_to(&parent));
+        dirty.parents.insert(parent);
+    }
+
+    fn spread(&mut self, affected: Affected, dirty: &mut Dirty) {
+        for gateway in affected.gateways {
+            dirty.gateways.insert(gateway.clone());
+            let parent = ParentKey::Gateway(gateway);
+            self.index.dirty_listeners(&parent, dirty);
+            dirty.routes.extend(self.index.routes_to(&parent));
+            dirty.parents.insert(parent);
+        }
+        for name in affected.sets {
+            let verdict = self.merge.set(&name).map(|set| self.merge.verdict(set));
+            if self.verdicts.get(&name) != verdict.as_ref() {
+                match verdict {
+                    Some(verdict) => self.verdicts.insert(name.clone(), verdict),
+                    None => self.verdicts.remove(&name),
+                };
+                let parent = ParentKey::ListenerSet(name);
+                self.index.dirty_listeners(&parent, dirty);
+                dirty.routes.extend(self.index.routes_to(&parent));
+                dirty.parents.insert(parent);
+            }
+        }
+        dirty.listeners.extend(affected.listeners);
+    }
+
+    fn dirty_backends(&self, service: &ObjectName, dirty: &mut Dirty) {
+        dirty.backends.extend(
+            self.backend_users
+                .range(BackendKey::range_of(service))
+                .map(|(key, _)| key.clone()),
+        );
+    }
+}

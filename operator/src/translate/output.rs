@@ -1,0 +1,96 @@
+//! What comes out of a pass of translation: what is different than before, and what it took.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::Hostname;
+use vestibule_model::issuer::IssuerRef;
+use vestibule_model::key::{ObjectKey, ObjectName};
+use vestibule_stream::{Encoded, ResourceKey};
+
+use super::{PortWish, ServiceWish, Status};
+
+/// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
+/// conflicted, and its hostname is exact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateRequest {
+    /// The Secret that the listener refers to, in the listener's own namespace.
+    pub secret: ObjectName,
+    /// The hostnames of the listeners that refer to it.
+    pub hostnames: BTreeSet<Hostname>,
+    /// The issuer that the annotations choose, if they choose one.
+    pub issuer: Option<IssuerRef>,
+}
+
+/// How much a pass did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Listeners judged.
+    pub listeners: usize,
+    /// Routes judged.
+    pub routes: usize,
+    /// Backends computed.
+    pub backends: usize,
+    /// Secrets and certificates looked at.
+    pub certificates: usize,
+    /// Gateways judged as a whole.
+    pub gateways: usize,
+    /// Statuses computed.
+    pub statuses: usize,
+}
+
+/// What came out differently than before. `None` is: gone.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Resources for the proxies.
+    pub resources: BTreeMap<ResourceKey, Option<Encoded>>,
+    /// Statuses of GatewayClasses, Gateways, ListenerSets and routes.
+    pub statuses: BTreeMap<ObjectKey, Option<Status>>,
+    /// Everything to say about an object, warnings included; empty where nothing is left to say.
+    pub findings: BTreeMap<ObjectKey, Vec<Finding>>,
+    /// Certificates wanted, by Secret.
+    pub certificates: BTreeMap<ObjectName, Option<CertificateRequest>>,
+    /// Internal ports: needed from now on (true), or no longer. Ports that lose their last listener
+    /// are given up at once; the allocator sees to it that they are not soon used again.
+    pub ports: BTreeMap<PortWish, bool>,
+    /// Services by the UID of their Gateway; `None`: the Gateway is gone or not ours, and whatever
+    /// carries its UID goes too.
+    pub services: BTreeMap<Arc<str>, Option<ServiceWish>>,
+    /// Secrets that some listener may use: from now on (true), or no longer. Whoever watches a cluster
+    /// keeps only these in memory, and gets one that is newly used before publishing what came out.
+    pub secrets: BTreeMap<ObjectName, bool>,
+    /// What it took.
+    pub work: Work,
+}
+
+impl Output {
+    /// Takes in what the next pass made different, so that several passes come out as one.
+    pub fn merge(&mut self, later: Self) {
+        self.resources.extend(later.resources);
+        self.statuses.extend(later.statuses);
+        self.findings.extend(later.findings);
+        self.certificates.extend(later.certificates);
+        self.services.extend(later.services);
+        join(&mut self.ports, later.ports);
+        join(&mut self.secrets, later.secrets);
+        let (sum, work) = (&mut self.work, later.work);
+        sum.listeners += work.listeners;
+        sum.routes += work.routes;
+        sum.backends += work.backends;
+        sum.certificates += work.certificates;
+        sum.gateways += work.gateways;
+        sum.statuses += work.statuses;
+    }
+}
+
+/// Joins wishes: what was given up and is wanted again (or the other way round) is no news.
+fn join<K: Ord>(wishes: &mut BTreeMap<K, bool>, later: BTreeMap<K, bool>) {
+    for (key, wanted) in later {
+        if wishes.get(&key).is_some_and(|before| *before != wanted) {
+            wishes.remove(&key);
+        } else {
+            wishes.insert(key, wanted);
+        }
+    }
+}
