@@ -178,9 +178,10 @@ fn service(wish: &ServiceWish) -> String {
         .map(|((port, transport), internal)| format!("{}:{port}→{internal}", transport.as_str()))
         .collect();
     let requested: Vec<String> = service.requested.iter().map(ToString::to_string).collect();
-    let asks = match requested.is_empty() {
-        true => String::new(),
-        false => format!(" asks for {}", requested.join(", ")),
+    let asks = if requested.is_empty() {
+        String::new()
+    } else {
+        format!(" asks for {}", requested.join(", "))
     };
     format!("{} {}{asks}", service.service_type, ports.join(" "))
 }

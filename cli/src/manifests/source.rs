@@ -48,6 +48,10 @@ pub(crate) struct Document {
 
 /// What a document is.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every document is the large one"
+)]
 pub(crate) enum Content {
     /// An object that Vestibule reads, an unreadable one included.
     Object(Object),

@@ -61,13 +61,14 @@ impl Translator {
         assigned: Option<Assigned>,
         dirty: &mut Dirty,
     ) {
-        let old = match assigned.clone() {
+        if self.assigned.get(&uid) == assigned.as_ref() {
+            return;
+        }
+        match assigned {
             Some(assigned) => self.assigned.insert(uid.clone(), assigned),
             None => self.assigned.remove(&uid),
         };
-        if old != assigned {
-            dirty.uids.insert(uid);
-        }
+        dirty.uids.insert(uid);
     }
 
     /// Parameters changed: whoever refers to them is judged again, and the Gateways of such classes.
@@ -98,11 +99,11 @@ impl Translator {
             let before = old.as_ref().map(|state| state.uid.clone());
             let after = state.as_ref().map(|state| state.uid.clone());
             if let Some(uid) = before.filter(|uid| Some(uid) != after.as_ref()) {
-                self.settle_ports(&uid, BTreeSet::new(), output);
+                self.settle_ports(&uid, &BTreeSet::new(), output);
                 self.settle_service(uid, None, output);
             }
             if let Some(uid) = after.filter(|_| self.settings.binds.services().is_some()) {
-                self.settle_ports(&uid, ports, output);
+                self.settle_ports(&uid, &ports, output);
                 self.settle_service(uid, wish, output);
             }
             if old == state {
@@ -327,14 +328,14 @@ impl Translator {
         }
     }
 
-    fn settle_ports(&mut self, uid: &Arc<str>, ports: BTreeSet<PortWish>, output: &mut Output) {
+    fn settle_ports(&mut self, uid: &Arc<str>, ports: &BTreeSet<PortWish>, output: &mut Output) {
         let before: BTreeSet<PortWish> = self
             .port_wishes
             .range(PortWish::first_of(uid)..)
             .take_while(|wish| wish.gateway == *uid)
             .cloned()
             .collect();
-        for wish in before.symmetric_difference(&ports) {
+        for wish in before.symmetric_difference(ports) {
             let wanted = ports.contains(wish);
             if wanted {
                 self.port_wishes.insert(wish.clone());

@@ -203,7 +203,7 @@ fn manifest(
     annotations: &BTreeMap<String, String>,
     spec: Map<String, Value>,
 ) -> Value {
-    json!({
+    let mut manifest = json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
@@ -212,6 +212,7 @@ fn manifest(
             "labels": labels,
             "annotations": annotations,
         },
-        "spec": spec,
-    })
+    });
+    manifest["spec"] = spec.into();
+    manifest
 }
