@@ -24,13 +24,15 @@ pub(crate) struct Record {
     peer: SocketAddr,
     bind: BindKey,
     pub(crate) server_name: Option<Hostname>,
-    pub(crate) listener: Option<Arc<Listener>>,
+    listener: Option<Arc<Listener>>,
     pub(crate) route: Option<Arc<Route>>,
     pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
+    /// Endpoints that did not take the connection, before the one that is named.
+    pub(crate) connect_retries: u8,
     pub(crate) moved: Moved,
     pub(crate) agreed: Option<Box<Agreed>>,
     /// HTTP requests on it, each of which has a line of its own.
-    pub(crate) requests: u64,
+    pub(crate) requests: u32,
     /// Set when the connection ends; a connection that is dropped without was drained,
     /// or its task panicked.
     pub(crate) reason: CloseReason,
@@ -51,6 +53,7 @@ impl Record {
             listener: None,
             route: None,
             backend: None,
+            connect_retries: 0,
             moved: Moved::default(),
             agreed: None,
             requests: 0,
@@ -72,6 +75,17 @@ impl Record {
 
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// The listener that the connection has from here on.
+    pub(crate) fn select(&mut self, listener: Arc<Listener>) {
+        listener.usage.connections.inc();
+        listener.usage.active.inc();
+        self.listener = Some(listener);
+    }
+
+    pub(crate) fn listener(&self) -> Option<&Arc<Listener>> {
+        self.listener.as_ref()
     }
 
     fn write(&self) {
@@ -105,6 +119,7 @@ impl Record {
             route = route.map(|r| &*r.key),
             backend = self.backend.as_ref().map(|(_, backend)| &*backend.key),
             endpoint = self.backend.as_ref().map(|(address, _)| tracing::field::display(address)),
+            connect_retries = (self.connect_retries > 0).then_some(self.connect_retries),
             bytes_in = self.moved.up,
             bytes_out = self.moved.down,
             duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -126,6 +141,11 @@ impl Drop for Record {
         metrics.bytes_upstream.inc_by(self.moved.up);
         metrics.bytes_downstream.inc_by(self.moved.down);
         metrics.closed(self.reason.reason());
+        if let Some(listener) = &self.listener {
+            listener.usage.active.dec();
+            listener.usage.bytes_in.inc_by(self.moved.up);
+            listener.usage.bytes_out.inc_by(self.moved.down);
+        }
         if self.plane.limits.access_log {
             self.write();
         }

@@ -28,6 +28,7 @@ use crate::table::{
     Backend, BindKey, Generation, Layer, Listener, Mode, Place, Route, RouteTable, Snapshot,
     WeightedBackend,
 };
+use crate::tenants::Tenants;
 use names::Names;
 use parse::{ListenerSpec, Protocol, RouteSpec};
 use tls::{ConfigFactory, HeldCertificate, ListenerTicketer};
@@ -123,6 +124,7 @@ pub struct State {
     certificate_users: BTreeSet<(Arc<str>, Arc<str>)>,
     names: Names,
     configs: ConfigFactory,
+    tenants: Tenants,
     work: Work,
 }
 
@@ -160,6 +162,7 @@ impl State {
             certificate_users: BTreeSet::new(),
             names: Names::default(),
             configs: ConfigFactory::new()?,
+            tenants: Tenants::default(),
             work: Work::default(),
         })
     }
@@ -542,6 +545,7 @@ impl State {
         }
         let built = Arc::new(Listener {
             key: Arc::clone(&key),
+            usage: self.tenants.usage(&gateway, &tenant),
             gateway,
             tenant,
             mode: self.mode(&kind, certificates.as_deref(), &ticketer),
@@ -590,6 +594,7 @@ impl State {
             key: Arc::clone(name),
             gateway: Arc::clone(&held.built.gateway),
             tenant: Arc::clone(&held.built.tenant),
+            usage: Arc::clone(&held.built.usage),
             mode: self.mode(
                 &held.built.mode,
                 held.certificates.as_deref(),
@@ -619,6 +624,12 @@ impl State {
     #[must_use]
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    /// What the tenants of the listeners use, for the metrics.
+    #[must_use]
+    pub fn tenants(&self) -> &Tenants {
+        &self.tenants
     }
 
     /// What changes made anew so far.

@@ -5,17 +5,17 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::accesslog::Record;
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
+use crate::dial;
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
 use crate::relay::{End, Relay, Side};
@@ -306,18 +306,18 @@ async fn try_open(
         .select(record.bind(), record.server_name.as_ref());
     let Selection { listener, route } = selected?;
     let mode = listener.mode.clone();
-    record.listener = Some(listener);
+    record.select(listener);
     // Its routes are selected by each request, whatever name the connection is for.
     if let Mode::Https(config) = mode {
         let config = config.ok_or(CloseReason::NoCertificate)?;
         return Ok(Step::Https(config, reader.into_bytes(), permit));
     }
-    let address = pick(record, route)?;
+    pick(record, route)?;
     let replay = reader.into_bytes();
     match mode {
         Mode::Passthrough => {
             drop(permit);
-            let backend = connect(record, address).await?;
+            let backend = connect(record).await?;
             Ok(Step::Relay(backend, Kind::Passthrough(replay)))
         }
         Mode::Terminate(None) => Err(CloseReason::NoCertificate),
@@ -335,7 +335,7 @@ async fn try_open(
                 .observe(begun.elapsed().as_secs_f64());
             plane.metrics.handshake(agreed.version, agreed.resumed);
             record.agreed = Some(Box::new(agreed));
-            let backend = connect(record, address).await?;
+            let backend = connect(record).await?;
             Ok(Step::Relay(backend, Kind::Terminated(session)))
         }
         // Not selected by a server name: the configuration changed within this connection's hello.
@@ -343,8 +343,8 @@ async fn try_open(
     }
 }
 
-/// An endpoint of a route's backend.
-fn pick(record: &mut Record, route: Option<Arc<Route>>) -> Result<SocketAddr, CloseReason> {
+/// Picks an endpoint of a route's backend.
+fn pick(record: &mut Record, route: Option<Arc<Route>>) -> Result<(), CloseReason> {
     let Some(route) = route else {
         return Err(match record.server_name {
             Some(_) => CloseReason::NoRoute,
@@ -356,7 +356,7 @@ fn pick(record: &mut Record, route: Option<Arc<Route>>) -> Result<SocketAddr, Cl
     match pick {
         Pick::Endpoint(address, backend) => {
             record.backend = Some((address, backend));
-            Ok(address)
+            Ok(())
         }
         Pick::InvalidBackend => Err(CloseReason::InvalidBackend),
         Pick::NoEndpoints | Pick::NoWeight => Err(CloseReason::NoEndpoints),
@@ -399,41 +399,15 @@ async fn read_hello(
     }
 }
 
-/// Connects to a backend, within the deadline.
-async fn connect(record: &Record, address: SocketAddr) -> Result<TcpStream, CloseReason> {
-    let plane = record.plane();
-    let begun = tokio::time::Instant::now();
-    let result = within(
-        plane.limits.connect_deadline,
-        dial(address, plane.limits.keepalive),
-    )
-    .await;
-    let reason = match result {
-        Ok(Ok(backend)) => {
-            plane
-                .metrics
-                .connect_seconds
-                .observe(begun.elapsed().as_secs_f64());
-            return Ok(backend);
-        }
-        Ok(Err(error)) => {
-            tracing::debug!(%address, %error, "backend connection failed");
-            CloseReason::BackendConnectFailed
-        }
-        Err(_) => CloseReason::BackendConnectTimeout,
+/// Connects to the endpoint picked, or to another one of its backend.
+async fn connect(record: &mut Record) -> Result<TcpStream, CloseReason> {
+    let Some((first, backend)) = record.backend.clone() else {
+        return Err(CloseReason::NoEndpoints);
     };
-    plane.metrics.connect_failed(reason.reason());
-    Err(reason)
-}
-
-async fn dial(address: SocketAddr, keepalive: Duration) -> io::Result<TcpStream> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    }?;
-    socket.set_nodelay(true)?;
-    set_keepalive(&socket2::SockRef::from(&socket), keepalive)?;
-    socket.connect(address).await
+    let dialled = dial::connect(record.plane(), first, &backend).await;
+    record.backend = Some((dialled.endpoint, backend));
+    record.connect_retries = u8::try_from(dialled.retries).unwrap_or(u8::MAX);
+    dialled.result
 }
 
 /// Has the kernel find out about peers that vanished: asks after `idle`, and gives up after as many
@@ -470,7 +444,7 @@ mod tests {
             port: 443,
         };
         let record = Record::new(Arc::clone(&plane), peer, bind);
-        let future = serve(accepted, record, plane.permit().unwrap());
+        let future = serve(accepted, record, plane.permit(peer.ip()).unwrap());
         let size = size_of_val(&future);
         assert!(size <= 512, "{size} bytes per connection");
     }

@@ -47,8 +47,8 @@ struct Readiness {
 impl Control {
     pub(crate) fn start(limits: Limits, workers: usize) -> Result<Self, StartError> {
         let published = Arc::new(ArcSwap::<Snapshot>::default());
-        let metrics = Arc::new(Metrics::new());
         let state = State::new(Arc::clone(&published))?;
+        let metrics = Arc::new(Metrics::for_tenants(state.tenants().clone()));
         let plane = Arc::new(DataPlane::new(published, metrics, limits));
         let workers = Workers::start(Arc::clone(&plane), workers).map_err(StartError::Workers)?;
         let readiness = Arc::<Readiness>::default();

@@ -18,6 +18,8 @@ pub mod connection;
 mod control;
 mod cut;
 mod deadline;
+mod dial;
+mod fair;
 pub mod hello;
 pub mod http;
 pub mod listen;
@@ -28,6 +30,7 @@ pub mod relay;
 mod slots;
 mod splice;
 pub mod table;
+pub mod tenants;
 pub mod terminate;
 pub mod worker;
 

@@ -1,14 +1,18 @@
 //! Owns the proxy's Prometheus metrics: `vestibule_proxy_<noun>_<unit>`.
 //!
-//! Labels come from fixed sets in this program, never from the network: no server name, no address
-//! and no object name is a label, so the number of series does not grow with tenants or attackers.
+//! Labels come from fixed sets in this program, never from the network: no server name and no address
+//! is a label, so the number of series does not grow with attackers. What is counted per tenant is
+//! bounded in `crate::tenants`.
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+
+use crate::tenants::Tenants;
 
 /// Why something happened, out of a fixed set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -62,6 +66,8 @@ pub struct Metrics {
     pub connect_seconds: Histogram,
     /// Attempts to connect to a backend that failed.
     connect_failures: Family<ReasonLabel, Counter>,
+    /// Attempts to connect to another endpoint after one failed.
+    pub connect_retries: Counter,
     requests: Family<RequestLabel, Counter>,
     /// Seconds from a request's head to the end of its answer.
     pub request_seconds: Histogram,
@@ -101,8 +107,17 @@ impl Metrics {
     /// Registers every metric under `vestibule_proxy_`.
     #[must_use]
     pub fn new() -> Self {
+        Self::for_tenants(Tenants::default())
+    }
+
+    /// As [`Self::new`], with what `tenants` use.
+    #[must_use]
+    pub fn for_tenants(tenants: Tenants) -> Self {
         let mut registry = Registry::with_prefix("vestibule_proxy");
         let r = &mut registry;
+        r.register_collector(Box::new(tenants));
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        r.register("build", "The release of this proxy", build);
         let bytes = Family::<DirectionLabel, Counter>::default();
         r.register_with_unit(
             "relayed",
@@ -145,6 +160,11 @@ impl Metrics {
                 r,
                 "backend_connect_failures",
                 "Attempts to connect to a backend that failed, by reason",
+            ),
+            connect_retries: add(
+                r,
+                "backend_connect_retries",
+                "Attempts to connect to another endpoint of a backend after one failed",
             ),
             requests: add(
                 r,

@@ -16,6 +16,8 @@ use arc_swap::ArcSwap;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
+use crate::tenants::Usage;
+
 /// A socket that listeners share: one address and port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BindKey {
@@ -113,6 +115,8 @@ pub struct Listener {
     pub tenant: Arc<str>,
     /// What it does with a connection.
     pub mode: Mode,
+    /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
+    pub usage: Arc<Usage>,
 }
 
 /// The endpoints of one Service port. They are swapped in place, so that routes need not be made

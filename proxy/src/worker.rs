@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accesslog::Record;
 use crate::connection::{self, CloseReason};
+use crate::fair::{Shares, Source};
 use crate::http::HttpLimits;
 use crate::listen::{self, BACKLOG, Binds, Listening, Sockets};
 use crate::metrics::Metrics;
@@ -51,7 +52,7 @@ pub struct Limits {
     /// Connections at one time, over all workers.
     pub max_connections: usize,
     /// Connections at one time that have not finished hello and handshake. Each may hold 32 KiB of
-    /// what its client sent.
+    /// what its client sent. One source address alone can hold half of them.
     pub max_hellos: usize,
     /// What clients of HTTP and HTTPS listeners may do.
     pub http: HttpLimits,
@@ -85,7 +86,7 @@ pub struct DataPlane {
     /// What is allowed.
     pub limits: Limits,
     active: AtomicUsize,
-    hellos: AtomicUsize,
+    hellos: Shares,
     /// Cancelled when this proxy stops accepting.
     closing: CancellationToken,
     /// Told when the last connection ends.
@@ -115,9 +116,9 @@ impl DataPlane {
         Self {
             snapshot,
             metrics,
-            limits,
             active: AtomicUsize::new(0),
-            hellos: AtomicUsize::new(0),
+            hellos: Shares::new(limits.max_hellos),
+            limits,
             closing: CancellationToken::new(),
             idle: Notify::new(),
             accept_errors: Seldom::default(),
@@ -173,17 +174,21 @@ impl DataPlane {
     }
 
     /// A place among the connections that have not finished hello and handshake.
-    pub(crate) fn permit(self: &Arc<Self>) -> Option<HelloPermit> {
-        let before = self.hellos.fetch_add(1, Ordering::AcqRel);
-        let permit = HelloPermit(Arc::clone(self));
-        (before < self.limits.max_hellos && self.active() <= self.limits.max_connections)
-            .then_some(permit)
+    pub(crate) fn permit(self: &Arc<Self>, peer: IpAddr) -> Option<HelloPermit> {
+        if self.active() > self.limits.max_connections {
+            return None;
+        }
+        let source = self.hellos.take(peer)?;
+        Some(HelloPermit {
+            plane: Arc::clone(self),
+            source,
+        })
     }
 
     /// Takes a connection over.
     fn accept(self: &Arc<Self>, client: TcpStream, peer: SocketAddr, bind: BindKey) {
         let mut record = Record::new(Arc::clone(self), peer, bind);
-        match self.permit() {
+        match self.permit(peer.ip()) {
             Some(permit) => {
                 tokio::spawn(connection::serve(client, record, permit));
             }
@@ -199,11 +204,14 @@ fn seed() -> u64 {
 }
 
 /// Held by a connection until its hello and handshake are done.
-pub(crate) struct HelloPermit(Arc<DataPlane>);
+pub(crate) struct HelloPermit {
+    plane: Arc<DataPlane>,
+    source: Source,
+}
 
 impl Drop for HelloPermit {
     fn drop(&mut self) {
-        self.0.hellos.fetch_sub(1, Ordering::AcqRel);
+        self.plane.hellos.give_back(self.source);
     }
 }
 

@@ -171,6 +171,39 @@ async fn routes_without_a_live_backend_close() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_refuses_is_passed_over_for_another() {
+    let live = serve(echo).await;
+    for certificate in [None, Some("team-a/web")] {
+        let own = Identity::new(NAME);
+        let rig = Rig::start(&Limits::default(), |port| {
+            vec![
+                listener(port, "web", NAME, certificate),
+                route("web", NAME, Some(BACKEND)),
+                backend(BACKEND, &[nobody(), live, nobody()]),
+                own.resource("team-a/web"),
+            ]
+        });
+        for _ in 0..30 {
+            let mut client = rig.connect().await;
+            if certificate.is_some() {
+                let mut client = tls(client, client_config(&own), NAME).await.unwrap();
+                client.write_all(b"x").await.unwrap();
+                within("the echo", client.read_u8()).await.unwrap();
+            } else {
+                client.write_all(HELLO).await.unwrap();
+                within("the echo", client.read_u8()).await.unwrap();
+            }
+        }
+        assert_eq!(rig.closed(CloseReason::BackendConnectFailed), 0);
+        let metrics = rig.plane.metrics.encode().unwrap();
+        let retries = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("vestibule_proxy_backend_connect_retries_total "));
+        assert!(retries.unwrap().parse::<u64>().unwrap() > 0, "{metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn more_connections_than_the_limit_are_closed() {
     let limits = Limits {
         max_connections: 3,
@@ -196,9 +229,9 @@ async fn more_connections_than_the_limit_are_closed() {
     client.write_all(HELLO).await.unwrap();
     within("the echo", client.read_u8()).await.unwrap();
 
-    // The same for hellos.
+    // The same for hellos, of which one source may have half.
     let limits = Limits {
-        max_hellos: 2,
+        max_hellos: 4,
         ..Limits::default()
     };
     let rig = self::rig(&limits, nobody());

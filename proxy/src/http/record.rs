@@ -93,6 +93,9 @@ impl Drop for RequestRecord {
         let seconds = self.started.elapsed().as_secs_f64();
         let metrics = &shared.plane.metrics;
         metrics.request(self.protocol(), self.status.as_u16(), seconds);
+        if let Some(listener) = &self.listener {
+            listener.usage.requests.inc();
+        }
         if shared.plane.limits.access_log {
             self.write();
         }

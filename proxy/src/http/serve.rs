@@ -57,7 +57,7 @@ pub(crate) async fn serve(begun: Begun) {
         plane: Arc::clone(record.plane()),
         peer: record.peer(),
         bind: *record.bind(),
-        listener: record.listener.clone(),
+        listener: record.listener().cloned(),
         server_name: record.server_name.clone(),
         tls_version: record.agreed.as_ref().map(|agreed| agreed.version),
         activity: Arc::clone(&activity),
@@ -101,7 +101,7 @@ pub(crate) async fn serve(begun: Begun) {
     record.reason = ended.unwrap_or(CloseReason::Drained);
     let (up, down) = activity.moved();
     record.moved = Moved { up, down };
-    record.requests = activity.requests();
+    record.requests = u32::try_from(activity.requests()).unwrap_or(u32::MAX);
 }
 
 /// A connection that can be asked to end.

@@ -1,0 +1,113 @@
+//! Owns a fair share of scarce places: nobody holds so many that others find none.
+//!
+//! A source gets a place as long as it holds fewer than there are free ones. So one source alone can
+//! hold half of the places, `n` that do all they can hold `n/(n+1)`, and who comes then still gets
+//! one. Sources are counted in a table of fixed size at places that an attacker cannot foresee; those
+//! that share one share their count.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts that sources fall on.
+const COUNTS: usize = 4096;
+
+/// Places that are shared.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    limit: usize,
+    total: AtomicUsize,
+    counts: Box<[AtomicUsize]>,
+    hash: RandomState,
+}
+
+/// Which count a source falls on; to be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Source(usize);
+
+impl Shares {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            total: AtomicUsize::new(0),
+            counts: (0..COUNTS).map(|_| AtomicUsize::new(0)).collect(),
+            hash: RandomState::new(),
+        }
+    }
+
+    /// Takes a place for `address`, if it may have one.
+    pub(crate) fn take(&self, address: IpAddr) -> Option<Source> {
+        let hash = self.hash.hash_one(network(address));
+        let source = Source(usize::try_from(hash).unwrap_or(0) % COUNTS);
+        let count = self.counts.get(source.0)?;
+        let total = self.total.fetch_add(1, Ordering::AcqRel);
+        let held = count.fetch_add(1, Ordering::AcqRel);
+        let free = self.limit.saturating_sub(total);
+        if held < free {
+            return Some(source);
+        }
+        self.give_back(source);
+        None
+    }
+
+    pub(crate) fn give_back(&self, source: Source) {
+        self.total.fetch_sub(1, Ordering::AcqRel);
+        if let Some(count) = self.counts.get(source.0) {
+            count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// What counts as one source: an IPv4 address, or the IPv6 network of a subscriber.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(shares: &Shares, address: &str) -> Vec<Source> {
+        let address = address.parse().unwrap();
+        std::iter::from_fn(|| shares.take(address)).collect()
+    }
+
+    #[test]
+    fn nobody_takes_everything() {
+        let shares = Shares::new(1000);
+        let one = all(&shares, "192.0.2.1");
+        assert_eq!(one.len(), 500);
+        // Addresses of one subscriber are one source, however they are written.
+        assert_eq!(all(&shares, "::ffff:192.0.2.1"), []);
+        let two = all(&shares, "2001:db8:0:1::1");
+        assert_eq!(all(&shares, "2001:db8:0:1:ffff::2"), []);
+        assert_eq!(two.len(), 250);
+        for n in 0..100 {
+            // One may fall on the count of another, but not all.
+            let address = IpAddr::from([198, 51, 100, n]);
+            if let Some(source) = shares.take(address) {
+                shares.give_back(source);
+                continue;
+            }
+            assert!(n > 0, "a newcomer finds a place");
+        }
+        for source in one.into_iter().chain(two) {
+            shares.give_back(source);
+        }
+        assert_eq!(shares.total.load(Ordering::Acquire), 0);
+        assert_eq!(all(&shares, "192.0.2.1").len(), 500);
+    }
+
+    #[test]
+    fn a_single_place_can_be_had() {
+        let shares = Shares::new(1);
+        assert_eq!(all(&shares, "192.0.2.1").len(), 1);
+        assert_eq!(all(&Shares::new(0), "192.0.2.1"), []);
+    }
+}
