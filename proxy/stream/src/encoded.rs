@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use prost::Message;
+use zeroize::Zeroizing;
 
 use crate::{
     ContentHash,
     limits::{MAX_NAME_BYTES, MAX_RESOURCE_BYTES},
-    proto::{Batch, Generation, Resource, ResourceKey, Upsert},
+    proto::{Batch, Generation, Resource, ResourceKey, ResourceKind, Upsert},
 };
 
 /// Why a resource or a key cannot be sent, or a received one cannot be taken.
@@ -51,7 +52,13 @@ impl Encoded {
         check_name(&key.name)?;
         // Fields are encoded in the order of their numbers and no message has a map: equal resources
         // have equal bytes.
-        let bytes = Bytes::from(resource.encode_to_vec());
+        let bytes = resource.encode_to_vec();
+        let bytes = if key.kind() == ResourceKind::Certificate {
+            // Has the private key: wiped when the last batch and the publisher let go of it.
+            Bytes::from_owner(Zeroizing::new(bytes))
+        } else {
+            Bytes::from(bytes)
+        };
         if bytes.len() > MAX_RESOURCE_BYTES {
             return Err(Invalid::TooLarge(key, bytes.len()));
         }

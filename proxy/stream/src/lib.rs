@@ -47,6 +47,13 @@ pub mod proto {
         }
     }
 
+    impl Drop for Certificate {
+        /// The key does not outlive its message in memory.
+        fn drop(&mut self) {
+            zeroize::Zeroize::zeroize(&mut self.private_key);
+        }
+    }
+
     impl std::fmt::Debug for Upsert {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.debug_struct("Upsert")
