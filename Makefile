@@ -6,15 +6,15 @@ SHELL := bash
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 .PHONY: demo
 demo: ## Serve two tenants on loopback until Ctrl-C (ONCE=1: make the requests and stop)
-	cargo build --locked --profile demo -p vestibule-cli -p vestibule-demo
+	$(if $(BIN),,cargo build --locked --profile demo -p vestibule-cli -p vestibule-demo)
 	e2e/demo/run
 
 .PHONY: test
-test: ## Everything: format, lints, dependencies, unit, property, component, fuzz, demo
+test: ## Everything: format, lints, dependencies, unit, property, component, fuzz, demo, cluster
 	e2e/test
 
 .PHONY: quick
@@ -30,6 +30,10 @@ lint: ## Format and lints
 deny: ## Licences, bans, sources and advisories of every dependency
 	e2e/deny
 
+.PHONY: shellcheck
+shellcheck: ## The shell scripts
+	e2e/shellcheck
+
 .PHONY: fuzz
 fuzz: ## Every fuzz target, RUNS executions each (default 100000)
 	fuzz/run $(if $(RUNS),-n $(RUNS))
@@ -39,5 +43,26 @@ bench: ## The proxy beside HAProxy and Envoy (minutes; prints a table)
 	e2e/bench/run
 
 .PHONY: build
-build: ## Release binaries: vestibule and vestibule-proxy
-	cargo build --locked --release -p vestibule-cli -p vestibule-proxy
+build: ## Release binaries: vestibule, and the three that the images hold
+	cargo build --locked --release -p vestibule-cli -p vestibule-proxy -p vestibule-operator
+	cargo build --locked --release -p vestibule-webhook --features server
+
+.PHONY: images
+images: ## Images of operator, webhook and proxy, as tars (ARCH=arm64, PROFILE=demo)
+	e2e/images/build $(if $(ARCH),--arch $(ARCH)) $(if $(PROFILE),--profile $(PROFILE))
+
+.PHONY: cluster-up
+cluster-up: ## A cluster for the end-to-end tests: kind, three nodes (then: e2e/cluster/run kubectl get nodes)
+	e2e/cluster/up
+
+.PHONY: cluster-down
+cluster-down: ## End that cluster
+	e2e/cluster/down
+
+.PHONY: e2e
+e2e: ## The end-to-end tests on a cluster (FILTER=name: only scenarios with that in their name)
+	e2e/cluster/e2e $(if $(FILTER),--filter $(FILTER))
+
+.PHONY: conformance
+conformance: ## The official suite's tests that have to pass, on the cluster that is up (TESTS=all)
+	e2e/conformance/run $(if $(TESTS),-run-test $(TESTS))
