@@ -231,8 +231,17 @@ impl Drop for Run {
     }
 }
 
-/// One request; fails unless the certificate is of this CA and for this host.
+/// The body of what answers one request; fails unless the certificate is of this CA and for this host.
 pub(crate) fn get(address: SocketAddr, host: &str, ca_pem: &[u8]) -> io::Result<String> {
+    let text = exchange(address, host, ca_pem)?;
+    let (_, body) = text
+        .split_once("\r\n\r\n")
+        .ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok(body.to_owned())
+}
+
+/// Everything that answers one request, over TLS as with [`get`].
+pub(crate) fn exchange(address: SocketAddr, host: &str, ca_pem: &[u8]) -> io::Result<String> {
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(ca_pem).map_err(io::Error::other)?;
     roots.add(ca).map_err(io::Error::other)?;
@@ -251,10 +260,7 @@ pub(crate) fn get(address: SocketAddr, host: &str, ca_pem: &[u8]) -> io::Result<
     tls.write_all(format!("GET / HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes())?;
     let mut text = String::new();
     tls.read_to_string(&mut text)?;
-    let (_, body) = text
-        .split_once("\r\n\r\n")
-        .ok_or(io::ErrorKind::UnexpectedEof)?;
-    Ok(body.to_owned())
+    Ok(text)
 }
 
 /// A class, and a Gateway that everybody may extend.

@@ -1,12 +1,12 @@
 //! `vestibule run` as a process: what it serves while its directory changes under it.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Directory, PLATFORM, Run, backend, free_port, get, route, service, set, wait_for,
+    Directory, PLATFORM, Run, backend, exchange, free_port, get, route, service, set, wait_for,
 };
 use serde_json::Value;
 
@@ -330,4 +330,44 @@ fn tells_findings_in_the_order_of_check() {
     let at = |text: &str| log.find(text).unwrap_or_else(|| panic!("no {text}: {log}"));
     assert!(at("TLSRoute z/web: ") < at("ListenerSet z/set: "), "{log}");
     assert!(at("ListenerSet z/set: ") < at("TLSRoute a/web: "), "{log}");
+}
+
+#[test]
+fn http_and_https_listeners_answer_404_beside_tls_on_one_port() {
+    let plain = free_port();
+    let run = start(&["--log-format", "json", "--port-map", &format!("80={plain}")]);
+    run.write(
+        "web.yaml",
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {namespace: dairy, name: set}
+spec:
+  parentRef: {namespace: platform, name: edge}
+  listeners:
+    - {name: plain, protocol: HTTP, port: 80, hostname: www.dairy.example}
+    - name: web
+      protocol: HTTPS
+      port: 443
+      hostname: www.dairy.example
+      tls: {certificateRefs: [{name: cert}]}
+",
+    );
+    wait_for("404 over TLS", || {
+        let ca = fs::read(run.ca()).unwrap();
+        exchange(run.address(), "www.dairy.example", &ca)
+            .is_ok_and(|answer| answer.contains(" 404 "))
+    });
+    wait_for("404 in the clear", || {
+        let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, plain)) else {
+            return false;
+        };
+        let request = b"GET / HTTP/1.1\r\nHost: www.dairy.example\r\nConnection: close\r\n\r\n";
+        let mut answer = String::new();
+        stream.write_all(request).is_ok()
+            && stream.read_to_string(&mut answer).is_ok()
+            && answer.starts_with("HTTP/1.1 404 ")
+    });
+    // The TLS listeners beside it go on.
+    run.wait_for_answer(HOST, "bread 1");
 }
