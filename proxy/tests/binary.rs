@@ -1,0 +1,153 @@
+//! The binary as a pod runs it: flags, probes, and SIGTERM.
+
+mod control_support;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use control_support::*;
+use tokio::net::TcpStream;
+use vestibule_stream::recording;
+
+const SET: &str = "ListenerSet/team-b/web/tls";
+const HOST: &str = "b.example.com";
+
+/// A process that does not outlive its test.
+struct Process(Child);
+
+impl Process {
+    fn start(arguments: &[&str]) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_vestibule-proxy"))
+            .args(arguments)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn terminate(&self) {
+        let pid = self.0.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn recorded(name: &str, bind: SocketAddr, endpoint: SocketAddr) -> PathBuf {
+    let batch = Operator::default().batch(
+        &[
+            listener(SET, bind, HOST, None),
+            route("team-b/web", SET, HOST, "team-b/web:443"),
+            backend("team-b/web:443", &[endpoint]),
+        ],
+        &[],
+    );
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut bytes = Vec::new();
+    recording::write(&mut bytes, &batch).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+async fn status(address: SocketAddr, path: &str) -> Option<u16> {
+    // Not there yet, or no longer.
+    TcpStream::connect(address).await.ok()?;
+    Some(get(address, path).await.0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
+    let own = identity(&[HOST]);
+    let endpoint = tls_backend("b", "127.0.0.1:0", &own).await;
+    let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let health = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let file = recorded("binary.rec", bind, endpoint);
+    let any = format!("[::]:{}", health.port());
+    let mut process = Process::start(&[
+        "--config-file",
+        file.to_str().unwrap(),
+        "--admin",
+        "127.0.0.1:0",
+        "--health",
+        &any,
+        "--workers",
+        "2",
+        "--access-log",
+        "false",
+        "--shutdown-delay-seconds",
+        "2",
+        "--drain-seconds",
+        "30",
+    ]);
+    let ready = async {
+        while status(health, "/readyz").await != Some(200) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ready).await.unwrap();
+    let mut open = Client::connect(bind, HOST, &own.certificate).await.unwrap();
+    assert_eq!(open.ask("x").await.unwrap(), "b x");
+
+    let told = Instant::now();
+    process.terminate();
+    let unready = async {
+        while status(health, "/readyz").await != Some(503) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, unready).await.unwrap();
+    assert_eq!(status(health, "/healthz").await, Some(200));
+    // New ones are served until the delay is over, and the open one after it.
+    let mut served = 0;
+    while let Ok(answer) = request(bind, HOST, &own.certificate).await {
+        assert_eq!(answer, "b hi");
+        served += 1;
+    }
+    assert!(told.elapsed() >= Duration::from_secs(2));
+    assert!(served > 0);
+    assert_eq!(open.ask("y").await.unwrap(), "b y");
+    assert!(process.0.try_wait().unwrap().is_none());
+    drop(open);
+    let mut exit = None;
+    eventually("the end", || {
+        exit = process.0.try_wait().unwrap();
+        exit.is_some()
+    })
+    .await;
+    assert!(exit.unwrap().success());
+}
+
+#[test]
+fn what_cannot_work_is_said_at_the_start() {
+    let run = |arguments: &[&str]| {
+        let binary = env!("CARGO_BIN_EXE_vestibule-proxy");
+        let output = Command::new(binary).args(arguments).output().unwrap();
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let stream = ["--config-stream", "edge-operator.vestibule.svc:9443"];
+    let text = run(&[&stream[..], &["--config-token", "/x"]].concat());
+    assert!(text.contains("--config-ca"), "{text}");
+    let wrong = ["--config-ca", "/x", "--config-server-name", "no name"];
+    let text = run(&[&stream[..], &wrong].concat());
+    assert!(
+        text.contains("not a name that a certificate can be for"),
+        "{text}"
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let file = ["--config-file", "/x", "--admin", &taken];
+    let text = run(&file);
+    assert!(
+        text.contains("choose another address with --admin"),
+        "{text}"
+    );
+}
