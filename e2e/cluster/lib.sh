@@ -158,13 +158,14 @@ docker() {
 }
 
 # kind finds docker by name and its daemon by the environment.
+# The lock of "up" is not passed on: killed, it must not stay locked by what it waited for.
 kind() {
     local program
     program=$(tool kind)
     if [[ $provider == own ]]; then
-        DOCKER_HOST=unix://$(daemon_run "$name")/docker.sock PATH=$state/bin:$PATH "$program" "$@"
+        DOCKER_HOST=unix://$(daemon_run "$name")/docker.sock PATH=$state/bin:$PATH "$program" "$@" 8>&-
     else
-        "$program" "$@"
+        "$program" "$@" 8>&-
     fi
 }
 
