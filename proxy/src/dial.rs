@@ -42,10 +42,11 @@ pub(crate) async fn connect(plane: &DataPlane, first: SocketAddr, backend: &Back
             Ok(_) => None,
             Err(reason) => {
                 plane.metrics.connect_failed(reason.reason());
+                backend.avoid(endpoint);
                 let again = tried.len() < ATTEMPTS && Instant::now() < end;
                 // As they are now: the endpoint may have failed because its pod is gone.
                 again
-                    .then(|| other_than(&tried, backend, plane.random()))
+                    .then(|| backend.endpoint(plane.random(), &tried))
                     .flatten()
             }
         };
@@ -68,15 +69,6 @@ pub(crate) async fn connect(plane: &DataPlane, first: SocketAddr, backend: &Back
 /// One of `parts` equal parts of the time that is left.
 fn share(left: Duration, parts: usize) -> Duration {
     left / u32::try_from(parts.max(1)).unwrap_or(u32::MAX)
-}
-
-/// An endpoint that was not tried yet.
-fn other_than(tried: &[SocketAddr], backend: &Backend, random: u64) -> Option<SocketAddr> {
-    let endpoints = backend.endpoints();
-    let count = endpoints.len();
-    let start = usize::try_from(random >> 32).unwrap_or(0) % count.max(1);
-    let mut turn = endpoints.iter().cycle().skip(start).take(count);
-    turn.find(|endpoint| !tried.contains(endpoint)).copied()
 }
 
 async fn attempt(
@@ -110,25 +102,4 @@ async fn dial(endpoint: SocketAddr, keepalive: Duration) -> io::Result<TcpStream
     socket.set_nodelay(true)?;
     set_keepalive(&socket2::SockRef::from(&socket), keepalive)?;
     socket.connect(endpoint).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_endpoint_is_tried_once() {
-        let backend = Backend::new("team-a/web:443".into());
-        let endpoints: Vec<SocketAddr> = (1..=5).map(|n| ([10, 0, 0, n], 443).into()).collect();
-        assert_eq!(other_than(&[], &backend, 7), None);
-        backend.set_endpoints(endpoints.clone());
-        for seed in 0..64_u64 {
-            let mut tried = Vec::new();
-            while let Some(next) = other_than(&tried, &backend, seed << 59 | seed << 32) {
-                tried.push(next);
-            }
-            tried.sort_unstable();
-            assert_eq!(tried, endpoints);
-        }
-    }
 }

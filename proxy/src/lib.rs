@@ -14,6 +14,7 @@
 pub mod accesslog;
 mod admin;
 pub mod apply;
+mod backend;
 pub mod connection;
 mod control;
 mod cut;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
@@ -154,6 +155,19 @@ fn config(args: Args) -> Result<ProxyConfig, TlsError> {
     Ok(config)
 }
 
+/// Allows as many open files as the system lets this process have. The soft limit is often 1,024, for
+/// the sake of programs that use `select`.
+fn allow_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "cannot raise the limit of open files");
+        }
+    }
+    tracing::info!(limit = getrlimit(Resource::Nofile).current, "open files");
+}
+
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
@@ -163,6 +177,7 @@ async fn main() -> ExitCode {
         .with_env_filter(filter)
         .init();
     let args = Args::parse();
+    allow_open_files();
     let delay = Duration::from_secs(args.shutdown_delay_seconds);
     let deadline = Duration::from_secs(args.drain_seconds);
     let (mut terminate, mut interrupt) = match (

@@ -12,10 +12,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
+pub use crate::backend::Backend;
 use crate::tenants::Usage;
 
 /// A socket that listeners share: one address and port.
@@ -119,36 +119,6 @@ pub struct Listener {
     pub usage: Arc<Usage>,
 }
 
-/// The endpoints of one Service port. They are swapped in place, so that routes need not be made
-/// anew when a pod comes or goes.
-#[derive(Debug)]
-pub struct Backend {
-    /// `<namespace>/<service>:<port>`.
-    pub key: Arc<str>,
-    endpoints: ArcSwap<Vec<SocketAddr>>,
-}
-
-impl Backend {
-    /// A backend without endpoints.
-    #[must_use]
-    pub fn new(key: Arc<str>) -> Self {
-        Self {
-            key,
-            endpoints: ArcSwap::default(),
-        }
-    }
-
-    /// The endpoints at this moment.
-    #[must_use]
-    pub fn endpoints(&self) -> Arc<Vec<SocketAddr>> {
-        self.endpoints.load_full()
-    }
-
-    pub(crate) fn set_endpoints(&self, endpoints: Vec<SocketAddr>) {
-        self.endpoints.store(Arc::new(endpoints));
-    }
-}
-
 /// Where a connection goes.
 #[derive(Debug, Clone)]
 pub enum Pick {
@@ -226,10 +196,8 @@ impl Route {
             let Some(backend) = &candidate.backend else {
                 return Pick::InvalidBackend;
             };
-            let endpoints = backend.endpoints.load();
-            let index = scale(random & u64::from(u32::MAX), endpoints.len() as u64);
-            return match usize::try_from(index).ok().and_then(|i| endpoints.get(i)) {
-                Some(address) => Pick::Endpoint(*address, Arc::clone(backend)),
+            return match backend.endpoint(random, &[]) {
+                Some(address) => Pick::Endpoint(address, Arc::clone(backend)),
                 None => Pick::NoEndpoints,
             };
         }
@@ -238,7 +206,7 @@ impl Route {
 }
 
 /// Maps 32 random bits evenly to `0..bound`, or 0 if `bound` is 0.
-fn scale(random32: u64, bound: u64) -> u64 {
+pub(crate) fn scale(random32: u64, bound: u64) -> u64 {
     u64::try_from((u128::from(random32) * u128::from(bound)) >> 32).unwrap_or(0)
 }
 

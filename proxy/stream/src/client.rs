@@ -47,6 +47,9 @@ pub struct Config {
     pub backoff_min: Duration,
     /// Longest wait between attempts.
     pub backoff_max: Duration,
+    /// Longest wait after a replica answered that it does not lead and that it knows nobody who does:
+    /// somebody soon will.
+    pub backoff_follower: Duration,
     /// Wait after the operator refused this proxy.
     pub backoff_refused: Duration,
 }
@@ -61,7 +64,8 @@ impl Config {
             connect_timeout: Duration::from_secs(10),
             silence: Duration::from_secs(45),
             backoff_min: Duration::from_millis(200),
-            backoff_max: Duration::from_secs(15),
+            backoff_max: Duration::from_secs(10),
+            backoff_follower: Duration::from_secs(2),
             backoff_refused: Duration::from_mins(1),
         }
     }
@@ -234,7 +238,8 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                     if target.redirect(leader) {
                         None
                     } else {
-                        Some(target.backoff(&self.config))
+                        let wait = target.backoff(&self.config);
+                        Some(wait.min(self.config.backoff_follower))
                     }
                 }
                 End::Unreachable(_) | End::Unauthorized(_) => {
