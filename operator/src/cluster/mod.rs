@@ -110,11 +110,12 @@ pub async fn run(
     let outcome = shell.turn(&client, &mut tasks, &end).await;
     // Proxies are sent to the next leader before this process ends.
     shell.end.cancel();
-    if let Some(lease) = shell.lease.take() {
-        let bound = Duration::from_secs(6);
-        if tokio::time::timeout(bound, lease).await.is_err() {
-            warn!("the Lease is not given up in time; it runs out");
-        }
+    let bound = Duration::from_secs(6);
+    if tokio::time::timeout(bound, shell.lease.join_next())
+        .await
+        .is_err()
+    {
+        warn!("the Lease is not given up in time; it runs out");
     }
     outcome
 }
@@ -140,7 +141,8 @@ struct Shell {
     role: watch::Receiver<Role>,
     doubt: Arc<Notify>,
     end: CancellationToken,
-    lease: Option<tokio::task::JoinHandle<()>>,
+    /// The candidacy, once it has begun.
+    lease: JoinSet<()>,
     progress: Progress,
     /// The term that statuses are written in.
     term: Option<u64>,
@@ -234,8 +236,11 @@ impl Shell {
             "proxies' readiness"
         });
 
-        // Ends once the kinds are there.
-        tokio::spawn(sync::wait_for_gateway_api(client.clone(), installed_sender));
+        let task = sync::wait_for_gateway_api(client.clone(), installed_sender);
+        tasks.spawn(async move {
+            task.await;
+            "installed kinds"
+        });
 
         let store = Store::new(
             settings.translation.clone(),
@@ -268,7 +273,7 @@ impl Shell {
             role,
             doubt: Arc::default(),
             end: CancellationToken::new(),
-            lease: None,
+            lease: JoinSet::new(),
             progress: Progress::default(),
             term: None,
             rejects: BTreeSet::new(),
@@ -341,6 +346,10 @@ impl Shell {
                 Some(again) = work.again.join_next() => {
                     self.store.read_again(again.context("a pause ended early")?);
                 }
+                Some(ended) = self.lease.join_next() => {
+                    ended.context("the election ended early")?;
+                    bail!("the election ended");
+                }
                 Some(ended) = tasks.join_next() => {
                     let what = ended.context("a task ended early")?;
                     bail!("the task for {what} ended");
@@ -400,7 +409,7 @@ impl Shell {
                 info!("ready");
             }
         }
-        if self.progress.ready && self.lease.is_none() {
+        if self.progress.ready && self.lease.is_empty() {
             // What a leader publishes is complete.
             self.store.publish(now + Duration::from_hours(1));
             let election = lease::run(
@@ -411,7 +420,7 @@ impl Shell {
                 Arc::clone(&self.doubt),
                 self.end.clone(),
             );
-            self.lease = Some(tokio::spawn(election));
+            self.lease.spawn(election);
         }
     }
 

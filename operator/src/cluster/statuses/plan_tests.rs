@@ -20,9 +20,10 @@ struct Wish {
 
 impl Wish {
     fn status(self) -> Value {
-        let (truth, reason) = match self.acked {
-            true => ("True", "Programmed"),
-            false => ("False", "Pending"),
+        let (truth, reason) = if self.acked {
+            ("True", "Programmed")
+        } else {
+            ("False", "Pending")
         };
         json!({"routes": self.routes, "conditions": [{
             "type": "Programmed", "status": truth, "reason": reason,

@@ -1,0 +1,10 @@
+//! The cluster side against a real API server, with the rights that the chart gives it and no more.
+//! `VESTIBULE_TEST_KUBECONFIG` names the server; `e2e/cluster/apiserver` starts one.
+
+mod crowd;
+mod handover;
+mod services;
+mod statuses;
+#[path = "../stream_support/mod.rs"]
+mod stream_support;
+mod support;

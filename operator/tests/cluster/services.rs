@@ -1,0 +1,267 @@
+//! Services in front of Gateways: made, restored, swept; and what they must not do.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::{Network, World, eventually};
+
+/// The front of the only Gateway.
+async fn front(world: &World) -> Value {
+    eventually("a front", async || {
+        world.list("Service", "sys").await.into_values().next()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn they_are_made_restored_and_swept() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    let manager = world.manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    let gateway = ("Gateway", "infra", "shared");
+    world
+        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .await;
+    let made = front(&world).await;
+    let object = world
+        .get("Gateway", "infra", "shared")
+        .await
+        .expect("it is there");
+    assert_eq!(
+        object["status"]["addresses"],
+        json!([{"type": "IPAddress", "value": made["spec"]["clusterIP"]}])
+    );
+    let alias = world
+        .get("Service", "infra", "shared")
+        .await
+        .expect("an alias");
+    assert_eq!(alias["spec"]["type"], "ExternalName");
+    let name = made["metadata"]["name"].as_str().expect("a name");
+    let host = format!("{name}.{}.svc.cluster.local", world.ns("sys"));
+    assert_eq!(alias["spec"]["externalName"], host);
+
+    // Another port: one more in the Service, the first as it was.
+    world
+        .apply(world.set("a", "mine", "shared", "a.example.com"))
+        .await;
+    let two = async || {
+        let front = front(&world).await;
+        (front["spec"]["ports"].as_array()?.len() == 2).then_some(front)
+    };
+    let grown = eventually("a second port", two).await;
+    let target = |front: &Value, port: u16| {
+        let ports = front["spec"]["ports"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        ports
+            .into_iter()
+            .find(|p| p["port"] == port)
+            .map(|p| p["targetPort"].clone())
+    };
+    assert_eq!(target(&grown, 8443), target(&made, 8443));
+    assert_eq!(grown["spec"]["clusterIP"], made["spec"]["clusterIP"]);
+
+    // Somebody edits one and deletes the other.
+    let mut edited = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": world.ns("sys")},
+        "spec": {"selector": {"app": "mine"}},
+    });
+    world.apply(edited.clone()).await;
+    world.delete("Service", "infra", "shared").await;
+    let restored = async || {
+        let front = world.get("Service", "sys", name).await?;
+        let alias = world.get("Service", "infra", "shared").await;
+        (front["spec"]["selector"]["app"] == "proxy" && alias.is_some()).then_some(())
+    };
+    eventually("Services as they were", restored).await;
+    // What others add stays theirs.
+    edited["spec"] = json!({"publishNotReadyAddresses": true});
+    world.apply(edited).await;
+
+    // The Gateway goes, and with it everything made for it.
+    world.delete("ListenerSet", "a", "mine").await;
+    world.delete("Gateway", "infra", "shared").await;
+    let swept = async || {
+        let services = [
+            world.list("Service", "sys").await,
+            world.list("Service", "infra").await,
+        ];
+        let ports = world
+            .get("ConfigMap", "sys", &format!("{}-ports", world.release))
+            .await?;
+        let ports = ports["data"]["ports"].as_str()?.ends_with(r#""ports":{}}"#);
+        (services.iter().all(std::collections::BTreeMap::is_empty) && ports).then_some(())
+    };
+    eventually("nothing that is left", swept).await;
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn what_is_not_ours_is_not_touched() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    // A Service of the name that the alias would have.
+    let foreign = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "shared", "namespace": world.ns("infra")},
+        "spec": {"ports": [{"port": 80}], "selector": {"app": "web"}},
+    });
+    let foreign = world.apply(foreign).await;
+    world.apply(world.gateway("shared")).await;
+    let manager = world.manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    let gateway = ("Gateway", "infra", "shared");
+    world
+        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .await;
+    let told = async || {
+        let object = world.get("Gateway", "infra", "shared").await?;
+        let accepted = crate::support::condition(&object, "Accepted")?;
+        accepted["message"]
+            .as_str()?
+            .contains("not Vestibule's")
+            .then_some(())
+    };
+    eventually("a message about the name that is taken", told).await;
+    let now = world
+        .get("Service", "infra", "shared")
+        .await
+        .expect("it is there");
+    assert_eq!(
+        now["metadata"]["resourceVersion"],
+        foreign["metadata"]["resourceVersion"]
+    );
+    // It makes room.
+    world.delete("Service", "infra", "shared").await;
+    let alias = async || {
+        let service = world.get("Service", "infra", "shared").await?;
+        (service["spec"]["type"] == "ExternalName").then_some(())
+    };
+    eventually("the alias", alias).await;
+    manager.stop().await;
+    let _ = world.get("Gateway", "infra", "shared").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn an_address_that_is_asked_for_is_had_or_said_not_to_be() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    let manager = world.manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    let gateway = ("Gateway", "infra", "shared");
+    world
+        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .await;
+    let before = front(&world).await;
+    let asking = |address: &str| {
+        let mut gateway = world.gateway("shared");
+        gateway["spec"]["addresses"] = json!([{"type": "IPAddress", "value": address}]);
+        gateway
+    };
+    // Outside of the range of Services.
+    world.apply(asking("192.0.2.77")).await;
+    world
+        .condition(gateway, ("Programmed", "False", "AddressNotUsable"))
+        .await;
+    // One that is free: the Service is made anew with it, on the same internal port.
+    let last = u8::from_str_radix(&world.release[3..5], 16).expect("hexadecimal");
+    let next = u8::from_str_radix(&world.release[5..7], 16).expect("hexadecimal");
+    let address = format!("10.96.{}.{}", 200 + last % 50, 1 + next % 250);
+    world.apply(asking(&address)).await;
+    world
+        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .await;
+    let after = front(&world).await;
+    assert_eq!(after["spec"]["clusterIP"], address);
+    assert_eq!(
+        after["spec"]["ports"][0]["targetPort"],
+        before["spec"]["ports"][0]["targetPort"]
+    );
+    assert_ne!(after["metadata"]["uid"], before["metadata"]["uid"]);
+    let object = world
+        .get("Gateway", "infra", "shared")
+        .await
+        .expect("it is there");
+    assert_eq!(
+        object["status"]["addresses"],
+        json!([{"type": "IPAddress", "value": address}])
+    );
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn several_gateways_at_once_are_one_write_of_ports_and_never_share_one() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    let names: Vec<String> = (0..12).map(|n| format!("g-{n}")).collect();
+    for name in &names {
+        world.apply(world.gateway(name)).await;
+    }
+    let manager = world.manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    for name in &names {
+        world
+            .condition(
+                ("Gateway", "infra", name),
+                ("Programmed", "True", "Programmed"),
+            )
+            .await;
+    }
+    let map = format!("configmaps/ {}/{}-ports", world.ns("sys"), world.release);
+    let writes = world.writes(&manager.agent);
+    assert_eq!(
+        writes.iter().filter(|write| write.ends_with(&map)).count(),
+        1,
+        "{writes:#?}"
+    );
+    let fronts = world.list("Service", "sys").await;
+    let targets: BTreeSet<u64> = fronts
+        .values()
+        .filter_map(|front| front["spec"]["ports"][0]["targetPort"].as_u64())
+        .collect();
+    assert_eq!(targets.len(), names.len());
+
+    // The allocation is lost: what the Services use is taken up again.
+    manager.stop().await;
+    world
+        .delete("ConfigMap", "sys", &format!("{}-ports", world.release))
+        .await;
+    let again = world.manager("two");
+    let _proxy = Network::of(&[&again]).proxy("p-1");
+    again.leading().await;
+    let map = format!("{}-ports", world.release);
+    eventually("an allocation", async || {
+        world.get("ConfigMap", "sys", &map).await
+    })
+    .await;
+    for name in &names {
+        world
+            .condition(
+                ("Gateway", "infra", name),
+                ("Programmed", "True", "Programmed"),
+            )
+            .await;
+    }
+    let after: BTreeSet<u64> = world
+        .list("Service", "sys")
+        .await
+        .values()
+        .filter_map(|front| front["spec"]["ports"][0]["targetPort"].as_u64())
+        .collect();
+    assert_eq!(after, targets);
+    again.stop().await;
+}

@@ -1,0 +1,269 @@
+//! Statuses: complete, written once, and not written again.
+
+use serde_json::{Value, json};
+
+use crate::support::{Network, World, condition, eventually};
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn each_object_is_written_once_and_a_restart_writes_nothing() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    let manager = world.patient_manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    manager.leading().await;
+    world
+        .condition(
+            ("Gateway", "infra", "shared"),
+            ("Programmed", "True", "Programmed"),
+        )
+        .await;
+
+    // What the tenant applies is in force before its status is first written.
+    world
+        .apply(world.set("a", "mine", "shared", "a.example.com"))
+        .await;
+    world
+        .apply(world.route("a", "web", "mine", "a.example.com"))
+        .await;
+    let set = ("ListenerSet", "a", "mine");
+    world
+        .condition(set, ("Programmed", "True", "Programmed"))
+        .await;
+    world
+        .condition(("TLSRoute", "a", "web"), ("Accepted", "True", "Accepted"))
+        .await;
+    let attached = async || {
+        let set = world.get("ListenerSet", "a", "mine").await?;
+        (set["status"]["listeners"][0]["attachedRoutes"] == 1).then_some(set)
+    };
+    let before = eventually("a route that counts", attached).await;
+    assert_eq!(
+        before["status"]["listeners"][0]["conditions"]
+            .as_array()
+            .map(Vec::len),
+        Some(4)
+    );
+    let writes = world.writes(&manager.agent);
+    let of = |name: &str| writes.iter().filter(|write| write.ends_with(name)).count();
+    let tenant = world.ns("a");
+    // Once by itself, and once for the route that came later.
+    assert!(
+        (1..=2).contains(&of(&format!("listenersets/status {tenant}/mine"))),
+        "{writes:#?}"
+    );
+    assert_eq!(
+        of(&format!("tlsroutes/status {tenant}/web")),
+        1,
+        "{writes:#?}"
+    );
+    assert_eq!(
+        of(&format!(
+            "configmaps/ {}/{}-ports",
+            world.ns("sys"),
+            world.release
+        )),
+        2,
+        "{writes:#?}"
+    );
+
+    manager.stop().await;
+    let again = world.patient_manager("two");
+    let _proxy = Network::of(&[&again]).proxy("p-1");
+    again.leading().await;
+    // It is at work: an edit gets its status.
+    let mut edited = world.set("b", "other", "shared", "b.example.com");
+    edited["spec"]["listeners"][0]["port"] = json!(8443);
+    world.apply(edited).await;
+    world
+        .condition(
+            ("ListenerSet", "b", "other"),
+            ("Programmed", "True", "Programmed"),
+        )
+        .await;
+    let rest = async || (again.metric("vestibule_operator_statuses_waiting ") == 0).then_some(());
+    eventually("nothing that waits", rest).await;
+    let writes = world.writes(&again.agent);
+    let about_new = |write: &String| write.ends_with("/other") || write.ends_with("infra/shared");
+    assert!(writes.iter().all(about_new), "{writes:#?}");
+    assert!(writes.len() <= 3, "{writes:#?}");
+    assert_eq!(world.get("ListenerSet", "a", "mine").await, Some(before));
+    again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn a_proxy_that_is_held_up_keeps_it_pending_and_is_named() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1", "p-2"]).await;
+    world.apply(world.gateway("shared")).await;
+    let manager = world.manager("one");
+    let network = Network::of(&[&manager]);
+    let _first = network.proxy("p-1");
+    let gateway = ("Gateway", "infra", "shared");
+    let pending = world
+        .condition(gateway, ("Programmed", "False", "Pending"))
+        .await;
+    assert_eq!(pending["message"], "1/2 acked; waiting for p-2");
+    let _second = network.proxy("p-2");
+    world
+        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .await;
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn what_others_wrote_stays_and_ours_is_withdrawn() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    world
+        .apply(world.set("a", "mine", "shared", "a.example.com"))
+        .await;
+    world
+        .apply(world.route("a", "web", "mine", "a.example.com"))
+        .await;
+    let manager = world.manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    let route = ("TLSRoute", "a", "web");
+    world
+        .condition(route, ("Accepted", "True", "Accepted"))
+        .await;
+    let foreign = json!({
+        "parentRef": {
+            "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "elsewhere",
+        }, "controllerName": "example.com/other",
+        "conditions": [{
+            "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+            "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }],
+    });
+    world.add_parent("a", "web", &foreign).await;
+    // The route leaves our Gateway.
+    let mut moved = world.route("a", "web", "mine", "a.example.com");
+    moved["spec"]["parentRefs"] = json!([{"name": "elsewhere"}]);
+    world.apply(moved).await;
+    let left = async || {
+        let route = world.get("TLSRoute", "a", "web").await?;
+        (route["status"]["parents"] == json!([foreign])).then_some(())
+    };
+    eventually("a route with the other controller's entry alone", left).await;
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn only_secrets_that_are_used_are_kept() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    let secret = |name: &str| {
+        let key = rcgen::generate_simple_self_signed(vec!["a.example.com".to_owned()])
+            .expect("a certificate");
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+            "metadata": {"name": name, "namespace": world.ns("a")},
+            "stringData": {"tls.crt": key.cert.pem(), "tls.key": key.signing_key.serialize_pem()},
+        })
+    };
+    world.apply(secret("used")).await;
+    for n in 0..5 {
+        world.apply(secret(&format!("unused-{n}"))).await;
+    }
+    let manager = world.patient_manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    manager.leading().await;
+    let kept = |manager: &crate::support::Manager| manager.metric("vestibule_operator_secrets ");
+    assert_eq!(kept(&manager), 0);
+    // One that was there before it was referred to.
+    let mut set = world.set("a", "mine", "shared", "a.example.com");
+    set["spec"]["listeners"][0]["tls"] =
+        json!({"mode": "Terminate", "certificateRefs": [{"name": "used"}]});
+    world.apply(set).await;
+    let key = ("ListenerSet", "a", "mine");
+    world
+        .condition(key, ("Programmed", "True", "Programmed"))
+        .await;
+    assert_eq!(kept(&manager), 1);
+    // It never was said to be missing: it was read before anything was said.
+    let written = world
+        .get("ListenerSet", "a", "mine")
+        .await
+        .expect("it is there");
+    assert_eq!(
+        written["status"]["listeners"][0]["conditions"][1]["reason"],
+        "ResolvedRefs"
+    );
+    let writes = world.writes(&manager.agent);
+    let own = |write: &&String| write.ends_with("/mine");
+    assert_eq!(writes.iter().filter(own).count(), 1, "{writes:#?}");
+
+    world.delete("Secret", "a", "used").await;
+    let unresolved = async || {
+        let set = world.get("ListenerSet", "a", "mine").await?;
+        let conditions = set["status"]["listeners"][0]["conditions"]
+            .as_array()?
+            .clone();
+        let refs = conditions.iter().find(|c| c["type"] == "ResolvedRefs")?;
+        (refs["reason"] == "InvalidCertificateRef").then_some(())
+    };
+    eventually("a listener without its certificate", unresolved).await;
+    assert_eq!(kept(&manager), 0);
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn objects_of_other_controllers_are_left_alone() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&[]).await;
+    let other = format!("{}-other", world.release);
+    world
+        .apply(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": other}, "spec": {"controllerName": "example.com/other"},
+        }))
+        .await;
+    let mut theirs = world.gateway("theirs");
+    theirs["spec"]["gatewayClassName"] = json!(other);
+    let theirs = world.apply(theirs).await;
+    let manager = world.manager("one");
+    world
+        .condition(
+            ("GatewayClass", "", &world.release),
+            ("Accepted", "True", "Accepted"),
+        )
+        .await;
+    let class = world
+        .get("GatewayClass", "", &other)
+        .await
+        .expect("it is there");
+    assert_eq!(
+        condition(&class, "Accepted").map(|c| c["status"].clone()),
+        Some(json!("Unknown"))
+    );
+    let now = world
+        .get("Gateway", "infra", "theirs")
+        .await
+        .expect("it is there");
+    assert_eq!(
+        now["metadata"]["resourceVersion"],
+        theirs["metadata"]["resourceVersion"]
+    );
+    assert!(world.list("Service", "infra").await.is_empty());
+    assert_eq!(
+        world
+            .get("GatewayClass", "", "nothing")
+            .await
+            .unwrap_or(Value::Null),
+        Value::Null
+    );
+    manager.stop().await;
+}
