@@ -96,6 +96,7 @@ impl Control {
     /// Becomes unready, and goes on accepting.
     pub(crate) fn leave(&self) {
         self.readiness.leaving.store(true, Ordering::Release);
+        self.plane.begin_leaving();
         let metrics = self.metrics();
         metrics.ready.set(0);
         metrics.draining.set(1);

@@ -11,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,8 @@ pub struct DataPlane {
     pub limits: Limits,
     active: AtomicUsize,
     hellos: Shares,
+    /// This proxy is about to end.
+    leaving: AtomicBool,
     /// Cancelled when this proxy stops accepting.
     closing: CancellationToken,
     /// Told when the last connection ends.
@@ -119,6 +121,7 @@ impl DataPlane {
             active: AtomicUsize::new(0),
             hellos: Shares::new(limits.max_hellos),
             limits,
+            leaving: AtomicBool::new(false),
             closing: CancellationToken::new(),
             idle: Notify::new(),
             accept_errors: Seldom::default(),
@@ -129,6 +132,15 @@ impl DataPlane {
     #[must_use]
     pub fn active(&self) -> usize {
         self.active.load(Ordering::Acquire)
+    }
+
+    /// Goes on as before, and has clients that can be told go elsewhere with their next request.
+    pub fn begin_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
     }
 
     /// Cancelled when this proxy stops accepting: who can tell its client to go elsewhere does.
@@ -187,6 +199,8 @@ impl DataPlane {
 
     /// Takes a connection over.
     fn accept(self: &Arc<Self>, client: TcpStream, peer: SocketAddr, bind: BindKey) {
+        // On a socket of both families an IPv4 client has an address in IPv6.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let mut record = Record::new(Arc::clone(self), peer, bind);
         match self.permit(peer.ip()) {
             Some(permit) => {

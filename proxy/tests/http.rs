@@ -315,6 +315,14 @@ async fn a_drain_tells_clients_to_go_elsewhere() {
     ask(&mut one, b"GET / HTTP/1.1\r\nhost: a.example.com\r\n\r\n").await;
     let mut two = h2_over(rig.connect().await).await;
     h2_get(&mut two, "http://a.example.com/").await;
+    // While it still accepts, who asks is told to ask elsewhere next time.
+    let mut early = rig.connect().await;
+    rig.plane.begin_leaving();
+    let request = b"GET / HTTP/1.1\r\nhost: a.example.com\r\n\r\n";
+    early.write_all(request).await.unwrap();
+    let answer = String::from_utf8(read_to_end(&mut early).await.unwrap()).unwrap();
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    h2_get(&mut two, "http://a.example.com/").await;
     let workers = rig.workers.take().unwrap();
     let drained = tokio::spawn(workers.drain(Duration::from_hours(1)));
     // Without a request under way they end at once, in order.

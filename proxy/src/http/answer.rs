@@ -33,11 +33,14 @@ pub(super) fn answer<B>(
     request: &Request<B>,
 ) -> Response<Logged<Full<Bytes>>> {
     let mut record = RequestRecord::new(Arc::clone(shared), request);
+    let one = request.version() < Version::HTTP_2;
+    // HTTP/2 has GOAWAY for it, when the sockets close.
+    let leaving = one && shared.plane.is_leaving();
     let (verdict, close) = match Target::of(request) {
         Ok(target) => {
             let verdict = judge(shared, &target);
             record.authority = target.text;
-            (verdict, false)
+            (verdict, leaving)
         }
         Err(_) => (
             Verdict {
@@ -47,7 +50,7 @@ pub(super) fn answer<B>(
                 listener: None,
             },
             // Whoever writes such heads is not to be read on.
-            request.version() < Version::HTTP_2,
+            one,
         ),
     };
     record.status = verdict.status;
