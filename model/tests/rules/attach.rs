@@ -129,8 +129,18 @@ fn route_kinds_of_a_listener() {
         kinds("TLS", &[("example.com", "TLSRoute")]),
         (vec![], refused(0))
     );
-    assert_eq!(kinds("HTTP", &[]), (vec![], None));
-    assert_eq!(kinds("HTTPS", &[tls_route]), (vec![], refused(0)));
+    let http_route = (GATEWAY_GROUP, "HTTPRoute");
+    for protocol in ["HTTP", "HTTPS"] {
+        assert_eq!(kinds(protocol, &[]), (vec![http_route], None));
+        assert_eq!(kinds(protocol, &[tls_route]), (vec![], refused(0)));
+        assert_eq!(
+            kinds(protocol, &[http_route, (GATEWAY_GROUP, "GRPCRoute")]),
+            (vec![http_route], refused(1))
+        );
+    }
+    for protocol in ["TCP", "UDP"] {
+        assert_eq!(kinds(protocol, &[]), (vec![], None));
+    }
 }
 
 fn attach(

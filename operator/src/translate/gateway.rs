@@ -109,11 +109,14 @@ impl Translator {
             if old == state {
                 continue;
             }
-            let verdict = |s: &Option<GatewayState>| {
-                s.as_ref()
-                    .map(|s| (s.refused.is_some(), s.unreachable.is_some()))
+            // What its sets say of it.
+            let told = |s: &Option<GatewayState>| {
+                s.as_ref().map(|s| {
+                    let unreachable = s.unreachable.as_ref().map(|finding| finding.reason);
+                    (s.refused.is_some(), unreachable)
+                })
             };
-            if verdict(&old) != verdict(&state) {
+            if told(&old) != told(&state) {
                 let sets = self.merge.sets_of(&name).cloned();
                 dirty.parents.extend(sets.map(ParentKey::ListenerSet));
             }
