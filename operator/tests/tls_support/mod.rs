@@ -179,6 +179,10 @@ impl Operator {
         *self.present.0.lock() = None;
     }
 
+    pub fn certificates(&self) -> Arc<dyn ResolvesServerCert> {
+        Arc::clone(&self.present) as Arc<dyn ResolvesServerCert>
+    }
+
     pub fn connector(&self) -> Tls {
         let token = self.directory.join("token");
         Tls::new(self.directory.join("ca.crt"), NAME, Some(token)).unwrap()
