@@ -7,10 +7,10 @@ use std::time::Instant;
 use vestibule_model::hostname::Hostname;
 
 use crate::connection::CloseReason;
+use crate::plane::DataPlane;
 use crate::relay::Moved;
 use crate::table::{Backend, BindKey, Listener, Route};
 use crate::terminate::Agreed;
-use crate::worker::DataPlane;
 
 /// The target of the log lines, for filters: one line per connection at its end, or one per request
 /// where this proxy speaks HTTP.
@@ -157,7 +157,7 @@ impl Drop for Record {
 mod tests {
     use super::*;
     use crate::metrics::Metrics;
-    use crate::worker::Limits;
+    use crate::plane::Limits;
 
     #[test]
     fn a_panic_is_not_a_drain() {

@@ -18,10 +18,10 @@ use crate::deadline::within;
 use crate::dial;
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
+use crate::plane::HelloPermit;
 use crate::relay::{End, Relay, Side};
 use crate::table::{Mode, Pick, Route, Selection, Unmatched};
 use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
-use crate::worker::HelloPermit;
 
 /// Why a connection ended. Closed, so that it can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -425,8 +425,8 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
+    use crate::plane::{DataPlane, Limits};
     use crate::table::BindKey;
-    use crate::worker::{DataPlane, Limits};
 
     #[tokio::test]
     async fn an_idle_connection_is_small() {

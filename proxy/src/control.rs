@@ -14,8 +14,9 @@ use vestibule_stream::{Apply, Change, Reject};
 use crate::apply::{Binder, State, StateDump, reject_label};
 use crate::listen::Sockets;
 use crate::metrics::Metrics;
+use crate::plane::{DataPlane, Limits};
 use crate::table::{BindKey, Snapshot};
-use crate::worker::{DataPlane, Limits, Workers};
+use crate::worker::Workers;
 
 /// The control side of a proxy, shared by the configuration source, the admin endpoint and the
 /// handle. Connections never touch it: they read the published snapshot.

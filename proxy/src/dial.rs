@@ -10,8 +10,8 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::connection::{CloseReason, set_keepalive};
 use crate::deadline::within;
+use crate::plane::DataPlane;
 use crate::table::Backend;
-use crate::worker::DataPlane;
 
 /// Endpoints that are tried for one connection.
 const ATTEMPTS: usize = 3;

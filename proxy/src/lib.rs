@@ -25,6 +25,7 @@ pub mod hello;
 pub mod http;
 pub mod listen;
 pub mod metrics;
+pub mod plane;
 pub mod proxy;
 mod record;
 pub mod relay;

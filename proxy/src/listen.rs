@@ -14,8 +14,8 @@ use tokio::sync::watch;
 
 use crate::apply::Binder;
 use crate::connection;
+use crate::plane::DataPlane;
 use crate::table::{BindKey, Snapshot};
-use crate::worker::DataPlane;
 
 /// Connections that the kernel queues per socket until they are accepted.
 pub(crate) const BACKLOG: u16 = 4096;

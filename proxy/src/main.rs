@@ -20,8 +20,8 @@ use clap::Parser;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use vestibule_proxy::plane::Limits;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
-use vestibule_proxy::worker::Limits;
 use vestibule_stream::Identity;
 use vestibule_stream::client::{self, Tls, TlsError};
 

@@ -22,8 +22,8 @@ use crate::control::Control;
 pub use crate::control::StartError;
 use crate::listen;
 use crate::metrics::Metrics;
+use crate::plane::Limits;
 use crate::table::BindKey;
-use crate::worker::Limits;
 
 /// Makes the transport to an operator replica at `host:port`.
 pub type Connector =

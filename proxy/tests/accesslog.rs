@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tracing_subscriber::EnvFilter;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::worker::Limits;
+use vestibule_proxy::plane::Limits;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::http::HttpLimits;
-use vestibule_proxy::worker::Limits;
+use vestibule_proxy::plane::Limits;
 
 fn quiet() -> Limits {
     Limits {

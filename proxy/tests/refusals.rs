@@ -9,7 +9,7 @@ use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::worker::Limits;
+use vestibule_proxy::plane::Limits;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:443";

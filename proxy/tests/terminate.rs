@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::worker::Limits;
+use vestibule_proxy::plane::Limits;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";

@@ -19,9 +19,9 @@ use super::transport::Counted;
 use super::{Begun, HttpLimits, Version};
 use crate::connection::CloseReason;
 use crate::cut::unless_cut;
+use crate::plane::DataPlane;
 use crate::relay::Moved;
 use crate::table::{BindKey, Listener};
-use crate::worker::DataPlane;
 
 /// How long a connection has to end in order once it was told to.
 const LAST_WORDS: Duration = Duration::from_secs(5);

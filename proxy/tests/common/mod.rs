@@ -16,8 +16,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use vestibule_proxy::apply::State;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::metrics::Metrics;
+use vestibule_proxy::plane::{DataPlane, Limits};
 use vestibule_proxy::table::Snapshot;
-use vestibule_proxy::worker::{DataPlane, Limits, Workers};
+use vestibule_proxy::worker::Workers;
 use vestibule_stream::{Change, Generation, Resource, proto};
 
 use proto::resource::Resource as Wire;

@@ -1,0 +1,235 @@
+//! Owns what all connections of a proxy share: the configuration in force, counters and limits.
+
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::accesslog::Record;
+use crate::connection::{self, CloseReason};
+use crate::fair::{Shares, Source};
+use crate::http::HttpLimits;
+use crate::metrics::Metrics;
+use crate::table::{BindKey, Snapshot};
+
+/// Accepting fails many times a second while descriptors are short; it is logged this often.
+const WARN_EVERY: Duration = Duration::from_secs(1);
+
+/// What one proxy process allows.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Longest ClientHello in bytes, as it comes on the wire.
+    pub hello_bytes: usize,
+    /// Time from accept until the ClientHello is complete.
+    pub hello_deadline: Duration,
+    /// Time from the ClientHello until the TLS handshake is done.
+    pub handshake_deadline: Duration,
+    /// Time to connect to a backend.
+    pub connect_deadline: Duration,
+    /// Time without traffic after which the kernel asks whether a peer is still there.
+    pub keepalive: Duration,
+    /// Connections at one time, over all workers.
+    pub max_connections: usize,
+    /// Connections at one time that have not finished hello and handshake. Each may hold 32 KiB of
+    /// what its client sent. One source address alone can hold half of them.
+    pub max_hellos: usize,
+    /// What clients of HTTP and HTTPS listeners may do.
+    pub http: HttpLimits,
+    /// Whether a line is logged per connection or request.
+    pub access_log: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            hello_bytes: 16 * 1024,
+            hello_deadline: Duration::from_secs(5),
+            handshake_deadline: Duration::from_secs(10),
+            connect_deadline: Duration::from_secs(5),
+            keepalive: Duration::from_mins(2),
+            max_connections: 100_000,
+            max_hellos: 10_000,
+            http: HttpLimits::default(),
+            access_log: true,
+        }
+    }
+}
+
+/// What all workers share.
+#[derive(Debug)]
+pub struct DataPlane {
+    /// The configuration in force; loaded once per connection.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    /// Where connections are counted.
+    pub metrics: Arc<Metrics>,
+    /// What is allowed.
+    pub limits: Limits,
+    active: AtomicUsize,
+    hellos: Shares,
+    /// This proxy is about to end.
+    leaving: AtomicBool,
+    /// Cancelled when this proxy stops accepting.
+    closing: CancellationToken,
+    /// Told when the last connection ends.
+    idle: Notify,
+    accept_errors: Seldom,
+}
+
+/// Says when to log again what may happen all the time.
+#[derive(Debug, Default)]
+struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    fn is_due(&self, now: Instant) -> bool {
+        let mut last = self.0.lock();
+        let due = last.is_none_or(|last| now.saturating_duration_since(last) >= WARN_EVERY);
+        if due {
+            *last = Some(now);
+        }
+        due
+    }
+}
+
+impl DataPlane {
+    /// The shared part of a data plane without workers.
+    #[must_use]
+    pub fn new(snapshot: Arc<ArcSwap<Snapshot>>, metrics: Arc<Metrics>, limits: Limits) -> Self {
+        Self {
+            snapshot,
+            metrics,
+            active: AtomicUsize::new(0),
+            hellos: Shares::new(limits.max_hellos),
+            limits,
+            leaving: AtomicBool::new(false),
+            closing: CancellationToken::new(),
+            idle: Notify::new(),
+            accept_errors: Seldom::default(),
+        }
+    }
+
+    /// Connections open now.
+    #[must_use]
+    pub fn active(&self) -> usize {
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// Goes on as before, and has clients that can be told go elsewhere with their next request.
+    pub fn begin_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Cancelled when this proxy stops accepting: who can tell its client to go elsewhere does.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.closing
+    }
+
+    /// Returns when no connection is open.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.active() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Whether it is time to say again that accepting fails.
+    pub(crate) fn may_warn(&self, now: Instant) -> bool {
+        self.accept_errors.is_due(now)
+    }
+
+    pub(crate) fn enter(&self) {
+        self.active.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn leave(&self) {
+        if self.active.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.idle.notify_waiters();
+        }
+    }
+
+    /// Random bits for the choice of a backend: fast, and nothing that must not be foreseen.
+    #[expect(clippy::unused_self, reason = "tests may come to want a seed here")]
+    pub(crate) fn random(&self) -> u64 {
+        thread_local! {
+            static STATE: Cell<u64> = Cell::new(seed());
+        }
+        // SplitMix64.
+        STATE.with(|state| {
+            let next = state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+            state.set(next);
+            let mixed = (next ^ (next >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ (mixed >> 31)
+        })
+    }
+
+    /// A place among the connections that have not finished hello and handshake.
+    pub(crate) fn permit(self: &Arc<Self>, peer: IpAddr) -> Option<HelloPermit> {
+        if self.active() > self.limits.max_connections {
+            return None;
+        }
+        let source = self.hellos.take(peer)?;
+        Some(HelloPermit {
+            plane: Arc::clone(self),
+            source,
+        })
+    }
+
+    /// Takes a connection over.
+    pub(crate) fn accept(self: &Arc<Self>, client: TcpStream, peer: SocketAddr, bind: BindKey) {
+        // On a socket of both families an IPv4 client has an address in IPv6.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let mut record = Record::new(Arc::clone(self), peer, bind);
+        match self.permit(peer.ip()) {
+            Some(permit) => {
+                tokio::spawn(connection::serve(client, record, permit));
+            }
+            None => record.reason = CloseReason::Limit,
+        }
+    }
+}
+
+/// Differs from thread to thread and from process to process.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::thread::current().id())
+}
+
+/// Held by a connection until its hello and handshake are done.
+pub(crate) struct HelloPermit {
+    plane: Arc<DataPlane>,
+    source: Source,
+}
+
+impl Drop for HelloPermit {
+    fn drop(&mut self) {
+        self.plane.hellos.give_back(self.source);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_all_the_time_is_logged_seldom() {
+        let seldom = Seldom::default();
+        let start = Instant::now();
+        let every = Duration::from_millis(10);
+        let logged = (0..1000).filter(|step| seldom.is_due(start + every * *step));
+        assert_eq!(logged.count(), 10);
+    }
+}
