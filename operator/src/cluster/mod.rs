@@ -43,7 +43,6 @@ use statuses::plan::{Next, Planner};
 use statuses::write::Writer;
 use store::{Store, Wires};
 use sync::Progress;
-use vestibule_stream::Generation;
 
 /// Label that says who made an object.
 const MANAGED_BY: &str = translate::MANAGED_BY_LABEL;
@@ -441,7 +440,6 @@ impl Shell {
     /// What the proxies have, or are, has moved.
     fn facts_moved(&mut self) {
         self.store.planner.touch_waiting();
-        let generation = self.publisher.generation();
         let proxies = self.publisher.proxies();
         let rejects: BTreeSet<String> = proxies
             .iter()
@@ -456,7 +454,7 @@ impl Shell {
             self.rejects = rejects;
             self.store.planner.touch_all();
         }
-        let behind = self.behind(generation);
+        let behind = self.behind();
         self.metrics.not_acked(behind);
         match (behind > 0, self.lag) {
             (true, None) => self.lag = Some(Instant::now() + LAG),
@@ -477,18 +475,8 @@ impl Shell {
     }
 
     /// How many proxies have not acknowledged what is published.
-    fn behind(&self, generation: Generation) -> usize {
-        if self.term.is_none() {
-            return 0;
-        }
-        let silent = self.publisher.programmed(&[]).waiting_for;
-        let mut behind: BTreeSet<_> = silent.into_iter().collect();
-        for (proxy, status) in self.publisher.proxies() {
-            if status.acked.is_none_or(|acked| acked < generation) {
-                behind.insert(proxy);
-            }
-        }
-        behind.len()
+    fn behind(&self) -> usize {
+        self.term.map_or(0, |_| self.store.behind())
     }
 
     fn read_secrets(&mut self, client: &kube::Client, work: &mut Work) {
@@ -529,7 +517,7 @@ impl Shell {
         }
         if self.lag.is_some_and(|at| at <= now) {
             self.lag = None;
-            if self.behind(self.publisher.generation()) > 0 {
+            if self.behind() > 0 {
                 self.store.planner.touch_all();
                 self.lag = Some(now + LAG);
             }

@@ -22,6 +22,8 @@ use crate::translate::{Change, Output, PortWish, ServiceWish, Settings, Translat
 
 /// What is published waits no longer than this for Secrets that are being read.
 const FETCH_PATIENCE: Duration = Duration::from_secs(2);
+/// Resources of one publication that are remembered.
+const SAMPLE: usize = 16;
 
 /// Wishes to the tasks that write; none as long as not everything is known.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ pub(super) struct Store {
     /// What is not published yet, and since when; since when it may not wait any longer.
     unpublished: BTreeMap<ResourceKey, Option<Encoded>>,
     dirty_since: Option<Instant>,
+    /// Some of what was published last; what is published at once is acknowledged at once.
+    published: Vec<ResourceKey>,
     /// Objects by kind that are in the translator.
     known: BTreeSet<ObjectKey>,
     ports: BTreeMap<PortWish, Port>,
@@ -82,6 +86,7 @@ impl Store {
             to_read: BTreeSet::new(),
             unpublished: BTreeMap::new(),
             dirty_since: None,
+            published: Vec::new(),
             known: BTreeSet::new(),
             ports: BTreeMap::new(),
             allocation: Arc::default(),
@@ -333,6 +338,10 @@ impl Store {
             }
             changes = self.use_secrets(secrets);
         }
+        if !self.to_read.is_empty() {
+            // Nothing is said about what a Secret belongs to before that is read.
+            self.dirty_since.get_or_insert(now);
+        }
         if ports {
             self.wish_ports();
         }
@@ -375,7 +384,11 @@ impl Store {
             return false;
         }
         let mut changes = Changes::new();
-        for (key, resource) in std::mem::take(&mut self.unpublished) {
+        let unpublished = std::mem::take(&mut self.unpublished);
+        if !unpublished.is_empty() {
+            self.published = unpublished.keys().take(SAMPLE).cloned().collect();
+        }
+        for (key, resource) in unpublished {
             match resource {
                 Some(encoded) => changes.upsert_encoded(encoded),
                 None => changes.remove(key),
@@ -387,6 +400,11 @@ impl Store {
             self.metrics.published(since.elapsed());
         }
         true
+    }
+
+    /// Proxies that have not acknowledged what was published last.
+    pub(super) fn behind(&self) -> usize {
+        self.publisher.programmed(&self.published).waiting_for.len()
     }
 
     /// Whether something is not published.

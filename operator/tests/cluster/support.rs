@@ -16,7 +16,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use vestibule_model::object::ServiceParameters;
@@ -518,11 +518,14 @@ impl Manager {
 
 /// The network between proxies and operators.
 #[derive(Clone, Default)]
-pub(crate) struct Network(BTreeMap<String, Arc<Publisher>>);
+pub(crate) struct Network(BTreeMap<String, (Arc<Publisher>, AbortHandle)>);
 
 impl Network {
     pub(crate) fn of(managers: &[&Manager]) -> Self {
-        let entry = |m: &&Manager| (m.address.clone(), Arc::clone(&m.publisher));
+        let entry = |m: &&Manager| {
+            let running = (Arc::clone(&m.publisher), m.task.abort_handle());
+            (m.address.clone(), running)
+        };
         Self(managers.iter().map(entry).collect())
     }
 
@@ -535,8 +538,10 @@ impl Network {
 impl Connect for Network {
     async fn connect(&self, address: &str) -> Result<Channel, ConnectError> {
         match self.0.get(address) {
-            Some(publisher) => InProcess::new(publisher).connect(address).await,
-            None => Err("nobody is there".into()),
+            Some((publisher, running)) if !running.is_finished() => {
+                InProcess::new(publisher).connect(address).await
+            }
+            _ => Err("nobody is there".into()),
         }
     }
 }

@@ -52,9 +52,11 @@ fn conditions(old: &Value, new: &mut Value, presume: bool, traits: &mut Traits) 
     traits.waited |= before.is_some_and(waits);
 }
 
+/// Reasons of what comes about without anybody doing anything.
+const WAITING: [&str; 3] = ["Pending", "AddressNotAssigned", "ParentNotProgrammed"];
+
 fn waits(condition: &Value) -> bool {
-    is(condition, "status", "False")
-        && (is(condition, "reason", "Pending") || is(condition, "reason", "AddressNotAssigned"))
+    is(condition, "status", "False") && WAITING.iter().any(|reason| is(condition, "reason", reason))
 }
 
 fn programmed(status: &Value) -> Option<&Value> {
