@@ -410,7 +410,9 @@ proptest! {
             .into_iter()
             .filter(|change| match change {
                 // Namespaces' labels are the admin's.
-                Change::Put(Object::Namespace(_)) => false,
+                Change::Put(Object::Namespace(_)) | Change::Ports(_) | Change::Addresses(..) => {
+                    false
+                }
                 Change::Put(object) => {
                     let key = object.key();
                     of_a(&key)
@@ -419,7 +421,6 @@ proptest! {
                         && takes_none_of(object, &b_names)
                 }
                 Change::Remove(key) => of_a(key) && key.kind != Kind::Namespace,
-                Change::Ports(_) | Change::Addresses(..) => false,
             })
             .collect();
         world.apply(a_edits);

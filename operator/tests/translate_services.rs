@@ -439,3 +439,83 @@ fn a_port_wish_reads_what_it_prints() {
         assert!(wrong.parse::<PortWish>().is_err(), "{wrong}");
     }
 }
+
+fn wish(port: u16) -> PortWish {
+    PortWish {
+        gateway: UID.into(),
+        port: Port::new(port).expect("a port"),
+        transport: vestibule_model::conflict::Transport::Tcp,
+    }
+}
+
+fn a_set(listeners: Vec<vestibule_model::object::Listener>) -> Object {
+    common::set("red", "web", 1, "shared", listeners)
+}
+
+#[test]
+fn ports_come_and_go_with_the_listeners_of_sets() {
+    let mut translator = translated(
+        ServiceParameters::default(),
+        vec![our_class(), world(|_| {})],
+    );
+    let extra = a_set(vec![listener("l", 8080, Protocol::Http, "", None)]);
+    let output = translator.apply([Change::Put(extra.clone())]);
+    assert_eq!(output.ports, BTreeMap::from([(wish(8080), true)]));
+    // What is there goes on while the new one waits.
+    let ports = |translator: &Translator| -> Vec<u16> {
+        let service = service_of(translator);
+        service.ports.keys().map(|(port, _)| port.get()).collect()
+    };
+    assert_eq!(ports(&translator), [80, 443]);
+    let told = BTreeMap::from([(wish(8080), Port::new(10_500))]);
+    let output = translator.apply([Change::Ports(told)]);
+    assert!(matches!(output.services[UID], Some(ServiceWish::Make(_))));
+    assert_eq!(ports(&translator), [80, 443, 8080]);
+    let output = translator.apply([Change::Remove(extra.key())]);
+    assert_eq!(output.ports, BTreeMap::from([(wish(8080), false)]));
+    assert_eq!(ports(&translator), [80, 443]);
+}
+
+#[test]
+fn where_nothing_is_served_the_first_own_port_keeps_the_address() {
+    let of_no_use = world(|gateway| {
+        gateway.listeners.truncate(1);
+        gateway.listeners[0].allowed_kinds =
+            vec![("gateway.networking.k8s.io".into(), "TCPRoute".into())];
+    });
+    let translator = translated(ServiceParameters::default(), vec![our_class(), of_no_use]);
+    assert_eq!(translator.ports().iter().collect::<Vec<_>>(), [&wish(80)]);
+    assert_eq!(service_of(&translator).ports.len(), 1);
+    assert!(translator.resources().is_empty(), "nothing answers there");
+}
+
+#[test]
+fn sets_follow_whatever_their_gateway_lacks() {
+    let objects = || {
+        let listeners = vec![listener("l", 8080, Protocol::Http, "", None)];
+        let Object::Gateway(gateway) = ask(&["192.0.2.1"]) else {
+            unreachable!("a Gateway")
+        };
+        vec![our_class(), Object::Gateway(gateway), a_set(listeners)]
+    };
+    let of_set = |translator: &Translator| {
+        let set = a_set(Vec::new()).key();
+        translator.statuses()[&set].clone()
+    };
+    let mut step_by_step = translated(ServiceParameters::default(), objects());
+    let other = Assigned {
+        addresses: vec![Address::Ip([192, 0, 2, 9].into())],
+        problem: None,
+    };
+    let right = Assigned {
+        addresses: vec![Address::Ip([192, 0, 2, 1].into())],
+        problem: None,
+    };
+    for assigned in [None, Some(other), Some(right), None] {
+        let change = Change::Addresses(UID.into(), assigned);
+        step_by_step.apply([change.clone()]);
+        let mut scratch = translated(ServiceParameters::default(), objects());
+        scratch.apply([change]);
+        assert_eq!(of_set(&step_by_step), of_set(&scratch));
+    }
+}
