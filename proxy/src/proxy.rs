@@ -136,11 +136,7 @@ impl Tasks {
         };
         let listener = listen::listener(address).map_err(unavailable)?;
         let address = listener.local_addr().map_err(unavailable)?;
-        self.spawn(async move {
-            if let Err(error) = axum::serve(listener, router).await {
-                tracing::error!(%error, flag, "an endpoint ended");
-            }
-        });
+        self.spawn(admin::serve(listener, router));
         Ok(address)
     }
 }

@@ -62,6 +62,27 @@ async fn the_cluster_sees_health_and_nothing_else() {
     assert_eq!(get(proxy.admin().unwrap(), "/config").await.0, 200);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_keeps_the_probes_out() {
+    let own = identity(&[HOST]);
+    let (proxy, _) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
+    let health = v4(proxy.health().unwrap());
+    // One pod that takes all it gets, and a kubelet with another address.
+    let mut held = Vec::new();
+    for _ in 0..300 {
+        held.push(TcpStream::connect(health).await.unwrap());
+    }
+    let kubelet = tokio::net::TcpSocket::new_v4().unwrap();
+    kubelet.bind("127.0.0.9:0".parse().unwrap()).unwrap();
+    let mut probe = kubelet.connect(health).await.unwrap();
+    let request = b"GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    probe.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    probe.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    drop(held);
+}
+
 /// Clients that come and go all the time until they are told to stop.
 struct Load {
     stop: AtomicBool,
