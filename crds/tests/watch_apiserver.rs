@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config, ResourceExt};
@@ -21,7 +21,7 @@ use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 
 /// Longest wait for something that has to happen; nothing is asserted about how soon it does.
-const BOUND: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_mins(2);
 const GATEWAYS: &str = "gateways.gateway.networking.k8s.io";
 
 /// Ends when its standard input is closed, however the test ends.
@@ -194,7 +194,7 @@ async fn kinds_come_and_go_and_secrets_are_chosen() {
     assert_eq!(listener.count(Kind::Secret), 121);
     assert_eq!(
         gateways(&client)
-            .list(&Default::default())
+            .list(&ListParams::default())
             .await
             .unwrap()
             .items

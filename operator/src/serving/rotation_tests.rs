@@ -293,6 +293,16 @@ fn a_clock_that_was_wrong_is_recovered_from() {
 }
 
 #[test]
+fn a_publication_that_is_yet_to_come_does_not_count() {
+    let mut cluster = Cluster::new(1_000_000);
+    cluster.settle(&[]);
+    let later = cluster.now + 1;
+    cluster.authority().published = Some(later);
+    let Decision { steps, .. } = decide(&cluster.state, cluster.now, &POLICY);
+    assert_eq!(steps, [Step::MarkPublished]);
+}
+
+#[test]
 fn a_bundle_does_not_grow_for_ever() {
     let mut cluster = Cluster::new(1_000_000);
     for _ in 0..50 {

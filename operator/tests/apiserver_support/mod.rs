@@ -16,7 +16,7 @@ use kube::{Client, Config};
 use serde_json::json;
 
 /// Longest wait for something that has to happen; nothing is asserted about how soon it does.
-pub const BOUND: Duration = Duration::from_secs(60);
+pub const BOUND: Duration = Duration::from_mins(1);
 
 /// A client of the API server in `VESTIBULE_TEST_KUBECONFIG` or `KUBECONFIG`. Only one on loopback is
 /// taken: these tests write.
