@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use parking_lot::RwLock;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -45,7 +46,10 @@ const QUIET: &str = "kube_client=error,kube_runtime=error";
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     init_log(arguments.log_format);
+    // At least two threads: a long pass of translation must not hold up the Lease.
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
         .enable_all()
         .build();
     let runtime = match runtime {
@@ -81,15 +85,15 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     ));
     let client = kube::Client::try_from(configured(config)).context("cannot make a client")?;
 
-    let mut registry = Registry::default();
+    let registry = Arc::new(RwLock::new(Registry::default()));
     let metrics = Metrics::default();
-    metrics.register(&mut registry);
+    metrics.register(&mut registry.write());
     let publisher = Publisher::new(publish::Config::default());
-    publisher.metrics().register(&mut registry);
+    publisher.metrics().register(&mut registry.write());
     let health = Health::default();
     let (leading, leads) = watch::channel(false);
     let auth = Authenticator::new(arguments.fleets(), KubeReviewer::new(client.clone()));
-    auth.metrics().register(&mut registry);
+    auth.metrics().register(&mut registry.write());
 
     let admin = TcpListener::bind(arguments.admin)
         .await
@@ -97,6 +101,9 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     let stream = TcpListener::bind(arguments.stream)
         .await
         .with_context(|| format!("cannot listen on {}", arguments.stream))?;
+    // From the first moment on, whether the API server answers or not.
+    let admin = axum::serve(admin, router(health.clone(), Arc::clone(&registry)));
+    tokio::spawn(admin.into_future());
     info!(admin = %arguments.admin, stream = %arguments.stream, release = %arguments.release, "started");
 
     let owner = match arguments.owner_cluster_role.as_str() {
@@ -107,15 +114,14 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         },
     };
     let (keeper, certificates) = serving::start(client.clone(), arguments.serving(owner.clone()));
-    keeper.metrics().register(&mut registry);
+    keeper.metrics().register(&mut registry.write());
     tokio::spawn(keeper.run(leads));
     let secure = Secure::new(
         Arc::clone(&publisher),
         certificates.resolver(),
         Arc::new(auth),
     );
-    secure.metrics.register(&mut registry);
-    tokio::spawn(axum::serve(admin, router(health.clone(), registry)).into_future());
+    secure.metrics.register(&mut registry.write());
     let ended = end.clone();
     let mut server = tokio::spawn(secure.serve(stream, async move { ended.cancelled().await }));
 

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
@@ -61,13 +61,12 @@ impl Health {
 }
 
 /// `/healthz`, `/readyz` and `/metrics`.
-pub fn router(health: Health, registry: Registry) -> Router {
-    let registry = Arc::new(registry);
+pub fn router(health: Health, registry: Arc<RwLock<Registry>>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(health)
-        .route("/metrics", get(async move || metrics(&registry)))
+        .route("/metrics", get(async move || metrics(&registry.read())))
 }
 
 async fn healthz(State(health): State<Health>) -> (StatusCode, &'static str) {

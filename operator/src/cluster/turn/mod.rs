@@ -1,0 +1,416 @@
+//! The loop: takes what the watches and the other tasks show, and has done what follows.
+
+mod wiring;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use futures::StreamExt;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use vestibule_crds::watch::{Event, Scope};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::Object;
+
+use super::health::Health;
+use super::lease::elector::Role;
+use super::metrics::Metrics;
+use super::ports::allocation::Allocation;
+use super::services::Fronts;
+use super::statuses::plan::{Failure, Live, Next};
+use super::statuses::write::Writer;
+use super::store::Store;
+use super::sync::{self, Progress};
+use super::{Settings, clock, lease, secrets, statuses};
+use crate::publish::Publisher;
+
+/// Events that wait for translation, and that are translated at a time.
+const BATCH: usize = 1024;
+/// Secrets that wait: each may be large.
+const SECRET_BATCH: usize = 16;
+/// Statuses that are being written at a time.
+const WRITES: usize = 8;
+/// Statuses that are looked at before events have their turn again.
+const LOOKS: usize = 64;
+/// Secrets that are being read at a time.
+const READS: usize = 8;
+/// Wait before a Secret that could not be read is read again.
+const READ_AGAIN: Duration = Duration::from_secs(5);
+/// The loop turns at least this often.
+const BEAT: Duration = Duration::from_secs(20);
+/// A proxy that has not acknowledged for so long is looked into: what is programmed may not be so.
+const LAG: Duration = Duration::from_secs(12);
+
+/// Time to give the Lease up.
+const FAREWELL: Duration = Duration::from_secs(6);
+
+/// What is going on outside the store.
+pub(super) struct Shell {
+    store: Store,
+    settings: Settings,
+    publisher: Arc<Publisher>,
+    health: Health,
+    metrics: Metrics,
+    writer: Writer,
+    events: mpsc::Receiver<Event>,
+    event_sender: mpsc::Sender<Event>,
+    secrets: mpsc::Receiver<Event>,
+    secret_sender: mpsc::Sender<Event>,
+    persisted: watch::Receiver<Option<Arc<Allocation>>>,
+    fronts: watch::Receiver<Option<Arc<Fronts>>>,
+    proxies_known: watch::Receiver<bool>,
+    installed: watch::Receiver<bool>,
+    leading: watch::Sender<bool>,
+    role_sender: watch::Sender<Role>,
+    role: watch::Receiver<Role>,
+    doubt: Arc<Notify>,
+    end: CancellationToken,
+    /// The candidacy, once it has begun.
+    lease: JoinSet<()>,
+    progress: Progress,
+    /// The term that statuses are written in.
+    term: Option<u64>,
+    /// What the proxies rejected when it was looked at last.
+    rejects: BTreeSet<String>,
+    /// When to look whether a proxy lags.
+    lag: Option<Instant>,
+    superseded: Option<u64>,
+}
+
+type Written = (ObjectKey, Result<Live, Failure>);
+
+type Read = (ObjectName, Result<Option<Object>, String>);
+
+/// Work under way.
+#[derive(Default)]
+struct Work {
+    writes: JoinSet<Written>,
+    reads: JoinSet<Read>,
+    /// Secrets whose pause is over.
+    again: JoinSet<ObjectName>,
+}
+
+impl Shell {
+    /// Turns until `end`; fails if a part ends.
+    pub(super) async fn turn(
+        &mut self,
+        client: &kube::Client,
+        tasks: &mut JoinSet<&'static str>,
+        end: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let kinds = sync::KINDS.into_iter().filter(|kind| *kind != Kind::Secret);
+        tasks.spawn(follow(
+            client.clone(),
+            kinds.collect(),
+            self.event_sender.clone(),
+        ));
+        let mut facts = self.publisher.facts();
+        let mut beat = tokio::time::interval(BEAT);
+        let mut work = Work::default();
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            self.health.beat();
+            self.progress(client, tasks);
+            self.read_secrets(client, &mut work);
+            let more = self.write_statuses(&mut work);
+            let wake = self.wake(&work);
+            tokio::select! {
+                count = self.events.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        bail!("nothing watches any more");
+                    }
+                    self.store.take(batch.drain(..), Instant::now());
+                }
+                Some(event) = self.secrets.recv() => {
+                    let more = std::iter::from_fn(|| self.secrets.try_recv().ok()).take(SECRET_BATCH);
+                    self.store.take(std::iter::once(event).chain(more), Instant::now());
+                }
+                changed = self.persisted.changed() => {
+                    changed.context("nobody keeps the ports")?;
+                }
+                changed = self.fronts.changed() => {
+                    changed.context("nobody keeps the Services")?;
+                }
+                changed = self.proxies_known.changed(), if !*self.proxies_known.borrow() => {
+                    changed.context("nobody knows which proxies are ready")?;
+                }
+                changed = self.installed.changed(), if !*self.installed.borrow() => {
+                    changed.context("nobody looks for the Gateway API")?;
+                }
+                changed = self.role.changed() => {
+                    changed.context("nobody elects")?;
+                    self.role_changed();
+                }
+                changed = facts.changed() => {
+                    changed.context("nobody publishes")?;
+                    self.facts_moved();
+                }
+                Some(written) = work.writes.join_next() => {
+                    let (key, outcome) = written.context("a write of a status ended early")?;
+                    self.store.planner.done(&key, outcome, Instant::now());
+                }
+                Some(read) = work.reads.join_next() => {
+                    let (name, secret) = read.context("a read of a Secret ended early")?;
+                    self.secret_read(&name, secret, &mut work);
+                }
+                Some(again) = work.again.join_next() => {
+                    self.store.read_again(again.context("a pause ended early")?);
+                }
+                Some(ended) = self.lease.join_next() => {
+                    ended.context("the election ended early")?;
+                    bail!("the election ended");
+                }
+                Some(ended) = tasks.join_next() => {
+                    let what = ended.context("a task ended early")?;
+                    bail!("the task for {what} ended");
+                }
+                () = at(wake), if !more => {}
+                // There is more to look at, but whatever happened meanwhile has its turn.
+                () = tokio::task::yield_now(), if more => {}
+                _ = beat.tick() => if let Some(why) = self.health.unready() {
+                    info!("not ready: {why}");
+                },
+                () = end.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// Gives the Lease up and sends the proxies to the next leader.
+    pub(super) async fn finish(mut self) {
+        self.end.cancel();
+        let ended = tokio::time::timeout(FAREWELL, self.lease.join_next()).await;
+        if ended.is_err() {
+            warn!("the Lease is not given up in time; it runs out");
+        }
+    }
+
+    /// Takes the next steps of the start: everything known → wishes → readiness and candidacy.
+    fn progress(&mut self, client: &kube::Client, tasks: &mut JoinSet<&'static str>) {
+        let now = Instant::now();
+        let allocation = self.persisted.borrow_and_update().clone();
+        if let Some(allocation) = allocation {
+            self.progress.ports = true;
+            self.store.allocation(allocation, now);
+        }
+        let fronts = self.fronts.borrow_and_update().clone();
+        if let Some(fronts) = fronts {
+            self.progress.services = true;
+            self.store.fronts(fronts, now);
+        }
+        if self.progress.ready {
+            return;
+        }
+        self.progress.proxies = *self.proxies_known.borrow_and_update();
+        self.progress.installed = *self.installed.borrow_and_update();
+        self.progress.missing = sync::KINDS
+            .into_iter()
+            .filter(|kind| !self.store.synced().contains(kind))
+            .collect();
+        if self.progress.only_secrets_are_missing() && !self.progress.secrets {
+            // Now it is known which of them are used; the others need not be kept.
+            self.progress.secrets = true;
+            self.store.secrets_are_watched();
+            tasks.spawn(follow(
+                client.clone(),
+                vec![Kind::Secret],
+                self.secret_sender.clone(),
+            ));
+        }
+        if self.progress.missing.is_empty() && self.progress.ports {
+            self.store.wish();
+        }
+        let unready = self.progress.unready();
+        self.progress.ready = unready.is_none();
+        if self.health.set(unready.clone()) {
+            if let Some(why) = unready {
+                debug!("not ready: {why}");
+            } else {
+                info!("ready");
+            }
+        }
+        if self.progress.ready && self.lease.is_empty() {
+            // What a leader publishes is complete.
+            self.store.publish(now + Duration::from_hours(1));
+            let election = lease::run(
+                client.clone(),
+                self.settings.lease.clone(),
+                Arc::clone(&self.publisher),
+                self.role_sender.clone(),
+                Arc::clone(&self.doubt),
+                self.end.clone(),
+            );
+            self.lease.spawn(election);
+        }
+    }
+
+    fn role_changed(&mut self) {
+        let term = self.role.borrow_and_update().term(Instant::now());
+        if term == self.term {
+            return;
+        }
+        self.term = term;
+        self.metrics.role(term);
+        self.leading.send_replace(term.is_some());
+        self.store.planner.follow();
+        if term.is_some() {
+            self.store.planner.lead(Instant::now());
+        }
+    }
+
+    /// What the proxies have, or are, has moved.
+    fn facts_moved(&mut self) {
+        self.store.planner.touch_waiting();
+        let proxies = self.publisher.proxies();
+        let rejects: BTreeSet<String> = proxies
+            .iter()
+            .flat_map(|(proxy, status)| {
+                status
+                    .rejects
+                    .iter()
+                    .map(move |reject| format!("{proxy} {reject:?}"))
+            })
+            .collect();
+        if rejects != self.rejects {
+            self.rejects = rejects;
+            self.store.planner.touch_all();
+        }
+        let behind = self.behind();
+        self.metrics.not_acked(behind);
+        match (behind > 0, self.lag) {
+            (true, None) => self.lag = Some(Instant::now() + LAG),
+            (false, Some(_)) => self.lag = None,
+            _ => {}
+        }
+        let superseded = self.publisher.superseded();
+        if superseded != self.superseded {
+            self.superseded = superseded;
+            if let Some(term) = superseded {
+                warn!(
+                    term,
+                    "a proxy was served in a later term; looking at the Lease"
+                );
+                self.doubt.notify_one();
+            }
+        }
+    }
+
+    /// How many proxies have not acknowledged what is published.
+    fn behind(&self) -> usize {
+        self.term.map_or(0, |_| self.store.behind())
+    }
+
+    fn read_secrets(&mut self, client: &kube::Client, work: &mut Work) {
+        if work.reads.len() >= READS {
+            return;
+        }
+        for name in self.store.secrets_to_read(READS - work.reads.len()) {
+            let client = client.clone();
+            work.reads.spawn(async move {
+                let secret = secrets::fetch(&client, &name).await;
+                (name, secret)
+            });
+        }
+    }
+
+    fn secret_read(
+        &mut self,
+        name: &ObjectName,
+        secret: Result<Option<Object>, String>,
+        work: &mut Work,
+    ) {
+        if let Err(error) = &secret {
+            warn!(secret = %name, %error, "cannot read a Secret; trying again");
+            let name = name.clone();
+            work.again.spawn(async move {
+                tokio::time::sleep(READ_AGAIN).await;
+                name
+            });
+        }
+        self.store.secret_read(name, secret, Instant::now());
+    }
+
+    /// Publishes what is new, and begins the writes that are due. Says whether there is more to look at.
+    fn write_statuses(&mut self, work: &mut Work) -> bool {
+        let now = Instant::now();
+        if !self.store.publish(now) {
+            return false;
+        }
+        if self.lag.is_some_and(|at| at <= now) {
+            self.lag = None;
+            if self.behind() > 0 {
+                self.store.planner.touch_all();
+                self.lag = Some(now + LAG);
+            }
+        }
+        let leads = self.role.borrow().term(now).is_some();
+        let mut more = false;
+        while leads && self.term.is_some() && work.writes.len() < WRITES {
+            let seconds = clock::now().as_second();
+            let Store {
+                planner,
+                translator,
+                fronts,
+                ..
+            } = &mut self.store;
+            let facts = statuses::Facts {
+                translator,
+                publisher: &self.publisher,
+                controller: &self.settings.translation.controller,
+                fronts,
+            };
+            let next = planner.next(now, LOOKS, |key, live, old| {
+                statuses::judge(&facts, seconds, (key, live, old))
+            });
+            match next {
+                Next::Write(job) => {
+                    work.writes.spawn(self.writer.clone().write(job));
+                }
+                Next::More => {
+                    more = true;
+                    break;
+                }
+                Next::Idle => break,
+            }
+        }
+        self.metrics.waiting(self.store.planner.waiting());
+        more
+    }
+
+    /// When there is something to do even if nothing happens.
+    fn wake(&self, work: &Work) -> Option<Instant> {
+        if self.store.is_dirty() {
+            return self.store.publish_at();
+        }
+        let leads = self.role.borrow().term(Instant::now()).is_some();
+        // A write that ends wakes the loop by itself.
+        let writes = leads && work.writes.len() < WRITES;
+        let planned = writes.then(|| self.store.planner.deadline()).flatten();
+        [planned, self.lag].into_iter().flatten().min()
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Watches these kinds and passes on what comes.
+async fn follow(
+    client: kube::Client,
+    kinds: Vec<Kind>,
+    events: mpsc::Sender<Event>,
+) -> &'static str {
+    let mut stream = Box::pin(vestibule_crds::watch::watch(client, Scope::new(kinds)));
+    while let Some(event) = stream.next().await {
+        if events.send(event).await.is_err() {
+            break;
+        }
+    }
+    "watching"
+}

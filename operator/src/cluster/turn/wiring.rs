@@ -1,0 +1,132 @@
+//! The tasks beside the loop, and the channels between.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::super::lease::elector::Role;
+use super::super::statuses::plan::Planner;
+use super::super::statuses::write::Writer;
+use super::super::store::{Store, Wires};
+use super::super::sync::{self, Progress};
+use super::super::{Outside, Settings, ports, ready, services};
+use super::{BATCH, SECRET_BATCH, Shell};
+use crate::publish::Publisher;
+
+impl Shell {
+    /// Starts the tasks; the loop is still to be turned.
+    pub(in super::super) fn new(
+        client: &kube::Client,
+        settings: Settings,
+        publisher: Arc<Publisher>,
+        outside: Outside,
+        tasks: &mut JoinSet<&'static str>,
+    ) -> Self {
+        let Outside {
+            health,
+            metrics,
+            leading,
+        } = outside;
+        let (event_sender, events) = mpsc::channel(BATCH);
+        let (secret_sender, secrets) = mpsc::channel(SECRET_BATCH);
+        let (role_sender, role) = watch::channel(Role::Following { leader: None });
+        let (ports, wanted) = watch::channel(None);
+        let (persisted_sender, persisted) = watch::channel(None);
+        let (wishes_sender, wishes) = watch::channel(None);
+        let (fronts_sender, fronts) = watch::channel(None);
+        let (known, proxies_known) = watch::channel(false);
+        let (installed_sender, installed) = watch::channel(false);
+
+        let config = ports::Config {
+            namespace: settings.namespace.clone(),
+            name: format!("{}-ports", settings.release),
+            manager: settings.release.clone(),
+            owner: settings.owner.clone(),
+        };
+        let wires = ports::Wires {
+            wanted,
+            role: role.clone(),
+            persisted: persisted_sender,
+        };
+        let task = ports::run(client.clone(), config, wires);
+        tasks.spawn(async move {
+            task.await;
+            "ports"
+        });
+
+        let config = services::Config {
+            manager: settings.release.clone(),
+            owner: settings.owner.clone(),
+        };
+        let wires = services::Wires {
+            wishes,
+            role: role.clone(),
+            fronts: fronts_sender,
+        };
+        let task = services::run(client.clone(), config, wires, metrics.clone());
+        tasks.spawn(async move {
+            task.await;
+            "services"
+        });
+
+        let task = ready::run(
+            client.clone(),
+            settings.namespace.clone(),
+            settings.proxy_service.clone(),
+            Arc::clone(&publisher),
+            known,
+        );
+        tasks.spawn(async move {
+            task.await;
+            "proxies' readiness"
+        });
+
+        let task = sync::wait_for_gateway_api(client.clone(), installed_sender);
+        tasks.spawn(async move {
+            task.await;
+            "installed kinds"
+        });
+
+        let store = Store::new(
+            settings.translation.clone(),
+            Arc::clone(&publisher),
+            Planner::new(settings.statuses),
+            metrics.clone(),
+            Wires {
+                ports,
+                services: wishes_sender,
+            },
+        );
+        let writer = Writer::new(client.clone(), &settings.release, metrics.clone());
+        Self {
+            store,
+            settings,
+            publisher,
+            health,
+            metrics,
+            writer,
+            events,
+            event_sender,
+            secrets,
+            secret_sender,
+            persisted,
+            fronts,
+            proxies_known,
+            installed,
+            leading,
+            role_sender,
+            role,
+            doubt: Arc::default(),
+            end: CancellationToken::new(),
+            lease: JoinSet::new(),
+            progress: Progress::default(),
+            term: None,
+            rejects: BTreeSet::new(),
+            lag: None,
+            superseded: None,
+        }
+    }
+}
