@@ -335,13 +335,14 @@ mod tests {
             let (stream, _) = listener.accept().await.unwrap();
             acceptor.accept(stream).await
         });
-        let directory = tempfile(&made.cert.pem());
-        let tls = Tls::new(&directory, "operator.ns.svc", None).unwrap();
+        let roots = tempfile(&made.cert.pem());
+        let tls = Tls::new(&roots, "operator.ns.svc", None).unwrap();
         let config = tls.config().unwrap();
         let stream = tls.reach(config, &[dead, live]).await.unwrap();
         assert_eq!(stream.get_ref().0.peer_addr().unwrap(), live);
         drop(stream);
         let _ = accepted.await.unwrap();
+        std::fs::remove_file(roots).unwrap();
     }
 
     fn tempfile(pem: &str) -> PathBuf {
