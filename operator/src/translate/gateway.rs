@@ -1,9 +1,9 @@
 //! Gateways as a whole: whether each is accepted, its parameters, its address, and what it needs of the
 //! cluster (internal ports, Services).
 //!
-//! A Gateway that is not accepted goes on serving what its listeners say, and its Services stay as they
-//! are: an edit that is wrong must not take down everybody's hostnames. The statuses say it, the sets'
-//! too.
+//! A Gateway that is not accepted, because of its parameters or addresses, goes on serving what its
+//! listeners say, and its Services stay as they are: an edit that is wrong must not take down everybody's
+//! hostnames. The statuses say it, the sets' too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,8 +24,12 @@ use super::{Dirty, Output, Translator};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct GatewayState {
     uid: Arc<str>,
-    /// Why it is not accepted.
+    /// Why it is not accepted, and its sets are not either.
     pub(super) refused: Option<Finding>,
+    /// No listener of its own is accepted. Then it is not either
+    /// (`conformance/tests/gateway-invalid-listeners-unsupported-protocol.go`); but its sets are other
+    /// people's, and go on.
+    pub(super) none_accepted: bool,
     /// Why it has no address to be reached at, or not the one it asks for.
     pub(super) unreachable: Option<Finding>,
     /// Where it is reached; `None` where that is not known and what the status says stays.
@@ -143,11 +147,12 @@ impl Translator {
                 findings.push(finding.clone());
                 Some(finding.clone())
             }
-            Ok(_) => self.refusal_of_gateway(gateway),
+            Ok(_) => unsupported_address(gateway).cloned(),
         };
         let mut state = GatewayState {
             uid: gateway.meta.uid.clone(),
             refused,
+            none_accepted: !self.is_any_accepted(gateway),
             unreachable: None,
             addresses: None,
             findings,
@@ -205,6 +210,7 @@ impl Translator {
         let state = GatewayState {
             uid: meta.uid.clone(),
             refused: None,
+            none_accepted: false,
             unreachable: None,
             addresses: None,
             findings: Vec::new(),
@@ -237,28 +243,12 @@ impl Translator {
         stand_in.into_iter().collect()
     }
 
-    /// Why a Gateway whose parameters resolve is not accepted.
-    fn refusal_of_gateway(&self, gateway: &Gateway) -> Option<Finding> {
-        let unsupported = gateway
-            .findings
-            .iter()
-            .find(|finding| finding.refuses() && finding.reason == Reason::UnsupportedAddress);
-        if let Some(finding) = unsupported {
-            return Some(finding.clone());
-        }
+    fn is_any_accepted(&self, gateway: &Gateway) -> bool {
         let parent = gateway.parent_key();
-        let any_accepted = gateway.listeners.iter().any(|listener| {
+        gateway.listeners.iter().any(|listener| {
             self.listeners
                 .get(&listener.key(&parent))
                 .is_some_and(|state| state.refused.is_none())
-        });
-        (!any_accepted).then(|| {
-            Finding::refused(
-                Reason::ListenersNotValid,
-                "",
-                "No listener of the Gateway itself is accepted",
-                "see the listeners",
-            )
         })
     }
 
@@ -362,4 +352,11 @@ impl Translator {
         };
         output.services.insert(uid, wish);
     }
+}
+
+fn unsupported_address(gateway: &Gateway) -> Option<&Finding> {
+    gateway
+        .findings
+        .iter()
+        .find(|finding| finding.refuses() && finding.reason == Reason::UnsupportedAddress)
 }

@@ -145,6 +145,11 @@ impl Translator {
                     status.programmed = Programmed::Never(Reason::Invalid, message);
                     fails(ACCEPTED, finding)
                 }
+                None if state.is_some_and(|state| state.none_accepted) => Condition::fails(
+                    ACCEPTED,
+                    Reason::ListenersNotValid,
+                    "No listener of the Gateway itself is accepted; see the listeners",
+                ),
                 None if valid => {
                     Condition::holds(ACCEPTED, Reason::Accepted, "The Gateway is accepted")
                 }
@@ -157,11 +162,8 @@ impl Translator {
             status.conditions.insert(0, accepted);
             if let Some(state) = state {
                 findings.extend(state.findings.iter().cloned());
-                if let Some(finding) = state
-                    .unreachable
-                    .as_ref()
-                    .filter(|_| state.refused.is_none())
-                {
+                let decided = state.refused.is_some() || state.none_accepted;
+                if let Some(finding) = state.unreachable.as_ref().filter(|_| !decided) {
                     let message = finding.to_string();
                     status.programmed = Programmed::Never(finding.reason, message);
                 }
