@@ -56,6 +56,8 @@ pub(super) struct Store {
     published: Vec<ResourceKey>,
     /// Objects by kind that are in the translator.
     known: BTreeSet<ObjectKey>,
+    /// ListenerSets that had a status of ours and have lost their Gateway.
+    pub(super) orphans: BTreeSet<ObjectKey>,
     ports: BTreeMap<PortWish, Port>,
     allocation: Arc<Allocation>,
     /// What the Services have come to.
@@ -88,6 +90,7 @@ impl Store {
             dirty_since: None,
             published: Vec::new(),
             known: BTreeSet::new(),
+            orphans: BTreeSet::new(),
             ports: BTreeMap::new(),
             allocation: Arc::default(),
             fronts: Arc::default(),
@@ -171,6 +174,7 @@ impl Store {
     }
 
     fn forget(&mut self, key: &ObjectKey) {
+        self.orphans.remove(key);
         if self.known.remove(key) {
             self.metrics.objects(key.kind, -1);
         }
@@ -324,7 +328,13 @@ impl Store {
             } = output;
             ports |= !new_ports.is_empty();
             services |= !new_services.is_empty();
-            for key in statuses.into_keys() {
+            for (key, status) in statuses {
+                let orphan = status.is_none() && key.kind == Kind::ListenerSet;
+                if orphan && self.known.contains(&key) {
+                    self.orphans.insert(key.clone());
+                } else {
+                    self.orphans.remove(&key);
+                }
                 self.planner.touch(&key);
             }
             if self.wishing {

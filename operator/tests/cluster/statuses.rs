@@ -158,6 +158,41 @@ async fn what_others_wrote_stays_and_ours_is_withdrawn() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn a_set_whose_gateway_is_gone_is_as_nobody_had_looked_at_it() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    world
+        .apply(world.set("a", "mine", "shared", "a.example.com"))
+        .await;
+    let manager = world.manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    let set = ("ListenerSet", "a", "mine");
+    world
+        .condition(set, ("Programmed", "True", "Programmed"))
+        .await;
+    world.delete("Gateway", "infra", "shared").await;
+    world
+        .condition(set, ("Programmed", "Unknown", "Pending"))
+        .await;
+    let object = world
+        .get("ListenerSet", "a", "mine")
+        .await
+        .expect("it is there");
+    assert_eq!(object["status"]["listeners"], json!([]));
+    let accepted = condition(&object, "Accepted").expect("a condition");
+    assert_eq!(accepted["status"], "Unknown");
+    // It comes back.
+    world.apply(world.gateway("shared")).await;
+    world
+        .condition(set, ("Programmed", "True", "Programmed"))
+        .await;
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
 async fn only_secrets_that_are_used_are_kept() {
     let world = World::new().await;
     world.class().await;

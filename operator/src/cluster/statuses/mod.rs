@@ -4,11 +4,14 @@ pub mod plan;
 mod steady;
 pub mod write;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use vestibule_crds::status::Observed;
-use vestibule_model::condition::RouteStatus;
+use vestibule_crds::status::{self as wire, Observed};
+use vestibule_model::condition::{
+    Condition, ConditionType, ListenersStatus, Programmed, Reason, RouteStatus, Truth,
+};
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 
@@ -29,6 +32,8 @@ pub struct Facts<'a> {
     pub controller: &'a str,
     /// What the Services have come to.
     pub fronts: &'a Fronts,
+    /// ListenerSets that had a status of ours and have lost their Gateway.
+    pub orphans: &'a BTreeSet<ObjectKey>,
 }
 
 /// What the status of an object should be, `old` being what it is; `None`: what it is. `now` is in
@@ -44,23 +49,28 @@ pub fn judge(
         publisher,
         controller,
         fronts,
+        orphans,
     } = *facts_of;
+    let observed = Observed {
+        generation: live.generation,
+        now,
+    };
     let withdrawn;
     let status = match translator.statuses().get(key) {
         Some(status) => status,
-        // A route that leads to no Gateway of ours any more keeps no entry of ours. The other kinds
-        // have no entry that is ours: whoever they belong to now writes what they say.
+        // A route that leads to no Gateway of ours any more keeps no entry of ours.
         None if key.kind == Kind::TlsRoute && is_in(old, controller) => {
             withdrawn = Status::Route(RouteStatus {
                 parents: Vec::new(),
             });
             &withdrawn
         }
+        // A set whose Gateway is gone is as one that nobody has looked at.
+        None if orphans.contains(key) && !has_parent(translator, key) => {
+            return Some(unknown(old, observed));
+        }
+        // Of other kinds nothing is ours: whoever they belong to now writes what they say.
         None => return None,
-    };
-    let observed = Observed {
-        generation: live.generation,
-        now,
     };
     let mut due = render(key, old, status, controller, observed, |basis| {
         programmed(basis, |listeners| facts(translator, publisher, listeners))
@@ -72,6 +82,37 @@ pub fn judge(
         note(&mut due, problem);
     }
     Some(due)
+}
+
+fn has_parent(translator: &Translator, set: &ObjectKey) -> bool {
+    let Some(Object::ListenerSet(set)) = translator.object(set).map(AsRef::as_ref) else {
+        return true;
+    };
+    let gateway = set.gateway.as_ref().map(|name| ObjectKey {
+        kind: Kind::Gateway,
+        name: name.clone(),
+    });
+    gateway.is_some_and(|gateway| translator.object(&gateway).is_some())
+}
+
+/// The status that the schema gives to a new set, with the conditions that others wrote.
+fn unknown(old: &Value, observed: Observed) -> Value {
+    let waiting = |kind| Condition {
+        kind,
+        truth: Truth::Unknown,
+        reason: Reason::Pending,
+        message: "Waiting for controller".into(),
+    };
+    let status = ListenersStatus {
+        conditions: vec![waiting(ConditionType::Accepted)],
+        programmed: Programmed::Never(Reason::Pending, String::new()),
+        listeners: Vec::new(),
+        attached_listener_sets: 0,
+        addresses: None,
+    };
+    wire::listener_set(old, &status, observed, |_| {
+        waiting(ConditionType::Programmed)
+    })
 }
 
 /// Adds to the message of Accepted=True that the Gateway has no name inside the cluster.

@@ -41,7 +41,7 @@ fn conditions(old: &Value, new: &mut Value, presume: bool, traits: &mut Traits) 
             if before.get("reason") == after.get("reason") {
                 *after = before.clone();
             }
-        } else if is(after, "reason", "Pending") {
+        } else if is(after, "status", "False") && is(after, "reason", "Pending") {
             traits.regresses = true;
             if presume {
                 *after = before.clone();

@@ -354,6 +354,7 @@ impl Shell {
                 planner,
                 translator,
                 fronts,
+                orphans,
                 ..
             } = &mut self.store;
             let facts = statuses::Facts {
@@ -361,6 +362,7 @@ impl Shell {
                 publisher: &self.publisher,
                 controller: &self.settings.translation.controller,
                 fronts,
+                orphans,
             };
             let next = planner.next(now, LOOKS, |key, live, old| {
                 statuses::judge(&facts, seconds, (key, live, old))
