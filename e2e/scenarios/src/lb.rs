@@ -121,6 +121,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     pin_mut!(events);
     let mut services = BTreeMap::<String, Service>::new();
     let mut next = args.pool.first;
+    let mut given = Given::new();
     let mut synced = false;
     let mut terminated = signal(SignalKind::terminate())?;
     loop {
@@ -144,30 +145,51 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         }
         // With a part of the list only, addresses in use would look free.
         if synced {
-            settle(&client, args.pool, &mut next, &services).await;
+            settle(&client, args.pool, &mut next, &mut given, &services).await;
         }
     }
 }
 
-async fn settle(client: &Client, pool: Pool, next: &mut u32, services: &BTreeMap<String, Service>) {
-    let wishes = services
+/// Addresses by UID of the Service that has them. This is what counts: a status is seen again only when the
+/// watch has brought it.
+type Given = BTreeMap<String, Ipv4Addr>;
+
+async fn settle(
+    client: &Client,
+    pool: Pool,
+    next: &mut u32,
+    given: &mut Given,
+    services: &BTreeMap<String, Service>,
+) {
+    let balanced: BTreeMap<&String, &Service> = services
         .iter()
         .filter(|(_, service)| is_balanced(service))
-        .map(|(name, service)| (name.clone(), wish_of(service)))
+        .collect();
+    given.retain(|uid, _| {
+        balanced
+            .values()
+            .any(|service| service.uid().as_ref() == Some(uid))
+    });
+    let wishes = balanced
+        .iter()
+        .map(|(name, service)| ((*name).clone(), wish_of(service, given)))
         .collect();
     for (name, address) in assign(pool, next, &wishes) {
-        let Some(service) = services.get(&name) else {
+        let Some(service) = balanced.get(&name) else {
             continue;
         };
-        if wish_of(service).held == address {
+        let uid = service.uid().unwrap_or_default();
+        match address {
+            Some(address) => given.insert(uid, address),
+            None => given.remove(&uid),
+        };
+        if shown(service) == address {
             continue;
         }
         let ingress = address.map(|ip| json!([{"ip": ip, "ipMode": "VIP"}]));
         let patch = json!({"status": {"loadBalancer": {"ingress": ingress}}});
-        let api = Api::<Service>::namespaced(
-            client.clone(),
-            service.namespace().as_deref().unwrap_or_default(),
-        );
+        let namespace = service.namespace().unwrap_or_default();
+        let api = Api::<Service>::namespaced(client.clone(), &namespace);
         let patched = api
             .patch_status(
                 &service.name_any(),
@@ -198,28 +220,28 @@ fn is_balanced(service: &Service) -> bool {
         })
 }
 
-fn wish_of(service: &Service) -> Wish {
-    let held = service
-        .status
+/// The address in a Service's status.
+fn shown(service: &Service) -> Option<Ipv4Addr> {
+    let balancer = service.status.as_ref()?.load_balancer.as_ref()?;
+    balancer
+        .ingress
+        .as_ref()?
+        .first()?
+        .ip
+        .as_ref()?
+        .parse()
+        .ok()
+}
+
+fn wish_of(service: &Service, given: &Given) -> Wish {
+    let uid = service.uid().unwrap_or_default();
+    let requested = service
+        .spec
         .as_ref()
-        .and_then(|status| {
-            status
-                .load_balancer
-                .as_ref()?
-                .ingress
-                .as_ref()?
-                .first()?
-                .ip
-                .as_ref()
-        })
-        .and_then(|ip| ip.parse().ok());
+        .and_then(|spec| spec.load_balancer_ip.clone());
     Wish {
-        requested: service
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.load_balancer_ip.clone())
-            .filter(|ip| !ip.is_empty()),
-        held,
+        requested: requested.filter(|ip| !ip.is_empty()),
+        held: given.get(&uid).copied().or_else(|| shown(service)),
     }
 }
 

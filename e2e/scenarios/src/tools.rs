@@ -149,8 +149,18 @@ impl Kubectl {
 
     /// Whether the identity may do this.
     pub(crate) async fn can(&self, verb: &str, resource: &str, namespace: &str) -> Result<bool> {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let subresource = format!("--subresource={subresource}");
         let done = self
-            .run(&["auth", "can-i", verb, resource, "-n", namespace])
+            .run(&[
+                "auth",
+                "can-i",
+                verb,
+                resource,
+                &subresource,
+                "-n",
+                namespace,
+            ])
             .await?;
         match done.stdout.trim() {
             "yes" => Ok(true),

@@ -129,7 +129,7 @@ pub(super) async fn what_passed_older_checks_is_a_status(stage: &Stage) -> Resul
     let written = write_past_the_checks(stage, &team).await;
     loosened.restore().await?;
     written?;
-    for route in ["ip-like", "long-label"] {
+    for route in ["ip-like", "long-label", "leftover"] {
         stage
             .see(api::TLS_ROUTE, EXEMPT, route, |route| {
                 conditions::of_route(route, "Accepted", "False", None)

@@ -65,7 +65,11 @@ pub(super) async fn the_guides_work_when_pasted(stage: &Stage) -> Result<Verdict
             stage.remember(&namespace);
         }
     }
-    Ok(Verdict::Passed(vec![format!("{} blocks", result?)]))
+    if result.is_err() {
+        // The guides' own names stand in the way of the next run.
+        stage.strike().await?;
+    }
+    Ok(Verdict::noting(format!("{} blocks", result?)))
 }
 
 async fn namespaces(world: &World) -> Result<Vec<String>> {

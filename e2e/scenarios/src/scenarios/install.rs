@@ -173,6 +173,7 @@ pub(super) async fn uninstall_leaves_nothing(stage: &Stage) -> Result<Verdict> {
         },
     )
     .await?;
+    let deleted = started.elapsed();
     let crd = world
         .api
         .get(api::CRD, "", "gatewayparameters.vestibule.dev")
@@ -186,7 +187,7 @@ pub(super) async fn uninstall_leaves_nothing(stage: &Stage) -> Result<Verdict> {
         format!("uninstalled in {:.1} s", uninstalled.as_secs_f64()),
         format!(
             "Gateway and ListenerSet gone {:.1} s after their deletion",
-            started.elapsed().as_secs_f64()
+            deleted.as_secs_f64()
         ),
     ]))
 }
