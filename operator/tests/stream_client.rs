@@ -236,8 +236,8 @@ impl tonic::server::StreamingService<ProxyMessage> for Damaging {
     }
 }
 
-impl tower::Service<tonic::codegen::http::Request<tonic::body::Body>> for Damaging {
-    type Response = tonic::codegen::http::Response<tonic::body::Body>;
+impl tower::Service<http::Request<tonic::body::Body>> for Damaging {
+    type Response = http::Response<tonic::body::Body>;
     type Error = std::convert::Infallible;
     type Future = tonic::codegen::BoxFuture<Self::Response, Self::Error>;
 
@@ -248,7 +248,7 @@ impl tower::Service<tonic::codegen::http::Request<tonic::body::Body>> for Damagi
         std::task::Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: tonic::codegen::http::Request<tonic::body::Body>) -> Self::Future {
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
         Box::pin(async move {
             let codec = tonic_prost::ProstCodec::<Damaged, ProxyMessage>::default();
             Ok(tonic::server::Grpc::new(codec)
