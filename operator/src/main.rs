@@ -109,7 +109,7 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     let owner = match arguments.owner_cluster_role.as_str() {
         "" => None,
         name => tokio::select! {
-            owner = owner::find(&client, name) => owner,
+            owner = owner::find(&client, name) => Some(owner),
             () = end.cancelled() => return Ok(()),
         },
     };

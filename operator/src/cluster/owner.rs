@@ -13,25 +13,24 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Wait before the next attempt.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// A reference to the `ClusterRole` of that name, once the API server answers; none if there is no such
-/// role. A cluster-scoped owner may own objects in any namespace.
-pub async fn find(client: &Client, name: &str) -> Option<OwnerReference> {
+/// A reference to the `ClusterRole` of that name, once there is one: what is made without it would stay
+/// for ever. A cluster-scoped owner may own objects in any namespace.
+pub async fn find(client: &Client, name: &str) -> OwnerReference {
     let roles: Api<ClusterRole> = Api::all(client.clone());
     loop {
         let answer = tokio::time::timeout(PATIENCE, roles.get_opt(name)).await;
         match answer {
             Ok(Ok(Some(role))) => {
-                return Some(OwnerReference {
+                return OwnerReference {
                     api_version: "rbac.authorization.k8s.io/v1".into(),
                     kind: "ClusterRole".into(),
                     name: name.into(),
                     uid: role.metadata.uid.unwrap_or_default(),
                     ..OwnerReference::default()
-                });
+                };
             }
             Ok(Ok(None)) => {
-                warn!(cluster_role = %name, "there is no such ClusterRole; what is made has no owner and stays after an uninstall");
-                return None;
+                warn!(cluster_role = %name, "there is no such ClusterRole, the owner of what is made; waiting for it");
             }
             Ok(Err(error)) => {
                 warn!(cluster_role = %name, %error, "cannot read the owner of what is made; trying again");

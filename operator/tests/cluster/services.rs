@@ -175,6 +175,11 @@ async fn an_address_that_is_asked_for_is_had_or_said_not_to_be() {
     world
         .condition(gateway, ("Programmed", "False", "AddressNotUsable"))
         .await;
+    // What it asked for in vain has cost it nothing.
+    assert_eq!(
+        front(&world).await["metadata"]["uid"],
+        before["metadata"]["uid"]
+    );
     // One that is free: the Service is made anew with it, on the same internal port.
     let last = u8::from_str_radix(&world.release[3..5], 16).expect("hexadecimal");
     let next = u8::from_str_radix(&world.release[5..7], 16).expect("hexadecimal");
@@ -264,4 +269,53 @@ async fn several_gateways_at_once_are_one_write_of_ports_and_never_share_one() {
         .collect();
     assert_eq!(after, targets);
     again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn another_release_of_the_same_name_is_left_alone() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&[]).await;
+    let service = |part: &str, name: &str, owner: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": name, "namespace": world.ns(part),
+                "labels": {
+                    "app.kubernetes.io/managed-by": world.release,
+                    "vestibule.dev/gateway-uid": "of-another-release",
+                },
+                "ownerReferences": [{
+                    "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                    "name": owner, "uid": owner,
+                }],
+            },
+            "spec": {"type": "ExternalName", "externalName": "x.elsewhere.svc.cluster.local"},
+        })
+    };
+    let theirs = world.apply(service("b", "theirs", "another-owner")).await;
+    // One of ours whose Gateway is gone shows that it swept.
+    let mut ours = service("infra", "ours", "none");
+    ours["metadata"]
+        .as_object_mut()
+        .expect("metadata")
+        .remove("ownerReferences");
+    ours["spec"]["externalName"] = json!(format!("x.{}.svc.cluster.local", world.ns("sys")));
+    world.apply(ours).await;
+    let manager = world.manager("one");
+    let swept = async || {
+        world
+            .get("Service", "infra", "ours")
+            .await
+            .is_none()
+            .then_some(())
+    };
+    eventually("a sweep", swept).await;
+    let now = world.get("Service", "b", "theirs").await.expect("it stays");
+    assert_eq!(
+        now["metadata"]["resourceVersion"],
+        theirs["metadata"]["resourceVersion"]
+    );
+    manager.stop().await;
 }

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch_objects};
@@ -23,7 +22,7 @@ use vestibule_model::key::ObjectName;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
 use crate::translate::{Assigned, ServiceWish};
-use plan::{Action, Present, Services};
+use plan::{Action, Present, Release, Services};
 
 /// Requests under way at a time.
 const CONCURRENT: usize = 4;
@@ -39,8 +38,8 @@ const MAX_PROBLEM: usize = 512;
 pub struct Config {
     /// Value of the label `app.kubernetes.io/managed-by`, and field manager.
     pub manager: String,
-    /// What owns them, if anything does.
-    pub owner: Option<OwnerReference>,
+    /// Where its fronts are, and what owns everything.
+    pub release: Release,
 }
 
 /// Wishes by the UID of the Gateway.
@@ -79,7 +78,8 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
             client,
             manager: config.manager.as_str().into(),
         },
-        owner: config.owner.as_ref().map(plan::owner),
+        owner: config.release.owner.as_ref().map(plan::owner),
+        release: config.release,
         present: Services::new(),
         listed: None,
         synced: false,
@@ -133,6 +133,7 @@ async fn at(due: Option<Instant>) {
 struct Keeper {
     hand: Hand,
     owner: Option<Value>,
+    release: Release,
     present: Services,
     listed: Option<Services>,
     synced: bool,
@@ -163,16 +164,23 @@ impl Keeper {
         match event {
             Event::Init => self.listed = Some(Services::new()),
             Event::InitApply(service) => {
-                let (name, present) = present(service);
-                self.listed.get_or_insert_default().insert(name, present);
+                if self.release.has(&service) {
+                    let (name, present) = present(service);
+                    self.listed.get_or_insert_default().insert(name, present);
+                }
             }
             Event::InitDone => {
                 self.present = self.listed.take().unwrap_or_default();
                 self.synced = true;
             }
             Event::Apply(service) => {
+                let ours = self.release.has(&service);
                 let (name, present) = present(service);
-                self.present.insert(name, present);
+                if ours {
+                    self.present.insert(name, present);
+                } else {
+                    self.present.remove(&name);
+                }
             }
             Event::Delete(service) => {
                 self.present.remove(&present(service).0);
@@ -230,6 +238,7 @@ impl Keeper {
         let what = match action {
             Action::Create(_) => "create",
             Action::Apply(..) => "apply",
+            Action::Anew(..) => "delete to make it anew",
             Action::Delete(_) => "delete",
         };
         self.metrics.service(what, outcome.is_ok());
@@ -329,7 +338,7 @@ impl Keeper {
 fn same(a: &Action, b: &Action) -> bool {
     let manifest = |action: &Action| match action {
         Action::Create(manifest) | Action::Apply(_, manifest) => Some(manifest.clone()),
-        Action::Delete(_) => None,
+        Action::Anew(..) | Action::Delete(_) => None,
     };
     manifest(a).is_some() && manifest(a) == manifest(b)
 }
@@ -392,25 +401,51 @@ impl Hand {
                     .await;
                 made.map(Some).map_err(problem)
             }
-            Action::Delete(uid) => {
-                let parameters = DeleteParams {
-                    preconditions: Some(Preconditions {
-                        uid: Some(uid.clone()),
-                        resource_version: None,
-                    }),
-                    ..DeleteParams::background()
-                };
-                match api.delete(&name.name, &parameters).await {
-                    Ok(_) => Ok(None),
-                    Err(kube::Error::Api(status))
-                        if status.is_not_found() || status.is_conflict() =>
-                    {
-                        Ok(None)
-                    }
-                    Err(error) => Err(problem(error)),
-                }
+            Action::Anew(uid, manifest) => {
+                // What would be refused must not cost the Gateway the address that it has.
+                self.rehearse(&api, manifest).await?;
+                delete(&api, &name.name, uid).await
             }
+            Action::Delete(uid) => delete(&api, &name.name, uid).await,
         }
+    }
+
+    /// Asks the API server whether it would take a Service, under a name that it does not have yet.
+    async fn rehearse(&self, api: &Api<Service>, manifest: &Value) -> Result<(), String> {
+        let mut manifest = manifest.clone();
+        let name = manifest.pointer_mut("/metadata/name");
+        let Some(Value::String(name)) = name else {
+            return Ok(());
+        };
+        // The name ends in ten hexadecimal digits; so does its reverse.
+        if let Some((prefix, digits)) = name.rsplit_once('-') {
+            let reversed: String = digits.chars().rev().collect();
+            *name = format!("{prefix}-{reversed}");
+        }
+        let name = name.clone();
+        let parameters = PatchParams {
+            dry_run: true,
+            ..PatchParams::apply(&self.manager)
+        };
+        let answer = api
+            .patch(&name, &parameters, &Patch::Apply(&manifest))
+            .await;
+        answer.map(|_| ()).map_err(problem)
+    }
+}
+
+async fn delete(api: &Api<Service>, name: &str, uid: &str) -> Result<Option<Service>, String> {
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    };
+    match api.delete(name, &parameters).await {
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(None),
+        Err(error) => Err(problem(error)),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -39,8 +40,50 @@ pub enum Action {
     Create(Value),
     /// It is there (with this UID) and differs: make it like this.
     Apply(String, Value),
+    /// It is there (with this UID) and can only become like this by going first.
+    Anew(String, Value),
     /// It is there (with this UID) and has to go.
     Delete(String),
+}
+
+/// Whose Services these are: another release may have the same name, in another namespace.
+#[derive(Debug, Clone)]
+pub struct Release {
+    /// Namespace of the release.
+    pub namespace: String,
+    /// What owns its objects, if anything does; the name is unique in the cluster.
+    pub owner: Option<OwnerReference>,
+}
+
+impl Release {
+    /// Whether a Service that has the release's label is this release's.
+    #[must_use]
+    pub fn has(&self, service: &Service) -> bool {
+        let owners = service.metadata.owner_references.iter().flatten();
+        let mut owned = false;
+        for owner in owners.filter(|owner| owner.kind == "ClusterRole") {
+            if self
+                .owner
+                .as_ref()
+                .is_some_and(|ours| ours.name == owner.name)
+            {
+                return true;
+            }
+            owned = true;
+        }
+        if owned {
+            return false;
+        }
+        // Of one without an owner, by where it is, or where it leads to.
+        let spec = service.spec.as_ref();
+        let leads_here = spec
+            .and_then(|spec| spec.external_name.as_ref())
+            .is_some_and(|name| {
+                let mut labels = name.split('.').skip(1);
+                labels.next() == Some(&self.namespace) && labels.next() == Some("svc")
+            });
+        leads_here || service.metadata.namespace.as_ref() == Some(&self.namespace)
+    }
 }
 
 /// An owner reference as manifests have it.
@@ -75,7 +118,7 @@ pub fn plan(
                 None => Some(Action::Create(manifest)),
                 Some(there) if there.deleting => None,
                 Some(there) if anew && service.must_be_made_anew(&there.object) => {
-                    Some(Action::Delete(there.uid.clone()))
+                    Some(Action::Anew(there.uid.clone(), manifest))
                 }
                 Some(there) if covers(&there.object, &manifest) => None,
                 Some(there) => Some(Action::Apply(there.uid.clone(), manifest)),

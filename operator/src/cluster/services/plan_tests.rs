@@ -75,7 +75,7 @@ fn carry_out(actions: &BTreeMap<ObjectName, Action>, present: &mut Services) {
             Action::Create(manifest) | Action::Apply(_, manifest) => {
                 present.insert(name.clone(), served(manifest));
             }
-            Action::Delete(_) => {
+            Action::Anew(..) | Action::Delete(_) => {
                 present.remove(name);
             }
         }
@@ -140,7 +140,7 @@ fn what_is_immutable_is_made_anew_with_the_ports_it_had() {
     carry_out(&plan(&wishes(&[&wish]), &present, None), &mut present);
     wish.requested = vec!["10.96.0.77".parse().expect("an address")];
     let actions = plan(&wishes(&[&wish]), &present, None);
-    assert_eq!(actions[&wish.front], Action::Delete("u".into()));
+    assert!(matches!(&actions[&wish.front], Action::Anew(uid, _) if uid == "u"));
     // While it goes, nothing more is done, and it has no address.
     present.get_mut(&wish.front).expect("it is there").deleting = true;
     assert!(!plan(&wishes(&[&wish]), &present, None).contains_key(&wish.front));
@@ -190,4 +190,42 @@ fn a_load_balancers_addresses_are_those_it_was_given() {
         Address::Hostname("lb.example.com".into()),
     ];
     assert_eq!(addresses(&wish, &present), Some(expected));
+}
+
+#[test]
+fn another_release_of_the_same_name_is_left_alone() {
+    let owner = |name: &str| OwnerReference {
+        kind: "ClusterRole".into(),
+        name: name.into(),
+        uid: name.into(),
+        ..OwnerReference::default()
+    };
+    let release = |namespace: &str, of: Option<&str>| Release {
+        namespace: namespace.into(),
+        owner: of.map(owner),
+    };
+    let service = |namespace: &str, of: Option<&str>, name: &str| {
+        let mut service: Service = serde_json::from_value(json!({
+            "metadata": {"namespace": namespace, "name": "x"}, "spec": {"externalName": name},
+        }))
+        .expect("a Service");
+        service.metadata.owner_references = of.map(|of| vec![owner(of)]);
+        service
+    };
+    let (mine, theirs) = (Some("r-one-owner"), Some("r-two-owner"));
+    let alias = "r-gw-0.one.svc.cluster.local";
+    // By the owner, wherever it is, and whatever somebody made of it.
+    for ours in [
+        service("one", mine, ""),
+        service("infra", mine, alias),
+        service("infra", mine, "elsewhere.example.com"),
+        service("one", None, ""),
+        service("infra", None, alias),
+    ] {
+        assert!(release("one", mine).has(&ours), "{ours:?}");
+        assert!(!release("two", theirs).has(&ours), "{ours:?}");
+    }
+    assert!(!release("one", None).has(&service("one", theirs, "")));
+    assert!(!release("one", None).has(&service("infra", None, "one.example.com")));
+    assert!(release("one", None).has(&service("infra", None, alias)));
 }

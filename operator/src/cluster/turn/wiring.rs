@@ -40,26 +40,18 @@ impl Shell {
         let (known, proxies_known) = watch::channel(false);
         let (installed_sender, installed) = watch::channel(false);
 
-        let config = ports::Config {
-            namespace: settings.namespace.clone(),
-            name: format!("{}-ports", settings.release),
-            manager: settings.release.clone(),
-            owner: settings.owner.clone(),
-        };
         let wires = ports::Wires {
             wanted,
             role: role.clone(),
             persisted: persisted_sender,
         };
-        let task = ports::run(client.clone(), config, wires);
-        tasks.spawn(async move {
-            task.await;
-            "ports"
-        });
-
+        keep_ports(client, &settings, wires, tasks);
         let config = services::Config {
             manager: settings.release.clone(),
-            owner: settings.owner.clone(),
+            release: services::plan::Release {
+                namespace: settings.namespace.clone(),
+                owner: settings.owner.clone(),
+            },
         };
         let wires = services::Wires {
             wishes,
@@ -129,4 +121,23 @@ impl Shell {
             superseded: None,
         }
     }
+}
+
+fn keep_ports(
+    client: &kube::Client,
+    settings: &Settings,
+    wires: ports::Wires,
+    tasks: &mut JoinSet<&'static str>,
+) {
+    let config = ports::Config {
+        namespace: settings.namespace.clone(),
+        name: format!("{}-ports", settings.release),
+        manager: settings.release.clone(),
+        owner: settings.owner.clone(),
+    };
+    let task = ports::run(client.clone(), config, wires);
+    tasks.spawn(async move {
+        task.await;
+        "ports"
+    });
 }
