@@ -20,7 +20,8 @@ pub const DAY: Seconds = 86_400;
 /// Most authorities in a bundle: a state that is broken again and again must not let it grow.
 const MAX_BUNDLE: usize = 8;
 
-/// How long things last.
+/// How long things last. Renewal is at two thirds, so the overlap has to be well below a third of a
+/// certificate's life, and that below a third of an authority's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Validity of an authority.
