@@ -5,6 +5,7 @@
 //! readiness. Every replica does all of it; only the holder of the Lease writes and serves proxies.
 
 mod clock;
+mod follow;
 pub mod health;
 pub mod lease;
 pub mod metrics;

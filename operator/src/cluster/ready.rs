@@ -8,10 +8,10 @@ use futures::StreamExt;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch_objects};
 use tokio::sync::watch;
-use tracing::{debug, warn};
+use tracing::debug;
 
+use super::follow;
 use crate::publish::{ProxyId, Publisher};
 
 /// Label of an EndpointSlice with the name of its Service.
@@ -27,17 +27,10 @@ pub async fn run(
 ) {
     let api: Api<EndpointSlice> = Api::namespaced(client, &namespace);
     let selection = watcher::Config::default().labels(&format!("{SERVICE}={service}"));
-    let mut events = pin!(watch_objects(api, selection).default_backoff());
+    let mut events = pin!(follow::objects(api, selection, "which proxies are ready"));
     let mut slices = Slices::default();
     let mut last: Option<BTreeSet<ProxyId>> = None;
     while let Some(event) = events.next().await {
-        let event = match event {
-            Ok(event) => event,
-            Err(error) => {
-                warn!(%service, %error, "cannot watch which proxies are ready");
-                continue;
-            }
-        };
         let Some(ready) = slices.take(event) else {
             continue;
         };

@@ -13,12 +13,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch_objects};
 use tokio::sync::watch;
 use tracing::{info, warn};
 use vestibule_model::conflict::Transport;
 use vestibule_model::object::Port;
 
+use super::follow;
 use super::lease::elector::Role;
 use crate::translate::PortWish;
 use allocation::Allocation;
@@ -59,7 +59,11 @@ pub struct Wires {
 pub async fn run(client: kube::Client, config: Config, mut wires: Wires) {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &config.namespace);
     let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
-    let mut events = pin!(watch_objects(api.clone(), selection).default_backoff());
+    let mut events = pin!(follow::objects(
+        api.clone(),
+        selection,
+        "the allocation of ports"
+    ));
     let mut store = Store {
         client,
         api,
@@ -75,11 +79,7 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires) {
     loop {
         tokio::select! {
             event = events.next() => match event {
-                Some(Ok(event)) => store.take(event),
-                Some(Err(error)) => {
-                    warn!(config_map = %store.config.name, %error, "cannot watch the allocation of ports");
-                    continue;
-                }
+                Some(event) => store.take(event),
                 None => return,
             },
             changed = wires.wanted.changed() => if changed.is_err() { return },

@@ -12,13 +12,13 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch_objects};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 use vestibule_model::key::ObjectName;
 
+use super::follow;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
 use crate::translate::{Assigned, ServiceWish};
@@ -72,7 +72,11 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
     let api: Api<Service> = Api::all(client.clone());
     let ours = format!("{}={}", super::MANAGED_BY, config.manager);
     let selection = watcher::Config::default().labels(&ours);
-    let mut events = pin!(watch_objects(api, selection).default_backoff());
+    let mut events = pin!(follow::objects(
+        api,
+        selection,
+        "the Services in front of Gateways"
+    ));
     let mut keeper = Keeper {
         hand: Hand {
             client,
@@ -93,11 +97,7 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
         let due = keeper.due();
         tokio::select! {
             event = events.next() => match event {
-                Some(Ok(event)) => keeper.take(event),
-                Some(Err(error)) => {
-                    warn!(%error, "cannot watch the Services in front of Gateways");
-                    continue;
-                }
+                Some(event) => keeper.take(event),
                 None => return,
             },
             changed = wires.wishes.changed() => if changed.is_err() { return },

@@ -1,0 +1,70 @@
+//! Follows a small selection of objects, for the tasks that need more of them than translation does.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, stream};
+use kube::api::Api;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{Config, Event};
+use kube::runtime::{WatchStreamExt, watcher};
+use serde::de::DeserializeOwned;
+use tracing::{info, warn};
+
+/// First and longest wait after a failure.
+const WAITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+
+/// What happens to the objects of `selection`, for ever. Failures are logged, each once, as those to
+/// watch `what`, and tried again.
+pub(super) fn objects<K>(
+    api: Api<K>,
+    selection: Config,
+    what: &'static str,
+) -> impl Stream<Item = Event<K>> + Send
+where
+    K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let events = watcher(api, selection).backoff(Waits(WAITS.0)).boxed();
+    stream::unfold(
+        (events, None::<String>),
+        move |(mut events, mut trouble)| async move {
+            loop {
+                match events.next().await? {
+                    Ok(event) => {
+                        // A list that begins is no success yet.
+                        if !matches!(event, Event::Init) && trouble.take().is_some() {
+                            info!(what, "watching again");
+                        }
+                        return Some((event, (events, trouble)));
+                    }
+                    Err(error) => {
+                        let error = error.to_string();
+                        if trouble.as_ref() != Some(&error) {
+                            warn!(what, error, "cannot watch; trying again");
+                            trouble = Some(error);
+                        }
+                    }
+                }
+            }
+        },
+    )
+}
+
+/// Waits that double.
+struct Waits(Duration);
+
+impl Iterator for Waits {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let wait = self.0;
+        self.0 = (wait * 2).min(WAITS.1);
+        Some(wait)
+    }
+}
+
+impl Backoff for Waits {
+    fn reset(&mut self) {
+        self.0 = WAITS.0;
+    }
+}
