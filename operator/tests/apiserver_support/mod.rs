@@ -18,11 +18,10 @@ use serde_json::json;
 /// Longest wait for something that has to happen; nothing is asserted about how soon it does.
 pub const BOUND: Duration = Duration::from_mins(1);
 
-/// A client of the API server in `VESTIBULE_TEST_KUBECONFIG` or `KUBECONFIG`. Only one on loopback is
-/// taken: these tests write.
+/// A client of the API server in `VESTIBULE_TEST_KUBECONFIG`. Only one on loopback is taken: these tests
+/// write.
 pub async fn client() -> Client {
     let path = std::env::var_os("VESTIBULE_TEST_KUBECONFIG")
-        .or_else(|| std::env::var_os("KUBECONFIG"))
         .expect("run it as `e2e/cluster/apiserver run cargo test ... -- --ignored`");
     let kubeconfig = Kubeconfig::read_from(path).unwrap();
     let options = KubeConfigOptions::default();
