@@ -243,6 +243,8 @@ impl State {
             let name = key.name.as_str();
             let outcome = match &resource.resource {
                 None => Err(RejectReason::UnknownResource("the resource")),
+                Some(Wire::HttpRoute(_)) => Err(RejectReason::UnknownResource("an HTTPRoute")),
+                Some(Wire::TrustBundle(_)) => Err(RejectReason::UnknownResource("a trust bundle")),
                 Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
                     parsed.listeners.insert(name.to_owned(), spec);
                 }),

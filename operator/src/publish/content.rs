@@ -264,6 +264,7 @@ mod tests {
             format!("b{name}"),
             resource::Resource::Backend(Backend {
                 endpoints: vec![endpoint],
+                ..Default::default()
             }),
         )
     }

@@ -84,6 +84,7 @@ fn encode(key: &BackendKey, endpoints: &BTreeSet<(IpAddr, u16)>) -> Option<Encod
                 port: (*port).into(),
             })
             .collect(),
+        ..Default::default()
     };
     Encoded::new(&Resource::new(
         key.to_string(),

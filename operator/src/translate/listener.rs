@@ -417,6 +417,7 @@ fn encode(
 ) -> Option<Encoded> {
     let terminate = || proto::TlsTerminate {
         certificates: certificates.iter().map(ToString::to_string).collect(),
+        ..Default::default()
     };
     let protocol = match listener.protocol {
         Protocol::Http => proto::listener::Protocol::Http(proto::HttpListener { terminate: None }),
@@ -445,6 +446,7 @@ fn encode(
         hostname: listener.hostname.to_string(),
         tenant: key.parent.name().namespace.to_string(),
         protocol: Some(protocol),
+        ..Default::default()
     };
     // Too large can only be a name, and those are bounded by the API.
     Encoded::new(&Resource::new(

@@ -27,6 +27,7 @@ pub fn backend(name: &str, port: u32) -> Resource {
         name,
         resource::Resource::Backend(Backend {
             endpoints: vec![endpoint],
+            ..Default::default()
         }),
     )
 }

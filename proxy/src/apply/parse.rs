@@ -300,6 +300,7 @@ mod tests {
                     proto::TlsPassthrough {},
                 )),
             })),
+            ..Default::default()
         }
     }
 
@@ -397,6 +398,7 @@ mod tests {
                 address: address.into(),
                 port,
             }],
+            ..Default::default()
         };
         let name = "team-a/web:443";
         for (address, port) in [

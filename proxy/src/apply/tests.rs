@@ -29,6 +29,7 @@ fn listener_on(name: &str, port: u16, hostname: &str, certificates: Option<&[&st
         None => Mode::Passthrough(proto::TlsPassthrough {}),
         Some(names) => Mode::Terminate(proto::TlsTerminate {
             certificates: names.iter().map(ToString::to_string).collect(),
+            ..Default::default()
         }),
     };
     Resource::new(
@@ -41,6 +42,7 @@ fn listener_on(name: &str, port: u16, hostname: &str, certificates: Option<&[&st
             protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
                 mode: Some(mode),
             })),
+            ..Default::default()
         }),
     )
 }
@@ -51,6 +53,7 @@ fn http_on(name: &str, port: u16, hostname: &str, certificates: Option<&[&str]>)
     if let Some(Wire::Listener(listener)) = &mut resource.resource {
         let terminate = certificates.map(|names| proto::TlsTerminate {
             certificates: names.iter().map(ToString::to_string).collect(),
+            ..Default::default()
         });
         let http = proto::HttpListener { terminate };
         listener.protocol = Some(proto::listener::Protocol::Http(http));
@@ -108,6 +111,7 @@ fn backend(name: &str, addresses: &[&str]) -> Resource {
                     }
                 })
                 .collect(),
+            ..Default::default()
         }),
     )
 }

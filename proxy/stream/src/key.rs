@@ -14,6 +14,8 @@ impl ResourceKind {
             Self::TlsRoute => "tlsroute",
             Self::Backend => "backend",
             Self::Certificate => "certificate",
+            Self::HttpRoute => "httproute",
+            Self::TrustBundle => "trustbundle",
         }
     }
 }
@@ -48,6 +50,8 @@ impl resource::Resource {
             Self::TlsRoute(_) => ResourceKind::TlsRoute,
             Self::Backend(_) => ResourceKind::Backend,
             Self::Certificate(_) => ResourceKind::Certificate,
+            Self::HttpRoute(_) => ResourceKind::HttpRoute,
+            Self::TrustBundle(_) => ResourceKind::TrustBundle,
         }
     }
 }

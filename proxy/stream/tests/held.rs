@@ -47,6 +47,7 @@ fn backend(name: &str, port: u32) -> Resource {
         name,
         resource::Resource::Backend(Backend {
             endpoints: vec![endpoint],
+            ..Default::default()
         }),
     )
 }

@@ -135,6 +135,7 @@ pub(crate) fn listener(
         None => Mode::Passthrough(proto::TlsPassthrough {}),
         Some(name) => Mode::Terminate(proto::TlsTerminate {
             certificates: vec![name.into()],
+            ..Default::default()
         }),
     };
     Resource {
@@ -151,6 +152,7 @@ pub(crate) fn listener(
             protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
                 mode: Some(mode),
             })),
+            ..Default::default()
         })),
     }
 }
@@ -161,6 +163,7 @@ pub(crate) fn http(port: u16, name: &str, hostname: &str, certificate: Option<&s
     if let Some(Wire::Listener(listener)) = &mut resource.resource {
         let terminate = certificate.map(|name| proto::TlsTerminate {
             certificates: vec![name.into()],
+            ..Default::default()
         });
         let http = proto::HttpListener { terminate };
         listener.protocol = Some(proto::listener::Protocol::Http(http));
@@ -199,6 +202,7 @@ pub(crate) fn backend(name: &str, addresses: &[SocketAddr]) -> Resource {
         name: name.into(),
         resource: Some(Wire::Backend(proto::Backend {
             endpoints: addresses.iter().map(endpoint).collect(),
+            ..Default::default()
         })),
     }
 }

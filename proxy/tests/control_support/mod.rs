@@ -165,6 +165,7 @@ pub fn listener(
         None => Mode::Passthrough(proto::TlsPassthrough {}),
         Some(names) => Mode::Terminate(proto::TlsTerminate {
             certificates: names.iter().map(ToString::to_string).collect(),
+            ..Default::default()
         }),
     };
     Resource::new(
@@ -181,6 +182,7 @@ pub fn listener(
             protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
                 mode: Some(mode),
             })),
+            ..Default::default()
         }),
     )
 }
@@ -218,6 +220,7 @@ pub fn backend(name: &str, endpoints: &[SocketAddr]) -> Resource {
                     port: address.port().into(),
                 })
                 .collect(),
+            ..Default::default()
         }),
     )
 }

@@ -58,6 +58,7 @@ fn resources(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
             backend_name(backend),
             resource::Resource::Backend(Backend {
                 endpoints: vec![endpoint],
+                ..Default::default()
             }),
         );
     }
@@ -78,6 +79,7 @@ fn resources(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
             Role::Passthrough => tls_listener::Mode::Passthrough(TlsPassthrough {}),
             Role::Terminate => tls_listener::Mode::Terminate(TlsTerminate {
                 certificates: vec![certificate_name(&name)],
+                ..Default::default()
             }),
         };
         let listener_name = format!("ListenerSet/tenant-{index}/set/listener");
@@ -91,6 +93,7 @@ fn resources(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
             hostname: name.clone(),
             tenant: format!("tenant-{index}"),
             protocol: Some(listener::Protocol::Tls(TlsListener { mode: Some(mode) })),
+            ..Default::default()
         };
         add(
             listener_name.clone(),
