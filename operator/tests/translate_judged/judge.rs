@@ -1,0 +1,383 @@
+//! What a client gets and what statuses say, read from the objects as the specification tells it: one
+//! pass over sorted lists, with nothing of the code under test in it but the objects' types.
+
+use std::collections::BTreeMap;
+
+use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::object::{
+    BackendRef, Gateway, Listener, ListenerSet, Object, ParentRef, Protocol, TlsMode, TlsRoute,
+};
+use vestibule_model::selector::{NamespaceScope, Requirement};
+
+pub(crate) type Objects = BTreeMap<ObjectKey, Object>;
+
+/// A listener in the list that Gateway and ListenerSets come to.
+#[derive(Debug)]
+pub(crate) struct Judged<'a> {
+    pub(crate) parent: ParentKey,
+    pub(crate) listener: &'a Listener,
+    /// Whether another listener has its place.
+    pub(crate) conflicted: bool,
+    /// Whether another one on its port matches some of the same TLS names.
+    pub(crate) overlaps: bool,
+    certificate: Certificate,
+}
+
+/// What becomes of a listener's reference to its certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Certificate {
+    /// It may not be used, whether or not it is there.
+    NotPermitted,
+    Missing,
+    /// It is there, or none is needed.
+    Usable,
+}
+
+impl Judged<'_> {
+    /// Neither in conflict nor of a protocol that is not served.
+    pub(crate) fn accepted(&self) -> bool {
+        !self.conflicted && self.listener.protocol != Protocol::Tcp
+    }
+
+    /// Whether its certificate, if it needs one, may be used.
+    pub(crate) fn permitted(&self) -> bool {
+        self.certificate != Certificate::NotPermitted
+    }
+
+    /// Whether it is there, too.
+    pub(crate) fn resolved(&self) -> bool {
+        self.certificate == Certificate::Usable
+    }
+
+    fn is_own(&self) -> bool {
+        matches!(self.parent, ParentKey::Gateway(_))
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.parent, self.listener.name)
+    }
+}
+
+/// What becomes of a TLS connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// No listener has the name.
+    Nobody,
+    /// This listener has it; whether it can serve; the route that it has for the name.
+    Listener(String, bool, Option<String>),
+}
+
+/// A world, judged.
+pub(crate) struct Judge<'a> {
+    objects: &'a Objects,
+    gateway: &'a Gateway,
+    pub(crate) listeners: Vec<Judged<'a>>,
+}
+
+impl<'a> Judge<'a> {
+    pub(crate) fn new(objects: &'a Objects, gateway: &'a Gateway) -> Self {
+        let mut judge = Self {
+            objects,
+            gateway,
+            listeners: Vec::new(),
+        };
+        let mut sets: Vec<&ListenerSet> = judge.sets().filter(|set| judge.lets_in(set)).collect();
+        sets.sort_by_key(|set| (set.meta.created, set.name.to_string()));
+        let own = ParentKey::Gateway(gateway.name.clone());
+        let mut listed: Vec<(ParentKey, &Listener)> = Vec::new();
+        listed.extend(gateway.listeners.iter().map(|l| (own.clone(), l)));
+        for set in sets {
+            let parent = ParentKey::ListenerSet(set.name.clone());
+            listed.extend(set.listeners.iter().map(|l| (parent.clone(), l)));
+        }
+        for (parent, listener) in listed {
+            let certificate = judge.certificate(&parent, listener);
+            judge.listeners.push(Judged {
+                parent,
+                listener,
+                conflicted: false,
+                overlaps: false,
+                certificate,
+            });
+        }
+        for at in 0..judge.listeners.len() {
+            // Among the Gateway's own nobody wins; of the others, whoever is in force before.
+            let here = &judge.listeners[at];
+            let conflicted = judge.listeners.iter().enumerate().any(|(n, rival)| {
+                let counts = if here.is_own() {
+                    n != at && rival.is_own()
+                } else {
+                    n < at && (rival.is_own() || !rival.conflicted)
+                };
+                counts && clash(here.listener, rival.listener)
+            });
+            judge.listeners[at].conflicted = conflicted;
+        }
+        for at in 0..judge.listeners.len() {
+            let here = judge.listeners[at].listener;
+            judge.listeners[at].overlaps = judge.listeners.iter().enumerate().any(|(n, rival)| {
+                let theirs = rival.listener;
+                n != at
+                    && !rival.conflicted
+                    && here.port == theirs.port
+                    && over_tls(here)
+                    && over_tls(theirs)
+                    && host(here) != host(theirs)
+                    && overlap(&host(here), &host(theirs))
+            });
+        }
+        judge
+    }
+
+    fn sets(&self) -> impl Iterator<Item = &'a ListenerSet> {
+        let name = &self.gateway.name;
+        self.objects
+            .values()
+            .filter_map(move |object| match object {
+                Object::ListenerSet(set) => (set.gateway.as_ref() == Some(name)).then_some(set),
+                _ => None,
+            })
+    }
+
+    pub(crate) fn lets_in(&self, set: &ListenerSet) -> bool {
+        let (own, theirs) = (&self.gateway.name.namespace, &set.name.namespace);
+        self.admits(&self.gateway.allowed_listeners, own, theirs)
+    }
+
+    fn admits(&self, scope: &NamespaceScope, own: &str, theirs: &str) -> bool {
+        match scope {
+            NamespaceScope::All => true,
+            NamespaceScope::Same => own == theirs,
+            NamespaceScope::Selector(selector) => selector.requirements.iter().all(|r| match r {
+                Requirement::In(key, values) => {
+                    let space = ObjectKey::new(Kind::Namespace, "", theirs);
+                    let Some(Object::Namespace(space)) = self.objects.get(&space) else {
+                        return false;
+                    };
+                    space.labels.get(key).is_some_and(|v| values.contains(v))
+                }
+                other => panic!("the world has no {other:?}"),
+            }),
+            NamespaceScope::None | NamespaceScope::Unknown(_) => false,
+        }
+    }
+
+    /// Whether an object may refer to `target` in another namespace.
+    fn granted(&self, from: (Kind, &str), to: Kind, target: &ObjectName) -> bool {
+        *target.namespace == *from.1
+            || self.objects.values().any(|object| match object {
+                Object::ReferenceGrant(grant) => {
+                    grant.name.namespace == target.namespace
+                        && grant.from.iter().any(|(_, kind, space)| {
+                            (&**kind, &**space) == (from.0.as_str(), from.1)
+                        })
+                        && grant.to.iter().any(|(_, kind, name)| {
+                            &**kind == to.as_str()
+                                && name.as_ref().is_none_or(|name| *name == target.name)
+                        })
+                }
+                _ => false,
+            })
+    }
+
+    fn certificate(&self, parent: &ParentKey, listener: &Listener) -> Certificate {
+        let Some(tls) = &listener.tls else {
+            return Certificate::Usable;
+        };
+        if tls.mode == TlsMode::Passthrough {
+            return Certificate::Usable;
+        }
+        let target = &tls.certificates[0].target;
+        let from = (parent.kind(), &*parent.name().namespace);
+        // The grant is asked first: who may not look does not learn what is there.
+        if !self.granted(from, Kind::Secret, target) {
+            return Certificate::NotPermitted;
+        }
+        let key = ObjectKey {
+            kind: Kind::Secret,
+            name: target.clone(),
+        };
+        if self.objects.contains_key(&key) {
+            Certificate::Usable
+        } else {
+            Certificate::Missing
+        }
+    }
+
+    /// What a client gets that asks for `name` on `port`.
+    pub(crate) fn answer(&self, port: u16, name: Option<&str>) -> Answer {
+        let on_port = self
+            .listeners
+            .iter()
+            .filter(|l| l.accepted() && over_tls(l.listener))
+            .filter(|l| l.listener.port.is_some_and(|p| p.get() == port));
+        let Some(name) = name else {
+            let any = on_port.into_iter().find(|l| host(l.listener).is_empty());
+            return any.map_or(Answer::Nobody, |l| {
+                Answer::Listener(l.name(), l.resolved(), None)
+            });
+        };
+        let most_specific = on_port
+            .filter(|l| matches(&host(l.listener), name))
+            .max_by_key(|l| specificity(&host(l.listener)));
+        most_specific.map_or(Answer::Nobody, |judged| {
+            let route = self.route_for(judged, name).map(|r| r.name.to_string());
+            Answer::Listener(judged.name(), judged.resolved(), route)
+        })
+    }
+
+    /// The route that a listener has for a name: the most specific hostname as it was written, then
+    /// the older one, then the name.
+    fn route_for(&self, at: &Judged<'_>, name: &str) -> Option<&'a TlsRoute> {
+        let best = |route: &TlsRoute| {
+            let names = route.hostnames.iter().map(|(_, h)| h.to_string());
+            let found = names.filter(|h| matches(h, name)).map(|h| specificity(&h));
+            found.max()
+        };
+        self.routes()
+            .filter(|route| self.attached(route).any(|parent| parent.takes(at)))
+            .filter(|route| best(route).is_some())
+            .min_by_key(|route| {
+                let rank = std::cmp::Reverse(best(route));
+                (rank, route.meta.created, route.name.to_string())
+            })
+    }
+
+    pub(crate) fn routes(&self) -> impl Iterator<Item = &'a TlsRoute> {
+        self.objects.values().filter_map(|object| match object {
+            Object::TlsRoute(route) => Some(route),
+            _ => None,
+        })
+    }
+
+    /// The parents of a route that are ours, each by itself: which listeners take the route there.
+    pub(crate) fn attached<'b>(&'b self, route: &'b TlsRoute) -> impl Iterator<Item = Parent<'b>> {
+        route.parents.iter().filter_map(|reference| {
+            let parent = reference.parent(&route.name.namespace)?;
+            let known = match &parent {
+                ParentKey::Gateway(name) => *name == self.gateway.name,
+                ParentKey::ListenerSet(name) => self.sets().any(|set| set.name == *name),
+            };
+            known.then_some(Parent {
+                judge: self,
+                reference,
+                key: parent,
+                route,
+            })
+        })
+    }
+
+    /// Where the connections of a route go: by index of the reference, its weight, and the last octets
+    /// of the endpoints if it resolves.
+    pub(crate) fn backends(&self, route: &TlsRoute) -> Vec<(u32, Option<Vec<u8>>)> {
+        let weighted = |backend: &BackendRef| (backend.weight, self.endpoints(route, backend));
+        route.backends.iter().map(weighted).collect()
+    }
+
+    fn endpoints(&self, route: &TlsRoute, backend: &BackendRef) -> Option<Vec<u8>> {
+        let target = &backend.reference.target;
+        let from = (Kind::TlsRoute, &*route.name.namespace);
+        if !self.granted(from, Kind::Service, target) {
+            return None;
+        }
+        let key = ObjectKey {
+            kind: Kind::Service,
+            name: target.clone(),
+        };
+        let Some(Object::Service(service)) = self.objects.get(&key) else {
+            return None;
+        };
+        let port = service
+            .ports
+            .iter()
+            .find(|p| Some(p.port) == backend.port)?;
+        let mut last = Vec::new();
+        for object in self.objects.values() {
+            let Object::EndpointSlice(slice) = object else {
+                continue;
+            };
+            let same = slice.service.as_ref() == Some(&target.name)
+                && slice.name.namespace == target.namespace
+                && slice.ports.iter().any(|(name, _)| *name == port.name);
+            for address in slice.addresses.iter().filter(|_| same) {
+                let std::net::IpAddr::V4(address) = address else {
+                    panic!("the world has no {address}");
+                };
+                last.push(address.octets()[3]);
+            }
+        }
+        last.sort_unstable();
+        last.dedup();
+        Some(last)
+    }
+}
+
+/// A parent of a route.
+pub(crate) struct Parent<'a> {
+    judge: &'a Judge<'a>,
+    reference: &'a ParentRef,
+    key: ParentKey,
+    route: &'a TlsRoute,
+}
+
+impl Parent<'_> {
+    /// Whether this listener takes the route by this reference.
+    pub(crate) fn takes(&self, at: &Judged<'_>) -> bool {
+        let (reference, listener) = (self.reference, at.listener);
+        let (own, theirs) = (&self.key.name().namespace, &self.route.name.namespace);
+        at.parent == self.key
+            && reference
+                .section
+                .as_ref()
+                .is_none_or(|s| *s == listener.name)
+            && reference.port.is_none_or(|p| Some(p) == listener.port)
+            && listener.protocol == Protocol::Tls
+            && self.judge.admits(&listener.allowed_namespaces, own, theirs)
+            && self
+                .route
+                .hostnames
+                .iter()
+                .any(|(_, h)| overlap(&h.to_string(), &host(listener)))
+    }
+
+    /// Whether the reference is accepted: one listener that takes the route is enough.
+    pub(crate) fn accepted(&self) -> bool {
+        self.judge.listeners.iter().any(|l| self.takes(l))
+    }
+}
+
+fn host(listener: &Listener) -> String {
+    listener.hostname.to_string()
+}
+
+fn over_tls(listener: &Listener) -> bool {
+    matches!(listener.protocol, Protocol::Tls | Protocol::Https)
+}
+
+fn clash(a: &Listener, b: &Listener) -> bool {
+    let kind = |l: &Listener| (over_tls(l), l.protocol == Protocol::Http);
+    // Bytes without names share with nobody; names have to differ where there are any.
+    a.port == b.port && (kind(a) != kind(b) || a.protocol == Protocol::Tcp || host(a) == host(b))
+}
+
+/// Exact over wildcard, more labels over fewer, anything over none.
+fn specificity(pattern: &str) -> (bool, usize) {
+    let labels = pattern.split('.').filter(|label| !label.is_empty()).count();
+    (!pattern.is_empty() && !pattern.starts_with('*'), labels)
+}
+
+/// A wildcard stands for one label or more.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_prefix('*') {
+        Some(suffix) => name.len() > suffix.len() && name.ends_with(suffix),
+        None => pattern.is_empty() || pattern == name,
+    }
+}
+
+fn overlap(a: &str, b: &str) -> bool {
+    match (a.strip_prefix('*'), b.strip_prefix('*')) {
+        (Some(x), Some(y)) => x.ends_with(y) || y.ends_with(x),
+        (None, None) => a == b || a.is_empty() || b.is_empty(),
+        _ => a.is_empty() || b.is_empty() || matches(a, b) || matches(b, a),
+    }
+}
