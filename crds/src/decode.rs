@@ -137,7 +137,9 @@ fn known(api_version: &str, kind: &str) -> Option<Kind> {
 /// The versions of the API that Vestibule reads a kind in, the preferred one first.
 pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
     match kind {
-        Kind::GatewayClass | Kind::Gateway | Kind::ReferenceGrant => &["v1", "v1beta1"],
+        Kind::GatewayClass | Kind::Gateway | Kind::HttpRoute | Kind::ReferenceGrant => {
+            &["v1", "v1beta1"]
+        }
         // Leftovers of the experimental channel: old objects keep the version they were written in.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
         Kind::GatewayParameters => &["v1alpha1"],
@@ -145,7 +147,9 @@ pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
         | Kind::Namespace
         | Kind::Service
         | Kind::EndpointSlice
-        | Kind::Secret => &["v1"],
+        | Kind::Secret
+        | Kind::BackendTlsPolicy
+        | Kind::ConfigMap => &["v1"],
     }
 }
 
@@ -230,6 +234,11 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
             let object = gateway_api::convert_tls_route(wire, &unknown);
             (Object::TlsRoute(object), Vec::new())
         }
+        Kind::HttpRoute => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = gateway_api::convert_http_route(wire, &unknown);
+            (Object::HttpRoute(object), Vec::new())
+        }
         Kind::ReferenceGrant => {
             let (wire, unknown) = typed(kind, body)?;
             let (object, findings) = gateway_api::convert_reference_grant(wire, &unknown);
@@ -257,6 +266,16 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
         Kind::Secret => {
             let (wire, _) = typed(kind, body)?;
             (Object::Secret(core::convert_secret(wire)), Vec::new())
+        }
+        Kind::BackendTlsPolicy => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = gateway_api::convert_backend_tls_policy(wire, &unknown);
+            (Object::BackendTlsPolicy(object), Vec::new())
+        }
+        Kind::ConfigMap => {
+            let (wire, _) = typed(kind, body)?;
+            let object = core::convert_config_map(wire);
+            (Object::ConfigMap(object), Vec::new())
         }
     })
 }

@@ -18,6 +18,7 @@
 
 mod core;
 mod decode;
+mod duration;
 pub mod gateway_api;
 mod meta;
 mod names;

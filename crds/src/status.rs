@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value, json};
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, ListenersStatus, Programmed, RouteStatus,
+    ClassStatus, Condition, ConditionType, ListenersStatus, PolicyStatus, Programmed, RouteStatus,
 };
 use vestibule_model::key::GATEWAY_GROUP;
 use vestibule_model::object::{Address, ParentRef};
@@ -16,6 +16,8 @@ use vestibule_model::object::{Address, ParentRef};
 const MAX_CONDITIONS: usize = 8;
 /// Parents per route status (`MaxItems`).
 const MAX_PARENTS: usize = 32;
+/// Ancestors per policy status (`MaxItems`).
+const MAX_ANCESTORS: usize = 16;
 /// Addresses per Gateway status (`MaxItems`).
 const MAX_ADDRESSES: usize = 16;
 /// Longest message in characters (`MaxLength` of `metav1.Condition`).
@@ -23,12 +25,14 @@ const MAX_MESSAGE: usize = 32_768;
 /// The time that the defaults of the CRD schemas carry: nothing happened then.
 const SCHEMA_DEFAULT_TIME: &str = "1970-01-01T00:00:00Z";
 /// Condition types that we write.
-const OURS: [ConditionType; 5] = [
+const OURS: [ConditionType; 7] = [
     ConditionType::Accepted,
     ConditionType::ResolvedRefs,
     ConditionType::Programmed,
     ConditionType::Conflicted,
     ConditionType::OverlappingTLSConfig,
+    ConditionType::PartiallyInvalid,
+    ConditionType::InsecureFrontendValidationMode,
 ];
 
 /// When a status is observed.
@@ -128,6 +132,46 @@ pub fn route(old: &Value, new: &RouteStatus, controller: &str, observed: Observe
         parents.push(Value::Object(entry));
     }
     status.insert("parents".into(), Value::Array(parents));
+    Value::Object(status)
+}
+
+/// Renders the status of a policy. Entries of controllers other than `controller` stay as they are, in
+/// their order, before ours.
+#[must_use]
+pub fn policy(old: &Value, new: &PolicyStatus, controller: &str, observed: Observed) -> Value {
+    let mut status = fields(old);
+    let entries: &[Value] = old
+        .get("ancestors")
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice);
+    let is_ours =
+        |entry: &&Value| entry.get("controllerName").and_then(Value::as_str) == Some(controller);
+    let mut ancestors: Vec<Value> = entries.iter().filter(|e| !is_ours(e)).cloned().collect();
+    let room = MAX_ANCESTORS.saturating_sub(ancestors.len());
+    for ancestor in new.ancestors.iter().take(room) {
+        let reference = json!({
+            "group": GATEWAY_GROUP,
+            "kind": "Gateway",
+            "namespace": &*ancestor.gateway.namespace,
+            "name": &*ancestor.gateway.name,
+        });
+        let before = entries.iter().filter(is_ours).find(|entry| {
+            entry
+                .get("ancestorRef")
+                .is_some_and(|r| same_parent(r, &reference))
+        });
+        let conditions = conditions(
+            before.and_then(|b| b.get("conditions")),
+            &ancestor.conditions,
+            observed,
+        );
+        let mut entry = before.map(fields).unwrap_or_default();
+        entry.insert("ancestorRef".into(), reference);
+        entry.insert("controllerName".into(), controller.into());
+        entry.insert("conditions".into(), conditions);
+        ancestors.push(Value::Object(entry));
+    }
+    status.insert("ancestors".into(), Value::Array(ancestors));
     Value::Object(status)
 }
 

@@ -36,18 +36,12 @@ impl UnknownFields {
 
     /// A refusal for each unknown field below `prefix`.
     pub(crate) fn refusals_below(&self, prefix: &[&str]) -> Vec<Finding> {
-        self.below(prefix)
-            .take(MAX_PER_PART)
-            .map(|path| {
-                Finding::refused(
-                    Reason::UnsupportedValue,
-                    display(path),
-                    "is a field this release does not know, and leaving it out could let in more \
-                     than it should",
-                    "remove the field, or upgrade Vestibule",
-                )
-            })
-            .collect()
+        refusals(self.below(prefix))
+    }
+
+    /// A refusal for each unknown field below `prefix` that is not below `part`.
+    pub(crate) fn refusals_between(&self, prefix: &[&str], part: &[&str]) -> Vec<Finding> {
+        refusals(self.below(prefix).filter(|path| !starts_with(path, part)))
     }
 
     /// A warning for each unknown field that lies below none of the `refused` prefixes.
@@ -70,6 +64,21 @@ impl UnknownFields {
     fn below<'a>(&'a self, prefix: &'a [&str]) -> impl Iterator<Item = &'a Vec<String>> {
         self.0.iter().filter(move |path| starts_with(path, prefix))
     }
+}
+
+fn refusals<'a>(paths: impl Iterator<Item = &'a Vec<String>>) -> Vec<Finding> {
+    paths
+        .take(MAX_PER_PART)
+        .map(|path| {
+            Finding::refused(
+                Reason::UnsupportedValue,
+                display(path),
+                "is a field this release does not know, and leaving it out could let in more \
+                     than it should",
+                "remove the field, or upgrade Vestibule",
+            )
+        })
+        .collect()
 }
 
 fn starts_with(path: &[String], prefix: &[&str]) -> bool {

@@ -12,7 +12,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use vestibule_crds::gateway_api::{Gateway, GatewayClass, ListenerSet, ReferenceGrant, TLSRoute};
+use vestibule_crds::gateway_api::{
+    Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant, TLSRoute,
+};
 use vestibule_crds::{Decoded, decode, flatten, yaml};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
@@ -70,16 +72,8 @@ fn round_trip<T: DeserializeOwned + Serialize>(original: &Value) -> Result<(), S
 }
 
 fn unknown_fields(object: &Object, beside: &[Finding]) -> Vec<Finding> {
-    let (own, listeners) = match object {
-        Object::GatewayClass(o) => (&o.findings[..], &[][..]),
-        Object::Gateway(o) => (&o.findings[..], &o.listeners[..]),
-        Object::ListenerSet(o) => (&o.findings[..], &o.listeners[..]),
-        Object::TlsRoute(o) => (&o.findings[..], &[][..]),
-        _ => (&[][..], &[][..]),
-    };
-    let listeners = listeners.iter().flat_map(|l| &l.findings);
-    own.iter()
-        .chain(listeners)
+    object
+        .findings()
         .chain(beside)
         .filter(|f| {
             f.reason == Reason::UnknownField || f.message.starts_with("is a field this release")
@@ -116,6 +110,7 @@ fn every_object_of_the_conformance_suite_survives() {
                     "Gateway" => round_trip::<Gateway>(&object),
                     "ListenerSet" => round_trip::<ListenerSet>(&object),
                     "TLSRoute" => round_trip::<TLSRoute>(&object),
+                    "HTTPRoute" => round_trip::<HTTPRoute>(&object),
                     "ReferenceGrant" => round_trip::<ReferenceGrant>(&object),
                     "Namespace" => round_trip::<Namespace>(&object),
                     "Service" => round_trip::<Service>(&object),
@@ -139,7 +134,13 @@ fn every_object_of_the_conformance_suite_survives() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    for kind in ["Gateway", "ListenerSet", "TLSRoute", "ReferenceGrant"] {
+    for kind in [
+        "Gateway",
+        "ListenerSet",
+        "TLSRoute",
+        "HTTPRoute",
+        "ReferenceGrant",
+    ] {
         let count = counts.get(kind).copied().unwrap_or_default();
         assert!(count >= 5, "only {count} of {kind}: {counts:?}");
     }
@@ -175,6 +176,7 @@ fn every_field_of_the_crds_is_known() {
             "gateways",
             "listenersets",
             "tlsroutes",
+            "httproutes",
             "referencegrants",
         ] {
             let path = modules().join(format!(
@@ -203,5 +205,5 @@ fn every_field_of_the_crds_is_known() {
             }
         }
     }
-    assert!(versions >= 15, "only {versions} schemas");
+    assert!(versions >= 17, "only {versions} schemas");
 }

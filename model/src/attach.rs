@@ -7,8 +7,9 @@
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
-use crate::key::{GATEWAY_GROUP, Kind, ListenerKey, ParentKey};
-use crate::object::{Gateway, Listener, ListenerSet, ParentRef, Protocol, TlsRoute};
+use crate::key::{GATEWAY_GROUP, ListenerKey, ParentKey};
+use crate::object::{Gateway, Listener, ListenerSet, ParentRef, Protocol};
+use crate::route::Route;
 use crate::selector::Labels;
 
 /// Whether `gateway` lets `set` in; `labels` are those of the set's namespace.
@@ -96,8 +97,8 @@ pub struct Attached {
 ///
 /// One listener that takes the route suffices. A listener that is itself not accepted still takes
 /// routes (they are counted, and served once it is accepted).
-pub fn attach_tls_route(
-    route: &TlsRoute,
+pub fn attach_route(
+    route: Route<'_>,
     index: usize,
     reference: &ParentRef,
     parent: &ParentKey,
@@ -105,6 +106,7 @@ pub fn attach_tls_route(
     labels: Option<&Labels>,
 ) -> Result<Vec<Attached>, Finding> {
     let field = format!("spec.parentRefs[{index}]");
+    let namespace = &route.name().namespace;
     let selected: Vec<&Listener> = listeners
         .iter()
         .filter(|l| reference.section.as_ref().is_none_or(|s| *s == l.name))
@@ -140,12 +142,9 @@ pub fn attach_tls_route(
         .filter(|l| {
             supported_kinds(l)
                 .0
-                .contains(&(GATEWAY_GROUP, Kind::TlsRoute.as_str()))
-                && l.allowed_namespaces.admits(
-                    &parent.name().namespace,
-                    &route.name.namespace,
-                    labels,
-                )
+                .contains(&(GATEWAY_GROUP, route.kind().as_str()))
+                && l.allowed_namespaces
+                    .admits(&parent.name().namespace, namespace, labels)
         })
         .collect();
     if allowing.is_empty() {
@@ -153,19 +152,26 @@ pub fn attach_tls_route(
             Reason::NotAllowedByListeners,
             field,
             format!(
-                "no listener of {} {} takes TLSRoutes from namespace {}",
+                "no listener of {} {} takes {}s from namespace {namespace}",
                 parent.kind(),
                 parent.name(),
-                route.name.namespace
+                route.kind(),
             ),
-            "refer to a TLS listener whose allowedRoutes include this namespace and kind",
+            match route {
+                Route::Tls(_) => {
+                    "refer to a TLS listener whose allowedRoutes include this namespace and kind"
+                }
+                Route::Http(_) => {
+                    "refer to an HTTP or HTTPS listener whose allowedRoutes include this namespace and kind"
+                }
+            },
         ));
     }
     let attached: Vec<Attached> = allowing
         .into_iter()
         .filter_map(|listener| {
             let hostnames: Vec<RouteHostname> = route
-                .hostnames
+                .hostnames()
                 .iter()
                 .filter_map(|(_, rank)| {
                     Some(RouteHostname {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::key::ListenerKey;
+use crate::key::{ListenerKey, ObjectName};
 use crate::object::{Address, ParentRef};
 
 macro_rules! named {
@@ -48,6 +48,10 @@ named! {
         Conflicted,
         /// TLS hostnames of this port overlap (negative polarity, GEP-3567).
         OverlappingTLSConfig,
+        /// Some rules of the route are not valid and take no effect (negative polarity).
+        PartiallyInvalid,
+        /// Clients without a valid certificate are let in (negative polarity, GEP-91).
+        InsecureFrontendValidationMode,
     }
 }
 
@@ -108,9 +112,28 @@ named! {
         InvalidRouteKinds,
         /// No ReferenceGrant permits the reference.
         RefNotPermitted,
+        // TLS towards clients and backends.
+        /// No certificate of an authority that can be used.
+        NoValidCACertificate,
+        /// A reference does not lead to certificates of authorities.
+        InvalidCACertificateRef,
+        /// The kind of a reference to certificates of authorities is not supported.
+        InvalidCACertificateKind,
+        /// The reference to the Gateway's client certificate does not lead to a usable one.
+        InvalidClientCertificateRef,
+        /// A reference of some listener does not resolve.
+        ListenersNotResolved,
+        /// Clients without a valid certificate are let in.
+        ConfigurationChanged,
+        /// Another policy holds for the target.
+        Conflicted,
+        /// The target of a policy does not exist.
+        TargetNotFound,
         // Routes.
         /// The parent permits no such route.
         NotAllowedByListeners,
+        /// Filters that cannot be together in one rule.
+        IncompatibleFilters,
         /// No hostname in common with a listener.
         NoMatchingListenerHostname,
         /// No such listener in the parent.
@@ -274,6 +297,22 @@ pub struct RouteStatus {
 pub struct RouteParentStatus {
     /// The reference as the route declares it.
     pub parent: ParentRef,
+    /// Accepted and ResolvedRefs.
+    pub conditions: Vec<Condition>,
+}
+
+/// Status of a policy: one entry per Gateway of ours that it has to do with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyStatus {
+    /// Entries in the order of the Gateways' names.
+    pub ancestors: Vec<PolicyAncestor>,
+}
+
+/// A policy's status towards one Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyAncestor {
+    /// The Gateway.
+    pub gateway: ObjectName,
     /// Accepted and ResolvedRefs.
     pub conditions: Vec<Condition>,
 }

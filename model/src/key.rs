@@ -17,6 +17,8 @@ pub enum Kind {
     ListenerSet,
     /// `gateway.networking.k8s.io` TLSRoute.
     TlsRoute,
+    /// `gateway.networking.k8s.io` HTTPRoute.
+    HttpRoute,
     /// `gateway.networking.k8s.io` ReferenceGrant.
     ReferenceGrant,
     /// `vestibule.dev` `GatewayParameters`.
@@ -29,6 +31,10 @@ pub enum Kind {
     EndpointSlice,
     /// Core Secret.
     Secret,
+    /// `gateway.networking.k8s.io` BackendTLSPolicy.
+    BackendTlsPolicy,
+    /// Core ConfigMap.
+    ConfigMap,
 }
 
 /// The API group of Gateway API.
@@ -38,17 +44,20 @@ pub const VESTIBULE_GROUP: &str = "vestibule.dev";
 
 impl Kind {
     /// Every kind, in the order above.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::GatewayClass,
         Self::Gateway,
         Self::ListenerSet,
         Self::TlsRoute,
+        Self::HttpRoute,
         Self::ReferenceGrant,
         Self::GatewayParameters,
         Self::Namespace,
         Self::Service,
         Self::EndpointSlice,
         Self::Secret,
+        Self::BackendTlsPolicy,
+        Self::ConfigMap,
     ];
 
     /// The kind as the API writes it, such as `TLSRoute`.
@@ -59,12 +68,15 @@ impl Kind {
             Self::Gateway => "Gateway",
             Self::ListenerSet => "ListenerSet",
             Self::TlsRoute => "TLSRoute",
+            Self::HttpRoute => "HTTPRoute",
             Self::ReferenceGrant => "ReferenceGrant",
             Self::GatewayParameters => "GatewayParameters",
             Self::Namespace => "Namespace",
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
             Self::Secret => "Secret",
+            Self::BackendTlsPolicy => "BackendTLSPolicy",
+            Self::ConfigMap => "ConfigMap",
         }
     }
 
@@ -76,11 +88,19 @@ impl Kind {
             | Self::Gateway
             | Self::ListenerSet
             | Self::TlsRoute
-            | Self::ReferenceGrant => GATEWAY_GROUP,
+            | Self::HttpRoute
+            | Self::ReferenceGrant
+            | Self::BackendTlsPolicy => GATEWAY_GROUP,
             Self::GatewayParameters => VESTIBULE_GROUP,
             Self::EndpointSlice => "discovery.k8s.io",
-            Self::Namespace | Self::Service | Self::Secret => "",
+            Self::Namespace | Self::Service | Self::Secret | Self::ConfigMap => "",
         }
+    }
+
+    /// Whether it is a kind of route.
+    #[must_use]
+    pub fn is_route(self) -> bool {
+        matches!(self, Self::TlsRoute | Self::HttpRoute)
     }
 
     /// Whether objects of the kind live in a namespace.

@@ -11,10 +11,12 @@ use zeroize::Zeroizing;
 
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
+use crate::http::{HttpRoute, HttpRule};
 use crate::issuer::IssuerAnnotations;
 use crate::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use crate::selector::{Labels, NamespaceScope};
 use crate::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
+use crate::tls_policy::{BackendTlsPolicy, ConfigMap, GatewayTls};
 
 /// A port of a listener or backend.
 pub type Port = NonZeroU16;
@@ -64,8 +66,8 @@ pub struct Gateway {
     pub addresses: Vec<AddressRequest>,
     /// `spec.infrastructure`.
     pub infrastructure: Box<Infrastructure>,
-    /// Settings in `spec.tls` that this release cannot keep.
-    pub guards: Box<Guards>,
+    /// `spec.tls`.
+    pub tls: Box<GatewayTls>,
     /// Issuer annotations.
     pub issuers: IssuerAnnotations,
     /// What is wrong outside the listeners.
@@ -90,28 +92,6 @@ pub struct Infrastructure {
     pub annotations: BTreeMap<String, String>,
     /// `parametersRef`.
     pub parameters: Option<Reference>,
-}
-
-/// Settings that guard TLS for a whole Gateway, its ListenerSets included, and that this release cannot
-/// keep: where they would apply, listeners are refused rather than left open.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Guards {
-    /// Why HTTPS listeners are refused.
-    pub https: Option<Finding>,
-    /// Why TLS listeners are refused.
-    pub tls: Option<Finding>,
-}
-
-impl Guards {
-    /// Why listeners of this protocol are refused, if they are.
-    #[must_use]
-    pub fn refusal(&self, protocol: &Protocol) -> Option<&Finding> {
-        match protocol {
-            Protocol::Https => self.https.as_ref(),
-            Protocol::Tls => self.tls.as_ref(),
-            Protocol::Http | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => None,
-        }
-    }
 }
 
 /// An address where a Gateway is reached.
@@ -389,7 +369,7 @@ pub struct EndpointSlice {
     pub findings: Vec<Finding>,
 }
 
-/// Secret of type `kubernetes.io/tls`, unparsed.
+/// Secret, unparsed: a certificate with its key, certificates of authorities, or both.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     /// Name.
@@ -402,6 +382,8 @@ pub struct Secret {
     pub certificate: Option<Arc<[u8]>>,
     /// `data["tls.key"]`, PEM.
     pub private_key: Option<Arc<Zeroizing<Vec<u8>>>>,
+    /// `data["ca.crt"]`, PEM.
+    pub authorities: Option<Arc<[u8]>>,
 }
 
 impl fmt::Debug for Secret {
@@ -447,6 +429,8 @@ pub enum Object {
     ListenerSet(ListenerSet),
     /// TLSRoute
     TlsRoute(TlsRoute),
+    /// HTTPRoute
+    HttpRoute(HttpRoute),
     /// ReferenceGrant
     ReferenceGrant(ReferenceGrant),
     /// `GatewayParameters`
@@ -459,6 +443,10 @@ pub enum Object {
     EndpointSlice(EndpointSlice),
     /// Secret
     Secret(Secret),
+    /// BackendTLSPolicy
+    BackendTlsPolicy(BackendTlsPolicy),
+    /// ConfigMap
+    ConfigMap(ConfigMap),
     /// There, but it does not decode: it has a status and takes part in nothing.
     Unreadable(ObjectKey, Meta, Finding),
 }
@@ -474,11 +462,14 @@ impl Object {
             Self::Gateway(o) => (Kind::Gateway, &o.name),
             Self::ListenerSet(o) => (Kind::ListenerSet, &o.name),
             Self::TlsRoute(o) => (Kind::TlsRoute, &o.name),
+            Self::HttpRoute(o) => (Kind::HttpRoute, &o.name),
             Self::ReferenceGrant(o) => (Kind::ReferenceGrant, &o.name),
             Self::GatewayParameters(o) => (Kind::GatewayParameters, &o.name),
             Self::Service(o) => (Kind::Service, &o.name),
             Self::EndpointSlice(o) => (Kind::EndpointSlice, &o.name),
             Self::Secret(o) => (Kind::Secret, &o.name),
+            Self::BackendTlsPolicy(o) => (Kind::BackendTlsPolicy, &o.name),
+            Self::ConfigMap(o) => (Kind::ConfigMap, &o.name),
         };
         ObjectKey {
             kind,
@@ -486,23 +477,32 @@ impl Object {
         }
     }
 
-    /// What was found wrong with it where it was read, listeners included: everything that can be
+    /// What was found wrong with it where it was read, listeners and rules included: everything that can be
     /// said of it without another object.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        let rules: &[HttpRule] = match self {
+            Self::HttpRoute(o) => &o.rules,
+            _ => &[],
+        };
         let (own, listeners): (&[Finding], &[Listener]) = match self {
             Self::GatewayClass(o) => (&o.findings, &[]),
             Self::Gateway(o) => (&o.findings, &o.listeners),
             Self::ListenerSet(o) => (&o.findings, &o.listeners),
             Self::TlsRoute(o) => (&o.findings, &[]),
+            Self::HttpRoute(o) => (&o.findings, &[]),
             Self::GatewayParameters(o) => (&o.findings, &[]),
             Self::EndpointSlice(o) => (&o.findings, &[]),
+            Self::BackendTlsPolicy(o) => (&o.findings, &[]),
             Self::Unreadable(_, _, finding) => (std::slice::from_ref(finding), &[]),
-            Self::ReferenceGrant(_) | Self::Namespace(_) | Self::Service(_) | Self::Secret(_) => {
-                (&[], &[])
-            }
+            Self::ReferenceGrant(_)
+            | Self::Namespace(_)
+            | Self::Service(_)
+            | Self::Secret(_)
+            | Self::ConfigMap(_) => (&[], &[]),
         };
         own.iter()
             .chain(listeners.iter().flat_map(|listener| &listener.findings))
+            .chain(rules.iter().flat_map(|rule| &rule.findings))
     }
 }
 

@@ -224,6 +224,7 @@ impl LocalCa {
         key.zeroize();
         Ok(Issued {
             secret: Secret {
+                authorities: None,
                 name: name.clone(),
                 meta: Meta {
                     created: now.as_second(),

@@ -1,11 +1,13 @@
 //! Core kinds: k8s-openapi's wire types, converted into the model. Fields that we do not know are
 //! none of our business here: these objects are not addressed to us.
 
+mod config_map;
 mod endpoint_slice;
 mod namespace;
 mod secret;
 mod service;
 
+pub(crate) use config_map::convert as convert_config_map;
 pub(crate) use endpoint_slice::convert as convert_endpoint_slice;
 pub(crate) use namespace::convert as convert_namespace;
 pub(crate) use secret::convert as convert_secret;

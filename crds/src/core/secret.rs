@@ -1,4 +1,5 @@
-//! Secret into the model. Only the two entries of a TLS Secret are kept; the rest is erased.
+//! Secret into the model. Only the entries that hold certificates and their key are kept; the rest is
+//! erased.
 
 use std::sync::Arc;
 
@@ -19,7 +20,9 @@ pub(crate) fn convert(wire: Secret) -> object::Secret {
         }
     }
     let mut take = |key: &str| data.remove(key).map(|bytes| Zeroizing::new(bytes.0));
-    let certificate = take("tls.crt").map(|bytes| Arc::from(bytes.as_slice()));
+    let mut plain = |key: &str| take(key).map(|bytes| Arc::from(bytes.as_slice()));
+    let certificate = plain("tls.crt");
+    let authorities = plain("ca.crt");
     let private_key = take("tls.key").map(Arc::new);
     for bytes in data.values_mut() {
         bytes.0.zeroize();
@@ -29,6 +32,7 @@ pub(crate) fn convert(wire: Secret) -> object::Secret {
         secret_type: wire.type_.as_deref().unwrap_or("Opaque").into(),
         certificate,
         private_key,
+        authorities,
         name,
     }
 }

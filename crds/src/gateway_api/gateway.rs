@@ -6,13 +6,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
-use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectName;
 use vestibule_model::object;
 use vestibule_model::selector::NamespaceScope;
 
+use super::gateway_tls::{self, GatewayTls};
 use super::listener::{self, Listener};
-use super::reference::{LocalParametersReference, SecretReference};
+use super::reference::LocalParametersReference;
 use super::selector::scope;
 use crate::meta;
 use crate::text::quote;
@@ -106,33 +107,12 @@ pub struct GatewayListenerNamespaces {
     pub selector: Option<LabelSelector>,
 }
 
-/// GatewayTLSConfig.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct GatewayTls {
-    /// Towards backends (GEP-3155).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub backend: Option<GatewayBackendTls>,
-    /// Towards clients (GEP-91): only its presence matters to this release.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub frontend: Option<serde_json::Value>,
-}
-
-/// GatewayBackendTLS.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct GatewayBackendTls {
-    /// The certificate shown to backends that ask.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub client_certificate_ref: Option<SecretReference>,
-}
-
 pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway {
     let name = meta::name(&wire.metadata);
     let spec = wire.spec;
     let (listeners, mut findings) = listener::convert_all(spec.listeners, &name.namespace, unknown);
     findings.extend(unknown.warnings_outside(&[&["spec", "listeners"]]));
-    let guards = guards(spec.tls.as_ref(), unknown, &mut findings);
+    let tls = gateway_tls::convert(spec.tls, &name.namespace, unknown, &mut findings);
     if spec.default_scope.is_some_and(|scope| scope != "None") {
         findings.push(Finding::warning(
             Reason::UnsupportedValue,
@@ -165,7 +145,7 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway
         allowed_listeners,
         addresses,
         infrastructure: Box::new(infrastructure),
-        guards: Box::new(guards),
+        tls: Box::new(tls),
         issuers: meta::issuers(&wire.metadata),
         findings,
         name,
@@ -227,43 +207,5 @@ fn infrastructure(wire: GatewayInfrastructure, name: &ObjectName) -> object::Inf
             target: ObjectName::new(name.namespace.clone(), wire.name),
             field: "spec.infrastructure.parametersRef".into(),
         }),
-    }
-}
-
-/// What in `spec.tls` refuses listeners, since without it they would let in whom it shuts out. Client
-/// validation covers HTTPS, not TLS (GEP-91); what a field that we do not know covers, we do not know.
-fn guards(
-    tls: Option<&GatewayTls>,
-    unknown: &UnknownFields,
-    findings: &mut Vec<Finding>,
-) -> object::Guards {
-    let Some(tls) = tls else {
-        return object::Guards::default();
-    };
-    if tls.backend.is_some() {
-        findings.push(Finding::warning(
-            Reason::UnsupportedValue,
-            "spec.tls.backend",
-            "no client certificate is shown to backends by this release",
-            "remove it",
-        ));
-    }
-    let frontend = tls.frontend.as_ref().map(|_| {
-        Finding::refused(
-            Reason::UnsupportedValue,
-            "spec.tls.frontend",
-            "client certificates are not checked by this release, so HTTPS listeners of the \
-             Gateway are refused rather than left open",
-            "remove it, or use TLS listeners",
-        )
-    });
-    findings.extend(frontend.clone().map(|finding| Finding {
-        severity: Severity::Warning,
-        ..finding
-    }));
-    let unknown = unknown.refusals_below(&["spec", "tls"]).into_iter().next();
-    object::Guards {
-        https: frontend.or_else(|| unknown.clone()),
-        tls: unknown,
     }
 }

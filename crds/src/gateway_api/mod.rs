@@ -5,30 +5,56 @@
 //! or one out of range, decodes: the conversion judges it, for the part that has it. Defaults of the
 //! CRD schemas are filled in by the conversion, since manifests never went through an API server.
 
+mod backend_tls_policy;
 mod gateway;
 mod gateway_class;
+mod gateway_tls;
+mod http_filter;
+mod http_match;
+mod http_route;
 mod listener;
 mod listener_set;
 mod reference;
 mod reference_grant;
+mod route;
 mod selector;
 mod tls_route;
 
+pub use backend_tls_policy::{
+    BackendTLSPolicy, BackendTLSPolicySpec, BackendTLSPolicyValidation, PolicyTargetReference,
+    SubjectAltName,
+};
 pub use gateway::{
-    AllowedListeners, Gateway, GatewayAddress, GatewayBackendTls, GatewayInfrastructure,
-    GatewayListenerNamespaces, GatewaySpec, GatewayTls,
+    AllowedListeners, Gateway, GatewayAddress, GatewayInfrastructure, GatewayListenerNamespaces,
+    GatewaySpec,
 };
 pub use gateway_class::{GatewayClass, GatewayClassSpec};
+pub use gateway_tls::{
+    FrontendTls, FrontendTlsConfig, FrontendTlsPort, FrontendTlsValidation, GatewayBackendTls,
+    GatewayTls,
+};
+pub use http_filter::{
+    HTTPHeader, HTTPHeaderFilter, HTTPPathModifier, HTTPRequestRedirectFilter, HTTPRouteFilter,
+    HTTPURLRewriteFilter,
+};
+pub use http_match::{HTTPPathMatch, HTTPRouteMatch, HTTPValueMatch};
+pub use http_route::{HTTPBackendRef, HTTPRoute, HTTPRouteRule, HTTPRouteSpec, HTTPRouteTimeouts};
 pub use listener::{AllowedRoutes, Listener, ListenerTls, RouteGroupKind, RouteNamespaces};
 pub use listener_set::{ListenerSet, ListenerSetSpec, ParentGatewayReference};
-pub use reference::{LocalParametersReference, ParametersReference, SecretReference};
+pub use reference::{
+    LocalObjectReference, LocalParametersReference, ObjectReference, ParametersReference,
+    SecretReference,
+};
 pub use reference_grant::{
     ReferenceGrant, ReferenceGrantFrom, ReferenceGrantSpec, ReferenceGrantTo,
 };
-pub use tls_route::{BackendRef, ParentReference, TLSRoute, TLSRouteRule, TLSRouteSpec};
+pub use route::{BackendRef, ParentReference};
+pub use tls_route::{TLSRoute, TLSRouteRule, TLSRouteSpec};
 
+pub(crate) use backend_tls_policy::convert as convert_backend_tls_policy;
 pub(crate) use gateway::convert as convert_gateway;
 pub(crate) use gateway_class::convert as convert_gateway_class;
+pub(crate) use http_route::convert as convert_http_route;
 pub(crate) use listener::port;
 pub(crate) use listener_set::convert as convert_listener_set;
 pub(crate) use reference_grant::convert as convert_reference_grant;

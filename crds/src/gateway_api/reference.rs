@@ -37,6 +37,62 @@ impl SecretReference {
     }
 }
 
+/// ObjectReference: `caCertificateRefs` of a Gateway.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectReference {
+    /// API group; empty is core.
+    #[serde(default)]
+    pub group: String,
+    /// Kind.
+    #[serde(default)]
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Namespace; absent is the referrer's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+}
+
+impl ObjectReference {
+    pub(crate) fn convert(self, namespace: &Arc<str>, field: String) -> Reference {
+        Reference {
+            group: self.group.into(),
+            kind: self.kind.into(),
+            target: ObjectName {
+                namespace: own_or(self.namespace, namespace),
+                name: self.name.into(),
+            },
+            field,
+        }
+    }
+}
+
+/// LocalObjectReference: `caCertificateRefs` of a BackendTLSPolicy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LocalObjectReference {
+    /// API group; empty is core.
+    #[serde(default)]
+    pub group: String,
+    /// Kind.
+    #[serde(default)]
+    pub kind: String,
+    /// Name.
+    pub name: String,
+}
+
+impl LocalObjectReference {
+    pub(crate) fn convert(self, namespace: &Arc<str>, field: String) -> Reference {
+        Reference {
+            group: self.group.into(),
+            kind: self.kind.into(),
+            target: ObjectName::new(namespace.clone(), self.name),
+            field,
+        }
+    }
+}
+
 /// LocalParametersReference: `spec.infrastructure.parametersRef` of a Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,10 +1,11 @@
 //! Attachment: who is let in where, and with which hostnames.
 
-use vestibule_model::attach::{Attached, admit_set, attach_tls_route, supported_kinds};
+use vestibule_model::attach::{Attached, admit_set, attach_route, supported_kinds};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{GATEWAY_GROUP, ParentKey};
 use vestibule_model::object::{Listener, ParentRef, TlsRoute};
+use vestibule_model::route::Route;
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
 
 use crate::support::{gateway, listener, name, parent_ref, pattern, route, set};
@@ -149,7 +150,7 @@ fn attach(
     parent: &ParentKey,
     listeners: &[Listener],
 ) -> Result<Vec<Attached>, Finding> {
-    attach_tls_route(route, 0, reference, parent, listeners, None)
+    attach_route(Route::Tls(route), 0, reference, parent, listeners, None)
 }
 
 /// Names of the listeners attached to and the hostnames left there; or the reason.

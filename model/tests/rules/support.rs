@@ -62,7 +62,7 @@ pub(crate) fn gateway(at: &str, listeners: Vec<Listener>) -> Gateway {
         allowed_listeners: NamespaceScope::All,
         addresses: Vec::new(),
         infrastructure: Box::default(),
-        guards: Box::default(),
+        tls: Box::default(),
         issuers: IssuerAnnotations::default(),
         findings: Vec::new(),
     }

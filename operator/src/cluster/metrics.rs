@@ -63,7 +63,7 @@ pub struct Metrics {
     waiting: Gauge,
     services: Family<ServiceLabels, Counter>,
     ports: Gauge,
-    secrets: Gauge,
+    sources: Gauge,
     not_acked: Gauge,
 }
 
@@ -84,7 +84,7 @@ impl Default for Metrics {
             waiting: Gauge::default(),
             services: Family::default(),
             ports: Gauge::default(),
-            secrets: Gauge::default(),
+            sources: Gauge::default(),
             not_acked: Gauge::default(),
         }
     }
@@ -157,9 +157,9 @@ impl Metrics {
             self.ports.clone(),
         );
         registry.register(
-            "secrets",
-            "Secrets in memory: those that a listener may use",
-            self.secrets.clone(),
+            "sources",
+            "Secrets and ConfigMaps in memory: those that something may use",
+            self.sources.clone(),
         );
         registry.register(
             "proxies_not_acked",
@@ -237,8 +237,8 @@ impl Metrics {
         self.ports.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    pub(super) fn secrets(&self, count: usize) {
-        self.secrets.set(i64::try_from(count).unwrap_or(i64::MAX));
+    pub(super) fn sources(&self, count: usize) {
+        self.sources.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     pub(super) fn not_acked(&self, count: usize) {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tracing::{debug, info};
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Port};
 use vestibule_stream::{Encoded, ResourceKey};
 
@@ -20,7 +20,7 @@ use super::statuses::plan::{Live, Planner};
 use crate::publish::{Changes, Publisher};
 use crate::translate::{Change, Output, PortWish, ServiceWish, Settings, Translator};
 
-/// What is published waits no longer than this for Secrets that are being read.
+/// What is published waits no longer than this for Secrets and ConfigMaps that are being read.
 const FETCH_PATIENCE: Duration = Duration::from_secs(2);
 /// Resources of one publication that are remembered.
 const SAMPLE: usize = 16;
@@ -41,14 +41,14 @@ pub(super) struct Store {
     wires: Wires,
     /// Kinds that are synced.
     synced: BTreeSet<Kind>,
-    /// Secrets that some listener may use.
-    used: BTreeSet<ObjectName>,
-    /// Secrets that are kept, and so are in the translator.
-    kept: BTreeSet<ObjectName>,
-    /// Secrets that are being read, and whether the watch was quicker.
-    reading: BTreeMap<ObjectName, bool>,
-    /// Secrets that are to be read.
-    to_read: BTreeSet<ObjectName>,
+    /// Sources (Secrets and ConfigMaps) that something may use.
+    used: BTreeSet<ObjectKey>,
+    /// Sources that are kept, and so are in the translator.
+    kept: BTreeSet<ObjectKey>,
+    /// Sources that are being read, and whether the watch was quicker.
+    reading: BTreeMap<ObjectKey, bool>,
+    /// Sources that are to be read.
+    to_read: BTreeSet<ObjectKey>,
     /// What is not published yet, and since when; since when it may not wait any longer.
     unpublished: BTreeMap<ResourceKey, Option<Encoded>>,
     dirty_since: Option<Instant>,
@@ -62,8 +62,8 @@ pub(super) struct Store {
     allocation: Arc<Allocation>,
     /// What the Services have come to.
     pub(super) fronts: Arc<Fronts>,
-    /// Secrets are watched: what is newly used has to be read.
-    secrets_live: bool,
+    /// Sources are watched: what is newly used has to be read.
+    sources_live: bool,
     wishing: bool,
 }
 
@@ -94,7 +94,7 @@ impl Store {
             ports: BTreeMap::new(),
             allocation: Arc::default(),
             fronts: Arc::default(),
-            secrets_live: false,
+            sources_live: false,
             wishing: false,
         }
     }
@@ -113,9 +113,9 @@ impl Store {
                 Event::Remove(key) => {
                     self.metrics.event(key.kind);
                     self.planner.forget(&key);
-                    if key.kind == Kind::Secret {
-                        self.overtake(&key.name);
-                        if !self.kept.remove(&key.name) {
+                    if is_source(key.kind) {
+                        self.overtake(&key);
+                        if !self.kept.remove(&key) {
                             continue;
                         }
                     }
@@ -144,13 +144,12 @@ impl Store {
         for finding in findings {
             debug!(object = %key, finding = %finding, "read");
         }
-        if key.kind == Kind::Secret {
-            self.overtake(&key.name);
-            if !self.used.contains(&key.name) {
+        if is_source(key.kind) {
+            self.overtake(&key);
+            if !self.used.contains(&key) {
                 return None;
             }
-            self.kept.insert(key.name.clone());
-            self.metrics.secrets(self.kept.len());
+            self.keep(&key);
         }
         if has_status(key.kind) {
             let live = Live::new(resource_version, generation(&object), &status);
@@ -160,11 +159,16 @@ impl Store {
         Some(Change::Put(object))
     }
 
-    /// The watch says something about a Secret: what is being read of it may be older.
-    fn overtake(&mut self, secret: &ObjectName) {
-        if let Some(overtaken) = self.reading.get_mut(secret) {
+    /// The watch says something about a source: what is being read of it may be older.
+    fn overtake(&mut self, source: &ObjectKey) {
+        if let Some(overtaken) = self.reading.get_mut(source) {
             *overtaken = true;
         }
+    }
+
+    fn keep(&mut self, source: &ObjectKey) {
+        self.kept.insert(source.clone());
+        self.metrics.sources(self.kept.len());
     }
 
     fn learn(&mut self, key: &ObjectKey) {
@@ -178,54 +182,53 @@ impl Store {
         if self.known.remove(key) {
             self.metrics.objects(key.kind, -1);
         }
-        self.metrics.secrets(self.kept.len());
+        self.metrics.sources(self.kept.len());
     }
 
-    /// From now on the watch shows every Secret that is used; those used later have to be read.
-    pub(super) fn secrets_are_watched(&mut self) {
-        self.secrets_live = true;
+    /// From now on the watch shows every source that is used; those used later have to be read.
+    pub(super) fn sources_are_watched(&mut self) {
+        self.sources_live = true;
     }
 
-    /// Up to so many Secrets that are to be read now.
-    pub(super) fn secrets_to_read(&mut self, count: usize) -> Vec<ObjectName> {
-        let mut secrets = Vec::new();
-        while secrets.len() < count
-            && let Some(secret) = self.to_read.pop_first()
+    /// Up to so many sources that are to be read now.
+    pub(super) fn sources_to_read(&mut self, count: usize) -> Vec<ObjectKey> {
+        let mut sources = Vec::new();
+        while sources.len() < count
+            && let Some(source) = self.to_read.pop_first()
         {
-            self.reading.insert(secret.clone(), false);
-            secrets.push(secret);
+            self.reading.insert(source.clone(), false);
+            sources.push(source);
         }
-        secrets
+        sources
     }
 
-    /// A Secret was read (`None`: there is none), or could not be.
-    pub(super) fn secret_read(
+    /// A source was read (`None`: there is none), or could not be.
+    pub(super) fn source_read(
         &mut self,
-        name: &ObjectName,
-        secret: Result<Option<Object>, String>,
+        key: &ObjectKey,
+        source: Result<Option<Object>, String>,
         now: Instant,
     ) {
-        let overtaken = self.reading.remove(name).unwrap_or(true);
-        if overtaken || !self.used.contains(name) {
+        let overtaken = self.reading.remove(key).unwrap_or(true);
+        if overtaken || !self.used.contains(key) {
             return;
         }
-        if let Ok(Some(object)) = secret {
-            self.kept.insert(name.clone());
-            self.metrics.secrets(self.kept.len());
+        if let Ok(Some(object)) = source {
+            self.keep(key);
             self.learn(&object.key());
             self.apply(vec![Change::Put(object)], now);
         }
     }
 
-    /// Whether a Secret is used and nothing is known of it.
-    pub(super) fn is_wanting(&self, secret: &ObjectName) -> bool {
-        self.used.contains(secret) && !self.kept.contains(secret)
+    /// Whether a source is used and nothing is known of it.
+    pub(super) fn is_wanting(&self, source: &ObjectKey) -> bool {
+        self.used.contains(source) && !self.kept.contains(source)
     }
 
-    /// Reads a Secret once more.
-    pub(super) fn read_again(&mut self, secret: ObjectName) {
-        if self.is_wanting(&secret) {
-            self.to_read.insert(secret);
+    /// Reads a source once more.
+    pub(super) fn read_again(&mut self, source: ObjectKey) {
+        if self.is_wanting(&source) {
+            self.to_read.insert(source);
         }
     }
 
@@ -312,7 +315,7 @@ impl Store {
 
     fn apply(&mut self, mut changes: Vec<Change>, now: Instant) {
         let (mut ports, mut services) = (false, false);
-        // Secrets that are no longer used leave with what follows from that.
+        // Sources that are no longer used leave with what follows from that.
         while !changes.is_empty() {
             let begin = Instant::now();
             let output = self.translator.apply(std::mem::take(&mut changes));
@@ -323,7 +326,7 @@ impl Store {
                 findings,
                 ports: new_ports,
                 services: new_services,
-                secrets,
+                sources,
                 ..
             } = output;
             ports |= !new_ports.is_empty();
@@ -346,10 +349,10 @@ impl Store {
                 self.unpublished.extend(resources);
                 self.dirty_since.get_or_insert(now);
             }
-            changes = self.use_secrets(secrets);
+            changes = self.use_sources(sources);
         }
         if !self.to_read.is_empty() {
-            // Nothing is said about what a Secret belongs to before that is read.
+            // Nothing is said about what a source belongs to before that is read.
             self.dirty_since.get_or_insert(now);
         }
         if ports {
@@ -360,31 +363,27 @@ impl Store {
         }
     }
 
-    fn use_secrets(&mut self, secrets: BTreeMap<ObjectName, bool>) -> Vec<Change> {
+    fn use_sources(&mut self, sources: BTreeMap<ObjectKey, bool>) -> Vec<Change> {
         let mut changes = Vec::new();
-        for (secret, used) in secrets {
+        for (source, used) in sources {
             if used {
-                self.used.insert(secret.clone());
-                if self.secrets_live {
-                    self.to_read.insert(secret);
+                self.used.insert(source.clone());
+                if self.sources_live {
+                    self.to_read.insert(source);
                 }
             } else {
-                self.used.remove(&secret);
-                self.to_read.remove(&secret);
-                if self.kept.remove(&secret) {
-                    let key = ObjectKey {
-                        kind: Kind::Secret,
-                        name: secret,
-                    };
-                    self.forget(&key);
-                    changes.push(Change::Remove(key));
+                self.used.remove(&source);
+                self.to_read.remove(&source);
+                if self.kept.remove(&source) {
+                    self.forget(&source);
+                    changes.push(Change::Remove(source));
                 }
             }
         }
         changes
     }
 
-    /// Publishes what is new, unless a Secret is being read that belongs to it. Says whether nothing is
+    /// Publishes what is new, unless a source is being read that belongs to it. Says whether nothing is
     /// left, and so statuses may be judged: what is not published must not count as in force.
     pub(super) fn publish(&mut self, now: Instant) -> bool {
         let Some(since) = self.dirty_since else {
@@ -430,11 +429,23 @@ impl Store {
     }
 }
 
+/// Kinds of which only those that are used are kept.
+pub(super) const SOURCES: [Kind; 2] = [Kind::Secret, Kind::ConfigMap];
+
+fn is_source(kind: Kind) -> bool {
+    SOURCES.contains(&kind)
+}
+
 /// Kinds whose status Vestibule writes.
 fn has_status(kind: Kind) -> bool {
     matches!(
         kind,
-        Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet | Kind::TlsRoute
+        Kind::GatewayClass
+            | Kind::Gateway
+            | Kind::ListenerSet
+            | Kind::TlsRoute
+            | Kind::HttpRoute
+            | Kind::BackendTlsPolicy
     )
 }
 
@@ -444,6 +455,8 @@ fn generation(object: &Object) -> i64 {
         Object::Gateway(o) => o.meta.generation,
         Object::ListenerSet(o) => o.meta.generation,
         Object::TlsRoute(o) => o.meta.generation,
+        Object::HttpRoute(o) => o.meta.generation,
+        Object::BackendTlsPolicy(o) => o.meta.generation,
         Object::Unreadable(_, meta, _) => meta.generation,
         _ => 0,
     }

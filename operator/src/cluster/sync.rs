@@ -25,8 +25,8 @@ pub(super) struct Progress {
     pub(super) installed: bool,
     /// Kinds of which not everything is known.
     pub(super) missing: Vec<Kind>,
-    /// Secrets are watched.
-    pub(super) secrets: bool,
+    /// Secrets and ConfigMaps are watched.
+    pub(super) sources: bool,
     /// The persisted ports are known.
     pub(super) ports: bool,
     /// The Services in front of Gateways are known.
@@ -38,9 +38,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Everything but Secrets is known.
-    pub(super) fn only_secrets_are_missing(&self) -> bool {
-        self.missing == [Kind::Secret]
+    /// Everything but these kinds is known.
+    pub(super) fn only_missing(&self, kinds: &[Kind]) -> bool {
+        !self.missing.is_empty() && self.missing.iter().all(|kind| kinds.contains(kind))
     }
 
     /// Why this replica is not ready; none if it is.

@@ -3,14 +3,43 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
+use std::ops::{RangeFrom, RangeInclusive};
+use std::sync::Arc;
 
 use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object::{Object, Port};
+use vestibule_model::object::{Object, Port, ServicePort};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::{Dirty, Output, Translator};
+
+/// What is spoken to a port of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speaks {
+    /// HTTP, in this way; inside TLS or not.
+    Http {
+        protocol: proto::BackendProtocol,
+        tls: bool,
+    },
+    /// Something else.
+    Other,
+}
+
+/// What a port says of itself in `appProtocol` (KEP-3726 and GEP-1911; the words without a domain are
+/// what meshes and charts write). Nothing at all means HTTP.
+pub(super) fn speaks(port: &ServicePort) -> Speaks {
+    use proto::BackendProtocol::{H2c, Unspecified, Websocket};
+    let text = port.app_protocol.as_deref().unwrap_or_default();
+    let (protocol, tls) = match text.to_ascii_lowercase().as_str() {
+        "" | "http" | "tcp" => (Unspecified, false),
+        "https" | "tls" => (Unspecified, true),
+        "kubernetes.io/h2c" | "h2c" | "http2" | "grpc" => (H2c, false),
+        "kubernetes.io/ws" | "ws" => (Websocket, false),
+        "kubernetes.io/wss" | "wss" => (Websocket, true),
+        _ => return Speaks::Other,
+    };
+    Speaks::Http { protocol, tls }
+}
 
 /// A port of a Service. Prints as `<namespace>/<service>:<port>`, its name on the stream.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +59,17 @@ impl BackendKey {
     }
 }
 
+impl BackendKey {
+    /// Every port of every Service of a namespace, and of those after it.
+    pub(super) fn range_in(namespace: &Arc<str>) -> RangeFrom<Self> {
+        Self::new(ObjectName::new(namespace.clone(), ""), Port::MIN)..
+    }
+
+    pub(super) fn is_in(&self, namespace: &Arc<str>) -> bool {
+        self.service.namespace == *namespace
+    }
+}
+
 impl fmt::Display for BackendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.service, self.port)
@@ -43,21 +83,22 @@ impl Translator {
             let resource = self
                 .backend_users
                 .contains_key(key)
-                .then(|| self.endpoints(key))
+                .then(|| self.target(key))
                 .flatten()
-                .and_then(|endpoints| encode(key, &endpoints));
+                .and_then(|backend| encode(key, backend));
             let name = ResourceKey::new(ResourceKind::Backend, key.to_string());
             self.settle_resource(name, resource, output);
         }
     }
 
-    /// The ready endpoints of a port, in order; `None` if the Service or the port is not there.
-    fn endpoints(&self, key: &BackendKey) -> Option<BTreeSet<(IpAddr, u16)>> {
+    /// The ready endpoints of a port, in order, what they speak, and what connections to them are to be;
+    /// `None` if the Service or the port is not there.
+    fn target(&self, key: &BackendKey) -> Option<proto::Backend> {
         let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
             return None;
         };
         let port = service.ports.iter().find(|port| port.port == key.port)?;
-        let mut endpoints = BTreeSet::new();
+        let mut endpoints: BTreeSet<(IpAddr, u16)> = BTreeSet::new();
         for slice in self.index.slices_of(&key.service) {
             let Some(Object::EndpointSlice(slice)) = self.get(Kind::EndpointSlice, slice) else {
                 continue;
@@ -71,21 +112,25 @@ impl Translator {
                 );
             }
         }
-        Some(endpoints)
+        let protocol = match speaks(port) {
+            Speaks::Http { protocol, .. } => protocol,
+            Speaks::Other => proto::BackendProtocol::Unspecified,
+        };
+        Some(proto::Backend {
+            endpoints: endpoints
+                .iter()
+                .map(|(address, port)| proto::Endpoint {
+                    address: address.to_string(),
+                    port: (*port).into(),
+                })
+                .collect(),
+            protocol: protocol.into(),
+            tls: self.backend_tls(service, port),
+        })
     }
 }
 
-fn encode(key: &BackendKey, endpoints: &BTreeSet<(IpAddr, u16)>) -> Option<Encoded> {
-    let backend = proto::Backend {
-        endpoints: endpoints
-            .iter()
-            .map(|(address, port)| proto::Endpoint {
-                address: address.to_string(),
-                port: (*port).into(),
-            })
-            .collect(),
-        ..Default::default()
-    };
+fn encode(key: &BackendKey, backend: proto::Backend) -> Option<Encoded> {
     Encoded::new(&Resource::new(
         key.to_string(),
         resource::Resource::Backend(backend),

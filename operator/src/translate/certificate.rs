@@ -11,7 +11,8 @@ use vestibule_model::object::{Object, Secret};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
-use super::{CertificateRequest, Dirty, Output, Translator};
+use super::trust::User;
+use super::{CertificateRequest, Dirty, Output, Translator, set_user};
 
 /// What a referenced Secret holds.
 #[derive(Debug, Clone)]
@@ -133,7 +134,19 @@ impl Translator {
         })
     }
 
-    /// Certificates in use by listeners, and those wanted.
+    /// Says whether `user` has the proxies hold a certificate.
+    pub(super) fn set_certificate_user(
+        &mut self,
+        secret: &ObjectName,
+        user: &User,
+        uses: bool,
+        dirty: &mut Dirty,
+    ) {
+        set_user(&mut self.certificate_users, secret, user, uses);
+        dirty.certificates.insert(secret.clone());
+    }
+
+    /// Certificates in use, and those wanted.
     pub(super) fn translate_certificates(&mut self, dirty: &Dirty, output: &mut Output) {
         for name in &dirty.certificates {
             let resource = if self.certificate_users.contains_key(name) {
@@ -148,7 +161,11 @@ impl Translator {
                 None
             };
             self.settle_resource(resource_key(name), resource, output);
-            if self.index.listeners_of_secret(name).is_empty() {
+            let source = ObjectKey {
+                kind: Kind::Secret,
+                name: name.clone(),
+            };
+            if !self.source_users.contains_key(&source) {
                 self.secrets.remove(name);
             }
         }

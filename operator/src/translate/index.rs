@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::{Listener, Object, Reference, TlsMode};
+use vestibule_model::route::Route;
+use vestibule_model::tls_policy::PolicyTarget;
 
 use super::{Dirty, set_user};
 
@@ -12,15 +14,18 @@ use super::{Dirty, set_user};
 #[derive(Debug, Default)]
 pub(super) struct Index {
     listeners: BTreeMap<ParentKey, BTreeSet<ListenerKey>>,
-    listeners_by_secret: BTreeMap<ObjectName, BTreeSet<ListenerKey>>,
-    routes_by_parent: BTreeMap<ParentKey, BTreeSet<ObjectName>>,
-    routes_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
-    routes_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+    routes_by_parent: BTreeMap<ParentKey, BTreeSet<ObjectKey>>,
+    routes_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,
+    routes_by_service: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     slices_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     grants_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// GatewayClasses and Gateways by the GatewayParameters they refer to.
     parameter_users: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     gateways_by_uid: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    /// BackendTLSPolicies by the Services they are about.
+    policies_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+    /// Those that cannot be read, by namespace.
+    unreadable_policies: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// Objects that refer into a namespace that is not their own.
     referrers: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,
 }
@@ -42,6 +47,10 @@ impl Index {
                 let uid = &gateway.meta.uid;
                 set_user(&mut self.gateways_by_uid, uid, name, there);
                 self.set_parameters(key, gateway.infrastructure.parameters.as_ref(), there);
+                let authorities = gateway.tls.validations().flat_map(|v| &v.authorities);
+                for reference in authorities.chain(&gateway.tls.client_certificate) {
+                    self.set_referrer(key, &reference.target.namespace, there);
+                }
             }
             Object::GatewayClass(class) => {
                 self.set_parameters(key, class.parameters.as_ref(), there);
@@ -49,19 +58,9 @@ impl Index {
             Object::ListenerSet(set) => {
                 self.set_listeners(key, &set.parent_key(), &set.listeners, there);
             }
-            Object::TlsRoute(route) => {
-                for parent in &route.parents {
-                    if let Some(parent) = parent.parent(&name.namespace) {
-                        set_user(&mut self.routes_by_parent, &parent, name, there);
-                    }
-                }
-                set_user(&mut self.routes_by_namespace, &name.namespace, name, there);
-                for backend in &route.backends {
-                    let target = &backend.reference.target;
-                    if backend.reference.is(Kind::Service) {
-                        set_user(&mut self.routes_by_service, target, name, there);
-                    }
-                    self.set_referrer(key, &target.namespace, there);
+            Object::TlsRoute(_) | Object::HttpRoute(_) => {
+                if let Some(route) = object.as_route() {
+                    self.set_route(key, route, there);
                 }
             }
             Object::EndpointSlice(slice) => {
@@ -73,11 +72,37 @@ impl Index {
             Object::ReferenceGrant(_) => {
                 set_user(&mut self.grants_by_namespace, &name.namespace, name, there);
             }
+            Object::BackendTlsPolicy(policy) => {
+                for service in policy.targets.iter().filter_map(PolicyTarget::service) {
+                    set_user(&mut self.policies_by_service, service, name, there);
+                }
+            }
+            Object::Unreadable(key, ..) if key.kind == Kind::BackendTlsPolicy => {
+                set_user(&mut self.unreadable_policies, &name.namespace, name, there);
+            }
             Object::GatewayParameters(_)
             | Object::Namespace(_)
             | Object::Service(_)
             | Object::Secret(_)
+            | Object::ConfigMap(_)
             | Object::Unreadable(..) => {}
+        }
+    }
+
+    fn set_route(&mut self, key: &ObjectKey, route: Route<'_>, there: bool) {
+        let namespace = &key.name.namespace;
+        for parent in route.parents() {
+            if let Some(parent) = parent.parent(namespace) {
+                set_user(&mut self.routes_by_parent, &parent, key, there);
+            }
+        }
+        set_user(&mut self.routes_by_namespace, namespace, key, there);
+        for backend in route.backends() {
+            let target = &backend.reference.target;
+            if backend.reference.is(Kind::Service) {
+                set_user(&mut self.routes_by_service, target, key, there);
+            }
+            self.set_referrer(key, &target.namespace, there);
         }
     }
 
@@ -99,9 +124,6 @@ impl Index {
                 continue;
             };
             for reference in &tls.certificates {
-                if reference.is(Kind::Secret) {
-                    set_user(&mut self.listeners_by_secret, &reference.target, &id, there);
-                }
                 self.set_referrer(key, &reference.target.namespace, there);
             }
         }
@@ -133,32 +155,42 @@ impl Index {
         }
     }
 
-    pub(super) fn listeners_of_secret(&self, secret: &ObjectName) -> BTreeSet<ListenerKey> {
-        self.listeners_by_secret
-            .get(secret)
-            .cloned()
-            .unwrap_or_default()
+    pub(super) fn policies_of(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {
+        self.policies_by_service.get(service).into_iter().flatten()
     }
 
-    pub(super) fn routes_to(&self, parent: &ParentKey) -> BTreeSet<ObjectName> {
+    pub(super) fn has_unreadable_policy(&self, namespace: &Arc<str>) -> bool {
+        self.unreadable_policies.contains_key(namespace)
+    }
+
+    pub(super) fn routes_to(&self, parent: &ParentKey) -> BTreeSet<ObjectKey> {
         self.routes_by_parent
             .get(parent)
             .cloned()
             .unwrap_or_default()
     }
 
-    pub(super) fn routes_in(&self, namespace: &Arc<str>) -> BTreeSet<ObjectName> {
+    pub(super) fn routes_in(&self, namespace: &Arc<str>) -> BTreeSet<ObjectKey> {
         self.routes_by_namespace
             .get(namespace)
             .cloned()
             .unwrap_or_default()
     }
 
-    pub(super) fn routes_of_service(&self, service: &ObjectName) -> BTreeSet<ObjectName> {
+    pub(super) fn routes_of_service(&self, service: &ObjectName) -> BTreeSet<ObjectKey> {
         self.routes_by_service
             .get(service)
             .cloned()
             .unwrap_or_default()
+    }
+
+    /// Routes that refer to some Service of a namespace.
+    pub(super) fn routes_of_services_in(&self, namespace: &Arc<str>) -> BTreeSet<ObjectKey> {
+        self.routes_by_service
+            .range(ObjectName::new(namespace.clone(), "")..)
+            .take_while(|(service, _)| service.namespace == *namespace)
+            .flat_map(|(_, routes)| routes.iter().cloned())
+            .collect()
     }
 
     pub(super) fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {

@@ -16,6 +16,8 @@ use vestibule_stream::{Encoded, Resource};
 
 use super::binds::{Bind, PortWish};
 use super::certificate::SecretState;
+use super::frontend::Asked;
+use super::trust::User;
 use super::{Dirty, Output, Translator, listener_resource, set_user};
 
 /// What became of a listener whose object takes part.
@@ -33,6 +35,13 @@ pub(super) struct ListenerState {
     pub(super) certificates: Vec<ObjectName>,
     /// Why it cannot serve although it is accepted: TLS ends here, and there is no usable certificate.
     pub(super) unusable: Option<Finding>,
+    /// The Gateway it is of, in the end.
+    pub(super) gateway: ObjectName,
+    /// What that asks of clients.
+    pub(super) asked: Asked,
+    /// It is refused because no client can be let in. It is bound all the same and closes, so that
+    /// nobody else takes its connections.
+    closed: bool,
     /// The internal port it needs, where ports are allocated.
     pub(super) port: Option<PortWish>,
     /// Whether it has a socket, allocated or its own.
@@ -45,7 +54,7 @@ impl ListenerState {
     /// Whether the proxies get it. One without a certificate is bound and closed: challenges come to
     /// it, and it never speaks plaintext.
     pub(super) fn is_served(&self) -> bool {
-        self.refused.is_none() && !self.supported_kinds.is_empty()
+        (self.refused.is_none() || self.closed) && !self.supported_kinds.is_empty()
     }
 }
 
@@ -102,23 +111,17 @@ impl Translator {
         };
         let serves = |state: Option<&ListenerState>| may_use(state.filter(|s| s.is_served()));
         let (before, after) = (serves(old), serves(new));
+        let user = User::Listener(key.clone());
         for secret in before.symmetric_difference(&after) {
-            let uses = after.contains(secret);
-            set_user(&mut self.certificate_users, secret, key, uses);
-            dirty.certificates.insert(secret.clone());
+            self.set_certificate_user(secret, &user, after.contains(secret), dirty);
         }
         let (before, after) = (may_use(old), may_use(new));
         for secret in before.symmetric_difference(&after) {
-            let was = self.secret_users.contains_key(secret);
-            let uses = after.contains(secret);
-            set_user(&mut self.secret_users, secret, key, uses);
-            if self.secret_users.contains_key(secret) != was {
-                // Given up and taken again within one pass is no news.
-                let news = output.secrets.remove(secret).is_none();
-                if news {
-                    output.secrets.insert(secret.clone(), !was);
-                }
-            }
+            let source = ObjectKey {
+                kind: Kind::Secret,
+                name: secret.clone(),
+            };
+            self.set_source_user(&source, &user, after.contains(secret), output);
         }
         let port = |state: Option<&ListenerState>| state.and_then(|s| s.port.clone());
         let (before, after) = (port(old), port(new));
@@ -182,6 +185,11 @@ impl Translator {
                 Err(finding) => refused = Some(finding),
             }
         }
+        let asked = self.asked(key, &listener, &gateway);
+        let closed = refused.is_none() && asked.closed.is_some();
+        if closed {
+            refused.clone_from(&asked.closed);
+        }
         findings.extend(
             refused
                 .iter()
@@ -192,6 +200,10 @@ impl Translator {
         let (certificates, unusable, broken) = self.resolve_certificates(key, &listener, output);
         findings.extend(broken.iter().chain(&foreign_kind).cloned());
         findings.extend(unusable.iter().filter(|f| !broken.contains(f)).cloned());
+        if let ParentKey::ListenerSet(_) = key.parent {
+            // The Gateway says its own.
+            findings.extend(asked.unresolved.clone());
+        }
 
         let wish = refused
             .is_none()
@@ -214,7 +226,11 @@ impl Translator {
         let state = ListenerState {
             refused,
             conflict,
-            unresolved: broken.into_iter().next().or(foreign_kind),
+            unresolved: (broken.into_iter().next().or(foreign_kind))
+                .or_else(|| asked.unresolved.clone()),
+            closed,
+            asked,
+            gateway: gateway.clone(),
             supported_kinds,
             overlaps: self.merge.overlaps(key),
             certificates,
@@ -223,9 +239,10 @@ impl Translator {
             bound: bind.is_some(),
             findings,
         };
-        let resource = bind
-            .filter(|_| state.is_served())
-            .and_then(|bind| encode(key, &listener, &gateway, bind, &state.certificates));
+        let resource = bind.filter(|_| state.is_served()).and_then(|bind| {
+            let client = self.backend_certificate(&gateway);
+            encode(key, &listener, bind, &state, client)
+        });
         Some((state, resource, wish))
     }
 
@@ -268,10 +285,11 @@ impl Translator {
         if let Some(refusal) = listener.findings.iter().find(|f| f.refuses()) {
             return Err(refusal.clone());
         }
-        let guard = self
-            .merge
-            .gateway(gateway)
-            .and_then(|gateway| gateway.guards.refusal(&listener.protocol));
+        let guard = self.merge.gateway(gateway).and_then(|gateway| {
+            let asked = gateway.tls.validation(&listener.protocol, listener.port);
+            let refused = asked.and_then(|asked| asked.refused.as_ref());
+            gateway.tls.refusal(&listener.protocol).or(refused)
+        });
         if let Some(guard) = guard {
             return Err(match key.parent {
                 ParentKey::Gateway(_) => guard.clone(),
@@ -411,13 +429,13 @@ fn wish(listener: &Listener, key: &ListenerKey) -> Option<(ObjectName, Hostname)
 fn encode(
     key: &ListenerKey,
     listener: &Listener,
-    gateway: &ObjectName,
     bind: Bind,
-    certificates: &[ObjectName],
+    state: &ListenerState,
+    backend_certificate: String,
 ) -> Option<Encoded> {
     let terminate = || proto::TlsTerminate {
-        certificates: certificates.iter().map(ToString::to_string).collect(),
-        ..Default::default()
+        certificates: state.certificates.iter().map(ToString::to_string).collect(),
+        client_validation: state.asked.encode(),
     };
     let protocol = match listener.protocol {
         Protocol::Http => proto::listener::Protocol::Http(proto::HttpListener { terminate: None }),
@@ -437,7 +455,7 @@ fn encode(
         Transport::Udp => proto::Transport::Udp,
     };
     let listener = proto::Listener {
-        gateway: gateway.to_string(),
+        gateway: state.gateway.to_string(),
         bind: Some(proto::Bind {
             address: bind.address.to_string(),
             port: bind.port.into(),
@@ -446,6 +464,7 @@ fn encode(
         hostname: listener.hostname.to_string(),
         tenant: key.parent.name().namespace.to_string(),
         protocol: Some(protocol),
+        backend_certificate,
         ..Default::default()
     };
     // Too large can only be a name, and those are bounded by the API.

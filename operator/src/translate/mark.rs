@@ -58,11 +58,11 @@ impl Translator {
                 };
                 if let (Some(Object::Gateway(old)), Some(new)) = (old, &gateway)
                     && (old.issuers != new.issuers
-                        || old.guards != new.guards
+                        || old.tls != new.tls
                         || old.meta.uid != new.meta.uid)
                 {
-                    // Sets without a choice of issuer follow their Gateway's; guards and internal ports
-                    // are the Gateway's.
+                    // Sets without a choice of issuer follow their Gateway's; `spec.tls` and internal
+                    // ports are the Gateway's.
                     for set in self.merge.sets_of(name) {
                         let parent = ParentKey::ListenerSet(set.clone());
                         self.index.dirty_listeners(&parent, dirty);
@@ -70,6 +70,7 @@ impl Translator {
                     }
                 }
                 let affected = self.merge.put_gateway(name, gateway);
+                dirty.tls.insert(name.clone());
                 self.mark_parent(ParentKey::Gateway(name.clone()), old, dirty);
                 self.spread(affected, dirty);
             }
@@ -82,8 +83,8 @@ impl Translator {
                 self.mark_parent(ParentKey::ListenerSet(name.clone()), old, dirty);
                 self.spread(affected, dirty);
             }
-            Kind::TlsRoute => {
-                dirty.routes.insert(name.clone());
+            Kind::TlsRoute | Kind::HttpRoute => {
+                dirty.routes.insert(key.clone());
             }
             Kind::GatewayParameters => self.mark_parameters(name, dirty),
             Kind::Namespace => {
@@ -98,12 +99,14 @@ impl Translator {
             Kind::ReferenceGrant => {
                 for referrer in self.index.referrers_into(&name.namespace) {
                     match referrer.kind {
-                        Kind::TlsRoute => {
-                            dirty.routes.insert(referrer.name.clone());
+                        Kind::TlsRoute | Kind::HttpRoute => {
+                            dirty.routes.insert(referrer);
                         }
-                        Kind::Gateway => self
-                            .index
-                            .dirty_listeners(&ParentKey::Gateway(referrer.name.clone()), dirty),
+                        Kind::Gateway => {
+                            let parent = ParentKey::Gateway(referrer.name.clone());
+                            self.index.dirty_listeners(&parent, dirty);
+                            dirty.tls.insert(referrer.name.clone());
+                        }
                         Kind::ListenerSet => self
                             .index
                             .dirty_listeners(&ParentKey::ListenerSet(referrer.name.clone()), dirty),
@@ -113,15 +116,17 @@ impl Translator {
             }
             Kind::Secret => {
                 self.secrets.remove(name);
-                let listeners = self.index.listeners_of_secret(name);
-                if !listeners.is_empty() {
+                if self.source_users.contains_key(key) {
                     dirty.certificates.insert(name.clone());
-                    dirty.listeners.extend(listeners);
                 }
+                self.mark_source(key, dirty);
             }
+            Kind::ConfigMap => self.mark_source(key, dirty),
+            Kind::BackendTlsPolicy => self.mark_policy(key, [old, new], dirty),
             Kind::Service => {
                 dirty.routes.extend(self.index.routes_of_service(name));
                 self.dirty_backends(name, dirty);
+                self.mark_policies(name, dirty);
             }
             Kind::EndpointSlice => {
                 for object in [old, new].into_iter().flatten() {
@@ -155,6 +160,7 @@ impl Translator {
     fn spread(&mut self, affected: Affected, dirty: &mut Dirty) {
         for gateway in affected.gateways {
             dirty.gateways.insert(gateway.clone());
+            dirty.tls.insert(gateway.clone());
             let parent = ParentKey::Gateway(gateway);
             self.index.dirty_listeners(&parent, dirty);
             dirty.routes.extend(self.index.routes_to(&parent));
@@ -176,7 +182,7 @@ impl Translator {
         dirty.listeners.extend(affected.listeners);
     }
 
-    fn dirty_backends(&self, service: &ObjectName, dirty: &mut Dirty) {
+    pub(super) fn dirty_backends(&self, service: &ObjectName, dirty: &mut Dirty) {
         dirty.backends.extend(
             self.backend_users
                 .range(BackendKey::range_of(service))

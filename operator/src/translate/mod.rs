@@ -6,13 +6,17 @@
 //! of the objects alone: not of their order, nor of the history (`tests/translate_properties.rs`).
 //!
 //! The order of a pass is the order of dependence: merge (classes, Gateways, sets, namespaces) →
-//! secrets → listeners → Gateways as a whole → routes → backends and certificates in use → statuses.
+//! secrets → `spec.tls` of Gateways → listeners → Gateways as a whole → routes → policies → backends,
+//! certificates and trust bundles in use → statuses.
 
 mod backend;
+mod backend_tls;
 mod binds;
 mod certificate;
 mod features;
+mod frontend;
 mod gateway;
+mod http_route;
 mod index;
 mod listener;
 mod mark;
@@ -20,6 +24,8 @@ mod output;
 mod route;
 mod service;
 mod status;
+mod tls_route;
+mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,8 +35,9 @@ use vestibule_model::hostname::Hostname;
 use vestibule_model::issuer::IssuerRef;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Merge, SetVerdict};
-use vestibule_model::object::{Object, Port, TlsRoute};
+use vestibule_model::object::{Object, Port};
 use vestibule_model::policy::Policy;
+use vestibule_model::route::Route;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, NotAPortWish, PortWish};
@@ -42,12 +49,15 @@ pub use service::{
 pub use status::Status;
 
 use backend::BackendKey;
+use backend_tls::{PolicyState, ServiceUses};
 use binds::BindUse;
 use certificate::SecretState;
+use frontend::GatewayTlsState;
 use gateway::GatewayState;
 use index::Index;
 use listener::ListenerState;
 use route::RouteState;
+use trust::{BundleState, User};
 
 /// What translation depends on besides the objects.
 #[derive(Debug, Clone)]
@@ -89,8 +99,12 @@ struct Dirty {
     /// Gateways as a whole, by name or by UID.
     gateways: BTreeSet<ObjectName>,
     uids: BTreeSet<Arc<str>>,
+    /// Gateways whose `spec.tls` is to be resolved.
+    tls: BTreeSet<ObjectName>,
     listeners: BTreeSet<ListenerKey>,
-    routes: BTreeSet<ObjectName>,
+    routes: BTreeSet<ObjectKey>,
+    policies: BTreeSet<ObjectName>,
+    bundles: BTreeSet<ObjectKey>,
     backends: BTreeSet<BackendKey>,
     certificates: BTreeSet<ObjectName>,
     requests: BTreeSet<ObjectName>,
@@ -111,15 +125,15 @@ pub struct Translator {
     binds: BindUse,
     secrets: BTreeMap<ObjectName, SecretState>,
     listeners: BTreeMap<ListenerKey, ListenerState>,
-    routes: BTreeMap<ObjectName, RouteState>,
+    routes: BTreeMap<ObjectKey, RouteState>,
     /// Routes accepted for a listener.
-    attached: BTreeMap<ListenerKey, BTreeSet<ObjectName>>,
+    attached: BTreeMap<ListenerKey, BTreeSet<ObjectKey>>,
     /// Accepted ListenerSets of a Gateway.
     attached_sets: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     /// The other way round.
     set_attached_to: BTreeMap<ObjectName, ObjectName>,
-    backend_users: BTreeMap<BackendKey, BTreeSet<ObjectName>>,
-    certificate_users: BTreeMap<ObjectName, BTreeSet<ListenerKey>>,
+    backend_users: BTreeMap<BackendKey, BTreeSet<ObjectKey>>,
+    certificate_users: BTreeMap<ObjectName, BTreeSet<User>>,
     requesters: BTreeMap<ObjectName, BTreeMap<ListenerKey, (Hostname, Option<IssuerRef>)>>,
     /// The Secret each listener requests a certificate in.
     wishes: BTreeMap<ListenerKey, ObjectName>,
@@ -127,8 +141,16 @@ pub struct Translator {
     statuses: BTreeMap<ObjectKey, Status>,
     findings: BTreeMap<ObjectKey, Vec<Finding>>,
     requests: BTreeMap<ObjectName, CertificateRequest>,
-    /// Listeners that may use a Secret, served or not.
-    secret_users: BTreeMap<ObjectName, BTreeSet<ListenerKey>>,
+    /// Who may use a Secret or a ConfigMap.
+    source_users: BTreeMap<ObjectKey, BTreeSet<User>>,
+    bundles: BTreeMap<ObjectKey, BundleState>,
+    bundle_users: BTreeMap<ObjectKey, BTreeSet<User>>,
+    gateway_tls: BTreeMap<ObjectName, GatewayTlsState>,
+    /// BackendTLSPolicies for Services in use.
+    policies: BTreeMap<ObjectName, PolicyState>,
+    service_uses: BTreeMap<ObjectKey, ServiceUses>,
+    /// Routes that use a Service otherwise than by passthrough.
+    service_routes: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     gateways: BTreeMap<ObjectName, GatewayState>,
     /// Listeners that need an internal port.
     port_users: BTreeMap<PortWish, BTreeSet<ListenerKey>>,
@@ -166,7 +188,13 @@ impl Translator {
             statuses: BTreeMap::new(),
             findings: BTreeMap::new(),
             requests: BTreeMap::new(),
-            secret_users: BTreeMap::new(),
+            source_users: BTreeMap::new(),
+            bundles: BTreeMap::new(),
+            bundle_users: BTreeMap::new(),
+            gateway_tls: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            service_uses: BTreeMap::new(),
+            service_routes: BTreeMap::new(),
             gateways: BTreeMap::new(),
             port_users: BTreeMap::new(),
             allocated: BTreeMap::new(),
@@ -183,11 +211,14 @@ impl Translator {
         for change in changes {
             self.take(change, &mut dirty);
         }
+        self.translate_gateway_tls(&mut dirty, &mut output);
         self.translate_listeners(&mut dirty, &mut output);
         self.translate_gateways(&mut dirty, &mut output);
         self.translate_routes(&mut dirty, &mut output);
+        self.translate_policies(&mut dirty, &mut output);
         self.translate_backends(&dirty, &mut output);
         self.translate_certificates(&dirty, &mut output);
+        self.translate_bundles(&dirty, &mut output);
         self.assemble(dirty, &mut output);
         output
     }
@@ -251,9 +282,9 @@ impl Translator {
         &self.services
     }
 
-    /// Every Secret that some listener may use.
-    pub fn secrets(&self) -> impl Iterator<Item = &ObjectName> {
-        self.secret_users.keys()
+    /// Every Secret and ConfigMap that something may use.
+    pub fn sources(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.source_users.keys()
     }
 
     /// The resources that have to be in force for a listener to be programmed.
@@ -261,22 +292,26 @@ impl Translator {
     pub fn resources_of(&self, listener: &ListenerKey) -> Vec<ResourceKey> {
         let mut keys = vec![listener_resource(listener)];
         if let Some(state) = self.listeners.get(listener) {
+            let certificates = state.certificates.iter().map(certificate::resource_key);
+            let asked = state
+                .asked
+                .validation
+                .iter()
+                .flat_map(|(sources, _)| sources);
+            let client = self.gateway_tls.get(&state.gateway);
+            let client = client.and_then(GatewayTlsState::usable_secret);
             keys.extend(
-                state
-                    .certificates
-                    .iter()
-                    .map(certificate::resource_key)
+                certificates
+                    .chain(asked.map(trust::bundle_resource))
+                    .chain(client.map(certificate::resource_key))
                     .filter(|key| self.resources.contains_key(key)),
             );
         }
         keys
     }
 
-    fn tls_route(&self, name: &ObjectName) -> Option<&TlsRoute> {
-        match self.get(Kind::TlsRoute, name) {
-            Some(Object::TlsRoute(route)) => Some(route),
-            _ => None,
-        }
+    fn route(&self, key: &ObjectKey) -> Option<Route<'_>> {
+        self.objects.get(key)?.as_route()
     }
 
     fn get(&self, kind: Kind, name: &ObjectName) -> Option<&Object> {

@@ -34,6 +34,10 @@ pub struct Work {
     pub backends: usize,
     /// Secrets and certificates looked at.
     pub certificates: usize,
+    /// Bundles of authorities looked at.
+    pub bundles: usize,
+    /// BackendTLSPolicies judged.
+    pub policies: usize,
     /// Gateways judged as a whole.
     pub gateways: usize,
     /// Statuses computed.
@@ -45,7 +49,7 @@ pub struct Work {
 pub struct Output {
     /// Resources for the proxies.
     pub resources: BTreeMap<ResourceKey, Option<Encoded>>,
-    /// Statuses of GatewayClasses, Gateways, ListenerSets and routes.
+    /// Statuses of GatewayClasses, Gateways, ListenerSets, routes and policies.
     pub statuses: BTreeMap<ObjectKey, Option<Status>>,
     /// Everything to say about an object, warnings included; empty where nothing is left to say.
     pub findings: BTreeMap<ObjectKey, Vec<Finding>>,
@@ -57,9 +61,9 @@ pub struct Output {
     /// Services by the UID of their Gateway; `None`: the Gateway is gone or not ours, and whatever
     /// carries its UID goes too.
     pub services: BTreeMap<Arc<str>, Option<ServiceWish>>,
-    /// Secrets that some listener may use: from now on (true), or no longer. Whoever watches a cluster
-    /// keeps only these in memory, and gets one that is newly used before publishing what came out.
-    pub secrets: BTreeMap<ObjectName, bool>,
+    /// Secrets and ConfigMaps that something may use: from now on (true), or no longer. Whoever watches a
+    /// cluster keeps only these in memory, and gets one that is newly used before publishing what came out.
+    pub sources: BTreeMap<ObjectKey, bool>,
     /// What it took.
     pub work: Work,
 }
@@ -73,12 +77,14 @@ impl Output {
         self.certificates.extend(later.certificates);
         self.services.extend(later.services);
         join(&mut self.ports, later.ports);
-        join(&mut self.secrets, later.secrets);
+        join(&mut self.sources, later.sources);
         let (sum, work) = (&mut self.work, later.work);
         sum.listeners += work.listeners;
         sum.routes += work.routes;
         sum.backends += work.backends;
         sum.certificates += work.certificates;
+        sum.bundles += work.bundles;
+        sum.policies += work.policies;
         sum.gateways += work.gateways;
         sum.statuses += work.statuses;
     }

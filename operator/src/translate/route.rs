@@ -1,17 +1,18 @@
-//! Routes: where each attaches, what its backends resolve to, and its resource.
+//! Routes of all kinds: where each attaches, and what its backends resolve to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vestibule_model::attach::{Attached, attach_tls_route};
+use vestibule_model::attach::{Attached, attach_route};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{BackendRef, Object, TlsRoute};
+use vestibule_model::object::{BackendRef, Object, ParentRef, Service, ServicePort};
+use vestibule_model::route::Route;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
-use super::backend::BackendKey;
+use super::backend::{BackendKey, Speaks, speaks};
 use super::{Dirty, Output, Translator, set_user};
 
 /// What became of a route.
@@ -19,11 +20,15 @@ use super::{Dirty, Output, Translator, set_user};
 pub(super) struct RouteState {
     /// Per parent reference that leads to a Gateway of ours: its index, and where it attached.
     pub(super) parents: BTreeMap<usize, Result<Vec<Attached>, Finding>>,
-    /// Why not every backend resolves: the first one that does not.
+    /// Why not every reference resolves: the first one that does not.
     pub(super) unresolved: Option<Finding>,
+    /// Rules that are refused while others are not: path of each, and why.
+    pub(super) dropped: Vec<(String, Finding)>,
     /// Everything to say about it.
     pub(super) findings: Vec<Finding>,
     backends: BTreeSet<BackendKey>,
+    /// Services that it may use, there or not.
+    services: BTreeSet<ObjectName>,
 }
 
 impl RouteState {
@@ -37,62 +42,170 @@ impl RouteState {
     }
 }
 
+/// What the references of a route come to.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    pub(super) unresolved: Option<Finding>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) backends: BTreeSet<BackendKey>,
+    services: BTreeSet<ObjectName>,
+}
+
+impl References {
+    /// One that does not resolve.
+    pub(super) fn broken(&mut self, finding: Finding) {
+        self.findings.push(finding.clone());
+        self.unresolved.get_or_insert(finding);
+    }
+}
+
+/// What a kind of route makes of its own part.
+pub(super) struct Judged {
+    /// What is to be said of it by itself.
+    pub(super) findings: Vec<Finding>,
+    /// Why it is not accepted anywhere, if it is not.
+    pub(super) refused: Option<Finding>,
+    /// See [`RouteState::dropped`].
+    pub(super) dropped: Vec<(String, Finding)>,
+    pub(super) references: References,
+    /// The resource, once it is known where it is attached.
+    pub(super) body: Body,
+}
+
+/// A resource without its attachments.
+pub(super) enum Body {
+    Tls(proto::TlsRoute),
+    Http(proto::HttpRoute),
+}
+
+impl Body {
+    fn attached(self, attachments: Vec<proto::Attachment>) -> resource::Resource {
+        match self {
+            Self::Tls(route) => resource::Resource::TlsRoute(proto::TlsRoute {
+                attachments,
+                ..route
+            }),
+            Self::Http(route) => resource::Resource::HttpRoute(proto::HttpRoute {
+                attachments,
+                ..route
+            }),
+        }
+    }
+}
+
 impl Translator {
     pub(super) fn translate_routes(&mut self, dirty: &mut Dirty, output: &mut Output) {
-        for name in std::mem::take(&mut dirty.routes) {
+        for key in std::mem::take(&mut dirty.routes) {
             output.work.routes += 1;
-            let (state, resource) = match self.tls_route(&name) {
+            let (state, resource) = match self.route(&key) {
                 Some(route) => {
                     let (state, resource) = self.judge_route(route);
                     (Some(state), resource)
                 }
                 None => (None, None),
             };
-            let key = ResourceKey::new(ResourceKind::TlsRoute, name.to_string());
-            self.settle_resource(key, resource, output);
-            dirty.others.insert(ObjectKey {
-                kind: Kind::TlsRoute,
-                name: name.clone(),
-            });
+            let kind = match key.kind {
+                Kind::HttpRoute => ResourceKind::HttpRoute,
+                _ => ResourceKind::TlsRoute,
+            };
+            self.settle_resource(
+                ResourceKey::new(kind, key.name.to_string()),
+                resource,
+                output,
+            );
+            dirty.others.insert(key.clone());
             let old = match state.clone() {
-                Some(state) => self.routes.insert(name.clone(), state),
-                None => self.routes.remove(&name),
+                Some(state) => self.routes.insert(key.clone(), state),
+                None => self.routes.remove(&key),
             };
             let listeners = |s: &Option<RouteState>| s.as_ref().map(RouteState::listeners);
             let (before, after) = (
                 listeners(&old).unwrap_or_default(),
                 listeners(&state).unwrap_or_default(),
             );
+            let services = state.as_ref().map(|state| state.services.clone());
+            self.settle_service_uses(&key, &after, services.unwrap_or_default(), dirty);
             for listener in before.symmetric_difference(&after) {
-                set_user(
-                    &mut self.attached,
-                    listener,
-                    &name,
-                    after.contains(listener),
-                );
+                set_user(&mut self.attached, listener, &key, after.contains(listener));
                 dirty.parents.insert(listener.parent.clone());
             }
             let backends =
                 |s: Option<RouteState>| s.map(|state| state.backends).unwrap_or_default();
             let (before, after) = (backends(old), backends(state));
             for backend in before.symmetric_difference(&after) {
-                set_user(
-                    &mut self.backend_users,
-                    backend,
-                    &name,
-                    after.contains(backend),
-                );
+                let uses = after.contains(backend);
+                set_user(&mut self.backend_users, backend, &key, uses);
                 dirty.backends.insert(backend.clone());
             }
         }
     }
 
-    fn judge_route(&self, route: &TlsRoute) -> (RouteState, Option<Encoded>) {
-        let mut findings = self.settings.policy.judge_route(route);
-        let refused = findings.iter().find(|f| f.refuses()).cloned();
+    fn judge_route(&self, route: Route<'_>) -> (RouteState, Option<Encoded>) {
+        let Judged {
+            mut findings,
+            refused,
+            dropped,
+            references,
+            body,
+        } = match route {
+            Route::Tls(route) => self.judge_tls_route(route),
+            Route::Http(route) => self.judge_http_route(route),
+        };
+        let mut parents = self.judge_parents(route, refused.as_ref());
+        let attachments = attachments(parents.values().flatten().flatten());
+        let mut resource = None;
+        if !attachments.is_empty() {
+            let whole = Resource::new(route.name().to_string(), body.attached(attachments));
+            match Encoded::new(&whole) {
+                Ok(encoded) => resource = Some(encoded),
+                Err(error) => {
+                    let finding = Finding::refused(
+                        Reason::UnsupportedValue,
+                        "spec",
+                        format!("is more than the proxies take: {error}"),
+                        "spread its hostnames and rules over more routes",
+                    );
+                    for outcome in parents.values_mut() {
+                        *outcome = Err(finding.clone());
+                    }
+                }
+            }
+        }
+        for finding in parents
+            .values()
+            .filter_map(|outcome| outcome.as_ref().err())
+        {
+            if !findings.contains(finding) {
+                findings.push(finding.clone());
+            }
+        }
+        findings.extend(references.findings);
+        let state = RouteState {
+            parents,
+            unresolved: references.unresolved,
+            dropped,
+            findings,
+            backends: match resource {
+                Some(_) => references.backends,
+                None => BTreeSet::new(),
+            },
+            services: references.services,
+        };
+        (state, resource)
+    }
+
+    fn judge_parents(
+        &self,
+        route: Route<'_>,
+        refused: Option<&Finding>,
+    ) -> BTreeMap<usize, Result<Vec<Attached>, Finding>> {
         let mut parents = BTreeMap::new();
-        for (index, reference) in route.parents.iter().enumerate() {
-            let Some(parent) = reference.parent(&route.name.namespace) else {
+        if route.meta().deleting {
+            return parents;
+        }
+        let namespace = &route.name().namespace;
+        for (index, reference) in route.parents().iter().enumerate() {
+            let Some(parent) = reference.parent(namespace) else {
                 continue;
             };
             let Some((listeners, gateway)) = self.merge.listeners(&parent) else {
@@ -101,70 +214,17 @@ impl Translator {
             if self.merge.gateway(gateway).is_none() {
                 continue;
             }
-            let outcome = if route.meta.deleting {
-                continue;
-            } else if let Some(refused) = &refused {
+            let outcome = if let Some(refused) = refused {
                 Err(refused.clone())
             } else if let Some(finding) = self.closed_parent(&parent, index) {
                 Err(finding)
             } else {
-                attach_tls_route(
-                    route,
-                    index,
-                    reference,
-                    &parent,
-                    listeners,
-                    self.merge.labels(&route.name.namespace),
-                )
+                let labels = self.merge.labels(namespace);
+                attach_route(route, index, reference, &parent, listeners, labels)
             };
-            if let Err(finding) = &outcome
-                && !findings.contains(finding)
-            {
-                findings.push(finding.clone());
-            }
             parents.insert(index, outcome);
         }
-
-        let referrer = ObjectKey {
-            kind: Kind::TlsRoute,
-            name: route.name.clone(),
-        };
-        let mut unresolved = None;
-        let mut weighted = Vec::new();
-        let mut backends = BTreeSet::new();
-        for backend in &route.backends {
-            let resolved = self.resolve_backend(&referrer, backend);
-            weighted.push(proto::WeightedBackend {
-                backend: resolved
-                    .as_ref()
-                    .map(ToString::to_string)
-                    .unwrap_or_default(),
-                weight: backend.weight,
-            });
-            match resolved {
-                Ok(key) => {
-                    backends.insert(key);
-                }
-                Err(finding) => {
-                    findings.push(finding.clone());
-                    unresolved.get_or_insert(finding);
-                }
-            }
-        }
-        let attached = merge_attachments(parents.values().flatten().flatten());
-        if attached.is_empty() {
-            backends.clear();
-        }
-        let resource = (!attached.is_empty())
-            .then(|| encode(route, &attached, weighted))
-            .flatten();
-        let state = RouteState {
-            parents,
-            unresolved,
-            findings,
-            backends,
-        };
-        (state, resource)
+        parents
     }
 
     /// Why a parent takes no routes at all.
@@ -183,10 +243,32 @@ impl Translator {
         })
     }
 
-    fn resolve_backend(
+    /// The name of a backend's resource; empty if the reference does not resolve.
+    pub(super) fn resolve_backend(
         &self,
         referrer: &ObjectKey,
         backend: &BackendRef,
+        references: &mut References,
+    ) -> String {
+        let outcome = self.backend_of(referrer, backend, &mut references.services);
+        match outcome {
+            Ok(key) => {
+                let name = key.to_string();
+                references.backends.insert(key);
+                name
+            }
+            Err(finding) => {
+                references.broken(finding);
+                String::new()
+            }
+        }
+    }
+
+    fn backend_of(
+        &self,
+        referrer: &ObjectKey,
+        backend: &BackendRef,
+        services: &mut BTreeSet<ObjectName>,
     ) -> Result<BackendKey, Finding> {
         let reference = &backend.reference;
         let refuse = |reason, message: String, action: &str| {
@@ -203,6 +285,7 @@ impl Translator {
             );
         }
         let target = self.permit(referrer, reference)?;
+        services.insert(target.clone());
         let service = match self.get(Kind::Service, &target) {
             Some(Object::Service(service)) => service,
             Some(_) => {
@@ -236,7 +319,14 @@ impl Translator {
                 format!("port {} of Service {target} is not TCP", port.port),
                 "refer to a TCP port",
             ),
-            (Some(port), _) => Ok(BackendKey::new(target, port.port)),
+            (Some(port), _) => {
+                if referrer.kind == Kind::HttpRoute
+                    && let Err((message, action)) = self.speaks_http(service, port)
+                {
+                    return refuse(Reason::UnsupportedProtocol, message, action);
+                }
+                Ok(BackendKey::new(target, port.port))
+            }
             (None, Some(port)) => refuse(
                 Reason::BackendNotFound,
                 format!("Service {target} has no port {port}"),
@@ -249,12 +339,39 @@ impl Translator {
             ),
         }
     }
+
+    /// Whether HTTP can be spoken to a port, by its `appProtocol` (GEP-1911); if not, why, and what to
+    /// do.
+    fn speaks_http(
+        &self,
+        service: &Service,
+        port: &ServicePort,
+    ) -> Result<(), (String, &'static str)> {
+        let says = || {
+            format!(
+                "port {} of Service {} has appProtocol {:?}",
+                port.port,
+                service.name,
+                port.app_protocol.as_deref().unwrap_or_default()
+            )
+        };
+        match speaks(port) {
+            Speaks::Http { tls: false, .. } => Ok(()),
+            Speaks::Http { tls: true, .. } if self.has_tls_policy(service, port) => Ok(()),
+            Speaks::Http { tls: true, .. } => Err((
+                format!("{}, and no BackendTLSPolicy says how to trust it", says()),
+                "add a BackendTLSPolicy for the Service",
+            )),
+            Speaks::Other => Err((
+                format!("{}, which is not HTTP", says()),
+                "refer to a port that speaks HTTP, or correct its appProtocol",
+            )),
+        }
+    }
 }
 
 /// Attachments by listener: two references may lead to the same one.
-fn merge_attachments<'a>(
-    attached: impl Iterator<Item = &'a Attached>,
-) -> BTreeMap<&'a ListenerKey, BTreeSet<(String, String)>> {
+fn attachments<'a>(attached: impl Iterator<Item = &'a Attached>) -> Vec<proto::Attachment> {
     let mut merged: BTreeMap<&ListenerKey, BTreeSet<_>> = BTreeMap::new();
     for attached in attached {
         merged.entry(&attached.listener).or_default().extend(
@@ -265,51 +382,27 @@ fn merge_attachments<'a>(
         );
     }
     merged
-}
-
-fn encode(
-    route: &TlsRoute,
-    attached: &BTreeMap<&ListenerKey, BTreeSet<(String, String)>>,
-    backends: Vec<proto::WeightedBackend>,
-) -> Option<Encoded> {
-    let attachments = attached
-        .iter()
+        .into_iter()
         .map(|(listener, hostnames)| proto::Attachment {
             listener: listener.to_string(),
             hostnames: hostnames
-                .iter()
+                .into_iter()
                 .map(|(matches, rank)| proto::RouteHostname {
-                    r#match: matches.clone(),
-                    rank: rank.clone(),
+                    r#match: matches,
+                    rank,
                 })
                 .collect(),
         })
-        .collect();
-    let resource = proto::TlsRoute {
-        tenant: route.name.namespace.to_string(),
-        created: route.meta.created,
-        attachments,
-        backends,
-    };
-    Encoded::new(&Resource::new(
-        route.name.to_string(),
-        resource::Resource::TlsRoute(resource),
-    ))
-    .ok()
+        .collect()
 }
 
 /// The status of a route's parents needs the declared references again.
 pub(super) fn parent_outcomes<'a>(
-    route: &'a TlsRoute,
+    route: Route<'a>,
     state: &'a RouteState,
-) -> impl Iterator<
-    Item = (
-        &'a vestibule_model::object::ParentRef,
-        &'a Result<Vec<Attached>, Finding>,
-    ),
-> {
+) -> impl Iterator<Item = (&'a ParentRef, &'a Result<Vec<Attached>, Finding>)> {
     state
         .parents
         .iter()
-        .filter_map(|(index, outcome)| Some((route.parents.get(*index)?, outcome)))
+        .filter_map(move |(index, outcome)| Some((route.parents().get(*index)?, outcome)))
 }

@@ -6,17 +6,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use vestibule_model::attach::Attached;
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, Programmed, Reason,
-    RouteParentStatus, RouteStatus,
+    ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, PolicyStatus,
+    Programmed, Reason, RouteParentStatus, RouteStatus,
 };
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{Listener, Object, Protocol};
+use vestibule_model::object::{Listener, Object};
 
 use super::listener::ListenerState;
-use super::{Dirty, Output, Translator, features, route, set_user};
+use super::route::{self, RouteState};
+use super::{Dirty, Output, Translator, features, set_user};
 
 /// The status of an object that has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub enum Status {
     Listeners(ListenersStatus),
     /// A route.
     Route(RouteStatus),
+    /// A policy.
+    Policy(PolicyStatus),
 }
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
@@ -63,7 +67,8 @@ impl Translator {
         }
         for key in dirty.others {
             match key.kind {
-                Kind::TlsRoute => self.assemble_route(&key, output),
+                kind if kind.is_route() => self.assemble_route(&key, output),
+                Kind::BackendTlsPolicy => self.assemble_policy(&key, output),
                 Kind::Gateway | Kind::ListenerSet | Kind::GatewayClass => {}
                 _ => {
                     let findings = self.own_findings(&key);
@@ -160,6 +165,16 @@ impl Translator {
                 ),
             };
             status.conditions.insert(0, accepted);
+            let resolved = gateway.listeners.iter().all(|listener| {
+                self.state(&parent, &listener.name)
+                    .is_none_or(|state| state.unresolved.is_none())
+            });
+            status
+                .conditions
+                .extend(self.tls_conditions(&gateway, resolved));
+            if let Some(tls) = self.gateway_tls.get(name) {
+                findings.extend(tls.findings.iter().cloned());
+            }
             if let Some(state) = state {
                 findings.extend(state.findings.iter().cloned());
                 let decided = state.refused.is_some() || state.none_accepted;
@@ -178,7 +193,7 @@ impl Translator {
 
     fn assemble_route(&mut self, key: &ObjectKey, output: &mut Output) {
         let mut findings = self.own_findings(key);
-        let status = match (self.tls_route(&key.name), self.routes.get(&key.name)) {
+        let status = match (self.route(key), self.routes.get(key)) {
             (Some(route), Some(state)) if !state.parents.is_empty() => {
                 findings.extend(state.findings.iter().cloned());
                 let resolved = match &state.unresolved {
@@ -192,17 +207,7 @@ impl Translator {
                 let parents = route::parent_outcomes(route, state)
                     .map(|(parent, outcome)| RouteParentStatus {
                         parent: parent.clone(),
-                        conditions: vec![
-                            match outcome {
-                                Ok(_) => Condition::holds(
-                                    ACCEPTED,
-                                    Reason::Accepted,
-                                    "The route is accepted",
-                                ),
-                                Err(finding) => fails(ACCEPTED, finding),
-                            },
-                            resolved.clone(),
-                        ],
+                        conditions: route_conditions(state, outcome, &resolved),
                     })
                     .collect();
                 Some(Status::Route(RouteStatus { parents }))
@@ -257,12 +262,13 @@ impl Translator {
     }
 
     /// What an object says against itself outside listeners and routes.
-    fn own_findings(&self, key: &ObjectKey) -> Vec<Finding> {
+    pub(super) fn own_findings(&self, key: &ObjectKey) -> Vec<Finding> {
         match self.objects.get(key).map(Arc::as_ref) {
             Some(Object::Unreadable(_, _, finding)) => vec![finding.clone()],
             Some(Object::GatewayClass(class)) => class.findings.clone(),
             Some(Object::GatewayParameters(parameters)) => parameters.findings.clone(),
             Some(Object::EndpointSlice(slice)) => slice.findings.clone(),
+            Some(Object::BackendTlsPolicy(policy)) => policy.findings.clone(),
             _ => Vec::new(),
         }
     }
@@ -314,7 +320,7 @@ impl Translator {
                 name: listener.name.clone(),
                 supported_kinds: state.supported_kinds.clone(),
                 attached_routes: self.attached.get(&key).map_or(0, BTreeSet::len),
-                conditions: listener_conditions(listener, state),
+                conditions: listener_conditions(state),
                 programmed,
             });
         }
@@ -340,7 +346,12 @@ impl Translator {
         }
     }
 
-    fn settle_status(&mut self, key: ObjectKey, status: Option<Status>, output: &mut Output) {
+    pub(super) fn settle_status(
+        &mut self,
+        key: ObjectKey,
+        status: Option<Status>,
+        output: &mut Output,
+    ) {
         output.work.statuses += 1;
         if self.statuses.get(&key) == status.as_ref() {
             return;
@@ -352,7 +363,7 @@ impl Translator {
         output.statuses.insert(key, status);
     }
 
-    fn settle_findings(
+    pub(super) fn settle_findings(
         &mut self,
         key: &ObjectKey,
         mut findings: Vec<Finding>,
@@ -399,6 +410,38 @@ fn not_allowed(message: String) -> ListenersStatus {
     }
 }
 
+/// What is said of a route towards one parent.
+fn route_conditions(
+    state: &RouteState,
+    outcome: &Result<Vec<Attached>, Finding>,
+    resolved: &Condition,
+) -> Vec<Condition> {
+    let accepted = match outcome {
+        Ok(_) => Condition::holds(ACCEPTED, Reason::Accepted, "The route is accepted"),
+        Err(finding) => fails(ACCEPTED, finding),
+    };
+    let mut conditions = vec![accepted, resolved.clone()];
+    // Of a route that is not accepted there is nothing to drop.
+    if let (Ok(_), Some((_, first))) = (outcome, state.dropped.first()) {
+        let rules: Vec<&str> = state
+            .dropped
+            .iter()
+            .map(|(rule, _)| rule.as_str())
+            .collect();
+        // The API wants this beginning.
+        let message = format!(
+            "Dropped Rule {}, whose requests are answered with 500: {first}",
+            rules.join(", ")
+        );
+        conditions.push(Condition::holds(
+            ConditionType::PartiallyInvalid,
+            first.reason.in_condition(),
+            message,
+        ));
+    }
+    conditions
+}
+
 /// Adds Accepted: all listeners valid, some, or none (spec digest A4).
 fn summarise_set(
     mut status: ListenersStatus,
@@ -428,18 +471,9 @@ fn summarise_set(
     status
 }
 
-fn listener_conditions(listener: &Listener, state: &ListenerState) -> Vec<Condition> {
-    let accepted = match listener.protocol {
-        // `supportedKinds` says HTTPRoute, as it must of such a listener; so this says the rest.
-        Protocol::Http | Protocol::Https => {
-            "The listener is accepted; this release reads no HTTPRoutes, so requests are answered with 404"
-        }
-        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => {
-            "The listener is accepted"
-        }
-    };
+fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
     let mut conditions = vec![match &state.refused {
-        None => Condition::holds(ACCEPTED, Reason::Accepted, accepted),
+        None => Condition::holds(ACCEPTED, Reason::Accepted, "The listener is accepted"),
         Some(finding) => fails(ACCEPTED, finding),
     }];
     conditions.push(match &state.unresolved {

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};
 use vestibule_model::condition::{
-    Condition, ConditionType, ListenersStatus, Programmed, Reason, RouteStatus, Truth,
+    Condition, ConditionType, ListenersStatus, PolicyStatus, Programmed, Reason, RouteStatus, Truth,
 };
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
@@ -59,9 +59,16 @@ pub fn judge(
     let status = match translator.statuses().get(key) {
         Some(status) => status,
         // A route that leads to no Gateway of ours any more keeps no entry of ours.
-        None if key.kind == Kind::TlsRoute && is_in(old, controller) => {
+        None if key.kind.is_route() && is_in(old, "parents", controller) => {
             withdrawn = Status::Route(RouteStatus {
                 parents: Vec::new(),
+            });
+            &withdrawn
+        }
+        // Nor does a policy.
+        None if key.kind == Kind::BackendTlsPolicy && is_in(old, "ancestors", controller) => {
+            withdrawn = Status::Policy(PolicyStatus {
+                ancestors: Vec::new(),
             });
             &withdrawn
         }
@@ -131,12 +138,12 @@ fn note(status: &mut Value, problem: &str) {
     }
 }
 
-/// Whether a route's status has an entry of this controller.
-fn is_in(status: &Value, controller: &str) -> bool {
-    let parents = status.get("parents").and_then(Value::as_array);
-    let name = |parent: &Value| parent.get("controllerName")?.as_str().map(str::to_owned);
-    parents
+/// Whether a list in a status has an entry of this controller.
+fn is_in(status: &Value, list: &str, controller: &str) -> bool {
+    let entries = status.get(list).and_then(Value::as_array);
+    let name = |entry: &Value| entry.get("controllerName")?.as_str().map(str::to_owned);
+    entries
         .into_iter()
         .flatten()
-        .any(|parent| name(parent).as_deref() == Some(controller))
+        .any(|entry| name(entry).as_deref() == Some(controller))
 }

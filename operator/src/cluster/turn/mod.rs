@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use vestibule_crds::watch::{Event, Scope};
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 
 use super::health::Health;
@@ -23,22 +23,22 @@ use super::ports::allocation::Allocation;
 use super::services::Fronts;
 use super::statuses::plan::{Failure, Live, Next};
 use super::statuses::write::Writer;
-use super::store::Store;
+use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
-use super::{Settings, clock, lease, secrets, statuses};
+use super::{Settings, clock, lease, sources, statuses};
 use crate::publish::Publisher;
 
 /// Events that wait for translation, and that are translated at a time.
 const BATCH: usize = 1024;
-/// Secrets that wait: each may be large.
-const SECRET_BATCH: usize = 16;
+/// Secrets and ConfigMaps that wait: each may be large.
+const SOURCE_BATCH: usize = 16;
 /// Statuses that are being written at a time.
 const WRITES: usize = 8;
 /// Statuses that are looked at before events have their turn again.
 const LOOKS: usize = 64;
-/// Secrets that are being read at a time.
+/// Secrets and ConfigMaps that are being read at a time.
 const READS: usize = 8;
-/// Wait before a Secret that could not be read is read again.
+/// Wait before one that could not be read is read again.
 const READ_AGAIN: Duration = Duration::from_secs(5);
 /// The loop turns at least this often.
 const BEAT: Duration = Duration::from_secs(20);
@@ -58,8 +58,8 @@ pub(super) struct Shell {
     writer: Writer,
     events: mpsc::Receiver<Event>,
     event_sender: mpsc::Sender<Event>,
-    secrets: mpsc::Receiver<Event>,
-    secret_sender: mpsc::Sender<Event>,
+    sources: mpsc::Receiver<Event>,
+    source_sender: mpsc::Sender<Event>,
     persisted: watch::Receiver<Option<Arc<Allocation>>>,
     fronts: watch::Receiver<Option<Arc<Fronts>>>,
     proxies_known: watch::Receiver<bool>,
@@ -83,15 +83,15 @@ pub(super) struct Shell {
 
 type Written = (ObjectKey, Result<Live, Failure>);
 
-type Read = (ObjectName, Result<Option<Object>, String>);
+type Read = (ObjectKey, Result<Option<Object>, String>);
 
 /// Work under way.
 #[derive(Default)]
 struct Work {
     writes: JoinSet<Written>,
     reads: JoinSet<Read>,
-    /// Secrets whose pause is over.
-    again: JoinSet<ObjectName>,
+    /// Secrets and ConfigMaps whose pause is over.
+    again: JoinSet<ObjectKey>,
 }
 
 impl Shell {
@@ -102,7 +102,9 @@ impl Shell {
         tasks: &mut JoinSet<&'static str>,
         end: &CancellationToken,
     ) -> anyhow::Result<()> {
-        let kinds = sync::KINDS.into_iter().filter(|kind| *kind != Kind::Secret);
+        let kinds = sync::KINDS
+            .into_iter()
+            .filter(|kind| !SOURCES.contains(kind));
         tasks.spawn(follow(
             client.clone(),
             kinds.collect(),
@@ -115,7 +117,7 @@ impl Shell {
         loop {
             self.health.beat();
             self.progress(client, tasks);
-            self.read_secrets(client, &mut work);
+            self.read_sources(client, &mut work);
             let more = self.write_statuses(&mut work);
             let wake = self.wake(&work);
             tokio::select! {
@@ -125,8 +127,8 @@ impl Shell {
                     }
                     self.store.take(batch.drain(..), Instant::now());
                 }
-                Some(event) = self.secrets.recv() => {
-                    let more = std::iter::from_fn(|| self.secrets.try_recv().ok()).take(SECRET_BATCH);
+                Some(event) = self.sources.recv() => {
+                    let more = std::iter::from_fn(|| self.sources.try_recv().ok()).take(SOURCE_BATCH);
                     self.store.take(std::iter::once(event).chain(more), Instant::now());
                 }
                 changed = self.persisted.changed() => {
@@ -154,8 +156,8 @@ impl Shell {
                     self.store.planner.done(&key, outcome, Instant::now());
                 }
                 Some(read) = work.reads.join_next() => {
-                    let (name, secret) = read.context("a read of a Secret ended early")?;
-                    self.secret_read(&name, secret, &mut work);
+                    let (key, source) = read.context("a read of a Secret or ConfigMap ended early")?;
+                    self.source_read(&key, source, &mut work);
                 }
                 Some(again) = work.again.join_next() => {
                     self.store.read_again(again.context("a pause ended early")?);
@@ -210,14 +212,14 @@ impl Shell {
             .into_iter()
             .filter(|kind| !self.store.synced().contains(kind))
             .collect();
-        if self.progress.only_secrets_are_missing() && !self.progress.secrets {
+        if self.progress.only_missing(&SOURCES) && !self.progress.sources {
             // Now it is known which of them are used; the others need not be kept.
-            self.progress.secrets = true;
-            self.store.secrets_are_watched();
+            self.progress.sources = true;
+            self.store.sources_are_watched();
             tasks.spawn(follow(
                 client.clone(),
-                vec![Kind::Secret],
-                self.secret_sender.clone(),
+                SOURCES.to_vec(),
+                self.source_sender.clone(),
             ));
         }
         if self.progress.missing.is_empty() && self.progress.ports {
@@ -303,34 +305,34 @@ impl Shell {
         self.term.map_or(0, |_| self.store.behind())
     }
 
-    fn read_secrets(&mut self, client: &kube::Client, work: &mut Work) {
+    fn read_sources(&mut self, client: &kube::Client, work: &mut Work) {
         if work.reads.len() >= READS {
             return;
         }
-        for name in self.store.secrets_to_read(READS - work.reads.len()) {
+        for key in self.store.sources_to_read(READS - work.reads.len()) {
             let client = client.clone();
             work.reads.spawn(async move {
-                let secret = secrets::fetch(&client, &name).await;
-                (name, secret)
+                let source = sources::fetch(&client, &key).await;
+                (key, source)
             });
         }
     }
 
-    fn secret_read(
+    fn source_read(
         &mut self,
-        name: &ObjectName,
-        secret: Result<Option<Object>, String>,
+        key: &ObjectKey,
+        source: Result<Option<Object>, String>,
         work: &mut Work,
     ) {
-        if let Err(error) = &secret {
-            warn!(secret = %name, %error, "cannot read a Secret; trying again");
-            let name = name.clone();
+        if let Err(error) = &source {
+            warn!(object = %key, %error, "cannot read it; trying again");
+            let key = key.clone();
             work.again.spawn(async move {
                 tokio::time::sleep(READ_AGAIN).await;
-                name
+                key
             });
         }
-        self.store.secret_read(name, secret, Instant::now());
+        self.store.source_read(key, source, Instant::now());
     }
 
     /// Publishes what is new, and begins the writes that are due. Says whether there is more to look at.

@@ -13,7 +13,7 @@ use super::super::statuses::write::Writer;
 use super::super::store::{Store, Wires};
 use super::super::sync::{self, Progress};
 use super::super::{Outside, Settings, ports, ready, services};
-use super::{BATCH, SECRET_BATCH, Shell};
+use super::{BATCH, SOURCE_BATCH, Shell};
 use crate::publish::Publisher;
 
 impl Shell {
@@ -31,7 +31,7 @@ impl Shell {
             leading,
         } = outside;
         let (event_sender, events) = mpsc::channel(BATCH);
-        let (secret_sender, secrets) = mpsc::channel(SECRET_BATCH);
+        let (source_sender, sources) = mpsc::channel(SOURCE_BATCH);
         let (role_sender, role) = watch::channel(Role::Following { leader: None });
         let (ports, wanted) = watch::channel(None);
         let (persisted_sender, persisted) = watch::channel(None);
@@ -102,8 +102,8 @@ impl Shell {
             writer,
             events,
             event_sender,
-            secrets,
-            secret_sender,
+            sources,
+            source_sender,
             persisted,
             fronts,
             proxies_known,

@@ -1,4 +1,4 @@
-//! Reads one Secret that a listener has come to use.
+//! Reads one Secret or ConfigMap that has come to be used.
 
 use std::time::Duration;
 
@@ -7,15 +7,20 @@ use kube::api::GetParams;
 use kube::core::Request;
 use serde_json::Value;
 use vestibule_crds::decode;
-use vestibule_model::key::ObjectName;
+use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The Secret, if there is one. The error is for people and holds nothing of the Secret.
-pub(super) async fn fetch(client: &Client, name: &ObjectName) -> Result<Option<Object>, String> {
-    let path = format!("/api/v1/namespaces/{}/secrets", name.namespace);
+/// The Secret or ConfigMap, if there is one. The error is for people and holds nothing of its content.
+pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Object>, String> {
+    let plural = match key.kind {
+        Kind::ConfigMap => "configmaps",
+        _ => "secrets",
+    };
+    let name = &key.name;
+    let path = format!("/api/v1/namespaces/{}/{plural}", name.namespace);
     let request = Request::new(path)
         .get(&name.name, &GetParams::default())
         .map_err(|error| error.to_string())?;

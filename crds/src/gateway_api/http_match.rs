@@ -1,0 +1,317 @@
+//! Matches of an HTTPRoute on the wire and their conversion.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::http::{HttpMatch, PathMatch, Pattern, ValueMatch};
+
+use super::http_filter::is_token;
+use crate::text::quote;
+
+/// Matches per rule (`MaxItems`).
+const MAX_MATCHES: usize = 64;
+/// Matches per route (a rule of the CRD).
+const MAX_MATCHES_OF_ROUTE: usize = 128;
+/// Regular expressions per route: each may take some memory in every proxy.
+const MAX_PATTERNS_OF_ROUTE: usize = 128;
+/// Headers, and query parameters, per match (`MaxItems`).
+const MAX_VALUES: usize = 16;
+/// Longest path, and longest value of a query parameter (`MaxLength`).
+const MAX_TEXT: usize = 1024;
+/// Longest value of a header (`MaxLength`).
+const MAX_HEADER: usize = 4096;
+/// Methods (`Enum`).
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
+/// HTTPRouteMatch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HTTPRouteMatch {
+    /// Path; absent is the prefix "/".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<HTTPPathMatch>,
+    /// Headers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<HTTPValueMatch>,
+    /// Query parameters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub query_params: Vec<HTTPValueMatch>,
+    /// Method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+}
+
+/// HTTPPathMatch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HTTPPathMatch {
+    /// Exact, PathPrefix (the default) or RegularExpression.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Value; absent is "/".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+}
+
+/// HTTPHeaderMatch and HTTPQueryParamMatch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HTTPValueMatch {
+    /// Exact (the default) or RegularExpression.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Name of the header or parameter.
+    pub name: String,
+    /// Value.
+    pub value: String,
+}
+
+/// How much one route has used of what it may.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    matches: usize,
+    patterns: usize,
+}
+
+/// The matches of a rule that can be read; those that cannot be refuse the rule.
+pub(super) fn convert_all(
+    wire: Vec<HTTPRouteMatch>,
+    field: &str,
+    budget: &mut Budget,
+    findings: &mut Vec<Finding>,
+) -> Vec<HttpMatch> {
+    let room = MAX_MATCHES.min(MAX_MATCHES_OF_ROUTE - budget.matches);
+    if wire.len() > room {
+        findings.push(Finding::refused(
+            Reason::InvalidValue,
+            format!("{field}.matches"),
+            format!(
+                "has {} entries, and at most {MAX_MATCHES} per rule and {MAX_MATCHES_OF_ROUTE} per \
+                 route are allowed",
+                wire.len()
+            ),
+            "spread them over more HTTPRoutes",
+        ));
+    }
+    budget.matches += wire.len().min(room);
+    let mut matches = Vec::new();
+    for (index, wire) in wire.into_iter().take(room).enumerate() {
+        let mut reader = Reader {
+            field: format!("{field}.matches[{index}]"),
+            budget,
+            findings,
+            whole: true,
+        };
+        let converted = reader.read(wire);
+        if reader.whole {
+            matches.push(converted);
+        }
+    }
+    matches
+}
+
+/// Reads one match, and remembers whether all of it could be read.
+struct Reader<'a> {
+    field: String,
+    budget: &'a mut Budget,
+    findings: &'a mut Vec<Finding>,
+    whole: bool,
+}
+
+impl Reader<'_> {
+    fn refuse(&mut self, reason: Reason, part: &str, message: String, action: &str) {
+        self.whole = false;
+        let field = format!("{}.{part}", self.field);
+        self.findings
+            .push(Finding::refused(reason, field, message, action));
+    }
+
+    fn read(&mut self, wire: HTTPRouteMatch) -> HttpMatch {
+        let method = wire.method.map(Arc::from);
+        if let Some(method) = &method
+            && !METHODS.contains(&&**method)
+        {
+            self.refuse(
+                Reason::UnsupportedValue,
+                "method",
+                format!("{} is a method this release does not know", quote(method)),
+                "use one of the standard methods, in upper case",
+            );
+        }
+        HttpMatch {
+            path: self.path(wire.path.unwrap_or_default()),
+            headers: self.values(wire.headers, "headers"),
+            query: self.values(wire.query_params, "queryParams"),
+            method,
+        }
+    }
+
+    fn path(&mut self, wire: HTTPPathMatch) -> PathMatch {
+        let value: Arc<str> = wire.value.as_deref().unwrap_or("/").into();
+        if value.len() > MAX_TEXT {
+            self.too_long("path.value", MAX_TEXT);
+        }
+        match wire.kind.as_deref().unwrap_or("PathPrefix") {
+            "RegularExpression" => {
+                return match self.pattern(&value, "path.value") {
+                    Some(pattern) => PathMatch::Regex(pattern),
+                    None => PathMatch::Exact(value),
+                };
+            }
+            kind @ ("Exact" | "PathPrefix") => {
+                if let Some((problem, action)) = path_problem(&value) {
+                    let message = format!("{} {problem}", quote(&value));
+                    self.refuse(Reason::InvalidValue, "path.value", message, action);
+                }
+                if kind == "PathPrefix" {
+                    return PathMatch::Prefix(value);
+                }
+            }
+            other => self.unknown_type("path.type", other),
+        }
+        PathMatch::Exact(value)
+    }
+
+    fn values(&mut self, wire: Vec<HTTPValueMatch>, part: &str) -> Vec<(Arc<str>, ValueMatch)> {
+        if wire.len() > MAX_VALUES {
+            let message = format!(
+                "has {} entries, and at most {MAX_VALUES} are allowed",
+                wire.len()
+            );
+            self.refuse(Reason::InvalidValue, part, message, "remove some");
+        }
+        let headers = part == "headers";
+        let mut seen = BTreeSet::new();
+        let mut values = Vec::new();
+        for (index, wire) in wire.into_iter().take(MAX_VALUES).enumerate() {
+            let part = format!("{part}[{index}]");
+            if !is_token(&wire.name) {
+                let message = format!("{} is not a name", quote(&wire.name));
+                let action = "use letters, digits and '-'";
+                self.refuse(
+                    Reason::InvalidValue,
+                    &format!("{part}.name"),
+                    message,
+                    action,
+                );
+            }
+            let name: Arc<str> = if headers {
+                wire.name.to_ascii_lowercase().into()
+            } else {
+                wire.name.into()
+            };
+            // Only the first entry of a name counts.
+            if !seen.insert(name.clone()) {
+                let field = format!("{}.{part}", self.field);
+                self.findings.push(Finding::warning(
+                    Reason::Duplicate,
+                    field,
+                    format!("repeats the name {}, so it is left out", quote(&name)),
+                    "remove it",
+                ));
+                continue;
+            }
+            let value = self.value(&wire.value, wire.kind.as_deref(), headers, &part);
+            values.push((name, value));
+        }
+        values
+    }
+
+    fn value(&mut self, text: &str, kind: Option<&str>, headers: bool, part: &str) -> ValueMatch {
+        let max = if headers { MAX_HEADER } else { MAX_TEXT };
+        if text.len() > max {
+            self.too_long(&format!("{part}.value"), max);
+        }
+        match kind.unwrap_or("Exact") {
+            "Exact" => {}
+            "RegularExpression" => {
+                if let Some(pattern) = self.pattern(text, &format!("{part}.value")) {
+                    return ValueMatch::Regex(pattern);
+                }
+            }
+            other => self.unknown_type(&format!("{part}.type"), other),
+        }
+        ValueMatch::Exact(text.into())
+    }
+
+    fn pattern(&mut self, text: &str, part: &str) -> Option<Pattern> {
+        self.budget.patterns += 1;
+        if self.budget.patterns > MAX_PATTERNS_OF_ROUTE {
+            self.refuse(
+                Reason::InvalidValue,
+                part,
+                format!("is beyond the {MAX_PATTERNS_OF_ROUTE} regular expressions of one route"),
+                "use exact values or prefixes, or spread the matches over more HTTPRoutes",
+            );
+            return None;
+        }
+        match Pattern::parse(text) {
+            Ok(pattern) => Some(pattern),
+            Err(error) => {
+                let message = format!("{} {error}", quote(text));
+                self.refuse(Reason::InvalidValue, part, message, "correct it");
+                None
+            }
+        }
+    }
+
+    fn too_long(&mut self, part: &str, max: usize) {
+        let message = format!("is longer than {max} bytes");
+        self.refuse(Reason::InvalidValue, part, message, "shorten it");
+    }
+
+    fn unknown_type(&mut self, part: &str, kind: &str) {
+        self.refuse(
+            Reason::UnsupportedValue,
+            part,
+            format!("{} is a type this release does not know", quote(kind)),
+            "use one that the API of HTTPRoute has, or upgrade Vestibule",
+        );
+    }
+}
+
+/// Why a path cannot be matched, if it cannot, and what to do: proxies and backends read such paths
+/// differently, and requests with them are not let in.
+fn path_problem(path: &str) -> Option<(&'static str, &'static str)> {
+    let lower = path.to_ascii_lowercase();
+    let ends = |end: &str| path.ends_with(end);
+    if !path.starts_with('/') {
+        Some(("does not begin with '/'", "begin it with '/'"))
+    } else if path.contains("//") {
+        Some(("has an empty path element", "remove the second '/'"))
+    } else if ["/./", "/../"].iter().any(|dots| path.contains(dots)) || ends("/.") || ends("/..") {
+        Some(("has a path element of dots", "write the path that it means"))
+    } else if lower.contains("%2f") {
+        Some(("has an encoded '/'", "write '/'"))
+    } else if !is_path(path) {
+        Some((
+            "has characters that a path cannot have",
+            "percent-encode them",
+        ))
+    } else {
+        None
+    }
+}
+
+/// Whether every character may be in a path, percent-encoded ones included.
+pub(super) fn is_path(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let good = match byte {
+            b'%' => {
+                let mut hex = || bytes.next().is_some_and(|b| b.is_ascii_hexdigit());
+                hex() && hex()
+            }
+            _ => byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@".contains(&byte),
+        };
+        if !good {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,308 @@
+//! HTTPRoute on the wire (`httproute_types.go`) and its conversion.
+//!
+//! A rule that is refused takes its siblings nothing: what is wrong is said of the rule.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::http::{self, HttpMatch, HttpTimeouts};
+use vestibule_model::key::Kind;
+
+use super::http_filter::{self, HTTPRouteFilter};
+use super::http_match::{self, Budget, HTTPRouteMatch};
+use super::route::{self, BackendRef, MAX_BACKENDS, ParentReference, at_most};
+use crate::text::quote;
+use crate::unknown::UnknownFields;
+use crate::{duration, meta, names};
+
+/// Hostnames per route (`MaxItems`).
+const MAX_HOSTNAMES: usize = 16;
+/// Rules per route (`MaxItems`).
+const MAX_RULES: usize = 16;
+
+/// Spec of an HTTPRoute.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource)]
+#[kube(
+    group = "gateway.networking.k8s.io",
+    version = "v1",
+    kind = "HTTPRoute",
+    plural = "httproutes",
+    namespaced,
+    status = "Value",
+    schema = "disabled",
+    derive = "PartialEq",
+    doc = "HTTPRoute."
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HTTPRouteSpec {
+    /// Parents it wants to attach to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parent_refs: Vec<ParentReference>,
+    /// Experimental: All or None, whether to attach to default Gateways.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub use_default_gateways: Option<String>,
+    /// Hostnames; none is all of the listener's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hostnames: Vec<String>,
+    /// Rules; none is one that takes every request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<HTTPRouteRule>,
+}
+
+/// HTTPRouteRule.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HTTPRouteRule {
+    /// Name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Any of them takes a request; none is every request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matches: Vec<HTTPRouteMatch>,
+    /// Filters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<HTTPRouteFilter>,
+    /// Backends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backend_refs: Vec<HTTPBackendRef>,
+    /// Timeouts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<HTTPRouteTimeouts>,
+    /// Retries: only their presence matters to this release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Value>,
+    /// Experimental session persistence: only its presence matters to this release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_persistence: Option<Value>,
+}
+
+/// HTTPBackendRef.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HTTPBackendRef {
+    /// API group; absent is core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Kind; absent is Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Namespace; absent is the route's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Port, as written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<i64>,
+    /// Weight, as written; absent is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<i64>,
+    /// Filters for what goes there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<HTTPRouteFilter>,
+}
+
+/// HTTPRouteTimeouts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HTTPRouteTimeouts {
+    /// Of a whole request (GEP-2257).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// Of one try at a backend (GEP-2257).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_request: Option<String>,
+}
+
+/// Converts a route. A refusal outside the rules refuses the route, one inside them its rule.
+pub(crate) fn convert(wire: HTTPRoute, unknown: &UnknownFields) -> http::HttpRoute {
+    let name = meta::name(&wire.metadata);
+    let spec = wire.spec;
+    let mut findings = unknown.refusals_between(&["spec"], &["spec", "rules"]);
+    findings.extend(unknown.warnings_outside(&[&["spec"]]));
+    findings.extend(route::default_gateways(spec.use_default_gateways));
+    let hostnames = if spec.hostnames.is_empty() {
+        vec![(0, HostPattern::Any)]
+    } else {
+        route::hostnames(
+            Kind::HttpRoute,
+            &spec.hostnames,
+            MAX_HOSTNAMES,
+            &mut findings,
+        )
+    };
+    at_most(
+        Kind::HttpRoute,
+        spec.rules.len(),
+        MAX_RULES,
+        "spec.rules",
+        &mut findings,
+    );
+    let wire_rules = if spec.rules.is_empty() {
+        vec![HTTPRouteRule::default()]
+    } else {
+        spec.rules
+    };
+    let mut budget = Budget::default();
+    let mut rule_names = BTreeSet::new();
+    let rules = wire_rules
+        .into_iter()
+        .take(MAX_RULES)
+        .enumerate()
+        .map(|(index, wire)| {
+            let mut rule = rule(wire, index, &name.namespace, &mut budget, unknown);
+            if let Some(name) = &rule.name
+                && !rule_names.insert(name.clone())
+            {
+                rule.findings.push(Finding::refused(
+                    Reason::Duplicate,
+                    format!("{}.name", rule.field),
+                    format!("{} is the name of an earlier rule", quote(name)),
+                    "give each rule its own name",
+                ));
+            }
+            rule
+        })
+        .collect();
+    http::HttpRoute {
+        meta: meta::convert(&wire.metadata),
+        parents: route::parents(Kind::HttpRoute, spec.parent_refs, &mut findings),
+        hostnames,
+        rules,
+        findings,
+        name,
+    }
+}
+
+fn rule(
+    wire: HTTPRouteRule,
+    index: usize,
+    namespace: &Arc<str>,
+    budget: &mut Budget,
+    unknown: &UnknownFields,
+) -> http::HttpRule {
+    let field = format!("spec.rules[{index}]");
+    let mut findings = unknown.refusals_below(&["spec", "rules", &index.to_string()]);
+    for (name, given) in [
+        ("retry", wire.retry.is_some()),
+        ("sessionPersistence", wire.session_persistence.is_some()),
+    ] {
+        if given {
+            findings.push(Finding::warning(
+                Reason::UnsupportedValue,
+                format!("{field}.{name}"),
+                "is not supported by this release, so it has no effect",
+                "remove it",
+            ));
+        }
+    }
+    let name = wire.name.filter(|name| {
+        let good = names::is_subdomain(name);
+        if !good {
+            findings.push(names::not_a_name(&format!("{field}.name"), name));
+        }
+        good
+    });
+    let matches = if wire.matches.is_empty() {
+        vec![HttpMatch::default()]
+    } else {
+        http_match::convert_all(wire.matches, &field, budget, &mut findings)
+    };
+    let timeouts = timeouts(wire.timeouts, &field, &mut findings);
+    let answers = wire.filters.iter().any(HTTPRouteFilter::redirects);
+    if answers && !wire.backend_refs.is_empty() {
+        findings.push(Finding::refused(
+            Reason::IncompatibleFilters,
+            format!("{field}.backendRefs"),
+            "stand beside a redirection, which answers every request itself",
+            "remove the backends, or the filter",
+        ));
+    }
+    let filters = |wire, field: &str, findings: &mut Vec<Finding>| {
+        http_filter::convert_all(wire, field, namespace, &matches, findings)
+    };
+    let backends_field = format!("{field}.backendRefs");
+    let own_filters = filters(wire.filters, &field, &mut findings);
+    at_most(
+        Kind::HttpRoute,
+        wire.backend_refs.len(),
+        MAX_BACKENDS,
+        &backends_field,
+        &mut findings,
+    );
+    let backends = wire
+        .backend_refs
+        .into_iter()
+        .take(MAX_BACKENDS)
+        .enumerate()
+        .map(|(index, wire)| {
+            let field = format!("{backends_field}[{index}]");
+            let filters = filters(wire.filters, &field, &mut findings);
+            let reference = BackendRef {
+                group: wire.group,
+                kind: wire.kind,
+                name: wire.name,
+                namespace: wire.namespace,
+                port: wire.port,
+                weight: wire.weight,
+            };
+            http::HttpBackend {
+                backend: route::backend(reference, namespace, field, &mut findings),
+                filters,
+            }
+        })
+        .collect();
+    http::HttpRule {
+        name: name.map(Into::into),
+        field,
+        matches,
+        filters: own_filters,
+        backends,
+        timeouts,
+        findings,
+    }
+}
+
+fn timeouts(
+    wire: Option<HTTPRouteTimeouts>,
+    field: &str,
+    findings: &mut Vec<Finding>,
+) -> HttpTimeouts {
+    let wire = wire.unwrap_or_default();
+    let mut read = |name: &str, text: Option<String>| {
+        let text = text?;
+        let duration = duration::parse(&text);
+        if duration.is_none() {
+            findings.push(Finding::refused(
+                Reason::InvalidValue,
+                format!("{field}.timeouts.{name}"),
+                format!("{} is not a duration", quote(&text)),
+                "use numbers with the units h, m, s and ms, such as \"1m30s\"",
+            ));
+        }
+        duration
+    };
+    let request = read("request", wire.request);
+    let backend_request = read("backendRequest", wire.backend_request);
+    if let (Some(request), Some(backend)) = (request, backend_request)
+        && !request.is_zero()
+        && backend > request
+    {
+        findings.push(Finding::refused(
+            Reason::InvalidValue,
+            format!("{field}.timeouts.backendRequest"),
+            "is longer than the timeout of the whole request",
+            "make it as long or shorter",
+        ));
+    }
+    HttpTimeouts {
+        request,
+        backend_request,
+    }
+}

@@ -1,0 +1,210 @@
+//! What routes of all kinds have in common on the wire (`shared_types.go`), and its conversion.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::{HostPattern, HostnameError};
+use vestibule_model::key::{Kind, ObjectName};
+use vestibule_model::object::{self, Reference};
+
+use super::listener::port;
+use super::reference::own_or;
+use crate::names;
+
+/// Backends per rule (`MaxItems`).
+pub(super) const MAX_BACKENDS: usize = 16;
+/// Parents per route (`MaxItems`).
+const MAX_PARENTS: usize = 32;
+/// Greatest weight (`Maximum`).
+const MAX_WEIGHT: u32 = 1_000_000;
+
+/// ParentReference.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ParentReference {
+    /// API group; absent is Gateway API's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Kind; absent is Gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Namespace; absent is the route's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Name of a listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub section_name: Option<String>,
+    /// Port of listeners, as written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<i64>,
+}
+
+/// BackendRef.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendRef {
+    /// API group; absent is core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Kind; absent is Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Namespace; absent is the route's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Port, as written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<i64>,
+    /// Weight, as written; absent is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<i64>,
+}
+
+/// What is to be said of `spec.useDefaultGateways`.
+pub(super) fn default_gateways(scope: Option<String>) -> Option<Finding> {
+    scope.filter(|scope| scope != "None").map(|_| {
+        Finding::warning(
+            Reason::UnsupportedValue,
+            "spec.useDefaultGateways",
+            "default Gateways are not supported, so it has no effect",
+            "name the parents in parentRefs",
+        )
+    })
+}
+
+/// The parents of a route of `kind`.
+pub(super) fn parents(
+    kind: Kind,
+    refs: Vec<ParentReference>,
+    findings: &mut Vec<Finding>,
+) -> Vec<object::ParentRef> {
+    at_most(kind, refs.len(), MAX_PARENTS, "spec.parentRefs", findings);
+    let mut parents: Vec<object::ParentRef> = Vec::new();
+    for (index, wire) in refs.into_iter().take(MAX_PARENTS).enumerate() {
+        let field = format!("spec.parentRefs[{index}]");
+        let parent = object::ParentRef {
+            group: wire.group.map(Into::into),
+            kind: wire.kind.map(Into::into),
+            namespace: wire.namespace.map(Into::into),
+            name: wire.name.into(),
+            section: wire.section_name.map(Into::into),
+            port: wire
+                .port
+                .and_then(|number| port(number, &format!("{field}.port"), findings)),
+        };
+        if parents.contains(&parent) {
+            // It would have two entries of one name in the status.
+            findings.push(Finding::warning(
+                Reason::Duplicate,
+                field,
+                "repeats an earlier parent, so it is left out",
+                "remove it, or set a sectionName",
+            ));
+        } else {
+            parents.push(parent);
+        }
+    }
+    parents
+}
+
+/// The hostnames of a route, and those that are none as findings.
+pub(super) fn hostnames(
+    kind: Kind,
+    texts: &[String],
+    max: usize,
+    findings: &mut Vec<Finding>,
+) -> Vec<(usize, HostPattern)> {
+    let field = "spec.hostnames";
+    at_most(kind, texts.len(), max, field, findings);
+    let mut patterns = Vec::new();
+    for (index, text) in texts.iter().take(max).enumerate() {
+        let pattern = if text.is_empty() {
+            // To the pattern it would mean "any", which no route may ask for.
+            Err(HostnameError::Empty)
+        } else {
+            HostPattern::parse(text)
+        };
+        match pattern {
+            Ok(pattern) => patterns.push((index, pattern)),
+            Err(error) => findings.push(names::not_a_hostname(
+                format!("{field}[{index}]"),
+                text,
+                &error,
+            )),
+        }
+    }
+    patterns
+}
+
+/// A backend; its findings refuse the rule that has it.
+pub(super) fn backend(
+    wire: BackendRef,
+    namespace: &Arc<str>,
+    field: String,
+    findings: &mut Vec<Finding>,
+) -> object::BackendRef {
+    let port = wire
+        .port
+        .and_then(|number| port(number, &format!("{field}.port"), findings));
+    let weight = match wire.weight.unwrap_or(1).try_into() {
+        Ok(weight) if weight <= MAX_WEIGHT => weight,
+        _ => {
+            findings.push(Finding::refused(
+                Reason::InvalidValue,
+                format!("{field}.weight"),
+                format!(
+                    "{} is not a weight",
+                    wire.weight.map_or_else(String::new, |w| w.to_string())
+                ),
+                format!("use a number from 0 to {MAX_WEIGHT}"),
+            ));
+            0
+        }
+    };
+    let reference = Reference {
+        group: wire.group.unwrap_or_default().into(),
+        kind: wire.kind.as_deref().unwrap_or("Service").into(),
+        target: ObjectName {
+            namespace: own_or(wire.namespace, namespace),
+            name: wire.name.into(),
+        },
+        field,
+    };
+    if reference.is(Kind::Service) && wire.port.is_none() {
+        findings.push(Finding::refused(
+            Reason::InvalidValue,
+            format!("{}.port", reference.field),
+            "is absent, and a Service is reached by one of its ports",
+            "add the port",
+        ));
+    }
+    object::BackendRef {
+        reference,
+        port,
+        weight,
+    }
+}
+
+/// Refuses lists that are too long.
+pub(super) fn at_most(
+    kind: Kind,
+    count: usize,
+    max: usize,
+    field: &str,
+    findings: &mut Vec<Finding>,
+) {
+    if count > max {
+        findings.push(Finding::refused(
+            Reason::InvalidValue,
+            field,
+            format!("has {count} entries, and at most {max} are allowed"),
+            format!("spread them over more {kind}s"),
+        ));
+    }
+}

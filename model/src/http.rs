@@ -1,0 +1,274 @@
+//! HTTPRoute: which requests its rules take and what becomes of them (`httproute_types.go`).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::finding::Finding;
+use crate::hostname::{HostPattern, Hostname};
+use crate::key::ObjectName;
+use crate::object::{BackendRef, Meta, ParentRef, Port, Reference};
+
+/// Bytes that a compiled pattern may take.
+const MAX_PATTERN: usize = 128 << 10;
+/// Groups within groups in a pattern.
+const MAX_NESTING: u32 = 32;
+
+/// HTTPRoute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpRoute {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.parentRefs`.
+    pub parents: Vec<ParentRef>,
+    /// `spec.hostnames` that are ones, with their index in the spec; findings name the others. Without
+    /// any in the spec, the one that matches everything.
+    pub hostnames: Vec<(usize, HostPattern)>,
+    /// `spec.rules`, never empty.
+    pub rules: Vec<HttpRule>,
+    /// What is wrong outside the rules. A refusal here refuses the route.
+    pub findings: Vec<Finding>,
+}
+
+/// A rule of an HTTPRoute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpRule {
+    /// Name, if it has one.
+    pub name: Option<Arc<str>>,
+    /// Path in the object, such as `spec.rules[0]`.
+    pub field: String,
+    /// Any of them takes a request; never empty unless none of them could be read.
+    pub matches: Vec<HttpMatch>,
+    /// What is done to requests and responses, in this order.
+    pub filters: Vec<HttpFilter>,
+    /// Where requests go.
+    pub backends: Vec<HttpBackend>,
+    /// How long a request may take.
+    pub timeouts: HttpTimeouts,
+    /// What is wrong with it. A refusal here refuses the rule.
+    pub findings: Vec<Finding>,
+}
+
+impl HttpRule {
+    /// Why the rule is refused, if it is.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&Finding> {
+        self.findings.iter().find(|finding| finding.refuses())
+    }
+}
+
+/// A match: it takes a request if all of its parts do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpMatch {
+    /// Of the path.
+    pub path: PathMatch,
+    /// Of headers; names in lower case, each at most once.
+    pub headers: Vec<(Arc<str>, ValueMatch)>,
+    /// Of query parameters; each name at most once.
+    pub query: Vec<(Arc<str>, ValueMatch)>,
+    /// Of the method.
+    pub method: Option<Arc<str>>,
+}
+
+impl Default for HttpMatch {
+    fn default() -> Self {
+        Self {
+            path: PathMatch::Prefix("/".into()),
+            headers: Vec::new(),
+            query: Vec::new(),
+            method: None,
+        }
+    }
+}
+
+/// How a path is matched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathMatch {
+    /// The whole path.
+    Exact(Arc<str>),
+    /// Whole path elements; a `/` at the end means nothing.
+    Prefix(Arc<str>),
+    /// The whole path.
+    Regex(Pattern),
+}
+
+/// How a value is matched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ValueMatch {
+    /// The whole value.
+    Exact(Arc<str>),
+    /// The whole value.
+    Regex(Pattern),
+}
+
+/// A regular expression that compiles within bounds, and matches whole values only: RE2's syntax, as
+/// Rust's `regex` has it, on bytes (`\w` and the like are ASCII).
+#[derive(Clone)]
+pub struct Pattern {
+    text: Arc<str>,
+    regex: Regex,
+}
+
+impl Pattern {
+    /// Compiles a pattern.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        // By itself first: what holds the anchors must not be left by the pattern.
+        compile(text)?;
+        let regex = compile(&format!("^(?:{text})$"))?;
+        Ok(Self {
+            text: text.into(),
+            regex,
+        })
+    }
+
+    /// The pattern as written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether it matches the whole of `value`.
+    #[must_use]
+    pub fn is_match(&self, value: &[u8]) -> bool {
+        self.regex.is_match(value)
+    }
+}
+
+fn compile(text: &str) -> Result<Regex, PatternError> {
+    RegexBuilder::new(text)
+        .unicode(false)
+        .size_limit(MAX_PATTERN)
+        .dfa_size_limit(MAX_PATTERN)
+        .nest_limit(MAX_NESTING)
+        .build()
+        .map_err(|error| match error {
+            regex::Error::CompiledTooBig(_) => PatternError::TooLarge,
+            _ => PatternError::Syntax,
+        })
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Pattern {}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+
+/// Why a text is no pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// Not in RE2's syntax.
+    #[error("is not a regular expression in RE2's syntax")]
+    Syntax,
+    /// Over the bound on compiled patterns.
+    #[error("is a regular expression that takes too much memory")]
+    TooLarge,
+}
+
+/// A filter of a rule or backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HttpFilter {
+    /// `requestHeaderModifier`
+    RequestHeaders(HeaderModifier),
+    /// `responseHeaderModifier`
+    ResponseHeaders(HeaderModifier),
+    /// `requestRedirect`
+    Redirect(Redirect),
+    /// `urlRewrite`
+    Rewrite(Rewrite),
+    /// `extensionRef`: nothing that it may refer to exists, and it must not be skipped.
+    Extension(Reference),
+}
+
+/// Changes of headers; every name in lower case, at most once over all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeaderModifier {
+    /// Replaced.
+    pub set: Vec<(Arc<str>, Arc<str>)>,
+    /// Appended.
+    pub add: Vec<(Arc<str>, Arc<str>)>,
+    /// Removed.
+    pub remove: Vec<Arc<str>>,
+}
+
+/// A redirection as the answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redirect {
+    /// Otherwise the request's.
+    pub scheme: Option<Scheme>,
+    /// Otherwise the request's.
+    pub hostname: Option<Hostname>,
+    /// Otherwise the scheme's, or the listener's.
+    pub port: Option<Port>,
+    /// Otherwise the request's.
+    pub path: Option<PathModifier>,
+    /// 301, 302, 303, 307 or 308.
+    pub status: u16,
+}
+
+/// Scheme of a redirection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// http
+    Http,
+    /// https
+    Https,
+}
+
+impl Scheme {
+    /// The text the API uses.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
+/// What the backend sees instead of what the client asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Otherwise the request's.
+    pub hostname: Option<Hostname>,
+    /// Otherwise the request's.
+    pub path: Option<PathModifier>,
+}
+
+/// Another path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathModifier {
+    /// In place of the whole path.
+    Full(Arc<str>),
+    /// In place of the prefix that matched. The rule has exactly one match, of a prefix.
+    Prefix(Arc<str>),
+}
+
+/// A backend of a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpBackend {
+    /// What it refers to, and its share.
+    pub backend: BackendRef,
+    /// Applied after the rule's own, to requests that go there.
+    pub filters: Vec<HttpFilter>,
+}
+
+/// Limits on time; zero switches one off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HttpTimeouts {
+    /// Of a whole request.
+    pub request: Option<Duration>,
+    /// Of one try at a backend.
+    pub backend_request: Option<Duration>,
+}

@@ -1,0 +1,93 @@
+//! What routes of all kinds have in common.
+
+use crate::hostname::HostPattern;
+use crate::http::HttpRoute;
+use crate::key::{Kind, ObjectKey, ObjectName};
+use crate::object::{BackendRef, Meta, Object, ParentRef, TlsRoute};
+
+/// A route of any kind.
+#[derive(Debug, Clone, Copy)]
+pub enum Route<'a> {
+    /// TLSRoute
+    Tls(&'a TlsRoute),
+    /// HTTPRoute
+    Http(&'a HttpRoute),
+}
+
+impl<'a> Route<'a> {
+    /// The kind.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Tls(_) => Kind::TlsRoute,
+            Self::Http(_) => Kind::HttpRoute,
+        }
+    }
+
+    /// Namespace and name.
+    #[must_use]
+    pub fn name(self) -> &'a ObjectName {
+        match self {
+            Self::Tls(route) => &route.name,
+            Self::Http(route) => &route.name,
+        }
+    }
+
+    /// As an object key.
+    #[must_use]
+    pub fn key(self) -> ObjectKey {
+        ObjectKey {
+            kind: self.kind(),
+            name: self.name().clone(),
+        }
+    }
+
+    /// Metadata.
+    #[must_use]
+    pub fn meta(self) -> &'a Meta {
+        match self {
+            Self::Tls(route) => &route.meta,
+            Self::Http(route) => &route.meta,
+        }
+    }
+
+    /// `spec.parentRefs`.
+    #[must_use]
+    pub fn parents(self) -> &'a [ParentRef] {
+        match self {
+            Self::Tls(route) => &route.parents,
+            Self::Http(route) => &route.parents,
+        }
+    }
+
+    /// Hostnames, with their index in the spec.
+    #[must_use]
+    pub fn hostnames(self) -> &'a [(usize, HostPattern)] {
+        match self {
+            Self::Tls(route) => &route.hostnames,
+            Self::Http(route) => &route.hostnames,
+        }
+    }
+
+    /// The backends of all rules.
+    pub fn backends(self) -> impl Iterator<Item = &'a BackendRef> {
+        let (tls, http) = match self {
+            Self::Tls(route) => (route.backends.as_slice(), [].as_slice()),
+            Self::Http(route) => ([].as_slice(), route.rules.as_slice()),
+        };
+        let http = http.iter().flat_map(|rule| &rule.backends);
+        tls.iter().chain(http.map(|backend| &backend.backend))
+    }
+}
+
+impl Object {
+    /// The route that it is, if it is one.
+    #[must_use]
+    pub fn as_route(&self) -> Option<Route<'_>> {
+        match self {
+            Self::TlsRoute(route) => Some(Route::Tls(route)),
+            Self::HttpRoute(route) => Some(Route::Http(route)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! BackendTLSPolicy: which policy holds for which port of a Service, what it comes to, and what its
+//! status says towards the Gateways whose routes use the Service.
+//!
+//! Only policies for Services that a route in force uses are looked into: the others are other people's,
+//! or nobody's yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vestibule_model::condition::{Condition, ConditionType, PolicyAncestor, PolicyStatus, Reason};
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::object::{Object, Service, ServicePort, TlsMode};
+use vestibule_model::tls_policy::{Authorities, BackendTlsPolicy, PolicyTarget, SubjectAltName};
+use vestibule_stream::proto::{self, subject_alt_name};
+
+use super::backend::BackendKey;
+use super::trust::{Trust, User, bundle_name};
+use super::{Dirty, Output, Translator, set_user};
+
+const ACCEPTED: ConditionType = ConditionType::Accepted;
+const RESOLVED: ConditionType = ConditionType::ResolvedRefs;
+
+/// Which Services a route uses, and through which Gateways.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ServiceUses {
+    gateways: BTreeSet<ObjectName>,
+    services: BTreeSet<ObjectName>,
+}
+
+/// What became of a policy in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PolicyState {
+    trust: Trust,
+    /// Why its targets are not connected to at all.
+    invalid: Option<(Reason, Finding)>,
+}
+
+/// What a policy comes to for one of its targets.
+enum Outcome<'a> {
+    Holds,
+    /// This one holds instead.
+    Beaten(&'a BackendTlsPolicy),
+    /// There is no such Service, or no such port of it.
+    NoTarget(String),
+}
+
+impl Translator {
+    /// Brings up to date which Services a route uses on the listeners that it is attached to. With
+    /// passthrough the connection is the client's, and no business of a policy.
+    pub(super) fn settle_service_uses(
+        &mut self,
+        route: &ObjectKey,
+        listeners: &BTreeSet<ListenerKey>,
+        services: BTreeSet<ObjectName>,
+        dirty: &mut Dirty,
+    ) {
+        let mut uses = ServiceUses::default();
+        for key in listeners {
+            let Some((declared, gateway)) = self.merge.listeners(&key.parent) else {
+                continue;
+            };
+            let listener = declared.iter().find(|l| l.name == key.listener);
+            let tls = listener.and_then(|l| l.tls.as_ref());
+            if tls.is_none_or(|tls| tls.mode == TlsMode::Terminate) {
+                uses.gateways.insert(gateway.clone());
+            }
+        }
+        if !uses.gateways.is_empty() {
+            uses.services = services;
+        }
+        let old = self.service_uses.get(route);
+        if old == Some(&uses) || (old.is_none() && uses.services.is_empty()) {
+            return;
+        }
+        let old = if uses.services.is_empty() {
+            self.service_uses.remove(route)
+        } else {
+            self.service_uses.insert(route.clone(), uses.clone())
+        };
+        let old = old.unwrap_or_default();
+        for service in old.services.difference(&uses.services) {
+            set_user(&mut self.service_routes, service, route, false);
+        }
+        for service in &uses.services {
+            set_user(&mut self.service_routes, service, route, true);
+        }
+        for service in old.services.union(&uses.services) {
+            self.mark_policies(service, dirty);
+        }
+    }
+
+    /// Policies of a Service are to be judged again, and what they say of each other.
+    pub(super) fn mark_policies(&self, service: &ObjectName, dirty: &mut Dirty) {
+        let policies = self.index.policies_of(service);
+        dirty.policies.extend(policies.cloned());
+    }
+
+    /// A policy, or whether it can be read, has changed.
+    pub(super) fn mark_policy(
+        &self,
+        key: &ObjectKey,
+        objects: [Option<&Object>; 2],
+        dirty: &mut Dirty,
+    ) {
+        dirty.policies.insert(key.name.clone());
+        for object in objects.into_iter().flatten() {
+            match object {
+                Object::BackendTlsPolicy(policy) => {
+                    for service in policy.targets.iter().filter_map(PolicyTarget::service) {
+                        self.mark_policies(service, dirty);
+                        self.dirty_backends(service, dirty);
+                        // Some backends are of no use without a policy.
+                        dirty.routes.extend(self.index.routes_of_service(service));
+                    }
+                }
+                // It may have been about any Service of its namespace.
+                _ => {
+                    let all = BackendKey::range_in(&key.name.namespace);
+                    let namespace = &key.name.namespace;
+                    let backends = self.backend_users.range(all).map(|(backend, _)| backend);
+                    let backends = backends.take_while(|b| b.is_in(namespace));
+                    dirty.backends.extend(backends.cloned());
+                    dirty
+                        .routes
+                        .extend(self.index.routes_of_services_in(namespace));
+                }
+            }
+        }
+    }
+
+    pub(super) fn translate_policies(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        for name in std::mem::take(&mut dirty.policies) {
+            output.work.policies += 1;
+            let policy = self.backend_tls_policy(&name).cloned();
+            let used = policy
+                .as_ref()
+                .filter(|policy| self.is_used(policy))
+                .cloned();
+            let state = used.map(|policy| self.judge_policy(&policy, output));
+            let old = match state.clone() {
+                Some(state) => self.policies.insert(name.clone(), state),
+                None => self.policies.remove(&name),
+            };
+            let sources = |state: &Option<PolicyState>| {
+                state
+                    .as_ref()
+                    .map(|s| s.trust.sources.clone())
+                    .unwrap_or_default()
+            };
+            let user = User::Policy(name.clone());
+            self.settle_bundles(&user, &sources(&old), &sources(&state), dirty, output);
+            if old != state
+                && let Some(policy) = &policy
+            {
+                for service in policy.targets.iter().filter_map(PolicyTarget::service) {
+                    self.dirty_backends(service, dirty);
+                }
+            }
+            let kind = Kind::BackendTlsPolicy;
+            dirty.others.insert(ObjectKey { kind, name });
+        }
+    }
+
+    fn backend_tls_policy(&self, name: &ObjectName) -> Option<&BackendTlsPolicy> {
+        match self.get(Kind::BackendTlsPolicy, name) {
+            Some(Object::BackendTlsPolicy(policy)) => Some(policy),
+            _ => None,
+        }
+    }
+
+    fn is_used(&self, policy: &BackendTlsPolicy) -> bool {
+        let mut services = policy.targets.iter().filter_map(PolicyTarget::service);
+        services.any(|service| self.service_routes.contains_key(service))
+    }
+
+    fn judge_policy(&mut self, policy: &BackendTlsPolicy, output: &mut Output) -> PolicyState {
+        let referrer = ObjectKey {
+            kind: Kind::BackendTlsPolicy,
+            name: policy.name.clone(),
+        };
+        let refusal = policy.findings.iter().find(|finding| finding.refuses());
+        let mut invalid = refusal.map(|finding| (Reason::Invalid, finding.clone()));
+        let Authorities::Bundles(references) = &policy.authorities else {
+            let trust = Trust::default();
+            return PolicyState { trust, invalid };
+        };
+        let trust = self.follow_trust(&referrer, references, Reason::InvalidKind, output);
+        if !trust.usable
+            && invalid.is_none()
+            && let Some(finding) = trust.broken.first()
+        {
+            invalid = Some((Reason::NoValidCACertificate, finding.clone()));
+        }
+        PolicyState { trust, invalid }
+    }
+
+    /// What connections to a port of a Service are to be; `None`: plaintext.
+    pub(super) fn backend_tls(
+        &self,
+        service: &Service,
+        port: &ServicePort,
+    ) -> Option<proto::BackendTls> {
+        let closed = proto::BackendTls {
+            invalid: true,
+            ..Default::default()
+        };
+        let Some(policy) = self.policy_of(service, port) else {
+            // One that cannot be read may be about this port.
+            let unreadable = self.index.has_unreadable_policy(&service.name.namespace);
+            return unreadable.then_some(closed);
+        };
+        let (Some(state), Some(hostname)) = (self.policies.get(&policy.name), &policy.hostname)
+        else {
+            return Some(closed);
+        };
+        if state.invalid.is_some() {
+            return Some(closed);
+        }
+        let alt_names = policy.alt_names.iter().map(|name| proto::SubjectAltName {
+            name: Some(match name {
+                SubjectAltName::Hostname(name) => subject_alt_name::Name::Dns(name.to_string()),
+                SubjectAltName::Uri(uri) => subject_alt_name::Name::Uri(uri.to_string()),
+            }),
+        });
+        Some(proto::BackendTls {
+            hostname: hostname.to_string(),
+            trust_bundles: state.trust.sources.iter().map(bundle_name).collect(),
+            system_trust: policy.authorities == Authorities::System,
+            subject_alt_names: alt_names.collect(),
+            invalid: false,
+        })
+    }
+
+    /// Whether some policy is about a port, valid or not.
+    pub(super) fn has_tls_policy(&self, service: &Service, port: &ServicePort) -> bool {
+        self.policy_of(service, port).is_some()
+            || self.index.has_unreadable_policy(&service.name.namespace)
+    }
+
+    /// The policy that holds for a port: one that names it before one for the whole Service.
+    fn policy_of(&self, service: &Service, port: &ServicePort) -> Option<&BackendTlsPolicy> {
+        let named = (!port.name.is_empty()).then(|| self.first(&service.name, Some(&port.name)));
+        named.flatten().or_else(|| self.first(&service.name, None))
+    }
+
+    /// The policy that comes first for a Service, or for a part of it.
+    fn first(&self, service: &ObjectName, section: Option<&str>) -> Option<&BackendTlsPolicy> {
+        self.index
+            .policies_of(service)
+            .filter_map(|name| self.backend_tls_policy(name))
+            .filter(|policy| {
+                policy.targets.iter().any(|target| {
+                    target.service() == Some(service) && target.section.as_deref() == section
+                })
+            })
+            .min_by(|a, b| a.precedence(b))
+    }
+
+    fn outcome(&self, policy: &BackendTlsPolicy, target: &PolicyTarget) -> Outcome<'_> {
+        let name = &target.reference.target;
+        let Some(Object::Service(service)) = self.get(Kind::Service, name) else {
+            return Outcome::NoTarget(format!("Service {name} does not exist"));
+        };
+        if let Some(section) = &target.section
+            && !service.ports.iter().any(|port| port.name == *section)
+        {
+            return Outcome::NoTarget(format!("Service {name} has no port named {section:?}"));
+        }
+        match self.first(name, target.section.as_deref()) {
+            Some(first) if first.name != policy.name => Outcome::Beaten(first),
+            _ => Outcome::Holds,
+        }
+    }
+
+    pub(super) fn assemble_policy(&mut self, key: &ObjectKey, output: &mut Output) {
+        let mut findings = self.own_findings(key);
+        let policy = self.backend_tls_policy(&key.name);
+        let status = policy
+            .zip(self.policies.get(&key.name))
+            .map(|(policy, state)| {
+                findings.extend(state.trust.broken.iter().cloned());
+                self.policy_status(policy, state, &mut findings)
+            });
+        self.settle_status(key.clone(), status.map(super::Status::Policy), output);
+        self.settle_findings(key, findings, output);
+    }
+
+    fn policy_status(
+        &self,
+        policy: &BackendTlsPolicy,
+        state: &PolicyState,
+        findings: &mut Vec<Finding>,
+    ) -> PolicyStatus {
+        // Per Gateway: whether the policy holds for a target there, and what stands against it.
+        let mut ancestors: BTreeMap<&ObjectName, (bool, Vec<Finding>)> = BTreeMap::new();
+        for target in &policy.targets {
+            let Some(service) = target.service() else {
+                continue;
+            };
+            let against = match self.outcome(policy, target) {
+                Outcome::Holds => None,
+                Outcome::Beaten(first) => Some(Finding::refused(
+                    Reason::Conflicted,
+                    &target.reference.field,
+                    format!(
+                        "BackendTLSPolicy {} holds for it, which comes first",
+                        first.name
+                    ),
+                    "remove one of them, or name a port in sectionName",
+                )),
+                Outcome::NoTarget(message) => Some(Finding::refused(
+                    Reason::TargetNotFound,
+                    &target.reference.field,
+                    message,
+                    "refer to a Service, and in sectionName to one of its ports by name",
+                )),
+            };
+            findings.extend(against.clone());
+            for gateway in self.gateways_using(service) {
+                let (holds, all) = ancestors.entry(gateway).or_default();
+                *holds |= against.is_none();
+                all.extend(against.clone());
+            }
+        }
+        let resolved = match state.trust.broken.first() {
+            None => Condition::holds(
+                RESOLVED,
+                Reason::ResolvedRefs,
+                "All references are resolved",
+            ),
+            Some(finding) => Condition::fails(RESOLVED, finding.reason, finding.to_string()),
+        };
+        let ancestors = ancestors.into_iter().map(|(gateway, (holds, against))| {
+            let first = against.first();
+            let accepted = match (&state.invalid, first) {
+                (_, Some(finding)) if !holds => {
+                    Condition::fails(ACCEPTED, finding.reason, finding.to_string())
+                }
+                (Some((reason, finding)), _) => Condition::fails(
+                    ACCEPTED,
+                    *reason,
+                    format!("{finding}. Its targets are not connected to at all"),
+                ),
+                (None, Some(finding)) => Condition::holds(
+                    ACCEPTED,
+                    Reason::Accepted,
+                    format!("The policy is accepted, but not for every target: {finding}"),
+                ),
+                (None, None) => {
+                    Condition::holds(ACCEPTED, Reason::Accepted, "The policy is accepted")
+                }
+            };
+            PolicyAncestor {
+                gateway: gateway.clone(),
+                conditions: vec![accepted, resolved.clone()],
+            }
+        });
+        PolicyStatus {
+            ancestors: ancestors.collect(),
+        }
+    }
+
+    /// The Gateways whose routes use a Service.
+    fn gateways_using(&self, service: &ObjectName) -> BTreeSet<&ObjectName> {
+        self.service_routes
+            .get(service)
+            .into_iter()
+            .flatten()
+            .filter_map(|route| self.service_uses.get(route))
+            .flat_map(|uses| &uses.gateways)
+            .collect()
+    }
+}

@@ -1,0 +1,335 @@
+//! `spec.tls` of Gateways: what is asked of clients, and the certificate shown to backends. Resolved once
+//! per Gateway, for its own listeners and those of its ListenerSets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vestibule_model::condition::{Condition, ConditionType, Reason};
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::object::{Gateway, Listener, Port, Reference};
+use vestibule_model::tls_policy::{ClientValidation, ValidationMode};
+use vestibule_stream::proto;
+
+use super::certificate::SecretState;
+use super::trust::{Trust, User, bundle_name};
+use super::{Dirty, Output, Translator};
+
+/// What became of `spec.tls` of a Gateway.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct GatewayTlsState {
+    default: Option<Validation>,
+    per_port: BTreeMap<Port, Validation>,
+    /// The certificate shown to backends.
+    client_certificate: Option<ClientCertificate>,
+    /// Everything to say about it.
+    pub(super) findings: Vec<Finding>,
+}
+
+/// A validation of clients, its references followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Validation {
+    trust: Trust,
+    /// Why nobody can pass.
+    none: Option<Finding>,
+}
+
+/// The certificate shown to backends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ClientCertificate {
+    /// The Secret; `None` where the reference may not be followed.
+    secret: Option<ObjectName>,
+    problem: Option<Finding>,
+}
+
+/// What the Gateway asks of the clients of one listener.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// Where the certificates of authorities stand; `None`: nothing is asked.
+    pub(super) validation: Option<(Vec<ObjectKey>, ValidationMode)>,
+    /// Why not every reference resolves.
+    pub(super) unresolved: Option<Finding>,
+    /// Why nobody can be let in.
+    pub(super) closed: Option<Finding>,
+}
+
+impl Asked {
+    pub(super) fn encode(&self) -> Option<proto::ClientValidation> {
+        let (sources, mode) = self.validation.as_ref()?;
+        let mode = match mode {
+            ValidationMode::AllowValidOnly => proto::ClientValidationMode::AllowValidOnly,
+            ValidationMode::AllowInsecureFallback => {
+                proto::ClientValidationMode::AllowInsecureFallback
+            }
+        };
+        Some(proto::ClientValidation {
+            trust_bundles: sources.iter().map(bundle_name).collect(),
+            mode: mode.into(),
+        })
+    }
+}
+
+impl GatewayTlsState {
+    fn validation(&self, port: Option<Port>) -> Option<&Validation> {
+        port.and_then(|port| self.per_port.get(&port))
+            .or(self.default.as_ref())
+    }
+
+    fn sources(&self) -> Vec<ObjectKey> {
+        let per_port = self.per_port.values();
+        let sources: BTreeSet<&ObjectKey> = self
+            .default
+            .iter()
+            .chain(per_port)
+            .flat_map(|validation| &validation.trust.sources)
+            .collect();
+        sources.into_iter().cloned().collect()
+    }
+
+    fn secret(&self) -> Option<&ObjectName> {
+        self.client_certificate.as_ref()?.secret.as_ref()
+    }
+
+    /// The Secret of the certificate shown to backends, if it is of use.
+    pub(super) fn usable_secret(&self) -> Option<&ObjectName> {
+        let certificate = self.client_certificate.as_ref()?;
+        let secret = certificate.secret.as_ref()?;
+        certificate.problem.is_none().then_some(secret)
+    }
+}
+
+impl Translator {
+    /// Follows the references of `spec.tls`; where something else comes out, listeners are judged again.
+    pub(super) fn translate_gateway_tls(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        for name in std::mem::take(&mut dirty.tls) {
+            let gateway = self.merge.gateway(&name).cloned();
+            let state = gateway
+                .map(|gateway| self.judge_gateway_tls(&gateway, output))
+                .filter(|state| *state != GatewayTlsState::default());
+            let old = match state.clone() {
+                Some(state) => self.gateway_tls.insert(name.clone(), state),
+                None => self.gateway_tls.remove(&name),
+            };
+            if old == state {
+                continue;
+            }
+            let user = User::Gateway(name.clone());
+            let sources = |state: &Option<GatewayTlsState>| {
+                state
+                    .as_ref()
+                    .map(GatewayTlsState::sources)
+                    .unwrap_or_default()
+            };
+            self.settle_bundles(&user, &sources(&old), &sources(&state), dirty, output);
+            let secret = |state: &Option<GatewayTlsState>| {
+                state.as_ref().and_then(|state| state.secret().cloned())
+            };
+            let (before, after) = (secret(&old), secret(&state));
+            if before != after {
+                for (secret, uses) in [(before, false), (after, true)] {
+                    let Some(secret) = secret else { continue };
+                    self.set_certificate_user(&secret, &user, uses, dirty);
+                    let source = ObjectKey {
+                        kind: Kind::Secret,
+                        name: secret,
+                    };
+                    self.set_source_user(&source, &user, uses, output);
+                }
+            }
+            let sets = self.merge.sets_of(&name).cloned();
+            let sets: Vec<ParentKey> = sets.map(ParentKey::ListenerSet).collect();
+            for parent in sets.into_iter().chain([ParentKey::Gateway(name)]) {
+                self.index.dirty_listeners(&parent, dirty);
+                dirty.parents.insert(parent);
+            }
+        }
+    }
+
+    fn judge_gateway_tls(&mut self, gateway: &Gateway, output: &mut Output) -> GatewayTlsState {
+        let tls = &gateway.tls;
+        let referrer = gateway.parent_key().object();
+        let mut state = GatewayTlsState::default();
+        if let Some(asked) = &tls.default {
+            state.default = Some(self.judge_validation(&referrer, asked, output));
+        }
+        for (port, asked) in &tls.per_port {
+            if let Some(asked) = asked {
+                let judged = self.judge_validation(&referrer, asked, output);
+                state.per_port.insert(*port, judged);
+            }
+        }
+        let validations = state.default.iter().chain(state.per_port.values());
+        let broken = validations.flat_map(|v| v.trust.broken.iter().chain(&v.none));
+        state.findings = broken.cloned().collect();
+        if let Some(reference) = &tls.client_certificate {
+            let judged = self.judge_client_certificate(&referrer, reference, output);
+            state.findings.extend(judged.problem.clone());
+            state.client_certificate = Some(judged);
+        }
+        state
+    }
+
+    fn judge_validation(
+        &mut self,
+        referrer: &ObjectKey,
+        asked: &ClientValidation,
+        output: &mut Output,
+    ) -> Validation {
+        let foreign = Reason::InvalidCACertificateKind;
+        let mut trust = self.follow_trust(referrer, &asked.authorities, foreign, output);
+        if asked.authorities.is_empty() {
+            trust.broken.push(Finding::refused(
+                Reason::InvalidCACertificateRef,
+                format!("{}.caCertificateRefs", asked.field),
+                "names no certificate",
+                "name the ConfigMap that holds the authority's",
+            ));
+        }
+        let none = (!trust.usable).then(|| {
+            Finding::refused(
+                Reason::NoValidCACertificate,
+                &asked.field,
+                "has no valid certificate of an authority, so no client could be let in",
+                "correct its caCertificateRefs",
+            )
+        });
+        Validation { trust, none }
+    }
+
+    fn judge_client_certificate(
+        &mut self,
+        referrer: &ObjectKey,
+        reference: &Reference,
+        output: &mut Output,
+    ) -> ClientCertificate {
+        let invalid = |message: String, action: &str| {
+            let reason = Reason::InvalidClientCertificateRef;
+            Some(Finding::refused(reason, &reference.field, message, action))
+        };
+        if !reference.is(Kind::Secret) {
+            let problem = invalid(
+                format!(
+                    "{:?} of group {:?} is not supported",
+                    reference.kind, reference.group
+                ),
+                "refer to a Secret",
+            );
+            return ClientCertificate {
+                secret: None,
+                problem,
+            };
+        }
+        let secret = match self.permit(referrer, reference) {
+            Ok(secret) => secret,
+            Err(finding) => {
+                let problem = Some(finding);
+                return ClientCertificate {
+                    secret: None,
+                    problem,
+                };
+            }
+        };
+        let problem = match self.secret_state(&secret, output) {
+            SecretState::Usable(_) => None,
+            SecretState::Missing => invalid(format!("Secret {secret} does not exist"), "create it"),
+            SecretState::Unusable(problem) => invalid(
+                problem.clone(),
+                "put a PEM certificate chain into \"tls.crt\" and its PEM key into \"tls.key\"",
+            ),
+        };
+        ClientCertificate {
+            secret: Some(secret),
+            problem,
+        }
+    }
+
+    /// What the Gateway asks of the clients of a listener. To a ListenerSet it says what is wrong, and
+    /// not with whose objects.
+    pub(super) fn asked(
+        &self,
+        key: &ListenerKey,
+        listener: &Listener,
+        gateway: &ObjectName,
+    ) -> Asked {
+        let found = self.merge.gateway(gateway).and_then(|gateway| {
+            let asked = gateway.tls.validation(&listener.protocol, listener.port)?;
+            let state = self.gateway_tls.get(&gateway.name)?;
+            Some((asked, state.validation(listener.port)?))
+        });
+        let Some((asked, state)) = found else {
+            return Asked::default();
+        };
+        let told = |finding: &Finding| match key.parent {
+            ParentKey::Gateway(_) => finding.clone(),
+            ParentKey::ListenerSet(_) => Finding {
+                field: format!("{}.protocol", listener.field),
+                message: format!(
+                    "Gateway {gateway} asks clients for certificates, and its {} leads to none of \
+                     an authority",
+                    finding.field
+                ),
+                action: "ask the owner of the Gateway".into(),
+                ..finding.clone()
+            },
+        };
+        Asked {
+            validation: Some((state.trust.sources.clone(), asked.mode)),
+            unresolved: state.trust.broken.first().map(told),
+            closed: state.none.as_ref().map(told),
+        }
+    }
+
+    /// Name of the certificate that a Gateway's listeners show to backends; empty: none. A reference
+    /// that may not be followed has a name that no certificate has: without one, nothing is connected.
+    pub(super) fn backend_certificate(&self, gateway: &ObjectName) -> String {
+        let state = self.gateway_tls.get(gateway);
+        match state.and_then(|state| state.client_certificate.as_ref()) {
+            None => String::new(),
+            Some(ClientCertificate {
+                secret: Some(secret),
+                ..
+            }) => secret.to_string(),
+            Some(_) => ParentKey::Gateway(gateway.clone()).to_string(),
+        }
+    }
+
+    /// Conditions of a Gateway that are about `spec.tls`, and about references as a whole; `resolved`
+    /// says whether those of its listeners are.
+    pub(super) fn tls_conditions(&self, gateway: &Gateway, resolved: bool) -> Vec<Condition> {
+        let refs = ConditionType::ResolvedRefs;
+        let state = self.gateway_tls.get(&gateway.name);
+        let certificate = state.and_then(|state| state.client_certificate.as_ref());
+        let problem = certificate.and_then(|certificate| certificate.problem.as_ref());
+        let mut conditions = vec![match problem {
+            Some(finding) => Condition::fails(refs, finding.reason, finding.to_string()),
+            None if resolved => {
+                Condition::holds(refs, Reason::ResolvedRefs, "All references are resolved")
+            }
+            None => Condition::fails(
+                refs,
+                Reason::ListenersNotResolved,
+                "Not all references of listeners are resolved; see the listeners",
+            ),
+        }];
+        let insecure: Vec<&str> = gateway
+            .tls
+            .validations()
+            .filter(|asked| asked.mode == ValidationMode::AllowInsecureFallback)
+            .map(|asked| asked.field.as_str())
+            .take(NAMED)
+            .collect();
+        if !insecure.is_empty() {
+            conditions.push(Condition::holds(
+                ConditionType::InsecureFrontendValidationMode,
+                Reason::ConfigurationChanged,
+                format!(
+                    "{}: clients without a valid certificate are let in; backends have to tell",
+                    insecure.join(", ")
+                ),
+            ));
+        }
+        conditions
+    }
+}
+
+/// Fields named in a message.
+const NAMED: usize = 4;

@@ -1,0 +1,245 @@
+//! HTTPRoutes: which rules take effect, and the resource.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::http::{
+    HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, PathMatch, PathModifier, Redirect,
+    Rewrite, ValueMatch,
+};
+use vestibule_model::key::ObjectKey;
+use vestibule_model::object::Reference;
+use vestibule_model::route::Route;
+use vestibule_stream::proto::{self, http_filter, http_match, http_value_match, path_modifier};
+
+use super::Translator;
+use super::route::{Body, Judged, References};
+
+/// What requests are answered with that a rule takes and nothing can be made of.
+const BROKEN: u32 = 500;
+
+impl Translator {
+    pub(super) fn judge_http_route(&self, route: &HttpRoute) -> Judged {
+        let key = Route::Http(route).key();
+        let mut findings = route.findings.clone();
+        findings.extend(route.rules.iter().flat_map(|rule| rule.findings.clone()));
+        let own = route.findings.iter().find(|finding| finding.refuses());
+        let mut dropped: Vec<(String, Finding)> = route
+            .rules
+            .iter()
+            .filter_map(|rule| Some((rule.field.clone(), rule.refusal()?.clone())))
+            .collect();
+        // Nothing is left of a route without a valid rule.
+        let refused = match (own, dropped.first()) {
+            (Some(finding), _) => Some(finding.clone()),
+            (None, Some((_, finding))) if dropped.len() == route.rules.len() => {
+                Some(finding.clone())
+            }
+            _ => None,
+        };
+        if refused.is_some() {
+            dropped.clear();
+        }
+        let mut references = References::default();
+        let rules = route
+            .rules
+            .iter()
+            .filter_map(|rule| match rule.refusal() {
+                None => Some(self.rule(&key, rule, &mut references)),
+                Some(_) => self.dropped_rule(&key, rule, &mut references),
+            })
+            .collect();
+        Judged {
+            findings,
+            refused,
+            dropped,
+            references,
+            body: Body::Http(proto::HttpRoute {
+                tenant: route.name.namespace.to_string(),
+                created: route.meta.created,
+                attachments: Vec::new(),
+                rules,
+            }),
+        }
+    }
+
+    fn rule(
+        &self,
+        route: &ObjectKey,
+        rule: &HttpRule,
+        references: &mut References,
+    ) -> proto::HttpRule {
+        let filters = filters(&rule.filters, references);
+        let backends = rule
+            .backends
+            .iter()
+            .map(|backend| proto::HttpBackend {
+                backend: self.resolve_backend(route, &backend.backend, references),
+                weight: backend.backend.weight,
+                filters: self::filters(&backend.filters, references),
+            })
+            .collect();
+        let timeouts = rule.timeouts;
+        let some = timeouts.request.is_some() || timeouts.backend_request.is_some();
+        proto::HttpRule {
+            name: rule.name.as_deref().unwrap_or_default().to_owned(),
+            matches: rule.matches.iter().map(a_match).collect(),
+            filters,
+            backends,
+            timeouts: some.then(|| proto::HttpTimeouts {
+                request: timeouts.request.map(millis),
+                backend_request: timeouts.backend_request.map(millis),
+            }),
+        }
+    }
+
+    /// What takes the place of a rule that is refused: the requests that it would have taken are
+    /// answered with an error, rather than by another rule, which may lack what this one has to keep
+    /// them out.
+    fn dropped_rule(
+        &self,
+        route: &ObjectKey,
+        rule: &HttpRule,
+        references: &mut References,
+    ) -> Option<proto::HttpRule> {
+        // Its references are judged, and lead nowhere.
+        let mut own = References::default();
+        self.rule(route, rule, &mut own);
+        own.findings
+            .into_iter()
+            .for_each(|finding| references.broken(finding));
+        // No match at all would be every request.
+        (!rule.matches.is_empty()).then(|| proto::HttpRule {
+            name: rule.name.as_deref().unwrap_or_default().to_owned(),
+            matches: rule.matches.iter().map(a_match).collect(),
+            filters: vec![fail()],
+            ..Default::default()
+        })
+    }
+}
+
+fn fail() -> proto::HttpFilter {
+    proto::HttpFilter {
+        filter: Some(http_filter::Filter::Fail(BROKEN)),
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+fn a_match(one: &HttpMatch) -> proto::HttpMatch {
+    proto::HttpMatch {
+        path: Some(match &one.path {
+            PathMatch::Exact(path) => http_match::Path::Exact(path.to_string()),
+            PathMatch::Prefix(path) => http_match::Path::Prefix(path.to_string()),
+            PathMatch::Regex(pattern) => http_match::Path::Regex(pattern.as_str().to_owned()),
+        }),
+        headers: one.headers.iter().map(value).collect(),
+        query: one.query.iter().map(value).collect(),
+        method: one.method.as_deref().unwrap_or_default().to_owned(),
+    }
+}
+
+fn value((name, value): &(Arc<str>, ValueMatch)) -> proto::HttpValueMatch {
+    proto::HttpValueMatch {
+        name: name.to_string(),
+        value: Some(match value {
+            ValueMatch::Exact(text) => http_value_match::Value::Exact(text.to_string()),
+            ValueMatch::Regex(pattern) => {
+                http_value_match::Value::Regex(pattern.as_str().to_owned())
+            }
+        }),
+    }
+}
+
+fn filters(filters: &[HttpFilter], references: &mut References) -> Vec<proto::HttpFilter> {
+    filters
+        .iter()
+        .map(|filter| {
+            let filter = match filter {
+                HttpFilter::RequestHeaders(headers) => {
+                    http_filter::Filter::RequestHeaders(modifier(headers))
+                }
+                HttpFilter::ResponseHeaders(headers) => {
+                    http_filter::Filter::ResponseHeaders(modifier(headers))
+                }
+                HttpFilter::Redirect(to) => http_filter::Filter::Redirect(redirect(to)),
+                HttpFilter::Rewrite(to) => http_filter::Filter::Rewrite(rewrite(to)),
+                HttpFilter::Extension(reference) => {
+                    references.broken(no_extension(reference));
+                    return fail();
+                }
+            };
+            proto::HttpFilter {
+                filter: Some(filter),
+            }
+        })
+        .collect()
+}
+
+/// A filter that is not there is a reference that does not resolve, and must not be skipped (GEP-1364).
+fn no_extension(reference: &Reference) -> Finding {
+    Finding::refused(
+        Reason::InvalidKind,
+        &reference.field,
+        format!(
+            "{:?} of group {:?} is no filter that this release knows, so its requests are answered \
+             with {BROKEN}",
+            reference.kind, reference.group
+        ),
+        "remove the filter",
+    )
+}
+
+fn modifier(headers: &HeaderModifier) -> proto::HeaderModifier {
+    let fields = |list: &[(Arc<str>, Arc<str>)]| {
+        list.iter()
+            .map(|(name, value)| proto::HttpField {
+                name: name.to_string(),
+                value: value.to_string(),
+            })
+            .collect()
+    };
+    proto::HeaderModifier {
+        set: fields(&headers.set),
+        add: fields(&headers.add),
+        remove: headers.remove.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn redirect(to: &Redirect) -> proto::HttpRedirect {
+    proto::HttpRedirect {
+        scheme: to.scheme.map_or("", |scheme| scheme.as_str()).to_owned(),
+        hostname: to
+            .hostname
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        port: to.port.map_or(0, |port| port.get().into()),
+        path: to.path.as_ref().map(path),
+        status: to.status.into(),
+    }
+}
+
+fn rewrite(to: &Rewrite) -> proto::UrlRewrite {
+    proto::UrlRewrite {
+        hostname: to
+            .hostname
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        path: to.path.as_ref().map(path),
+    }
+}
+
+fn path(modifier: &PathModifier) -> proto::PathModifier {
+    proto::PathModifier {
+        path: Some(match modifier {
+            PathModifier::Full(path) => path_modifier::Path::Full(path.to_string()),
+            PathModifier::Prefix(path) => path_modifier::Path::Prefix(path.to_string()),
+        }),
+    }
+}

@@ -1,0 +1,266 @@
+//! Certificates of authorities: from ConfigMaps and Secrets to the bundles that proxies trust. And who
+//! uses which ConfigMap and Secret, since only those are read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::object::{Object, Reference};
+use vestibule_stream::proto::{self, resource};
+use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
+
+use super::{Dirty, Output, Translator, set_user};
+
+/// Most certificates in a bundle: the public authorities are less than 200.
+const MAX_CERTIFICATES: usize = 512;
+/// The entry that holds them.
+const ENTRY: &str = "ca.crt";
+
+/// Who uses a Secret or a ConfigMap.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum User {
+    /// A listener, for its own certificates.
+    Listener(ListenerKey),
+    /// A Gateway, for what `spec.tls` says.
+    Gateway(ObjectName),
+    /// A BackendTLSPolicy in use.
+    Policy(ObjectName),
+}
+
+/// What a ConfigMap or Secret holds of authorities.
+#[derive(Debug, Clone)]
+pub(super) enum BundleState {
+    /// It is not there.
+    Missing,
+    /// It is there, but of no use: what is wrong with it.
+    Unusable(String),
+    /// Certificates, as a resource.
+    Usable(Arc<Encoded>),
+}
+
+/// Name of a bundle on the stream: `<ConfigMap|Secret>/<namespace>/<name>`.
+pub(super) fn bundle_name(source: &ObjectKey) -> String {
+    format!("{}/{}", source.kind, source.name)
+}
+
+pub(super) fn bundle_resource(source: &ObjectKey) -> ResourceKey {
+    ResourceKey::new(ResourceKind::TrustBundle, bundle_name(source))
+}
+
+impl BundleState {
+    fn of(source: &ObjectKey, object: Option<&Object>) -> Self {
+        let pem = match object {
+            None => return Self::Missing,
+            Some(Object::ConfigMap(map)) => map.authorities.as_ref(),
+            Some(Object::Secret(secret)) => secret.authorities.as_ref(),
+            Some(_) => {
+                return Self::Unusable(format!("{source} cannot be read, as its own finding says"));
+            }
+        };
+        let read = pem
+            .ok_or_else(|| format!("{source} has no {ENTRY:?}"))
+            .and_then(|pem| read(source, pem));
+        match read {
+            Ok(encoded) => Self::Usable(Arc::new(encoded)),
+            Err(problem) => Self::Unusable(problem),
+        }
+    }
+}
+
+fn read(source: &ObjectKey, pem: &[u8]) -> Result<Encoded, String> {
+    let wrong = |what: &str| format!("{ENTRY:?} of {source} {what}");
+    let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem)
+        .take(MAX_CERTIFICATES + 1)
+        .collect::<Result<_, _>>()
+        .map_err(|_| wrong("is not PEM"))?;
+    if certificates.is_empty() {
+        return Err(wrong("holds no certificate"));
+    }
+    if certificates.len() > MAX_CERTIFICATES {
+        return Err(wrong(&format!(
+            "holds more than {MAX_CERTIFICATES} certificates"
+        )));
+    }
+    let mut anchors = RootCertStore::empty();
+    for certificate in &certificates {
+        anchors
+            .add(certificate.clone())
+            .map_err(|_| wrong("holds something that is not a certificate"))?;
+    }
+    let bundle = proto::TrustBundle {
+        certificates: certificates.iter().map(|der| der.to_vec()).collect(),
+    };
+    Encoded::new(&Resource::new(
+        bundle_name(source),
+        resource::Resource::TrustBundle(bundle),
+    ))
+    .map_err(|_| wrong("is too large"))
+}
+
+/// References to authorities, followed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Trust {
+    /// Where certificates may stand, there or not, in order.
+    pub(super) sources: Vec<ObjectKey>,
+    /// What is wrong with references, in order.
+    pub(super) broken: Vec<Finding>,
+    /// Whether any certificate can be used.
+    pub(super) usable: bool,
+}
+
+impl Translator {
+    /// Follows references of `referrer` to authorities. The grant is judged before existence. A kind
+    /// that is not supported has the reason `foreign`.
+    pub(super) fn follow_trust(
+        &mut self,
+        referrer: &ObjectKey,
+        references: &[Reference],
+        foreign: Reason,
+        output: &mut Output,
+    ) -> Trust {
+        let mut trust = Trust::default();
+        for reference in references {
+            let refuse = |reason, message, action: &str| {
+                Finding::refused(reason, &reference.field, message, action)
+            };
+            let kinds = [Kind::ConfigMap, Kind::Secret];
+            let Some(kind) = kinds.into_iter().find(|kind| reference.is(*kind)) else {
+                trust.broken.push(refuse(
+                    foreign,
+                    format!(
+                        "{:?} of group {:?} is not supported",
+                        reference.kind, reference.group
+                    ),
+                    "refer to a ConfigMap or a Secret",
+                ));
+                continue;
+            };
+            let name = match self.permit(referrer, reference) {
+                Ok(name) => name,
+                Err(finding) => {
+                    trust.broken.push(finding);
+                    continue;
+                }
+            };
+            let source = ObjectKey { kind, name };
+            let problem = match self.bundle_state(&source, output) {
+                BundleState::Usable(_) => {
+                    trust.usable = true;
+                    None
+                }
+                BundleState::Missing => Some((
+                    format!("{source} does not exist"),
+                    "create it, with PEM certificates in \"ca.crt\"",
+                )),
+                BundleState::Unusable(problem) => Some((
+                    problem.clone(),
+                    "put the authority's certificates into \"ca.crt\", in PEM",
+                )),
+            };
+            if let Some((message, action)) = problem {
+                let reason = Reason::InvalidCACertificateRef;
+                trust.broken.push(refuse(reason, message, action));
+            }
+            trust.sources.push(source);
+        }
+        trust
+    }
+
+    /// What a ConfigMap or Secret holds, computed once per version.
+    fn bundle_state(&mut self, source: &ObjectKey, output: &mut Output) -> &BundleState {
+        let object = self.objects.get(source);
+        self.bundles.entry(source.clone()).or_insert_with(|| {
+            output.work.bundles += 1;
+            BundleState::of(source, object.map(Arc::as_ref))
+        })
+    }
+
+    /// Says whether `user` uses a Secret or ConfigMap. Those that have become used, or are no longer,
+    /// are news.
+    pub(super) fn set_source_user(
+        &mut self,
+        source: &ObjectKey,
+        user: &User,
+        uses: bool,
+        output: &mut Output,
+    ) {
+        let was = self.source_users.contains_key(source);
+        set_user(&mut self.source_users, source, user, uses);
+        if self.source_users.contains_key(source) != was {
+            // Given up and taken again within one pass is no news.
+            let news = output.sources.remove(source).is_none();
+            if news {
+                output.sources.insert(source.clone(), !was);
+            }
+        }
+    }
+
+    /// The sources that `user` uses, from `before` on to `after`, also as bundles that proxies get.
+    pub(super) fn settle_bundles(
+        &mut self,
+        user: &User,
+        before: &[ObjectKey],
+        after: &[ObjectKey],
+        dirty: &mut Dirty,
+        output: &mut Output,
+    ) {
+        let changed: BTreeMap<&ObjectKey, bool> = before
+            .iter()
+            .filter(|source| !after.contains(source))
+            .map(|source| (source, false))
+            .chain(
+                after
+                    .iter()
+                    .filter(|source| !before.contains(source))
+                    .map(|source| (source, true)),
+            )
+            .collect();
+        for (source, uses) in changed {
+            set_user(&mut self.bundle_users, source, user, uses);
+            self.set_source_user(source, user, uses, output);
+            dirty.bundles.insert(source.clone());
+        }
+    }
+
+    /// A Secret or ConfigMap is another one: whoever uses it is judged again.
+    pub(super) fn mark_source(&mut self, source: &ObjectKey, dirty: &mut Dirty) {
+        self.bundles.remove(source);
+        for user in self.source_users.get(source).into_iter().flatten() {
+            match user {
+                User::Listener(listener) => {
+                    dirty.listeners.insert(listener.clone());
+                }
+                User::Gateway(gateway) => {
+                    dirty.tls.insert(gateway.clone());
+                }
+                User::Policy(policy) => {
+                    dirty.policies.insert(policy.clone());
+                }
+            }
+        }
+        if self.bundle_users.contains_key(source) {
+            dirty.bundles.insert(source.clone());
+        }
+    }
+
+    /// Bundles in use. One that is of no use is none: whoever relies on it alone is closed.
+    pub(super) fn translate_bundles(&mut self, dirty: &Dirty, output: &mut Output) {
+        for source in &dirty.bundles {
+            let resource = if self.bundle_users.contains_key(source) {
+                match self.bundle_state(source, output) {
+                    BundleState::Usable(encoded) => Some((**encoded).clone()),
+                    BundleState::Missing | BundleState::Unusable(_) => None,
+                }
+            } else {
+                self.bundles.remove(source);
+                None
+            };
+            self.settle_resource(bundle_resource(source), resource, output);
+        }
+    }
+}
