@@ -5,13 +5,17 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use common::tls::{Trusts, config_map, core, gateway_tls, policy, validation, with_tls};
 use common::*;
 use proptest::prelude::*;
+use vestibule_model::condition::Reason;
 use vestibule_model::conflict::Transport;
+use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Address, AddressRequest, Listener, Object, Port, Protocol};
+use vestibule_model::object::{Address, AddressRequest, Listener, Meta, Object, Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
+use vestibule_model::tls_policy::GatewayTls;
 use vestibule_operator::translate::{Assigned, CONTROLLER, Change, PortWish, Translator};
 use vestibule_stream::{ContentHash, ResourceKey};
 
@@ -125,7 +129,10 @@ fn an_object() -> impl Strategy<Value = Object> {
     );
     prop_oneof![
         1 => prop::sample::select(&[CONTROLLER, "other/controller"][..]).prop_map(class),
-        2 => (a_name(), some_listeners(), allowed).prop_map(|(n, l, a)| gateway(n, l, a)),
+        2 => (a_name(), some_listeners(), allowed, some_tls())
+            .prop_map(|(n, l, a, tls)| with_tls(gateway(n, l, a), tls)),
+        2 => (an_owner(), a_name(), some_trust()).prop_map(|(ns, n, t)| config_map(ns, n, t)),
+        3 => a_policy(),
         6 => (a_tenant(), a_name(), 0i64..3, a_name(), some_listeners())
             .prop_map(|(ns, n, created, gw, l)| set(ns, n, created, gw, l)),
         6 => (a_tenant(), a_name(), 0i64..3, parents, hosts, backends)
@@ -143,6 +150,76 @@ fn an_object() -> impl Strategy<Value = Object> {
                 grant(ns, n, (from_kind, from), if to_secret { "Secret" } else { "Service" })
             }
         ),
+        1 => (a_tenant(), a_name(), prop::bool::ANY).prop_map(|(ns, n, to_secret)| {
+            let to = if to_secret { "Secret" } else { "ConfigMap" };
+            grant(ns, n, ("Gateway", "platform"), to)
+        }),
+    ]
+}
+
+fn an_owner() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&["platform", "a", "b"][..])
+}
+
+fn some_trust() -> impl Strategy<Value = Trusts> {
+    prop::sample::select(
+        &[
+            Trusts::Pair(0),
+            Trusts::Pair(1),
+            Trusts::Both,
+            Trusts::NotPem,
+            Trusts::Nothing,
+            Trusts::NoEntry,
+        ][..],
+    )
+}
+
+/// `spec.tls`: mostly nothing.
+fn some_tls() -> impl Strategy<Value = GatewayTls> {
+    let reference = |kinds: &'static [&'static str]| {
+        (prop::sample::select(kinds), an_owner(), a_name())
+            .prop_map(|(kind, ns, name)| core(kind, ns, name, "spec.tls"))
+    };
+    let asked = || {
+        let kinds = &["ConfigMap", "ConfigMap", "Secret", "Service"];
+        (
+            prop::collection::vec(reference(kinds), 0..3),
+            prop::bool::ANY,
+        )
+            .prop_map(|(authorities, insecure)| validation(authorities, insecure))
+    };
+    let some = (
+        prop::option::of(asked()),
+        prop::option::of(prop::option::of(asked())),
+        prop::option::of(reference(&["Secret", "Secret", "ConfigMap"])),
+    )
+        .prop_map(|(default, per_port, certificate)| gateway_tls(default, per_port, certificate));
+    prop_oneof![
+        1 => Just(GatewayTls::default()),
+        1 => some,
+    ]
+}
+
+fn a_policy() -> impl Strategy<Value = Object> {
+    let readable = (
+        a_tenant(),
+        a_name(),
+        0i64..3,
+        a_name(),
+        prop::option::of(prop::sample::select(&["p1", "p2", "p3"][..])),
+        prop::option::of(a_name()),
+    )
+        .prop_map(|(ns, n, created, service, section, trusts)| {
+            policy(ns, n, created, (service, section), trusts)
+        });
+    let unreadable = (a_tenant(), a_name()).prop_map(|(ns, n)| {
+        let finding = Finding::refused(Reason::Unreadable, "spec", "does not decode", "");
+        let key = ObjectKey::new(Kind::BackendTlsPolicy, ns, n);
+        Object::Unreadable(key, Meta::default(), finding)
+    });
+    prop_oneof![
+        9 => readable,
+        1 => unreadable,
     ]
 }
 
@@ -325,11 +402,11 @@ proptest! {
         batch in 1usize..5,
     ) {
         let mut incremental = Translator::new(cluster_settings());
-        let (mut ports, mut secrets, mut services) = Default::default();
+        let (mut ports, mut sources, mut services) = Default::default();
         for changes in history.chunks(batch) {
             let output = incremental.apply(changes.to_vec());
             add_up(&mut ports, output.ports);
-            add_up(&mut secrets, output.secrets);
+            add_up(&mut sources, output.sources);
             for (uid, wish) in output.services {
                 match wish {
                     Some(wish) => BTreeMap::insert(&mut services, uid, wish),
@@ -344,7 +421,7 @@ proptest! {
         for world in [&incremental, &scratch] {
             assert_eq!(&ports, world.ports());
             assert_eq!(&services, world.services());
-            assert_eq!(secrets.iter().collect::<Vec<_>>(), world.secrets().collect::<Vec<_>>());
+            assert_eq!(sources.iter().collect::<Vec<_>>(), world.sources().collect::<Vec<_>>());
         }
     }
 }

@@ -2,6 +2,8 @@
 //! the same names, and every way in which their objects depend on one another.
 #![allow(dead_code, reason = "each test binary uses its own part of it")]
 
+pub(crate) mod tls;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
@@ -113,7 +115,7 @@ pub(crate) fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceSc
         allowed_listeners: allowed,
         addresses: Vec::new(),
         infrastructure: Box::default(),
-        guards: Box::default(),
+        tls: Box::default(),
         issuers: IssuerAnnotations::default(),
         findings: Vec::new(),
     })
@@ -338,6 +340,7 @@ pub(crate) fn secret(namespace: &str, name: &str, holds: Holds) -> Object {
         },
         certificate: Some(Arc::from(certificate.into_bytes())),
         private_key: key.map(|key| Arc::new(key.into_bytes().into())),
+        authorities: None,
     })
 }
 
