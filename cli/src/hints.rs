@@ -7,7 +7,8 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{Gateway, Listener, ListenerSet, Object, TlsRoute};
+use vestibule_model::object::{Gateway, Listener, ListenerSet, Object};
+use vestibule_model::route::Route;
 use vestibule_operator::translate::{CONTROLLER, Translator};
 
 /// Warnings by object; only for objects that have some.
@@ -20,8 +21,7 @@ pub(crate) fn hints(translator: &Translator) -> BTreeMap<ObjectKey, Vec<Finding>
             let findings = match object.as_ref() {
                 Object::Gateway(gateway) => of_gateway(translator, gateway),
                 Object::ListenerSet(set) => of_set(translator, set),
-                Object::TlsRoute(route) => of_route(translator, &ready, route),
-                _ => return None,
+                route => of_route(translator, &ready, route.as_route()?),
             };
             (!findings.is_empty()).then(|| (key.clone(), findings))
         })
@@ -96,11 +96,11 @@ fn of_set(translator: &Translator, set: &ListenerSet) -> Vec<Finding> {
 fn of_route(
     translator: &Translator,
     ready: &BTreeMap<ObjectName, bool>,
-    route: &TlsRoute,
+    route: Route<'_>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (index, reference) in route.parents.iter().enumerate() {
-        let Some(parent) = reference.parent(&route.name.namespace) else {
+    for (index, reference) in route.parents().iter().enumerate() {
+        let Some(parent) = reference.parent(&route.name().namespace) else {
             continue;
         };
         let known = translator
@@ -115,14 +115,18 @@ fn of_route(
             ));
         }
     }
-    for backend in &route.backends {
+    for backend in route.backends() {
         let reference = &backend.reference;
         if reference.is(Kind::Service) && ready.get(&reference.target) == Some(&false) {
             findings.push(ignored(
                 &reference.field,
                 format!(
-                    "Service {} has no ready endpoint, so its connections are closed",
-                    reference.target
+                    "Service {} has no ready endpoint, so its {}",
+                    reference.target,
+                    match route {
+                        Route::Tls(_) => "connections are closed",
+                        Route::Http(_) => "requests are answered with 503",
+                    }
                 ),
                 format!(
                     "add an EndpointSlice with the label kubernetes.io/service-name: {}",
