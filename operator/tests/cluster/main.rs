@@ -4,6 +4,7 @@
 mod crowd;
 mod handover;
 mod services;
+mod shared;
 mod statuses;
 #[path = "../stream_support/mod.rs"]
 mod stream_support;

@@ -156,7 +156,7 @@ impl World {
         Client::try_from(config).expect("a client")
     }
 
-    fn api(&self, kind: &str, namespace: &str) -> Api<DynamicObject> {
+    pub(crate) fn api(&self, kind: &str, namespace: &str) -> Api<DynamicObject> {
         let (group, version) = match kind {
             "Namespace" | "Service" | "Secret" | "ConfigMap" => ("", "v1"),
             "EndpointSlice" => ("discovery.k8s.io", "v1"),

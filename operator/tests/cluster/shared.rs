@@ -1,0 +1,297 @@
+//! Statuses that others write, too: nothing of theirs is lost, and each edit costs one write of ours.
+
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use crate::support::{Manager, Network, World, eventually};
+
+/// How often each of the others writes.
+const WRITES: usize = 25;
+const SEEN: &str = "example.com/Seen";
+
+/// A condition of somebody else's, whose message counts.
+fn seen(count: usize) -> Value {
+    json!({
+        "type": SEEN, "status": "True", "reason": "Seen", "message": count.to_string(),
+        "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",
+    })
+}
+
+/// A list of conditions in a status, by JSON pointer; what is there in between is made.
+type Place = fn(&mut Value) -> Option<&mut Vec<Value>>;
+
+fn of_object(object: &mut Value) -> Option<&mut Vec<Value>> {
+    object.pointer_mut("/status/conditions")?.as_array_mut()
+}
+
+fn of_listener(object: &mut Value) -> Option<&mut Vec<Value>> {
+    let conditions = object.pointer_mut("/status/listeners/0/conditions");
+    conditions?.as_array_mut()
+}
+
+/// The conditions of the other controller's entry for a route.
+fn of_their_parent(object: &mut Value) -> Option<&mut Vec<Value>> {
+    let parents = object.pointer_mut("/status/parents")?.as_array_mut()?;
+    let theirs = |entry: &Value| entry["controllerName"] == "example.com/other";
+    if !parents.iter().any(theirs) {
+        parents.push(json!({
+            "parentRef": {"name": "elsewhere"}, "controllerName": "example.com/other",
+            "conditions": [],
+        }));
+    }
+    let entry = parents.iter_mut().find(|entry| theirs(entry))?;
+    entry["conditions"].as_array_mut()
+}
+
+fn count(conditions: &[Value]) -> Option<usize> {
+    let seen = conditions.iter().find(|c| c["type"] == SEEN)?;
+    seen["message"].as_str()?.parse().ok()
+}
+
+/// Counts up in a status, one write after another, each on top of what is there.
+async fn count_up(world: &World, (kind, part, name): (&str, &str, &str), place: Place) {
+    let api = world.api(kind, &world.ns(part));
+    for _ in 0..WRITES {
+        eventually("a write of somebody else's", async || {
+            let object = api.get(name).await.expect("it is there");
+            let mut object = serde_json::to_value(object).expect("JSON");
+            let conditions = place(&mut object)?;
+            let next = count(conditions).unwrap_or_default() + 1;
+            conditions.retain(|c| c["type"] != SEEN);
+            conditions.push(seen(next));
+            let object = serde_json::from_value(object).expect("an object");
+            // In conflict with whoever was quicker: once more.
+            let parameters = PostParams::default();
+            api.replace_status(name, &parameters, &object).await.ok()
+        })
+        .await;
+    }
+}
+
+/// Conditions that are ours and not about the present generation.
+fn outdated(object: &Value) -> Vec<Value> {
+    let mut lists = vec![&object["status"]["conditions"]];
+    for parts in ["listeners", "parents"] {
+        let parts = object["status"][parts].as_array();
+        let ours = parts.into_iter().flatten();
+        let ours = ours.filter(|part| part["controllerName"] != "example.com/other");
+        lists.extend(ours.map(|part| &part["conditions"]));
+    }
+    lists
+        .into_iter()
+        .filter_map(Value::as_array)
+        .flatten()
+        .filter(|c| c["type"] != SEEN)
+        .filter(|c| c["observedGeneration"] != object["metadata"]["generation"])
+        .cloned()
+        .collect()
+}
+
+/// Waits until nothing is left to write.
+async fn at_rest(manager: &Manager) {
+    let rest = async || (manager.metric("vestibule_operator_statuses_waiting ") == 0).then_some(());
+    eventually("nothing that waits", rest).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn what_others_write_at_the_same_time_is_not_lost() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    let set = ("ListenerSet", "a", "mine");
+    let route = ("TLSRoute", "a", "web");
+    let hostname = |n: usize| format!("{n}.example.com");
+    world
+        .apply(world.set("a", "mine", "shared", &hostname(0)))
+        .await;
+    world
+        .apply(world.route("a", "web", "mine", &hostname(0)))
+        .await;
+    let manager = world.manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    world
+        .condition(set, ("Programmed", "True", "Programmed"))
+        .await;
+    world
+        .condition(route, ("Accepted", "True", "Accepted"))
+        .await;
+
+    let gateway = ("Gateway", "infra", "shared");
+    let others = [
+        (gateway, of_object as Place),
+        (gateway, of_listener),
+        (set, of_object),
+        (set, of_listener),
+        (route, of_their_parent),
+    ];
+    let writers = others
+        .iter()
+        .map(|(object, place)| count_up(&world, *object, *place));
+    // Meanwhile there is always something that we have to write, about each of the objects.
+    let user = async {
+        for n in 1..=WRITES {
+            world
+                .apply(world.set("a", "mine", "shared", &hostname(n)))
+                .await;
+            world
+                .apply(world.route("a", "web", "mine", &hostname(n)))
+                .await;
+            let mut gateway = world.gateway("shared");
+            gateway["spec"]["listeners"][0]["hostname"] = json!(format!("own-{n}.example.com"));
+            world.apply(gateway).await;
+        }
+    };
+    tokio::join!(futures::future::join_all(writers), user);
+
+    for (kind, part, name) in [gateway, set, route] {
+        let current = async || {
+            let object = world.get(kind, part, name).await?;
+            let conditions = object["status"].get("parents").is_some() || {
+                let c = object["status"]["conditions"].as_array()?;
+                c.iter()
+                    .any(|c| c["type"] == "Programmed" && c["status"] == "True")
+            };
+            (conditions && outdated(&object).is_empty()).then_some(())
+        };
+        eventually("conditions about the present generation", current).await;
+    }
+    at_rest(&manager).await;
+    for ((kind, part, name), place) in others {
+        let mut object = world.get(kind, part, name).await.expect("it is there");
+        let conditions = place(&mut object).expect("conditions");
+        let theirs: Vec<&Value> = conditions.iter().filter(|c| c["type"] == SEEN).collect();
+        // As it was written, its time included, and not one of the writes undone.
+        assert_eq!(theirs, [&seen(WRITES)], "{kind}");
+    }
+    let route = world
+        .get("TLSRoute", "a", "web")
+        .await
+        .expect("it is there");
+    let parents = route["status"]["parents"].as_array().map(Vec::len);
+    assert_eq!(parents, Some(2), "{route:#}");
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn an_edit_is_one_write_of_each_object_that_it_concerns() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    for part in ["a", "b"] {
+        let hostname = format!("{part}.example.com");
+        let set = world.set(part, "mine", "shared", &hostname);
+        world.apply(set).await;
+        let route = world.route(part, "web", "mine", &hostname);
+        world.apply(route).await;
+    }
+    let manager = world.patient_manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    for part in ["a", "b"] {
+        let set = ("ListenerSet", part, "mine");
+        world
+            .condition(set, ("Programmed", "True", "Programmed"))
+            .await;
+        let route = ("TLSRoute", part, "web");
+        world
+            .condition(route, ("ResolvedRefs", "False", "BackendNotFound"))
+            .await;
+    }
+    world
+        .condition(
+            ("Gateway", "infra", "shared"),
+            ("Programmed", "True", "Programmed"),
+        )
+        .await;
+    for part in ["a", "b"] {
+        routes_count(&world, part, 1).await;
+    }
+    at_rest(&manager).await;
+
+    let (tenant, infra) = (world.ns("a"), world.ns("infra"));
+    let set = format!("update listenersets/status {tenant}/mine");
+    let route = format!("update tlsroutes/status {tenant}/web");
+    let gateway = format!("update gateways/status {infra}/shared");
+    let mut before = world.writes(&manager.agent).len();
+    let mut since = async |what: &str, expected: &[&String]| {
+        at_rest(&manager).await;
+        let writes = world.writes(&manager.agent).split_off(before);
+        before += writes.len();
+        let mut writes: Vec<&String> = writes.iter().collect();
+        writes.sort();
+        assert_eq!(writes, expected, "{what}");
+    };
+
+    // Another hostname of the set, which the route does not have: both say so.
+    world
+        .apply(world.set("a", "mine", "shared", "other.example.com"))
+        .await;
+    world
+        .condition(
+            ("TLSRoute", "a", "web"),
+            ("Accepted", "False", "NoMatchingListenerHostname"),
+        )
+        .await;
+    generation_seen(&world, "ListenerSet", "mine").await;
+    since("a set's hostname", &[&set, &route]).await;
+
+    // The route follows: its own status, and the number in the set's.
+    world
+        .apply(world.route("a", "web", "mine", "other.example.com"))
+        .await;
+    generation_seen(&world, "TLSRoute", "web").await;
+    routes_count(&world, "a", 1).await;
+    since("a route's hostname", &[&set, &route]).await;
+
+    // Its backend appears.
+    world
+        .apply(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "nobody", "namespace": tenant},
+            "spec": {"ports": [{"port": 443}], "clusterIP": "None"},
+        }))
+        .await;
+    world
+        .condition(
+            ("TLSRoute", "a", "web"),
+            ("ResolvedRefs", "True", "ResolvedRefs"),
+        )
+        .await;
+    since("a Service", &[&route]).await;
+
+    // The route goes: the set counts one less.
+    world.delete("TLSRoute", "a", "web").await;
+    routes_count(&world, "a", 0).await;
+    since("a route that goes", &[&set]).await;
+
+    // The set goes: the Gateway counts one less. The other tenant's objects were never written.
+    world.delete("ListenerSet", "a", "mine").await;
+    eventually("one set less", async || {
+        let gateway = world.get("Gateway", "infra", "shared").await?;
+        (gateway["status"]["attachedListenerSets"] == 1).then_some(())
+    })
+    .await;
+    since("a set that goes", &[&gateway]).await;
+    manager.stop().await;
+}
+
+/// Waits until everything in an object's status is about its present generation.
+async fn generation_seen(world: &World, kind: &str, name: &str) {
+    eventually("a status about the present generation", async || {
+        let object = world.get(kind, "a", name).await?;
+        outdated(&object).is_empty().then_some(())
+    })
+    .await;
+}
+
+/// Waits until the tenant's set counts so many routes.
+async fn routes_count(world: &World, part: &str, routes: usize) {
+    eventually("a number of routes", async || {
+        let set = world.get("ListenerSet", part, "mine").await?;
+        (set["status"]["listeners"][0]["attachedRoutes"] == routes).then_some(())
+    })
+    .await;
+}
