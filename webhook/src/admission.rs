@@ -5,6 +5,9 @@
 //! admitted counts as there until the watch shows it, for at most [`REMEMBERED`]: the other replicas
 //! do not know it, and a set that was admitted may still fail elsewhere, so this narrows the gap and
 //! does not close it. The status decides.
+//!
+//! It counts beside what the watch showed of it, never in its place: whoever reaches the port can send
+//! reviews, and one that was made up must not free what somebody holds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +25,10 @@ use crate::review::{Operation, Review, Reviewer};
 pub const REMEMBERED: Duration = Duration::from_secs(2);
 /// Most ListenerSets that are remembered at one time; those admitted meanwhile are not.
 const MAX_REMEMBERED: usize = 1024;
+/// Most listeners of one that is remembered: as many as the CRD allows.
+const MAX_LISTENERS: usize = 64;
+/// What the name of a remembered set ends in while it counts; no object can be called so.
+const ADMITTED: &str = "/admitted";
 
 /// What is there, the release's policy, and the answers that follow.
 #[derive(Debug)]
@@ -38,11 +45,10 @@ struct State {
     remembered: BTreeMap<ObjectName, Remembered>,
 }
 
-/// A ListenerSet that `merge` has because it was admitted.
+/// A ListenerSet that was admitted. `merge` has it under a name of its own.
 #[derive(Debug)]
 struct Remembered {
-    /// What the watch showed last.
-    seen: Option<Arc<ListenerSet>>,
+    set: Arc<ListenerSet>,
     since: Instant,
 }
 
@@ -107,9 +113,7 @@ impl Admission {
             .map(|(name, _)| name.clone())
             .collect();
         for name in expired {
-            if let Some(remembered) = state.remembered.remove(&name) {
-                state.merge.put_set(&name, remembered.seen);
-            }
+            state.forget(&name);
         }
     }
 
@@ -128,18 +132,29 @@ impl Admission {
             new,
             dry_run,
         } = question;
-        let set = match new {
-            Object::ListenerSet(set) if !dry_run && !set.meta.deleting => set,
-            _ => {
-                let state = self.state.read();
-                return Reviewer::new(&state.merge, &self.policy).review(operation, old, new);
-            }
+        let judge =
+            |state: &State| Reviewer::new(&state.merge, &self.policy).review(operation, old, new);
+        let Object::ListenerSet(set) = new else {
+            return judge(&self.state.read());
         };
+        let counts = !dry_run && !set.meta.deleting;
         // One at a time: of two that conflict, the second has to see the first.
         let state = self.state.upgradable_read();
-        let review = Reviewer::new(&state.merge, &self.policy).review(operation, old, new);
-        if review.allowed && state.is_news(set) {
-            RwLockUpgradableReadGuard::upgrade(state).remember(set, now);
+        let Some(before) = state.remembered.get(&set.name).map(|r| Arc::clone(&r.set)) else {
+            let review = judge(&state);
+            if counts && review.allowed && state.is_news(set) {
+                RwLockUpgradableReadGuard::upgrade(state).remember(Arc::new(set.clone()), now);
+            }
+            return review;
+        };
+        // It does not meet itself.
+        let mut state = RwLockUpgradableReadGuard::upgrade(state);
+        let since = state.forget(&set.name).unwrap_or(now);
+        let review = judge(&state);
+        if !(counts && review.allowed) {
+            state.remember(before, since);
+        } else if state.is_news(set) {
+            state.remember(Arc::new(set.clone()), now);
         }
         review
     }
@@ -147,36 +162,38 @@ impl Admission {
 
 impl State {
     fn is_news(&self, set: &ListenerSet) -> bool {
-        (self.remembered.contains_key(&set.name) || self.remembered.len() < MAX_REMEMBERED)
+        self.remembered.len() < MAX_REMEMBERED
+            && set.listeners.len() <= MAX_LISTENERS
             && self.merge.set(&set.name).map(Arc::as_ref) != Some(set)
     }
 
-    fn remember(&mut self, set: &ListenerSet, now: Instant) {
-        let before = self.merge.set(&set.name).cloned();
+    fn remember(&mut self, set: Arc<ListenerSet>, since: Instant) {
+        let shadow = shadow(&set.name);
+        let counted = ListenerSet {
+            name: shadow.clone(),
+            ..ListenerSet::clone(&set)
+        };
+        self.merge.put_set(&shadow, Some(Arc::new(counted)));
         self.remembered
-            .entry(set.name.clone())
-            // What was seen stays what was seen, however often it is applied meanwhile.
-            .or_insert(Remembered {
-                seen: before,
-                since: now,
-            })
-            .since = now;
-        self.merge.put_set(&set.name, Some(Arc::new(set.clone())));
+            .insert(set.name.clone(), Remembered { set, since });
+    }
+
+    /// Since when it was remembered.
+    fn forget(&mut self, name: &ObjectName) -> Option<Instant> {
+        let remembered = self.remembered.remove(name)?;
+        self.merge.put_set(&shadow(name), None);
+        Some(remembered.since)
     }
 
     /// Takes what the watch shows of a set.
     fn see(&mut self, name: &ObjectName, set: Option<Arc<ListenerSet>>) {
-        let same = self.merge.set(name) == set.as_ref();
-        match self.remembered.get_mut(name) {
-            Some(_) if same => {
-                self.remembered.remove(name);
-            }
-            // Older than what was admitted, most likely.
-            Some(remembered) => remembered.seen = set,
-            None if same => {}
-            None => {
-                self.merge.put_set(name, set);
-            }
+        if let (Some(remembered), Some(set)) = (self.remembered.get(name), &set)
+            && remembered.set == *set
+        {
+            self.forget(name);
+        }
+        if self.merge.set(name) != set.as_ref() {
+            self.merge.put_set(name, set);
         }
     }
 
@@ -220,6 +237,11 @@ impl State {
             _ => {}
         }
     }
+}
+
+/// What a remembered set is called in the merge.
+fn shadow(name: &ObjectName) -> ObjectName {
+    ObjectName::new(&*name.namespace, format!("{}{ADMITTED}", name.name))
 }
 
 #[cfg(test)]
@@ -368,6 +390,31 @@ mod tests {
         admission.expire(now + REMEMBERED);
         assert!(!create(&admission, &set("bravo", "a.example"), now));
         assert!(create(&admission, &set("bravo", "b.example"), now));
+    }
+
+    /// Whoever reaches the port can claim to be the API server.
+    #[test]
+    fn a_review_that_was_made_up_frees_nothing_that_is_held() {
+        let (admission, now) = (admission(), Instant::now());
+        let held = set("alpha", "a.example");
+        admission.put(held.clone());
+        let elsewhere = object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "ListenerSet",
+            "metadata": {"namespace": "alpha", "name": "web"},
+            "spec": {
+                "parentRef": {"namespace": "infra", "name": "other"},
+                "listeners": [{"name": "a", "port": 80, "protocol": "HTTP"}],
+            },
+        }));
+        for forged in [set("alpha", "b.example"), elsewhere] {
+            assert!(ask(&admission, Some(&held), &forged, false, now));
+            assert_eq!(admission.remembered(), 1);
+            assert!(!create(&admission, &set("bravo", "a.example"), now));
+        }
+        // And the present holder is not in its own way.
+        assert!(ask(&admission, Some(&held), &held, false, now));
+        assert_eq!(admission.remembered(), 0);
     }
 
     #[test]
