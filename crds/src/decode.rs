@@ -148,8 +148,9 @@ pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
         | Kind::Service
         | Kind::EndpointSlice
         | Kind::Secret
-        | Kind::BackendTlsPolicy
         | Kind::ConfigMap => &["v1"],
+        // Of the same form.
+        Kind::BackendTlsPolicy => &["v1", "v1alpha3"],
     }
 }
 

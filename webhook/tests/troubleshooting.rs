@@ -5,7 +5,7 @@ use vestibule_model::condition::{ConditionType, Reason};
 const GUIDE: &str = include_str!("../../docs/troubleshooting.md");
 
 /// Every reason. A new one does not compile in [`is_listed`] until it is in both.
-const REASONS: [Reason; 39] = [
+const REASONS: [Reason; 48] = [
     Reason::Accepted,
     Reason::ResolvedRefs,
     Reason::Programmed,
@@ -32,6 +32,15 @@ const REASONS: [Reason; 39] = [
     Reason::InvalidTLSConfig,
     Reason::InvalidRouteKinds,
     Reason::RefNotPermitted,
+    Reason::NoValidCACertificate,
+    Reason::InvalidCACertificateRef,
+    Reason::InvalidCACertificateKind,
+    Reason::InvalidClientCertificateRef,
+    Reason::ListenersNotResolved,
+    Reason::ConfigurationChanged,
+    Reason::Conflicted,
+    Reason::TargetNotFound,
+    Reason::IncompatibleFilters,
     Reason::NotAllowedByListeners,
     Reason::NoMatchingListenerHostname,
     Reason::NoMatchingParent,
@@ -76,6 +85,15 @@ fn is_listed(reason: Reason) -> bool {
         | Reason::InvalidTLSConfig
         | Reason::InvalidRouteKinds
         | Reason::RefNotPermitted
+        | Reason::NoValidCACertificate
+        | Reason::InvalidCACertificateRef
+        | Reason::InvalidCACertificateKind
+        | Reason::InvalidClientCertificateRef
+        | Reason::ListenersNotResolved
+        | Reason::ConfigurationChanged
+        | Reason::Conflicted
+        | Reason::TargetNotFound
+        | Reason::IncompatibleFilters
         | Reason::NotAllowedByListeners
         | Reason::NoMatchingListenerHostname
         | Reason::NoMatchingParent
@@ -108,6 +126,8 @@ fn every_condition_has_a_section() {
         ConditionType::Programmed,
         ConditionType::Conflicted,
         ConditionType::OverlappingTLSConfig,
+        ConditionType::PartiallyInvalid,
+        ConditionType::InsecureFrontendValidationMode,
     ] {
         assert!(
             GUIDE.contains(&format!("\n## {condition}\n")),

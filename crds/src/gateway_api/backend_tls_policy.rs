@@ -125,10 +125,10 @@ pub(crate) fn convert(
     let mut findings = unknown.refusals_below(&["spec"]);
     findings.extend(unknown.warnings_outside(&[&["spec"]]));
     if let Some(option) = options.keys().next() {
-        findings.push(Finding::refused(
+        findings.push(Finding::warning(
             Reason::UnsupportedValue,
             "spec.options",
-            format!("{} is not an option of this release", quote(option)),
+            format!("{} has no effect: no option is supported", quote(option)),
             "remove the options",
         ));
     }
