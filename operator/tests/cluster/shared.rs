@@ -215,10 +215,12 @@ async fn an_edit_is_one_write_of_each_object_that_it_concerns() {
     let set = format!("update listenersets/status {tenant}/mine");
     let route = format!("update tlsroutes/status {tenant}/web");
     let gateway = format!("update gateways/status {infra}/shared");
-    let mut before = world.writes(&manager.agent).len();
+    let mut before = status_writes(&world, &manager, 0).await.len();
     let mut since = async |what: &str, expected: &[&String]| {
         at_rest(&manager).await;
-        let writes = world.writes(&manager.agent).split_off(before);
+        let writes = status_writes(&world, &manager, before + expected.len())
+            .await
+            .split_off(before);
         before += writes.len();
         let mut writes: Vec<&String> = writes.iter().collect();
         writes.sort();
@@ -285,6 +287,19 @@ async fn generation_seen(world: &World, kind: &str, name: &str) {
         outdated(&object).is_empty().then_some(())
     })
     .await;
+}
+
+/// Every status written by an operator that is at rest, which are so many at least: both the log and the
+/// count follow a little behind.
+async fn status_writes(world: &World, manager: &Manager, least: usize) -> Vec<String> {
+    eventually("a log that has all writes", async || {
+        let writes = manager.metric("vestibule_operator_status_writes_total");
+        let mut logged = world.writes(&manager.agent);
+        logged.retain(|write| write.contains("/status "));
+        let all = logged.len() as u64 == writes && logged.len() >= least;
+        all.then_some(logged)
+    })
+    .await
 }
 
 /// Waits until the tenant's set counts so many routes.
