@@ -49,6 +49,7 @@ fn lines(decoded: Decoded) -> Vec<String> {
         Object::HttpRoute(_) => object.findings().map(|f| line(f, "")).collect(),
         Object::GatewayParameters(o) => all(&o.findings, &[]),
         Object::EndpointSlice(o) => all(&o.findings, &[]),
+        Object::BackendTlsPolicy(o) => all(&o.findings, &[]),
         _ => Vec::new(),
     };
     lines.extend(all(&beside, &[]));
@@ -56,7 +57,11 @@ fn lines(decoded: Decoded) -> Vec<String> {
 }
 
 fn cases() -> Vec<(u64, Value)> {
-    yaml::documents(include_str!("cases.yaml")).unwrap()
+    let files = [include_str!("cases.yaml"), include_str!("http_routes.yaml")];
+    files
+        .into_iter()
+        .flat_map(|text| yaml::documents(text).unwrap())
+        .collect()
 }
 
 #[test]
