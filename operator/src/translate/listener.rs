@@ -223,11 +223,16 @@ impl Translator {
                     }
                 }
             });
+        let own = broken.into_iter().next().or(foreign_kind);
+        // What refuses it comes before what it only waits for.
+        let unresolved = match asked.unresolved.clone() {
+            of_gateway if closed => of_gateway.or(own),
+            of_gateway => own.or(of_gateway),
+        };
         let state = ListenerState {
             refused,
             conflict,
-            unresolved: (broken.into_iter().next().or(foreign_kind))
-                .or_else(|| asked.unresolved.clone()),
+            unresolved,
             closed,
             asked,
             gateway: gateway.clone(),
@@ -462,10 +467,10 @@ fn encode(
             transport: transport.into(),
         }),
         hostname: listener.hostname.to_string(),
+        port: listener.port.map_or(0, |port| port.get().into()),
         tenant: key.parent.name().namespace.to_string(),
         protocol: Some(protocol),
         backend_certificate,
-        ..Default::default()
     };
     // Too large can only be a name, and those are bounded by the API.
     Encoded::new(&Resource::new(
