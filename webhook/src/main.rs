@@ -128,6 +128,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = webhook.ended() => anyhow::bail!("a part of the webhook ended early"),
     }
     tracing::info!(seconds = args.shutdown_delay_seconds, "shutting down");
     let delay = tokio::time::sleep(Duration::from_secs(args.shutdown_delay_seconds));

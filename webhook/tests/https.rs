@@ -311,6 +311,44 @@ async fn an_object_of_three_mebibytes_is_reviewed() {
 }
 
 #[tokio::test]
+async fn who_takes_every_place_keeps_nobody_else_out() {
+    let (dir, certificate) = (TlsDir::new("places"), Certificate::new());
+    dir.put(&certificate.chain, &certificate.key);
+    let mut config = support::config(&dir.path);
+    config.limits.connections = 4;
+    config.limits.handshake = Duration::from_hours(1);
+    let admission = Admission::new(support::CONTROLLER, Policy::default());
+    let webhook = Webhook::start(config, admission).expect("a server");
+    let trusted = std::slice::from_ref(&certificate.der);
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        let stream = tokio::net::TcpStream::connect(webhook.address()).await;
+        silent.push(stream.expect("a connection"));
+    }
+    let from_elsewhere = async || {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        let source = std::net::SocketAddr::from(([127, 0, 0, 2], 0));
+        socket.bind(source).expect("an address of loopback");
+        let stream = socket.connect(webhook.address()).await?;
+        support::tls_over(stream, trusted, rustls::DEFAULT_VERSIONS).await
+    };
+    let served = timeout(PATIENCE, async {
+        eventually("served", async || from_elsewhere().await.is_ok()).await;
+    });
+    served.await.expect("a place for another source");
+}
+
+#[tokio::test]
+async fn whoever_runs_it_learns_that_a_part_has_ended() {
+    let dir = TlsDir::new("ended");
+    let admission = Admission::new(support::CONTROLLER, Policy::default());
+    let mut webhook = Webhook::start(support::config(&dir.path), admission).expect("a server");
+    webhook.follow(futures::stream::empty());
+    let ended = timeout(PATIENCE, webhook.ended()).await;
+    ended.expect("the watch has ended");
+}
+
+#[tokio::test]
 async fn slow_and_silent_connections_end() {
     let (dir, certificate) = (TlsDir::new("slow"), Certificate::new());
     dir.put(&certificate.chain, &certificate.key);

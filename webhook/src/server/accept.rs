@@ -20,13 +20,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::server::metrics::Metrics;
+use crate::server::places::Places;
 
 /// How far the end is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +43,7 @@ pub(super) enum Phase {
 /// Bounds of connections.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at one time; more wait in the socket's queue.
+    /// Connections at one time, shared fairly between sources; those beyond are closed.
     pub connections: usize,
     /// From accept to the end of the TLS handshake.
     pub handshake: Duration,
@@ -57,7 +58,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 1024,
+            connections: 2048,
             handshake: Duration::from_secs(5),
             first_request: Duration::from_secs(10),
             idle: Duration::from_mins(3),
@@ -80,29 +81,29 @@ impl Acceptor {
     pub(super) async fn serve(self, listener: TcpListener) {
         let this = Arc::new(self);
         let mut phase = this.phase.clone();
-        let room = Arc::new(Semaphore::new(this.limits.connections));
+        let places = Places::new(this.limits.connections);
         let mut connections = JoinSet::new();
         loop {
-            let next = async {
-                let room = Arc::clone(&room).acquire_owned().await;
-                (listener.accept().await, room)
-            };
-            let (accepted, room) = tokio::select! {
+            let accepted = tokio::select! {
                 biased;
                 // What waits in the queue is taken before the socket closes: it is a connection already.
-                next = next => next,
+                accepted = listener.accept() => accepted,
                 _ = phase.wait_for(|phase| *phase == Phase::Closing) => break,
                 Some(_) = connections.join_next() => continue,
             };
             match accepted {
                 Ok((stream, peer)) => {
+                    let Some(place) = places.take(peer.ip()) else {
+                        this.metrics.failed("TooManyConnections");
+                        continue;
+                    };
                     let this = Arc::clone(&this);
                     connections.spawn(async move {
                         this.metrics.connections_accepted.inc();
                         this.metrics.connections.inc();
                         this.connection(stream, peer).await;
                         this.metrics.connections.dec();
-                        drop(room);
+                        drop(place);
                     });
                 }
                 Err(error) => {

@@ -20,8 +20,12 @@ use crate::server::Shared;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// KiB of bodies held at one time. What is over that waits.
 const MAX_HELD_KIB: usize = 32 << 10;
-/// Reviews judged at one time: they are bound by the processor and by the memory that parsing takes.
-const MAX_JUDGED: usize = 4;
+/// Shares in judging at one time: it is bound by the processor and by the memory that parsing takes,
+/// which may be thirty times the text. A review of usual size takes one share, and one of
+/// [`LONG`] bytes or more takes all.
+const MAX_JUDGED: u32 = 4;
+/// Length of a body that is judged alone.
+const LONG: usize = 2 << 20;
 
 /// Bounds that requests share.
 #[derive(Debug)]
@@ -34,7 +38,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             held: Arc::new(Semaphore::new(MAX_HELD_KIB)),
-            judged: Arc::new(Semaphore::new(MAX_JUDGED)),
+            judged: Arc::new(Semaphore::new(MAX_JUDGED as usize)),
         }
     }
 }
@@ -60,7 +64,7 @@ async fn review(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         return Err(Failure::NotJson);
     }
     let (body, held) = collect(shared, headers, body).await?;
-    let judged = Arc::clone(&shared.bounds.judged).acquire_owned();
+    let judged = Arc::clone(&shared.bounds.judged).acquire_many_owned(shares(body.len()));
     let turn = timeout(PATIENCE, judged)
         .await
         .map_err(|_| Failure::Busy)?
@@ -77,6 +81,12 @@ async fn review(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         answer
     });
     task.await.map_err(|_| Failure::Broken)
+}
+
+/// Shares in judging that a body of this length takes.
+fn shares(length: usize) -> u32 {
+    let step = LONG / MAX_JUDGED as usize;
+    u32::try_from(length / step).map_or(MAX_JUDGED, |more| (more + 1).min(MAX_JUDGED))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -225,5 +235,20 @@ impl IntoResponse for Failure {
             ),
         };
         (status, text).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_reviews_are_judged_one_at_a_time() {
+        assert_eq!(shares(0), 1);
+        assert_eq!(shares(100 << 10), 1);
+        assert_eq!(shares(LONG / 2), 3);
+        for length in [LONG, 3 << 20, MAX_BYTES, usize::MAX] {
+            assert_eq!(shares(length), MAX_JUDGED);
+        }
     }
 }

@@ -6,6 +6,7 @@ mod certificate;
 mod clock;
 mod handler;
 mod metrics;
+mod places;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -173,6 +174,13 @@ impl Webhook {
     pub fn follow(&mut self, events: impl Stream<Item = Event> + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         self.others.push(tokio::spawn(follow(shared, events)));
+    }
+
+    /// Completes when a part of it has ended by itself, which none should: what is left would answer
+    /// from what is known no longer, or not at all.
+    pub async fn ended(&mut self) {
+        let parts = std::iter::once(&mut self.serve).chain(&mut self.others);
+        let _ = futures::future::select_all(parts).await;
     }
 
     /// Ends: is unready at once, serves until `known` while the news spreads (every answer ends its

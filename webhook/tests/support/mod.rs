@@ -199,6 +199,15 @@ pub async fn tls_of(
     trusted: &[CertificateDer<'static>],
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    tls_over(TcpStream::connect(address).await?, trusted, versions).await
+}
+
+/// The same on a connection that is there.
+pub async fn tls_over(
+    stream: TcpStream,
+    trusted: &[CertificateDer<'static>],
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in trusted {
         roots.add(certificate.clone()).expect("a root");
@@ -211,7 +220,6 @@ pub async fn tls_of(
         .with_no_client_auth();
     // As Go's client offers them.
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let stream = TcpStream::connect(address).await?;
     let name = ServerName::try_from(SERVER_NAME).expect("a name");
     TlsConnector::from(Arc::new(config))
         .connect(name, stream)
