@@ -4,14 +4,19 @@
 //! What one change costs depends on what it touches, not on what is held: persistent maps share the
 //! rest, and [`Work`] counts what was made anew.
 
+mod backend_tls;
+mod clients;
 mod dump;
+mod http;
 mod names;
 mod parse;
+mod parse_http;
+mod terminate;
 mod tls;
+mod trust;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -19,19 +24,25 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Change, Reject, ResourceKey, ResourceKind};
 
-pub use dump::{BackendDump, ListenerDump, RouteDump, StateDump};
+pub use dump::{BackendDump, HttpRouteDump, ListenerDump, RouteDump, StateDump};
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
 
 use crate::metrics::Metrics;
 use crate::table::{
-    Backend, BindKey, Generation, Layer, Listener, Mode, Place, Route, RouteTable, Snapshot,
+    Backend, BindKey, Generation, Layer, Listener, Mode, NotServing, Place, Route, Routes, Snapshot, Target,
     WeightedBackend,
 };
 use crate::tenants::Tenants;
+use crate::upstream::{self, ClientCertificate};
+use http::HeldHttpRoute;
+use backend_tls::TlsSpec;
 use names::Names;
 use parse::{ListenerSpec, Protocol, RouteSpec};
-use tls::{ConfigFactory, HeldCertificate, ListenerTicketer};
+use parse_http::HttpRouteSpec;
+use terminate::HeldTerminate;
+use tls::{ConfigFactory, HeldCertificate};
+use trust::{HeldTrust, Users};
 
 /// Where the sockets of listeners come from.
 pub trait Binder {
@@ -73,8 +84,10 @@ pub struct Work {
 pub struct Counts {
     /// Listeners in force.
     pub listeners: usize,
-    /// Routes in force.
+    /// TLS routes in force.
     pub routes: usize,
+    /// HTTP routes in force.
+    pub http_routes: usize,
     /// Backends in force.
     pub backends: usize,
     /// Certificates held.
@@ -85,8 +98,7 @@ struct HeldListener {
     bind: BindKey,
     pattern: HostPattern,
     /// `None` where TLS does not end.
-    certificates: Option<Box<[Arc<str>]>>,
-    ticketer: Arc<ListenerTicketer>,
+    terminate: Option<HeldTerminate>,
     built: Arc<Listener>,
 }
 
@@ -106,6 +118,7 @@ struct HeldBackend {
     /// Sent by the operator; otherwise only referenced, and without endpoints.
     held: bool,
     references: usize,
+    tls: Option<TlsSpec>,
 }
 
 /// The configuration in force.
@@ -114,14 +127,23 @@ pub struct State {
     snapshot: Snapshot,
     listeners: BTreeMap<Arc<str>, HeldListener>,
     /// Routes by listener, also of listeners that are not held (yet).
-    tables: HashMap<Arc<str>, RouteTable>,
+    tables: HashMap<Arc<str>, Routes>,
     routes: BTreeMap<Arc<str>, HeldRoute>,
+    http_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
     backends: BTreeMap<Arc<str>, HeldBackend>,
     backends_held: usize,
     certificates: BTreeMap<Arc<str>, HeldCertificate>,
     expiries: BTreeSet<(i64, Arc<str>)>,
-    /// Certificates that listeners name, held or not, with the listeners.
-    certificate_users: BTreeSet<(Arc<str>, Arc<str>)>,
+    /// Listeners by the certificates that they terminate with.
+    certificate_users: Users,
+    trusts: BTreeMap<Arc<str>, HeldTrust>,
+    /// Listeners by the bundles that they validate clients by.
+    client_trust: Users,
+    /// Backends by the bundles that they are validated by.
+    backend_trust: Users,
+    /// What Gateways show their backends, by name of the certificate, held or not.
+    shown: HashMap<Arc<str>, Arc<ClientCertificate>>,
+    upstream: Arc<upstream::Factory>,
     names: Names,
     configs: ConfigFactory,
     tenants: Tenants,
@@ -142,8 +164,10 @@ impl std::fmt::Debug for State {
 struct Parsed {
     listeners: BTreeMap<String, ListenerSpec>,
     routes: BTreeMap<String, RouteSpec>,
-    backends: BTreeMap<String, Vec<SocketAddr>>,
+    http_routes: BTreeMap<String, HttpRouteSpec>,
+    backends: BTreeMap<String, (Target, Option<TlsSpec>)>,
     certificates: BTreeMap<String, HeldCertificate>,
+    trusts: BTreeMap<String, HeldTrust>,
 }
 
 impl State {
@@ -155,11 +179,17 @@ impl State {
             listeners: BTreeMap::new(),
             tables: HashMap::new(),
             routes: BTreeMap::new(),
+            http_routes: BTreeMap::new(),
             backends: BTreeMap::new(),
             backends_held: 0,
             certificates: BTreeMap::new(),
             expiries: BTreeSet::new(),
-            certificate_users: BTreeSet::new(),
+            certificate_users: Users::default(),
+            trusts: BTreeMap::new(),
+            client_trust: Users::default(),
+            backend_trust: Users::default(),
+            shown: HashMap::new(),
+            upstream: Arc::new(upstream::Factory::new()?),
             names: Names::default(),
             configs: ConfigFactory::new()?,
             tenants: Tenants::default(),
@@ -188,9 +218,22 @@ impl State {
         let mut rebuild = BTreeSet::new();
         for name in removed(ResourceKind::Certificate) {
             self.drop_certificate(name, &mut rebuild);
+            if let Some(shown) = self.shown.get(name) {
+                shown.set(None);
+            }
         }
         for (name, certificate) in parsed.certificates {
             self.hold_certificate(&name, certificate, &mut rebuild);
+        }
+        for name in removed(ResourceKind::TrustBundle) {
+            if self.drop_trust(name) {
+                rebuild.extend(self.client_trust.of(&name.into()).cloned());
+            }
+        }
+        for (name, trust) in parsed.trusts {
+            if self.hold_trust(&name, trust) {
+                rebuild.extend(self.client_trust.of(&name.into()).cloned());
+            }
         }
         for name in removed(ResourceKind::TlsRoute) {
             self.drop_route(name, &mut dirty);
@@ -198,6 +241,12 @@ impl State {
         for (name, spec) in parsed.routes {
             self.drop_route(&name, &mut dirty);
             self.hold_route(&name, &spec, &mut dirty);
+        }
+        for name in removed(ResourceKind::HttpRoute) {
+            self.drop_http_route(name, &mut dirty);
+        }
+        for (name, spec) in parsed.http_routes {
+            self.hold_http_route(&name, spec, &mut dirty);
         }
         // Every place is vacated before one is taken, so that listeners can swap hostnames.
         for name in &removed_listeners {
@@ -221,8 +270,8 @@ impl State {
 
         // A backend that comes gets its endpoints before a route can lead to it, and one that goes
         // loses them after the routes are gone.
-        for (name, endpoints) in parsed.backends {
-            self.hold_backend(&name, endpoints);
+        for (name, (target, tls)) in parsed.backends {
+            self.hold_backend(&name, target, tls);
         }
         self.snapshot.set_generation(Generation {
             term: change.generation.term,
@@ -233,6 +282,7 @@ impl State {
             self.drop_backend(name);
         }
         self.names.sweep();
+        self.sweep_shown();
         binder.settle(&self.snapshot);
         rejects.0
     }
@@ -243,16 +293,21 @@ impl State {
             let name = key.name.as_str();
             let outcome = match &resource.resource {
                 None => Err(RejectReason::UnknownResource("the resource")),
-                Some(Wire::HttpRoute(_)) => Err(RejectReason::UnknownResource("an HTTPRoute")),
-                Some(Wire::TrustBundle(_)) => Err(RejectReason::UnknownResource("a trust bundle")),
+                Some(Wire::HttpRoute(wire)) => parse_http::route(name, wire).map(|spec| {
+                    parsed.http_routes.insert(name.to_owned(), spec);
+                }),
+                Some(Wire::TrustBundle(wire)) => HeldTrust::parse(name, wire).map(|trust| {
+                    parsed.trusts.insert(name.to_owned(), trust);
+                }),
                 Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
                     parsed.listeners.insert(name.to_owned(), spec);
                 }),
                 Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|spec| {
                     parsed.routes.insert(name.to_owned(), spec);
                 }),
-                Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|endpoints| {
-                    parsed.backends.insert(name.to_owned(), endpoints);
+                Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|target| {
+                    let tls = wire.tls.as_ref().map(|tls| TlsSpec::parse(name, tls));
+                    parsed.backends.insert(name.to_owned(), (target, tls));
                 }),
                 Some(Wire::Certificate(wire)) => {
                     HeldCertificate::parse(name, wire).map(|certificate| {
@@ -356,6 +411,9 @@ impl State {
     ) {
         self.drop_certificate(name, rebuild);
         let name = self.names.intern(name);
+        if let Some(shown) = self.shown.get(&name) {
+            shown.set(Some(Arc::clone(certificate.certified())));
+        }
         self.expiries
             .insert((certificate.not_after, Arc::clone(&name)));
         self.certificates.insert(name, certificate);
@@ -366,13 +424,7 @@ impl State {
             self.expiries.remove(&(old.not_after, name));
         }
         let certificate = self.names.intern(name);
-        let users = (Arc::clone(&certificate), self.names.intern(""))..;
-        let users = self.certificate_users.range(users);
-        rebuild.extend(
-            users
-                .take_while(|(named, _)| *named == certificate)
-                .map(|(_, listener)| Arc::clone(listener)),
-        );
+        rebuild.extend(self.certificate_users.of(&certificate).cloned());
     }
 
     fn hold_route(&mut self, name: &str, spec: &RouteSpec, dirty: &mut BTreeSet<Arc<str>>) {
@@ -392,7 +444,8 @@ impl State {
             let listener = self.names.intern(listener);
             self.tables
                 .entry(Arc::clone(&listener))
-                .or_insert_with(RouteTable::new)
+                .or_insert_with(Routes::new)
+                .tls
                 .insert(of_match, of_rank, &route);
             self.work.route_entries += 1;
             dirty.insert(Arc::clone(&listener));
@@ -420,7 +473,7 @@ impl State {
         };
         for (listener, of_match, of_rank) in &old.spec {
             if let Some(table) = self.tables.get_mut(listener) {
-                table.remove(of_match, of_rank, &old.route);
+                table.tls.remove(of_match, of_rank, &old.route);
                 self.work.route_entries += 1;
                 if table.is_empty() {
                     self.tables.remove(listener);
@@ -449,6 +502,7 @@ impl State {
                 backend: Arc::clone(&backend),
                 held: false,
                 references: 1,
+                tls: None,
             },
         );
         backend
@@ -463,24 +517,26 @@ impl State {
         }
     }
 
-    fn hold_backend(&mut self, name: &str, endpoints: Vec<SocketAddr>) {
+    fn hold_backend(&mut self, name: &str, mut target: Target, tls: Option<TlsSpec>) {
         self.work.endpoint_lists += 1;
+        let key: Arc<str> = name.into();
+        target.tls = self.settle_backend_tls(&key, tls.clone());
         if let Some(entry) = self.backends.get_mut(name) {
             self.backends_held += usize::from(!entry.held);
             entry.held = true;
-            entry.backend.set_endpoints(endpoints);
+            entry.backend.set_target(target);
             return;
         }
         self.backends_held += 1;
-        let key: Arc<str> = name.into();
         let backend = Arc::new(Backend::new(Arc::clone(&key)));
-        backend.set_endpoints(endpoints);
+        backend.set_target(target);
         self.backends.insert(
             key,
             HeldBackend {
                 backend,
                 held: true,
                 references: 0,
+                tls,
             },
         );
     }
@@ -489,9 +545,12 @@ impl State {
         let Some(entry) = self.backends.get_mut(name) else {
             return;
         };
+        for bundle in entry.tls.take().iter().flat_map(TlsSpec::bundles) {
+            self.backend_trust.remove(bundle, &entry.backend.key);
+        }
         self.backends_held -= usize::from(entry.held);
         entry.held = false;
-        entry.backend.set_endpoints(Vec::new());
+        entry.backend.clear();
         if entry.references == 0 {
             self.backends.remove(name);
         }
@@ -511,9 +570,8 @@ impl State {
 
     fn drop_listener(&mut self, name: &str) -> Option<HeldListener> {
         let (key, old) = self.listeners.remove_entry(name)?;
-        for certificate in old.certificates.iter().flatten() {
-            let user = (Arc::clone(certificate), Arc::clone(&key));
-            self.certificate_users.remove(&user);
+        if let Some(terminate) = &old.terminate {
+            self.release_terminate(&key, terminate);
         }
         Some(old)
     }
@@ -523,85 +581,54 @@ impl State {
         let gateway = self.names.intern(&spec.gateway);
         let tenant = self.names.intern(&spec.tenant);
         // Tickets outlive every edit of the listener but one that makes it somebody else's.
-        let ticketer = match self.drop_listener(name) {
-            Some(old) if (&old.built.gateway, &old.built.tenant) == (&gateway, &tenant) => {
-                old.ticketer
+        let old = self.drop_listener(name).filter(|old| {
+            (&old.built.gateway, &old.built.tenant) == (&gateway, &tenant)
+        });
+        let old = old.and_then(|old| old.terminate);
+        let (kind, terminate) = match spec.protocol {
+            Protocol::Passthrough => (Mode::Passthrough, None),
+            Protocol::Http => (Mode::Http, None),
+            Protocol::Terminate(spec) => {
+                (Mode::Terminate(Err(NotServing::NoCertificate)), Some(spec))
             }
-            _ => self.configs.ticketer(),
+            Protocol::Https(spec) => (Mode::Https(Err(NotServing::NoCertificate)), Some(spec)),
         };
-        let certificates: Option<Box<[Arc<str>]>> = match &spec.protocol {
-            Protocol::Passthrough | Protocol::Http => None,
-            Protocol::Terminate(names) | Protocol::Https(names) => {
-                Some(names.iter().map(|name| self.names.intern(name)).collect())
-            }
-        };
-        let kind = match &spec.protocol {
-            Protocol::Passthrough => Mode::Passthrough,
-            Protocol::Terminate(_) => Mode::Terminate(None),
-            Protocol::Http => Mode::Http,
-            Protocol::Https(_) => Mode::Https(None),
-        };
-        for certificate in certificates.iter().flatten() {
-            let user = (Arc::clone(certificate), Arc::clone(&key));
-            self.certificate_users.insert(user);
-        }
+        let mut terminate = terminate.map(|spec| self.hold_terminate(&key, spec, old));
         let built = Arc::new(Listener {
             key: Arc::clone(&key),
             usage: self.tenants.usage(&gateway, &tenant),
+            port: spec.port,
             gateway,
             tenant,
-            mode: self.mode(&kind, certificates.as_deref(), &ticketer),
+            mode: self.mode(&kind, terminate.as_mut()),
+            backend_certificate: spec.backend_certificate.map(|name| self.show(&name)),
         });
         self.listeners.insert(
             Arc::clone(&key),
             HeldListener {
                 bind: spec.bind,
                 pattern: spec.pattern,
-                certificates,
-                ticketer,
+                terminate,
                 built,
             },
         );
         key
     }
 
-    /// What a listener of a kind with these certificates does now: the first one held is used.
-    fn mode(
-        &mut self,
-        kind: &Mode,
-        certificates: Option<&[Arc<str>]>,
-        ticketer: &Arc<ListenerTicketer>,
-    ) -> Mode {
-        let mut names = certificates.into_iter().flatten();
-        let first = names.find_map(|name| self.certificates.get(name));
-        let mut build = |alpn: &[&[u8]]| {
-            let certificate = first?;
-            self.work.tls_configs += 1;
-            Some(self.configs.build(certificate, ticketer, alpn))
-        };
-        match kind {
-            Mode::Passthrough => Mode::Passthrough,
-            Mode::Http => Mode::Http,
-            Mode::Terminate(_) => Mode::Terminate(build(&[])),
-            Mode::Https(_) => Mode::Https(build(&crate::http::ALPN)),
-        }
-    }
-
-    /// Makes a listener anew whose certificates changed. Says whether there is such a listener.
+    /// Makes a listener anew whose certificates or trust changed. Says whether there is such a listener.
     fn rebuild_listener(&mut self, name: &Arc<str>) -> bool {
         let Some(mut held) = self.listeners.remove(name) else {
             return false;
         };
+        let mode = self.mode(&held.built.mode, held.terminate.as_mut());
         held.built = Arc::new(Listener {
             key: Arc::clone(name),
             gateway: Arc::clone(&held.built.gateway),
             tenant: Arc::clone(&held.built.tenant),
             usage: Arc::clone(&held.built.usage),
-            mode: self.mode(
-                &held.built.mode,
-                held.certificates.as_deref(),
-                &held.ticketer,
-            ),
+            port: held.built.port,
+            backend_certificate: held.built.backend_certificate.clone(),
+            mode,
         });
         self.listeners.insert(Arc::clone(name), held);
         true
@@ -616,7 +643,7 @@ impl State {
             .tables
             .get(name)
             .cloned()
-            .unwrap_or_else(RouteTable::new);
+            .unwrap_or_else(Routes::new);
         self.work.places += 1;
         self.snapshot
             .place(held.place(), Arc::clone(&held.built), routes);
@@ -646,6 +673,7 @@ impl State {
         Counts {
             listeners: self.listeners.len(),
             routes: self.routes.len(),
+            http_routes: self.http_routes.len(),
             backends: self.backends_held,
             certificates: self.certificates.len(),
         }
@@ -656,6 +684,7 @@ impl State {
         let counts = self.counts();
         metrics.held("listener", counts.listeners);
         metrics.held("tlsroute", counts.routes);
+        metrics.held("httproute", counts.http_routes);
         metrics.held("backend", counts.backends);
         metrics.held("certificate", counts.certificates);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);

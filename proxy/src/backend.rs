@@ -9,19 +9,44 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::table::scale;
+use crate::upstream;
 
 /// How long an endpoint that did not take a connection is passed over, as long as there are others.
 /// Without it, each connection to a node that vanished would wait for its share of the deadline until
 /// the cluster notices.
 const AVOIDED: Duration = Duration::from_secs(5);
 
-/// The endpoints of one Service port. They are swapped in place, so that routes need not be made
-/// anew when a pod comes or goes.
+/// What a backend speaks, to HTTP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// HTTP/1.1, or what ALPN agrees on where there is TLS.
+    #[default]
+    Any,
+    /// HTTP/2 by prior knowledge.
+    H2c,
+    /// HTTP/1.1 only, so that it can be upgraded.
+    WebSocket,
+}
+
+/// Where a backend is and how it is spoken to, as of one moment. It is swapped as a whole, so that no
+/// connection is made to the endpoints of one moment in the way of another.
+#[derive(Clone, Debug, Default)]
+pub struct Target {
+    /// Where it is.
+    pub endpoints: Vec<SocketAddr>,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// How it is spoken to over TLS. None: in plaintext.
+    pub(crate) tls: Option<Arc<upstream::Tls>>,
+}
+
+/// One Service port. What it is made of is swapped in place, so that routes need not be made anew when
+/// a pod comes or goes.
 #[derive(Debug)]
 pub struct Backend {
     /// `<namespace>/<service>:<port>`.
     pub key: Arc<str>,
-    endpoints: ArcSwap<Vec<SocketAddr>>,
+    target: ArcSwap<Target>,
     /// Whether there is anything in `avoided`: mostly not.
     avoids: AtomicBool,
     avoided: Mutex<Vec<(SocketAddr, Instant)>>,
@@ -33,26 +58,42 @@ impl Backend {
     pub fn new(key: Arc<str>) -> Self {
         Self {
             key,
-            endpoints: ArcSwap::default(),
+            target: ArcSwap::default(),
             avoids: AtomicBool::new(false),
             avoided: Mutex::default(),
         }
     }
 
-    /// The endpoints at this moment.
+    /// What there is at this moment.
     #[must_use]
-    pub fn endpoints(&self) -> Arc<Vec<SocketAddr>> {
-        self.endpoints.load_full()
+    pub fn target(&self) -> Arc<Target> {
+        self.target.load_full()
     }
 
-    pub(crate) fn set_endpoints(&self, endpoints: Vec<SocketAddr>) {
-        self.endpoints.store(Arc::new(endpoints));
+    pub(crate) fn set_target(&self, target: Target) {
+        self.target.store(Arc::new(target));
+    }
+
+    /// Has connections to the present endpoints be made so from here on.
+    pub(crate) fn set_tls(&self, tls: Option<Arc<upstream::Tls>>) {
+        let target = Target::clone(&self.target());
+        self.set_target(Target { tls, ..target });
+    }
+
+    /// Takes the endpoints away.
+    pub(crate) fn clear(&self) {
+        let target = self.target();
+        self.set_target(Target {
+            endpoints: Vec::new(),
+            ..Target::clone(&target)
+        });
     }
 
     /// One of the endpoints that are not in `tried`, by the lower half of `random`; one that did not
     /// take a connection lately only if there is no other.
     pub(crate) fn endpoint(&self, random: u64, tried: &[SocketAddr]) -> Option<SocketAddr> {
-        let endpoints = self.endpoints.load();
+        let target = self.target.load();
+        let endpoints = &target.endpoints;
         let index = scale(random & u64::from(u32::MAX), endpoints.len() as u64);
         let index = usize::try_from(index).ok()?;
         let avoids = self.avoids.load(Ordering::Acquire);
@@ -102,7 +143,10 @@ mod tests {
     fn backend(count: u8) -> (Backend, Vec<SocketAddr>) {
         let backend = Backend::new("team-a/web:443".into());
         let endpoints: Vec<SocketAddr> = (0..count).map(|n| ([10, 0, 0, n], 443).into()).collect();
-        backend.set_endpoints(endpoints.clone());
+        backend.set_target(Target {
+            endpoints: endpoints.clone(),
+            ..Target::default()
+        });
         (backend, endpoints)
     }
 

@@ -11,17 +11,19 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 use crate::accesslog::Record;
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
-use crate::dial;
+use crate::dial::{self, Carries};
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
 use crate::plane::HelloPermit;
 use crate::relay::{End, Relay, Side};
-use crate::table::{Mode, Pick, Route, Selection, Unmatched};
+use crate::table::{Mode, NotServing, Pick, Route, Selection, Unmatched};
 use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
+use crate::upstream::Stream;
 
 /// Why a connection ended. Closed, so that it can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,14 +68,25 @@ pub enum CloseReason {
     BackendConnectFailed,
     /// The backend did not accept within the deadline.
     BackendConnectTimeout,
+    /// The backend is to be spoken to over TLS, and its policy is not valid or what it needs is not
+    /// held. No connection was made.
+    BackendTlsInvalid,
+    /// The TLS handshake with the backend failed: it is not who the policy wants, for instance.
+    BackendTlsFailed,
+    /// Both directions were closed, but the backend left without `close_notify`.
+    BackendTruncated,
     /// The listener has no usable certificate.
     NoCertificate,
+    /// The listener validates its clients, and holds no certificate to do it by.
+    NoTrustBundle,
     /// The TLS handshake failed.
     HandshakeFailed,
     /// The TLS handshake did not end within the deadline.
     HandshakeTimeout,
     /// A request's head did not come to its end within the deadline.
     RequestTimeout,
+    /// The client neither sent the rest of a request nor took the rest of an answer for too long.
+    ClientStalled,
     /// No request came for too long.
     IdleTimeout,
     /// The client broke the HTTP protocol.
@@ -115,10 +128,15 @@ impl CloseReason {
             Self::NoEndpoints => "NoEndpoints",
             Self::BackendConnectFailed => "BackendConnectFailed",
             Self::BackendConnectTimeout => "BackendConnectTimeout",
+            Self::BackendTlsInvalid => "BackendTlsInvalid",
+            Self::BackendTlsFailed => "BackendTlsFailed",
+            Self::BackendTruncated => "BackendTruncated",
             Self::NoCertificate => "NoCertificate",
+            Self::NoTrustBundle => "NoTrustBundle",
             Self::HandshakeFailed => "HandshakeFailed",
             Self::HandshakeTimeout => "HandshakeTimeout",
             Self::RequestTimeout => "RequestTimeout",
+            Self::ClientStalled => "ClientStalled",
             Self::IdleTimeout => "IdleTimeout",
             Self::HttpError => "HttpError",
             Self::TlsError => "TlsError",
@@ -137,6 +155,15 @@ impl From<Rejection> for CloseReason {
             Rejection::SslV2 => Self::SslV2,
             Rejection::TooLarge => Self::HelloTooLarge,
             Rejection::Malformed => Self::MalformedHello,
+        }
+    }
+}
+
+impl From<NotServing> for CloseReason {
+    fn from(reason: NotServing) -> Self {
+        match reason {
+            NotServing::NoCertificate => Self::NoCertificate,
+            NotServing::NoTrustBundle => Self::NoTrustBundle,
         }
     }
 }
@@ -162,39 +189,37 @@ pub(crate) fn serve(
     async move {
         let Some(Open {
             mut client,
-            mut backend,
             mut record,
             kind,
         }) = opening.await
         else {
             return;
         };
-        let plain_backend = matches!(kind, Kind::Terminated(_));
-        let ended = match kind {
-            Kind::Passthrough(replay) => {
-                let moved = &mut record.moved;
-                unless_cut(Relay::new(&mut client, &mut backend, moved, replay))
-                    .await
-                    .map(CloseReason::from)
+        let moved = &mut record.moved;
+        let (ended, passed) = match kind {
+            Kind::Passthrough(mut backend, replay) => {
+                let relay = Relay::new(&mut client, &mut backend, moved, replay);
+                let ended = unless_cut(relay).await.map(CloseReason::from);
+                (ended, Some(backend))
             }
-            Kind::Terminated(mut session) => {
-                let moved = &mut record.moved;
-                unless_cut(Tunnel::new(&mut client, &mut backend, moved, &mut session))
-                    .await
-                    .map(CloseReason::from)
+            Kind::Terminated(mut backend, mut session) => {
+                let tunnel = Tunnel::new(&mut client, &mut backend, moved, &mut session);
+                (unless_cut(tunnel).await.map(CloseReason::from), None)
+            }
+            Kind::Reencrypted(mut backend, mut session) => {
+                let tunnel = Tunnel::new(&mut client, &mut *backend, moved, &mut session);
+                (unless_cut(tunnel).await.map(CloseReason::from), None)
             }
         };
-        match ended {
-            Ok(reason) => record.reason = reason,
-            // What is missing shows within TLS, so the ends of TCP can be orderly. Plain TCP has only
-            // the reset to say it with, which the tunnel has asked for.
-            Err(Cut) if plain_backend => {
-                drop(backend);
-                Box::pin(linger(client)).await;
-            }
-            Err(Cut) => {
+        match (ended, passed) {
+            (Ok(reason), _) => record.reason = reason,
+            // What is missing shows within TLS, so the ends of TCP can be orderly.
+            (Err(Cut), Some(backend)) => {
                 Box::pin(async { tokio::join!(linger(client), linger(backend)) }).await;
             }
+            // A backend of our own has the reset, which the tunnel has asked for: plain TCP has no
+            // other way to say it.
+            (Err(Cut), None) => Box::pin(linger(client)).await,
         }
     }
 }
@@ -215,7 +240,8 @@ impl From<TunnelEnd> for CloseReason {
         match end {
             TunnelEnd::Closed(Side::Client) => Self::ClientClosed,
             TunnelEnd::Closed(Side::Backend) => Self::BackendClosed,
-            TunnelEnd::Truncated => Self::ClientTruncated,
+            TunnelEnd::Truncated(Side::Client) => Self::ClientTruncated,
+            TunnelEnd::Truncated(Side::Backend) => Self::BackendTruncated,
             TunnelEnd::Broken(Side::Client) => Self::ClientReset,
             TunnelEnd::Broken(Side::Backend) => Self::BackendReset,
             TunnelEnd::Protocol(_) => Self::TlsError,
@@ -227,19 +253,21 @@ impl From<TunnelEnd> for CloseReason {
 /// A connection that is ready to be relayed.
 struct Open {
     client: TcpStream,
-    backend: TcpStream,
     record: Record,
     kind: Kind,
 }
 
+/// What connects a client to its backend.
 enum Kind {
-    Passthrough(Vec<u8>),
-    Terminated(Box<Session>),
+    Passthrough(TcpStream, Vec<u8>),
+    Terminated(TcpStream, Box<Session>),
+    /// Terminated, and TLS again to the backend.
+    Reencrypted(Box<TlsStream<TcpStream>>, Box<Session>),
 }
 
 /// What was selected for a connection.
 enum Step {
-    Relay(TcpStream, Kind),
+    Relay(Kind),
     /// Plaintext, with what was read of it.
     Http(Vec<u8>, Version),
     /// A handshake that is to be done on the replayed hello.
@@ -258,10 +286,9 @@ async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) ->
         try_open(&mut client, &mut record, permit).await
     };
     let begun = match step {
-        Ok(Step::Relay(backend, kind)) => {
+        Ok(Step::Relay(kind)) => {
             return Some(Open {
                 client,
-                backend,
                 record,
                 kind,
             });
@@ -306,10 +333,10 @@ async fn try_open(
         .select(record.bind(), record.server_name.as_ref());
     let Selection { listener, route } = selected?;
     let mode = listener.mode.clone();
-    record.select(listener);
+    record.select(Arc::clone(&listener));
     // Its routes are selected by each request, whatever name the connection is for.
     if let Mode::Https(config) = mode {
-        let config = config.ok_or(CloseReason::NoCertificate)?;
+        let config = config?;
         return Ok(Step::Https(config, reader.into_bytes(), permit));
     }
     pick(record, route)?;
@@ -317,11 +344,14 @@ async fn try_open(
     match mode {
         Mode::Passthrough => {
             drop(permit);
-            let backend = connect(record).await?;
-            Ok(Step::Relay(backend, Kind::Passthrough(replay)))
+            match connect(record, Carries::Passthrough).await? {
+                Stream::Plain(backend) => Ok(Step::Relay(Kind::Passthrough(backend, replay))),
+                // Not opened for what is TLS already.
+                Stream::Tls(_) => Err(CloseReason::Internal),
+            }
         }
-        Mode::Terminate(None) => Err(CloseReason::NoCertificate),
-        Mode::Terminate(Some(config)) => {
+        Mode::Terminate(config) => {
+            let config = config?;
             let begun = tokio::time::Instant::now();
             let handshake = terminate::handshake(client, config, replay);
             let result = within(limits.handshake_deadline, handshake).await;
@@ -335,8 +365,11 @@ async fn try_open(
                 .observe(begun.elapsed().as_secs_f64());
             plane.metrics.handshake(agreed.version, agreed.resumed);
             record.agreed = Some(Box::new(agreed));
-            let backend = connect(record).await?;
-            Ok(Step::Relay(backend, Kind::Terminated(session)))
+            let kind = match connect(record, Carries::Terminated(&listener)).await? {
+                Stream::Plain(backend) => Kind::Terminated(backend, session),
+                Stream::Tls(backend) => Kind::Reencrypted(backend, session),
+            };
+            Ok(Step::Relay(kind))
         }
         // Not selected by a server name: the configuration changed within this connection's hello.
         Mode::Http | Mode::Https(_) => Err(CloseReason::NoListener),
@@ -400,11 +433,11 @@ async fn read_hello(
 }
 
 /// Connects to the endpoint picked, or to another one of its backend.
-async fn connect(record: &mut Record) -> Result<TcpStream, CloseReason> {
+async fn connect(record: &mut Record, carries: Carries<'_>) -> Result<Stream, CloseReason> {
     let Some((first, backend)) = record.backend.clone() else {
         return Err(CloseReason::NoEndpoints);
     };
-    let dialled = dial::connect(record.plane(), first, &backend).await;
+    let dialled = dial::connect(record.plane(), first, &backend, carries).await;
     record.backend = Some((dialled.endpoint, backend));
     record.connect_retries = u8::try_from(dialled.retries).unwrap_or(u8::MAX);
     dialled.result

@@ -11,7 +11,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::connection::{CloseReason, set_keepalive};
 use crate::deadline::within;
 use crate::plane::DataPlane;
-use crate::table::Backend;
+use crate::table::{Backend, Listener};
+use crate::upstream::{self, Stream};
 
 /// Endpoints that are tried for one connection.
 const ATTEMPTS: usize = 3;
@@ -23,11 +24,25 @@ pub(crate) struct Dialled {
     /// Endpoints that were tried before it.
     pub(crate) retries: usize,
     /// The connection, or why there is none.
-    pub(crate) result: Result<TcpStream, CloseReason>,
+    pub(crate) result: Result<Stream, CloseReason>,
+}
+
+/// What a connection to a backend carries.
+#[derive(Clone, Copy)]
+pub(crate) enum Carries<'a> {
+    /// What the client sent, which is TLS already.
+    Passthrough,
+    /// What was within a client's TLS: TLS again, if the backend's policy says so.
+    Terminated(&'a Listener),
 }
 
 /// Connects to `first`, or to another endpoint of `backend` as it is by then.
-pub(crate) async fn connect(plane: &DataPlane, first: SocketAddr, backend: &Backend) -> Dialled {
+pub(crate) async fn connect(
+    plane: &DataPlane,
+    first: SocketAddr,
+    backend: &Backend,
+    carries: Carries<'_>,
+) -> Dialled {
     let end = Instant::now() + plane.limits.connect_deadline;
     let mut tried = Vec::with_capacity(ATTEMPTS);
     let mut endpoint = first;
@@ -35,11 +50,24 @@ pub(crate) async fn connect(plane: &DataPlane, first: SocketAddr, backend: &Back
         tried.push(endpoint);
         let left = end.saturating_duration_since(Instant::now());
         // An endpoint that vanished must leave time for the others.
-        let more = backend.endpoints().len().min(ATTEMPTS);
+        let target = backend.target();
+        let more = target.endpoints.len().min(ATTEMPTS);
         let allowed = share(left, more.saturating_sub(tried.len()) + 1);
-        let result = attempt(plane, endpoint, allowed).await;
+        let result = match carries {
+            Carries::Passthrough => attempt(plane, endpoint, allowed).await.map(Stream::Plain),
+            // The settings and the endpoints of one moment belong together.
+            Carries::Terminated(_) if !target.endpoints.contains(&endpoint) => {
+                Err(CloseReason::BackendConnectFailed)
+            }
+            Carries::Terminated(listener) => {
+                let alpn = upstream::Alpn::None;
+                upstream::open(plane, &target, listener, endpoint, alpn, allowed).await
+            }
+        };
         let next = match &result {
             Ok(_) => None,
+            // It is the same for every endpoint, and none of them was asked.
+            Err(CloseReason::BackendTlsInvalid) => None,
             Err(reason) => {
                 plane.metrics.connect_failed(reason.reason());
                 backend.avoid(endpoint);
@@ -71,7 +99,8 @@ fn share(left: Duration, parts: usize) -> Duration {
     left / u32::try_from(parts.max(1)).unwrap_or(u32::MAX)
 }
 
-async fn attempt(
+/// Connects to one endpoint over TCP.
+pub(crate) async fn attempt(
     plane: &DataPlane,
     endpoint: SocketAddr,
     allowed: Duration,

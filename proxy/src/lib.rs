@@ -34,6 +34,7 @@ mod splice;
 pub mod table;
 pub mod tenants;
 pub mod terminate;
+mod upstream;
 pub mod worker;
 
 pub use proxy::{ConfigSource, Proxy, ProxyConfig};

@@ -71,6 +71,14 @@ pub struct Metrics {
     requests: Family<RequestLabel, Counter>,
     /// Seconds from a request's head to the end of its answer.
     pub request_seconds: Histogram,
+    /// Seconds from giving a request to a backend to the head of its answer.
+    pub backend_response_seconds: Histogram,
+    /// Connections opened to backends for HTTP.
+    pub backend_opened: Counter,
+    /// HTTP requests sent on a connection that had carried one before.
+    pub backend_reused: Counter,
+    /// Connections to backends that are kept for requests to come.
+    pub backend_kept: Gauge,
     /// Lease term of the generation in force.
     pub config_term: Gauge,
     /// Counter of the generation in force.
@@ -175,6 +183,26 @@ impl Metrics {
                 r,
                 "request",
                 "Time from a request's head to the end of its answer",
+            ),
+            backend_response_seconds: add_seconds(
+                r,
+                "backend_response",
+                "Time from giving an HTTP request to a backend to the head of its answer",
+            ),
+            backend_opened: add(
+                r,
+                "backend_http_connections_opened",
+                "Connections opened to backends for HTTP",
+            ),
+            backend_reused: add(
+                r,
+                "backend_http_connections_reused",
+                "HTTP requests sent on a connection that stood",
+            ),
+            backend_kept: add(
+                r,
+                "backend_http_connections_kept",
+                "Connections to backends that are kept for HTTP requests to come",
             ),
             config_term: add(
                 r,

@@ -73,7 +73,7 @@ impl Rest {
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
-        to: &mut TcpStream,
+        to: &mut (impl AsyncWrite + Unpin),
     ) -> Poll<io::Result<()>> {
         while let Some(left) = self.bytes.get(self.sent..).filter(|left| !left.is_empty()) {
             self.sent += ready!(Pin::new(&mut *to).poll_write(cx, left))?;

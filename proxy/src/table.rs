@@ -15,8 +15,10 @@ use std::sync::Arc;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
-pub use crate::backend::Backend;
+pub use crate::backend::{Backend, Target};
+use crate::http::HttpTable;
 use crate::tenants::Usage;
+pub use crate::upstream::ClientCertificate;
 
 /// A socket that listeners share: one address and port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,12 +49,21 @@ pub struct Generation {
 pub enum Mode {
     /// Bytes go to the backend as they came.
     Passthrough,
-    /// TLS ends here. `None`: no usable certificate is held, so the connection is closed.
-    Terminate(Option<Arc<rustls::ServerConfig>>),
+    /// TLS ends here; or the connection is closed.
+    Terminate(Result<Arc<rustls::ServerConfig>, NotServing>),
     /// HTTP in plaintext: the listener is selected by each request's host.
     Http,
-    /// HTTP within TLS. `None` is as for `Terminate`.
-    Https(Option<Arc<rustls::ServerConfig>>),
+    /// HTTP within TLS.
+    Https(Result<Arc<rustls::ServerConfig>, NotServing>),
+}
+
+/// Why a listener that terminates TLS closes its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotServing {
+    /// No usable certificate is held.
+    NoCertificate,
+    /// Clients are to be validated, and nothing is held to do it by.
+    NoTrustBundle,
 }
 
 impl Mode {
@@ -65,10 +76,10 @@ impl Mode {
         }
     }
 
-    /// Whether connections are served, rather than closed for want of a certificate.
+    /// Whether connections are served, rather than closed for want of something.
     #[must_use]
     pub fn is_serving(&self) -> bool {
-        !matches!(self, Self::Terminate(None) | Self::Https(None))
+        !matches!(self, Self::Terminate(Err(_)) | Self::Https(Err(_)))
     }
 }
 
@@ -94,11 +105,11 @@ impl fmt::Debug for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Passthrough => "Passthrough",
-            Self::Terminate(Some(_)) => "Terminate",
-            Self::Terminate(None) => "Terminate (no certificate)",
+            Self::Terminate(Ok(_)) => "Terminate",
+            Self::Terminate(Err(_)) => "Terminate (not serving)",
             Self::Http => "Http",
-            Self::Https(Some(_)) => "Https",
-            Self::Https(None) => "Https (no certificate)",
+            Self::Https(Ok(_)) => "Https",
+            Self::Https(Err(_)) => "Https (not serving)",
         })
     }
 }
@@ -113,8 +124,12 @@ pub struct Listener {
     pub gateway: Arc<str>,
     /// Namespace of the object that declares the listener.
     pub tenant: Arc<str>,
+    /// That clients connect to; the bind's may be another one.
+    pub port: u16,
     /// What it does with a connection.
     pub mode: Mode,
+    /// What backends over TLS are shown; the Gateway's. None: nothing.
+    pub backend_certificate: Option<Arc<ClientCertificate>>,
     /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
     pub usage: Arc<Usage>,
 }
@@ -233,14 +248,14 @@ pub enum Unmatched {
 
 /// Values by hostname pattern, with the lookup that specificity asks for.
 #[derive(Clone)]
-struct PatternMap<V> {
+pub(crate) struct PatternMap<V> {
     exact: HashTrieMapSync<Hostname, V>,
     wildcard: HashTrieMapSync<Hostname, V>,
     any: Option<V>,
 }
 
 impl<V: Clone> PatternMap<V> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             exact: HashTrieMapSync::new_sync(),
             wildcard: HashTrieMapSync::new_sync(),
@@ -248,11 +263,11 @@ impl<V: Clone> PatternMap<V> {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.any.is_none() && self.exact.is_empty() && self.wildcard.is_empty()
     }
 
-    fn get(&self, pattern: &HostPattern) -> Option<&V> {
+    pub(crate) fn get(&self, pattern: &HostPattern) -> Option<&V> {
         match pattern {
             HostPattern::Any => self.any.as_ref(),
             HostPattern::Wildcard(suffix) => self.wildcard.get(suffix),
@@ -260,7 +275,7 @@ impl<V: Clone> PatternMap<V> {
         }
     }
 
-    fn insert(&mut self, pattern: HostPattern, value: V) {
+    pub(crate) fn insert(&mut self, pattern: HostPattern, value: V) {
         match pattern {
             HostPattern::Any => self.any = Some(value),
             HostPattern::Wildcard(suffix) => self.wildcard.insert_mut(suffix, value),
@@ -268,7 +283,7 @@ impl<V: Clone> PatternMap<V> {
         }
     }
 
-    fn remove(&mut self, pattern: &HostPattern) {
+    pub(crate) fn remove(&mut self, pattern: &HostPattern) {
         match pattern {
             HostPattern::Any => self.any = None,
             HostPattern::Wildcard(suffix) => {
@@ -288,7 +303,7 @@ impl<V: Clone> PatternMap<V> {
     }
 
     /// The values of every pattern that matches `name`, most specific pattern first.
-    fn matching<'a>(&'a self, name: &'a Hostname) -> impl Iterator<Item = &'a V> {
+    pub(crate) fn matching<'a>(&'a self, name: &'a Hostname) -> impl Iterator<Item = &'a V> {
         self.exact
             .get(name)
             .into_iter()
@@ -432,11 +447,31 @@ fn precedence(rank: Specificity, route: &Route) -> Precedence {
     }
 }
 
+/// The routes of a listener: of the kind that it takes.
+#[derive(Clone)]
+pub(crate) struct Routes {
+    pub(crate) tls: RouteTable,
+    pub(crate) http: HttpTable,
+}
+
+impl Routes {
+    pub(crate) fn new() -> Self {
+        Self {
+            tls: RouteTable::new(),
+            http: HttpTable::default(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tls.is_empty() && self.http.is_empty()
+    }
+}
+
 /// A listener with its routes, in its place in a bind.
 #[derive(Clone)]
 struct Entry {
     listener: Arc<Listener>,
-    routes: RouteTable,
+    routes: Routes,
 }
 
 /// The listeners of one socket. At most one of the two has any, except where the operator sends what
@@ -511,30 +546,20 @@ impl Snapshot {
         listeners.is_some_and(|on| on.tls.is_empty() && !on.plain.is_empty())
     }
 
-    /// The listener for a request in plaintext that came in on `bind` for `host`.
-    #[must_use]
-    pub fn select_plain(&self, bind: &BindKey, host: Option<&Hostname>) -> Option<Arc<Listener>> {
-        self.most_specific(bind, Layer::Plain, host)
-    }
-
-    /// The listener that a TLS connection to `bind` for `host` would have.
-    #[must_use]
-    pub fn select_tls(&self, bind: &BindKey, host: Option<&Hostname>) -> Option<Arc<Listener>> {
-        self.most_specific(bind, Layer::Tls, host)
-    }
-
-    fn most_specific(
+    /// The listener for a request that came in on `bind` for `host`, in plaintext or as a TLS
+    /// connection for that name would have it, and its HTTP routes.
+    pub(crate) fn select_http(
         &self,
         bind: &BindKey,
         layer: Layer,
         host: Option<&Hostname>,
-    ) -> Option<Arc<Listener>> {
+    ) -> Option<(Arc<Listener>, HttpTable)> {
         let listeners = self.binds.get(bind)?.of(layer);
         let entry = match host {
             Some(host) => listeners.matching(host).next(),
             None => listeners.any.as_ref(),
         };
-        entry.map(|entry| Arc::clone(&entry.listener))
+        entry.map(|entry| (Arc::clone(&entry.listener), entry.routes.http.clone()))
     }
 
     /// Selects listener and route for a TLS connection that came in on `bind`.
@@ -557,7 +582,7 @@ impl Snapshot {
             .ok_or(Unmatched::NoListener)?;
         Ok(Selection {
             listener: Arc::clone(&entry.listener),
-            route: entry.routes.select(name).cloned(),
+            route: entry.routes.tls.select(name).cloned(),
         })
     }
 
@@ -603,7 +628,7 @@ impl Snapshot {
         &mut self,
         (bind, layer, pattern): Place,
         listener: Arc<Listener>,
-        routes: RouteTable,
+        routes: Routes,
     ) {
         let mut listeners = self.binds.get(&bind).cloned().unwrap_or_else(Bind::new);
         let entry = Entry { listener, routes };

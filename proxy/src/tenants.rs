@@ -25,6 +25,8 @@ pub struct Usage {
     pub active: Gauge,
     /// HTTP requests answered.
     pub requests: Counter,
+    /// The same by the first digit of their status, from 1 on.
+    pub answers: [Counter; 5],
     /// Bytes from clients.
     pub bytes_in: Counter,
     /// Bytes to clients.
@@ -99,6 +101,7 @@ struct Sample {
     connections: u64,
     active: i64,
     requests: u64,
+    answers: [u64; 5],
     bytes_in: u64,
     bytes_out: u64,
 }
@@ -109,6 +112,7 @@ impl Sample {
             connections: usage.connections.get(),
             active: usage.active.get(),
             requests: usage.requests.get(),
+            answers: usage.answers.each_ref().map(Counter::get),
             bytes_in: usage.bytes_in.get(),
             bytes_out: usage.bytes_out.get(),
         }
@@ -148,6 +152,19 @@ impl Collector for Tenants {
                 let labels = [("gateway", &**gateway), ("tenant", &**tenant)];
                 let family = metric.encode_family(&labels)?;
                 ConstCounter::new(value(sample)).encode(family)?;
+            }
+        }
+        let name = "tenant_responses";
+        let help = "HTTP requests of the tenant answered, by class of status code";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for ((gateway, tenant), sample) in &series {
+            let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+            for (class, count) in classes.iter().zip(sample.answers) {
+                if count > 0 {
+                    let (gateway, tenant) = (("gateway", &**gateway), ("tenant", &**tenant));
+                    let labels = [gateway, tenant, ("class", *class)];
+                    ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
+                }
             }
         }
         let name = "tenant_connections_active";

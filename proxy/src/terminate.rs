@@ -1,27 +1,32 @@
 //! Owns terminated connections: the TLS handshake on the replayed bytes, and the tunnel between TLS
-//! on the client's side and plain TCP on the backend's.
+//! on the client's side and plain TCP, or TLS again, on the backend's.
 //!
 //! rustls does the handshake and is then taken apart: its key schedule stays for key updates, its
 //! traffic keys go to `crate::record`, which works in place. As in passthrough, an idle
 //! connection holds no buffer: one scratch buffer per thread, and per connection only the start of
-//! a record whose rest has not come and what the receiver has not taken.
+//! a record whose rest has not come and what the receiver has not taken. TLS towards the backend is
+//! rustls' own, with its buffers.
+
+mod backend;
+mod handshake;
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustls::kernel::KernelConnection;
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
-use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
+use rustls::server::ServerConnectionData;
 use rustls::{CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, MAX_PROTECTED, alert, content};
+pub(crate) use backend::Far;
+pub use handshake::{HandshakeError, handshake};
+
+use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, alert, content};
 use crate::relay::{Moved, Rest, Side, reset, yield_now};
 
 /// Ciphertext that is read at once.
@@ -43,12 +48,6 @@ const MAX_CONTROL: u8 = 32;
 /// Bytes of data that earn a client another [`MAX_CONTROL`]. Not any data does: each of these
 /// records costs more than a record of one byte.
 const CONTROL_PER: usize = 64 * 1024;
-/// Handshake bytes of a client that are held unread: more than a whole record, whatever its length.
-/// With the limit on hellos at one time this bounds what handshakes hold: 10,000 of them 320 MiB.
-const MAX_HANDSHAKE: usize = 32 * 1024;
-const _: () = assert!(MAX_HANDSHAKE > HEADER + MAX_PROTECTED);
-/// How much the buffer of a handshake grows at once.
-const HANDSHAKE_STEP: usize = 4 * 1024;
 /// Reads that are done of what a client sent before its connection is closed.
 const MAX_DISCARDS: usize = 8;
 /// `key_update` with `update_not_requested` (RFC 8446 section 4.6.3).
@@ -65,26 +64,6 @@ thread_local! {
 pub fn prepare(config: &mut ServerConfig) {
     config.enable_secret_extraction = true;
     config.max_early_data_size = 0;
-}
-
-/// Why a handshake came to nothing.
-#[derive(Debug, thiserror::Error)]
-pub enum HandshakeError {
-    /// The client went away.
-    #[error("the client closed during the handshake")]
-    Closed,
-    /// The client's connection broke.
-    #[error("the client's connection broke: {0}")]
-    Io(#[from] std::io::Error),
-    /// The two do not come together, or the client broke the protocol.
-    #[error(transparent)]
-    Tls(#[from] rustls::Error),
-    /// The client sends more than any handshake needs.
-    #[error("the handshake is longer than the limit")]
-    TooLarge,
-    /// The configuration does not hand over its keys, or a cipher that is not known here.
-    #[error("the configuration was not prepared for termination")]
-    NotPrepared,
 }
 
 /// What the handshake agreed on, for the log line.
@@ -134,128 +113,8 @@ impl Session {
     }
 }
 
-/// Does the handshake of a client of which `replay` was read already.
-pub async fn handshake(
-    client: &mut TcpStream,
-    config: Arc<ServerConfig>,
-    replay: Vec<u8>,
-) -> Result<(Box<Session>, Agreed), HandshakeError> {
-    let mut tls = UnbufferedServerConnection::new(config)?;
-    let mut incoming = replay;
-    let mut outgoing = Vec::new();
-    // rustls sees one record at a time, so that what follows its last one stays ours to open.
-    let mut shown = 0;
-    loop {
-        let UnbufferedStatus {
-            mut discard, state, ..
-        } = tls.process_tls_records(incoming.get_mut(..shown).unwrap_or_default());
-        let mut done = false;
-        let mut more = false;
-        match state {
-            Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, &mut outgoing),
-            Ok(ConnectionState::TransmitTlsData(data)) => {
-                client.write_all(&outgoing).await?;
-                outgoing.clear();
-                data.done();
-            }
-            Ok(ConnectionState::BlockedHandshake) => more = true,
-            Ok(ConnectionState::WriteTraffic(_)) => done = true,
-            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
-                return Err(HandshakeError::Closed);
-            }
-            // Early data is not offered, and no data is shown before the handshake is done.
-            Ok(_) => return Err(HandshakeError::TooLarge),
-            Err(error) => {
-                send_alert(&mut tls, client).await;
-                return Err(error.into());
-            }
-        }
-        discard = discard.min(incoming.len());
-        incoming.drain(..discard);
-        shown = shown.saturating_sub(discard);
-        if done {
-            break;
-        }
-        if more {
-            loop {
-                let next = incoming.get(shown..).unwrap_or_default();
-                if let Some(length) = record_length(next) {
-                    shown += length;
-                    break;
-                }
-                if incoming.len() >= MAX_HANDSHAKE {
-                    return Err(HandshakeError::TooLarge);
-                }
-                if incoming.capacity() == incoming.len() {
-                    let room = MAX_HANDSHAKE - incoming.len();
-                    incoming.reserve_exact(room.min(HANDSHAKE_STEP));
-                }
-                if client.read_buf(&mut incoming).await? == 0 {
-                    return Err(HandshakeError::Closed);
-                }
-            }
-        }
-    }
-    let version = tls.protocol_version().ok_or(HandshakeError::NotPrepared)?;
-    let agreed = Agreed::of(&tls);
-    let (secrets, kernel) = tls.dangerous_into_kernel_connection()?;
-    let session = Session {
-        kernel,
-        opening: Keys::new(version, secrets.rx).ok_or(HandshakeError::NotPrepared)?,
-        sealing: Keys::new(version, secrets.tx).ok_or(HandshakeError::NotPrepared)?,
-        leftover: incoming.into_boxed_slice(),
-        control: 0,
-        data: 0,
-    };
-    Ok((Box::new(session), agreed))
-}
-
-/// The length of the record at the front of `bytes` with its header, if all of it is there.
-fn record_length(bytes: &[u8]) -> Option<usize> {
-    let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
-    let length = payload_length(*header);
-    // Too long is for rustls to refuse, as soon as it is certain.
-    (rest.len() >= length.min(MAX_PROTECTED)).then_some(HEADER + length.min(rest.len()))
-}
-
 fn payload_length([_, _, _, high, low]: [u8; HEADER]) -> usize {
     usize::from(u16::from_be_bytes([high, low]))
-}
-
-/// Appends a handshake record to what is to be sent.
-fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) {
-    let start = outgoing.len();
-    let mut space = 1024;
-    loop {
-        outgoing.resize(start + space, 0);
-        match data.encode(outgoing.get_mut(start..).unwrap_or_default()) {
-            Ok(written) => return outgoing.truncate(start + written),
-            Err(EncodeError::InsufficientSize(needs)) if needs.required_size > space => {
-                space = needs.required_size;
-            }
-            Err(_) => return outgoing.truncate(start),
-        }
-    }
-}
-
-/// Tells the client why the handshake failed, if that can be done without waiting.
-async fn send_alert(tls: &mut UnbufferedServerConnection, client: &mut TcpStream) {
-    let mut outgoing = Vec::new();
-    // Without anything to send, rustls would go on with what it knows of the bytes that it was
-    // shown before, and panic as they are not here.
-    while tls.wants_write()
-        && let UnbufferedStatus {
-            state: Ok(ConnectionState::EncodeTlsData(mut data)),
-            ..
-        } = tls.process_tls_records(&mut [])
-    {
-        encode(&mut data, &mut outgoing);
-    }
-    if client.write_all(&outgoing).await.is_ok() {
-        // Without this, unread bytes would turn the close into a reset that overtakes the alert.
-        let _ = client.shutdown().await;
-        discard_unread(|buffer| client.try_read(buffer));
-    }
 }
 
 /// Reads away what has come, so that closing does not reset; of a client that goes on sending only
@@ -275,8 +134,8 @@ fn discard_unread(mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) {
 pub enum TunnelEnd {
     /// Both directions were closed in order; the side that closed its direction first.
     Closed(Side),
-    /// As `Closed`, but the client left without `close_notify`: what it sent may be cut.
-    Truncated,
+    /// As `Closed`, but this side left without `close_notify`: what it sent may be cut.
+    Truncated(Side),
     /// One side's connection broke; it was passed on to the other side.
     Broken(Side),
     /// The client broke the protocol and was sent the alert.
@@ -287,9 +146,9 @@ pub enum TunnelEnd {
 }
 
 /// Relays between a terminated client and its backend until both directions are closed.
-pub struct Tunnel<'a> {
+pub struct Tunnel<'a, B: Far = TcpStream> {
     client: &'a mut TcpStream,
-    backend: &'a mut TcpStream,
+    backend: &'a mut B,
     moved: &'a mut Moved,
     session: &'a mut Session,
     up: Up,
@@ -297,11 +156,11 @@ pub struct Tunnel<'a> {
     first: Option<Side>,
 }
 
-impl<'a> Tunnel<'a> {
+impl<'a, B: Far> Tunnel<'a, B> {
     /// A tunnel whose byte counts are of plaintext, and hold also when the future is dropped.
     pub fn new(
         client: &'a mut TcpStream,
-        backend: &'a mut TcpStream,
+        backend: &'a mut B,
         moved: &'a mut Moved,
         session: &'a mut Session,
     ) -> Self {
@@ -348,7 +207,7 @@ enum State {
     Ended,
 }
 
-impl Future for Tunnel<'_> {
+impl<B: Far> Future for Tunnel<'_, B> {
     type Output = TunnelEnd;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TunnelEnd> {
@@ -369,7 +228,9 @@ impl Future for Tunnel<'_> {
                 return match (up, down, this.first) {
                     (Poll::Ready(_), Poll::Ready(_), Some(first)) => {
                         Poll::Ready(if this.up.truncated {
-                            TunnelEnd::Truncated
+                            TunnelEnd::Truncated(Side::Client)
+                        } else if this.down.truncated {
+                            TunnelEnd::Truncated(Side::Backend)
                         } else {
                             TunnelEnd::Closed(first)
                         })
@@ -380,7 +241,7 @@ impl Future for Tunnel<'_> {
         };
         Poll::Ready(match broken {
             Broken::Client => {
-                reset(this.backend);
+                reset(this.backend.socket());
                 TunnelEnd::Broken(Side::Client)
             }
             Broken::Backend => {
@@ -388,12 +249,12 @@ impl Future for Tunnel<'_> {
                 TunnelEnd::Broken(Side::Backend)
             }
             Broken::Protocol(Fatal(description)) => {
-                reset(this.backend);
+                reset(this.backend.socket());
                 this.send_last(&[2, description]);
                 TunnelEnd::Protocol(description)
             }
             Broken::Exhausted => {
-                reset(this.backend);
+                reset(this.backend.socket());
                 this.send_last(&[1, alert::CLOSE_NOTIFY]);
                 TunnelEnd::Exhausted
             }
@@ -401,12 +262,12 @@ impl Future for Tunnel<'_> {
     }
 }
 
-impl Drop for Tunnel<'_> {
+impl<B: Far> Drop for Tunnel<'_, B> {
     /// Whatever cut the connection, the end of draining and a panic included: plain TCP has no other
     /// way to tell the backend that it did not get everything.
     fn drop(&mut self) {
         if self.up.state != State::Ended {
-            reset(self.backend);
+            reset(self.backend.socket());
         }
     }
 }
@@ -435,6 +296,8 @@ struct Down {
     /// Two to this power records are read at once.
     batch: u8,
     state: State,
+    /// The backend ended without `close_notify`, and so will we.
+    truncated: bool,
 }
 
 /// What the records of one read came to.
@@ -480,7 +343,7 @@ impl Opened {
         &self,
         cx: &mut Context<'_>,
         bytes: &[u8],
-        to: &mut TcpStream,
+        to: &mut (impl AsyncWrite + Unpin),
     ) -> Result<Option<Rest>, Broken> {
         if self.total == 0 {
             return Ok(None);
@@ -515,7 +378,7 @@ impl Opened {
 /// A bug if it were ever seen: the scratch buffers fit what is put in them.
 const NO_ROOM: Broken = Broken::Protocol(Fatal(alert::INTERNAL_ERROR));
 
-impl Tunnel<'_> {
+impl<B: Far> Tunnel<'_, B> {
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         if self.up.state == State::Ended {
             return Poll::Ready(Ok(()));
@@ -525,6 +388,9 @@ impl Tunnel<'_> {
                 ready!(rest.poll_write(cx, self.backend)).map_err(|_| Broken::Backend)?;
                 self.up.rest = None;
             }
+            // TLS keeps what it sealed until there is room.
+            let flushed = Pin::new(&mut *self.backend).poll_flush(cx);
+            ready!(flushed).map_err(|_| Broken::Backend)?;
             if self.up.state == State::Ending {
                 let closed = Pin::new(&mut *self.backend).poll_shutdown(cx);
                 ready!(closed).map_err(|_| Broken::Backend)?;
@@ -726,8 +592,16 @@ impl Tunnel<'_> {
             .chunks_exact_mut(stride)
             .filter_map(|record| record.get_mut(head..head + MAX_PLAINTEXT));
         let mut buffer = ReadBuf::new(places.next().ok_or(NO_ROOM)?);
-        ready!(Pin::new(&mut *self.backend).poll_read(cx, &mut buffer))
-            .map_err(|_| Broken::Backend)?;
+        match ready!(Pin::new(&mut *self.backend).poll_read(cx, &mut buffer)) {
+            Ok(()) => {}
+            // Our `close_notify` would vouch for what may be cut.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                self.down.truncated = true;
+                self.down.state = State::Ending;
+                return Poll::Ready(Ok(()));
+            }
+            Err(_) => return Poll::Ready(Err(Broken::Backend)),
+        }
         let mut read = buffer.filled().len();
         if read == 0 {
             self.queue(content::ALERT, &[1, alert::CLOSE_NOTIFY])?;
@@ -743,7 +617,7 @@ impl Tunnel<'_> {
                 used += 1;
             }
             let vector = vector.get_mut(..used).unwrap_or_default();
-            match self.backend.try_read_vectored(vector) {
+            match self.backend.try_read_more(vector) {
                 Ok(more) => read += more,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => return Poll::Ready(Err(Broken::Backend)),

@@ -1,6 +1,11 @@
 //! Owns the view of the configuration in force that the admin endpoint shows. Never a private key.
 
+use std::sync::Arc;
+
+use vestibule_model::hostname::HostPattern;
+
 use super::{CertificateInfo, State};
+use crate::http::route::Rule;
 use crate::table::{Generation, Mode};
 
 /// Everything in force.
@@ -12,6 +17,8 @@ pub struct StateDump {
     pub listeners: Vec<ListenerDump>,
     /// By name.
     pub routes: Vec<RouteDump>,
+    /// By name.
+    pub http_routes: Vec<HttpRouteDump>,
     /// By name; also those that routes refer to and that are not held.
     pub backends: Vec<BackendDump>,
     /// By name.
@@ -36,7 +43,11 @@ pub struct ListenerDump {
     /// What a listener that terminates TLS names, in order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates: Option<Vec<String>>,
-    /// Whether connections are served: false for one that terminates TLS and has no usable certificate.
+    /// Trust bundles by which a listener validates its clients, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_validation: Option<Vec<String>>,
+    /// Whether connections are served: false for one that terminates TLS and has no usable certificate,
+    /// or nothing to validate clients by.
     pub serving: bool,
 }
 
@@ -51,6 +62,34 @@ pub struct RouteDump {
     pub created: i64,
     /// Where it is attached.
     pub attachments: Vec<AttachmentDump>,
+    /// In the order written.
+    pub backends: Vec<WeightDump>,
+}
+
+/// An HTTP route.
+#[derive(Debug, serde::Serialize)]
+pub struct HttpRouteDump {
+    /// `<namespace>/<name>`.
+    pub name: String,
+    /// Namespace.
+    pub tenant: String,
+    /// Seconds since the Unix epoch.
+    pub created: i64,
+    /// Where it is attached.
+    pub attachments: Vec<AttachmentDump>,
+    /// In the order written.
+    pub rules: Vec<RuleDump>,
+}
+
+/// A rule of an HTTP route.
+#[derive(Debug, serde::Serialize)]
+pub struct RuleDump {
+    /// May be empty.
+    pub name: String,
+    /// `METHOD path` of each match, `~` before a regular expression, `/` after a prefix.
+    pub matches: Vec<String>,
+    /// How many filters act before a backend is chosen.
+    pub filters: usize,
     /// In the order written.
     pub backends: Vec<WeightDump>,
 }
@@ -97,6 +136,10 @@ pub struct NamedCertificate {
     pub info: Option<CertificateInfo>,
 }
 
+fn texts(names: &[Arc<str>]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
 impl State {
     /// What is in force now.
     #[must_use]
@@ -105,6 +148,7 @@ impl State {
             generation: self.snapshot.generation(),
             listeners: self.dump_listeners(),
             routes: self.dump_routes(),
+            http_routes: self.dump_http_routes(),
             backends: self
                 .backends
                 .iter()
@@ -113,7 +157,8 @@ impl State {
                     held: held.held,
                     endpoints: held
                         .backend
-                        .endpoints()
+                        .target()
+                        .endpoints
                         .iter()
                         .map(ToString::to_string)
                         .collect(),
@@ -146,9 +191,14 @@ impl State {
                     Mode::Https(_) => "Https",
                 },
                 certificates: held
-                    .certificates
+                    .terminate
                     .as_ref()
-                    .map(|names| names.iter().map(ToString::to_string).collect()),
+                    .map(|terminate| texts(&terminate.certificates)),
+                client_validation: held
+                    .terminate
+                    .as_ref()
+                    .and_then(|terminate| terminate.validation.as_ref())
+                    .map(|(bundles, _)| texts(bundles)),
                 serving: held.built.mode.is_serving(),
             })
             .collect()
@@ -161,15 +211,7 @@ impl State {
                 name: name.to_string(),
                 tenant: held.route.tenant.to_string(),
                 created: held.route.created,
-                attachments: held
-                    .spec
-                    .iter()
-                    .map(|(listener, pattern, rank)| AttachmentDump {
-                        listener: listener.to_string(),
-                        pattern: pattern.to_string(),
-                        rank: rank.to_string(),
-                    })
-                    .collect(),
+                attachments: held.spec.iter().map(AttachmentDump::of).collect(),
                 backends: held
                     .route
                     .backends()
@@ -181,5 +223,41 @@ impl State {
                     .collect(),
             })
             .collect()
+    }
+
+    fn dump_http_routes(&self) -> Vec<HttpRouteDump> {
+        let rule = |rule: &Rule| RuleDump {
+            name: rule.name.to_string(),
+            matches: rule.matches().iter().map(ToString::to_string).collect(),
+            filters: rule.filters.len(),
+            backends: rule
+                .backends()
+                .iter()
+                .map(|b| WeightDump {
+                    backend: b.backend.as_ref().map(|b| b.key.to_string()),
+                    weight: b.weight,
+                })
+                .collect(),
+        };
+        self.http_routes
+            .iter()
+            .map(|(name, held)| HttpRouteDump {
+                name: name.to_string(),
+                tenant: held.route.tenant.to_string(),
+                created: held.route.created,
+                attachments: held.attachments.iter().map(AttachmentDump::of).collect(),
+                rules: held.route.rules().iter().map(rule).collect(),
+            })
+            .collect()
+    }
+}
+
+impl AttachmentDump {
+    fn of((listener, pattern, rank): &(Arc<str>, HostPattern, HostPattern)) -> Self {
+        Self {
+            listener: listener.to_string(),
+            pattern: pattern.to_string(),
+            rank: rank.to_string(),
+        }
     }
 }

@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use vestibule_model::hostname::{HostPattern, HostnameError};
 use vestibule_stream::proto;
 
-use crate::table::{BindKey, Layer, Place};
+use super::clients::{ClientMode, ValidationSpec};
+use crate::backend;
+use crate::table::{BindKey, Layer, Place, Target};
 
 /// Why a resource was rejected.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +42,21 @@ pub enum RejectReason {
     /// The private key belongs to another certificate.
     #[error("the private key does not fit the certificate")]
     KeyMismatch,
+    /// A certificate of a trust bundle does not parse.
+    #[error("certificate {0} of the bundle: {1}")]
+    InvalidTrustBundle(usize, String),
+    /// More than is held of one resource.
+    #[error("{0} is larger than the limit")]
+    TooLarge(&'static str),
+    /// What a match of an HTTP route asks for is nothing that a request can have.
+    #[error("{0} in a match is malformed")]
+    InvalidMatch(&'static str),
+    /// A regular expression does not compile, or not within bounds.
+    #[error("a regular expression {0}")]
+    InvalidRegex(String),
+    /// What a filter asks for cannot be done.
+    #[error("a filter cannot be in force: {0}")]
+    InvalidFilter(&'static str),
     /// Another listener is at the same place: same bind, same hostname.
     #[error("another listener has this hostname on {0}")]
     HostnameConflict(BindKey),
@@ -66,6 +83,11 @@ impl RejectReason {
             Self::InvalidCertificate(..) => "InvalidCertificate",
             Self::InvalidKey => "InvalidKey",
             Self::KeyMismatch => "KeyMismatch",
+            Self::InvalidTrustBundle(..) => "InvalidTrustBundle",
+            Self::TooLarge(_) => "TooLarge",
+            Self::InvalidMatch(_) => "InvalidMatch",
+            Self::InvalidRegex(_) => "InvalidRegex",
+            Self::InvalidFilter(_) => "InvalidFilter",
             Self::HostnameConflict(_) => "HostnameConflict",
             Self::ProtocolConflict(..) => "ProtocolConflict",
             Self::PortUnavailable(..) => "PortUnavailable",
@@ -74,7 +96,7 @@ impl RejectReason {
 }
 
 /// Every [`RejectReason::reason`].
-pub(super) const REASONS: [&str; 13] = [
+pub(super) const REASONS: [&str; 18] = [
     vestibule_stream::UNKNOWN_RESOURCE,
     "InvalidName",
     "MissingField",
@@ -85,6 +107,11 @@ pub(super) const REASONS: [&str; 13] = [
     "InvalidCertificate",
     "InvalidKey",
     "KeyMismatch",
+    "InvalidTrustBundle",
+    "TooLarge",
+    "InvalidMatch",
+    "InvalidRegex",
+    "InvalidFilter",
     "HostnameConflict",
     "ProtocolConflict",
     "PortUnavailable",
@@ -96,8 +123,12 @@ pub(super) struct ListenerSpec {
     pub(super) gateway: String,
     pub(super) tenant: String,
     pub(super) bind: BindKey,
+    /// That clients connect to.
+    pub(super) port: u16,
     pub(super) pattern: HostPattern,
     pub(super) protocol: Protocol,
+    /// Name of the certificate that backends are shown.
+    pub(super) backend_certificate: Option<String>,
 }
 
 impl ListenerSpec {
@@ -106,13 +137,21 @@ impl ListenerSpec {
     }
 }
 
-/// What runs on a listener. The names are those of certificates in order of preference.
+/// What runs on a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Protocol {
     Passthrough,
-    Terminate(Vec<String>),
+    Terminate(TerminateSpec),
     Http,
-    Https(Vec<String>),
+    Https(TerminateSpec),
+}
+
+/// How TLS ends at a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TerminateSpec {
+    /// Names of certificates in order of preference.
+    pub(super) certificates: Vec<String>,
+    pub(super) validation: Option<ValidationSpec>,
 }
 
 impl Protocol {
@@ -150,19 +189,48 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
         Some(Wire::Tls(tls)) => match &tls.mode {
             None => return unknown("the listener's TLS mode"),
             Some(Mode::Passthrough(_)) => Protocol::Passthrough,
-            Some(Mode::Terminate(tls)) => Protocol::Terminate(tls.certificates.clone()),
+            Some(Mode::Terminate(tls)) => Protocol::Terminate(terminate(tls)?),
         },
         Some(Wire::Http(http)) => match &http.terminate {
             None => Protocol::Http,
-            Some(tls) => Protocol::Https(tls.certificates.clone()),
+            Some(tls) => Protocol::Https(terminate(tls)?),
         },
     };
+    let bind = bind(wire.bind.as_ref())?;
+    let invalid = || RejectReason::InvalidBind(format!("{} is not a port", wire.port));
     Ok(ListenerSpec {
         gateway: required(&wire.gateway, "gateway")?,
         tenant: required(&wire.tenant, "tenant")?,
-        bind: bind(wire.bind.as_ref())?,
+        bind,
+        port: match wire.port {
+            0 => bind.port,
+            other => port(other).ok_or_else(invalid)?,
+        },
         pattern: pattern(&wire.hostname)?,
         protocol,
+        backend_certificate: (!wire.backend_certificate.is_empty())
+            .then(|| wire.backend_certificate.clone()),
+    })
+}
+
+fn terminate(wire: &proto::TlsTerminate) -> Result<TerminateSpec, RejectReason> {
+    let validation = match &wire.client_validation {
+        None => None,
+        Some(wire) => Some(ValidationSpec {
+            bundles: wire.trust_bundles.clone(),
+            mode: match proto::ClientValidationMode::try_from(wire.mode) {
+                Ok(proto::ClientValidationMode::AllowValidOnly) => ClientMode::ValidOnly,
+                Ok(proto::ClientValidationMode::AllowInsecureFallback) => {
+                    ClientMode::InsecureFallback
+                }
+                // Not to be guessed: one is stricter than the other.
+                _ => return Err(RejectReason::UnknownResource("the client validation")),
+            },
+        }),
+    };
+    Ok(TerminateSpec {
+        certificates: wire.certificates.clone(),
+        validation,
     })
 }
 
@@ -194,15 +262,7 @@ fn pattern(text: &str) -> Result<HostPattern, RejectReason> {
 }
 
 pub(super) fn route(name: &str, wire: &proto::TlsRoute) -> Result<RouteSpec, RejectReason> {
-    two_segments(name, "<namespace>/<name>")?;
-    let mut attachments = Vec::new();
-    for attachment in &wire.attachments {
-        let listener = required(&attachment.listener, "an attachment's listener")?;
-        for hostname in &attachment.hostnames {
-            let (of_match, of_rank) = (pattern(&hostname.r#match)?, pattern(&hostname.rank)?);
-            attachments.push((listener.clone(), of_match, of_rank));
-        }
-    }
+    route_name(name)?;
     let backends = wire
         .backends
         .iter()
@@ -211,19 +271,49 @@ pub(super) fn route(name: &str, wire: &proto::TlsRoute) -> Result<RouteSpec, Rej
     Ok(RouteSpec {
         tenant: required(&wire.tenant, "tenant")?,
         created: wire.created,
-        attachments,
+        attachments: attachments(&wire.attachments)?,
         backends,
     })
 }
 
-pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Vec<SocketAddr>, RejectReason> {
+pub(super) fn route_name(name: &str) -> Result<(), RejectReason> {
+    two_segments(name, "<namespace>/<name>")
+}
+
+/// Listener name, pattern to match, pattern that ranks.
+pub(super) fn attachments(
+    wire: &[proto::Attachment],
+) -> Result<Vec<(String, HostPattern, HostPattern)>, RejectReason> {
+    let mut attachments = Vec::new();
+    for attachment in wire {
+        let listener = required(&attachment.listener, "an attachment's listener")?;
+        for hostname in &attachment.hostnames {
+            let (of_match, of_rank) = (pattern(&hostname.r#match)?, pattern(&hostname.rank)?);
+            attachments.push((listener.clone(), of_match, of_rank));
+        }
+    }
+    Ok(attachments)
+}
+
+pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, RejectReason> {
     let form = "<namespace>/<service>:<port>";
     two_segments(name, form)?;
     let number = name.rsplit_once(':').map(|(_, number)| number);
     if number.and_then(|n| n.parse().ok()).and_then(port).is_none() {
         return Err(RejectReason::InvalidName(form));
     }
-    wire.endpoints.iter().map(endpoint).collect()
+    let protocol = match proto::BackendProtocol::try_from(wire.protocol) {
+        Ok(proto::BackendProtocol::Unspecified) => backend::Protocol::Any,
+        Ok(proto::BackendProtocol::H2c) => backend::Protocol::H2c,
+        Ok(proto::BackendProtocol::Websocket) => backend::Protocol::WebSocket,
+        Err(_) => return Err(RejectReason::UnknownResource("the backend's protocol")),
+    };
+    Ok(Target {
+        endpoints: wire.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?,
+        protocol,
+        // By its own reader: it depends on what else is held.
+        tls: None,
+    })
 }
 
 fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
@@ -247,6 +337,17 @@ pub(super) fn certificate_name(name: &str) -> Result<(), RejectReason> {
     two_segments(name, "<namespace>/<secret>")
 }
 
+pub(super) fn trust_bundle_name(name: &str) -> Result<(), RejectReason> {
+    let mut parts = segments(name);
+    if matches!(parts.next(), Some("ConfigMap" | "Secret")) && parts.count() == 2 {
+        Ok(())
+    } else {
+        Err(RejectReason::InvalidName(
+            "<ConfigMap|Secret>/<namespace>/<name>",
+        ))
+    }
+}
+
 fn two_segments(name: &str, form: &'static str) -> Result<(), RejectReason> {
     if segments(name).count() == 2 {
         Ok(())
@@ -267,7 +368,7 @@ fn segments(name: &str) -> impl Iterator<Item = &str> {
     clean.then(|| name.split('/')).into_iter().flatten()
 }
 
-fn required(text: &str, field: &'static str) -> Result<String, RejectReason> {
+pub(super) fn required(text: &str, field: &'static str) -> Result<String, RejectReason> {
     if text.is_empty() {
         Err(RejectReason::MissingField(field))
     } else {
@@ -384,6 +485,11 @@ mod tests {
             RejectReason::InvalidCertificate(0, String::new()),
             RejectReason::InvalidKey,
             RejectReason::KeyMismatch,
+            RejectReason::InvalidTrustBundle(0, String::new()),
+            RejectReason::TooLarge(""),
+            RejectReason::InvalidMatch(""),
+            RejectReason::InvalidRegex(String::new()),
+            RejectReason::InvalidFilter(""),
             RejectReason::HostnameConflict(bind),
             RejectReason::ProtocolConflict(bind, Layer::Tls),
             RejectReason::PortUnavailable(bind, std::io::ErrorKind::AddrInUse.into()),
@@ -412,7 +518,7 @@ mod tests {
             assert_eq!(error.reason(), "InvalidEndpoint", "{address} {port}");
         }
         assert_eq!(
-            backend(name, &with("::ffff:127.0.0.1", 443)).unwrap(),
+            backend(name, &with("::ffff:127.0.0.1", 443)).unwrap().endpoints,
             ["127.0.0.1:443".parse().unwrap()]
         );
         for name in ["team-a/web", "team-a/web:0", "web:443", "team-a/web:99999"] {

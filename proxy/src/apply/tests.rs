@@ -1,7 +1,7 @@
 //! Tests of the state: rejects, atomicity, conflicts, and equality with a naive reference.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use proptest::prelude::*;
 use vestibule_model::hostname::{Hostname, route_precedence};
@@ -171,7 +171,8 @@ impl Harness {
         let name = (!name.is_empty()).then(|| Hostname::parse(name).unwrap());
         let snapshot = self.published.load();
         if snapshot.is_plaintext(bind) {
-            let listener = snapshot.select_plain(bind, name.as_ref());
+            let listener = snapshot.select_http(bind, Layer::Plain, name.as_ref());
+            let listener = listener.map(|(listener, _)| listener);
             let listener = listener.ok_or(Unmatched::NoListener)?;
             return Ok((listener.key.to_string(), None));
         }
@@ -466,9 +467,10 @@ fn https_without_a_certificate_is_bound_and_closed() {
     let mut h = Harness::new();
     h.apply(vec![http_on(A, BIND.port, "", Some(&["team-a/web"]))]);
     let mode = |h: &Harness| {
-        let listener = h.published.load().select_tls(&BIND, None).unwrap();
+        let snapshot = h.published.load();
+        let (listener, _) = snapshot.select_http(&BIND, Layer::Tls, None).unwrap();
         match &listener.mode {
-            Mode::Https(config) => config.clone(),
+            Mode::Https(config) => config.clone().ok(),
             other => panic!("{other:?}"),
         }
     };
@@ -490,7 +492,7 @@ fn certificates_reach_the_listeners_that_name_them() {
         let name = Hostname::parse("a.example.com").unwrap();
         let selection = h.published.load().select(&BIND, Some(&name)).unwrap();
         match &selection.listener.mode {
-            Mode::Terminate(config) => config.clone(),
+            Mode::Terminate(config) => config.clone().ok(),
             other => panic!("{other:?}"),
         }
     }
@@ -899,7 +901,11 @@ proptest! {
         // Everything removed leaves nothing behind.
         incremental.remove(held.keys().cloned().collect());
         prop_assert_eq!(incremental.state.counts(), Counts::default());
-        prop_assert_eq!(incremental.state.certificate_users.len(), 0);
+        prop_assert!(incremental.state.certificate_users.is_empty());
+        prop_assert!(incremental.state.client_trust.is_empty());
+        prop_assert!(incremental.state.backend_trust.is_empty());
+        prop_assert!(incremental.state.trusts.is_empty());
+        prop_assert!(incremental.state.shown.is_empty());
         prop_assert_eq!(incremental.state.expiries.len(), 0);
         prop_assert_eq!(incremental.state.tables.len(), 0);
         prop_assert_eq!(incremental.published.load().binds().count(), 0);

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustls::compress::CompressionCache;
 use rustls::crypto::CryptoProvider;
@@ -17,7 +18,12 @@ use sha2::{Digest, Sha256};
 use vestibule_stream::proto;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
+use super::clients::ClientAuth;
 use super::parse::RejectReason;
+
+/// How long after its handshake a client that showed a certificate may come back with a ticket, which
+/// is not validated again: bounds how long a certificate is good for after it expired.
+const VALIDATED: Duration = Duration::from_mins(10);
 
 /// A certificate with its key, checked.
 pub(super) struct HeldCertificate {
@@ -42,6 +48,11 @@ pub struct CertificateInfo {
 }
 
 impl HeldCertificate {
+    /// For a handshake in which it is shown.
+    pub(super) fn certified(&self) -> &Arc<CertifiedKey> {
+        &self.certified
+    }
+
     /// Checks chain and key. The key is read where it lies: no copy of its encoding is made.
     pub(super) fn parse(name: &str, wire: &proto::Certificate) -> Result<Self, RejectReason> {
         super::parse::certificate_name(name)?;
@@ -121,6 +132,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// Makes server configurations that share everything but certificate and ticket identity.
 pub(super) struct ConfigFactory {
+    provider: Arc<CryptoProvider>,
     builder: ConfigBuilder<ServerConfig, WantsVerifier>,
     sessions: Arc<NoServerSessionStorage>,
     tickets: Arc<dyn ProducesTickets>,
@@ -128,6 +140,7 @@ pub(super) struct ConfigFactory {
     time: Arc<dyn TimeProvider>,
     no_compression: Arc<CompressionCache>,
     next_ticket_id: AtomicU64,
+    begun: Instant,
 }
 
 impl fmt::Debug for ConfigFactory {
@@ -141,21 +154,27 @@ impl ConfigFactory {
     pub(super) fn new() -> Result<Self, rustls::Error> {
         let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
         Ok(Self {
-            builder: ServerConfig::builder_with_provider(provider)
+            builder: ServerConfig::builder_with_provider(Arc::clone(&provider))
                 .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?,
+            provider,
             sessions: Arc::new(NoServerSessionStorage {}),
             tickets: aws_lc_rs::Ticketer::new()?,
             key_log: Arc::new(NoKeyLog),
             time: Arc::new(DefaultTimeProvider),
             no_compression: Arc::new(CompressionCache::Disabled),
             next_ticket_id: AtomicU64::new(0),
+            begun: Instant::now(),
         })
     }
 
-    /// The ticketer of one listener, to be kept over changes of its certificates.
-    pub(super) fn ticketer(&self) -> Arc<ListenerTicketer> {
+    /// The ticketer of one listener, to be kept over changes of its certificates and not over those of
+    /// how it validates its clients. `validates`: it does.
+    pub(super) fn ticketer(&self, validates: bool) -> Arc<ListenerTicketer> {
+        let shared = Duration::from_secs(self.tickets.lifetime().into());
         Arc::new(ListenerTicketer {
             shared: Arc::clone(&self.tickets),
+            begun: self.begun,
+            lifetime: if validates { VALIDATED.min(shared) } else { shared },
             id: self
                 .next_ticket_id
                 .fetch_add(1, Ordering::Relaxed)
@@ -164,19 +183,25 @@ impl ConfigFactory {
     }
 
     /// A configuration that answers with `certificate` and takes one of `alpn`; of none, it leaves the
-    /// matter aside. No early data, no session cache: resumption is by stateless tickets alone.
+    /// matter aside. No early data, no session cache: resumption is by stateless tickets alone. None
+    /// where clients are to be validated and there is nothing to do it by.
     pub(super) fn build(
         &self,
         certificate: &HeldCertificate,
         ticketer: &Arc<ListenerTicketer>,
         alpn: &[&[u8]],
-    ) -> Arc<ServerConfig> {
+        clients: Option<&ClientAuth>,
+    ) -> Option<Arc<ServerConfig>> {
         let resolver = Arc::new(OneCertificate(Arc::clone(&certificate.certified)));
-        let mut config = self
-            .builder
-            .clone()
-            .with_no_client_auth()
-            .with_cert_resolver(resolver);
+        let builder = self.builder.clone();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(clients) => {
+                let verifier = clients.verifier(&self.provider)?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_cert_resolver(resolver);
         config.ticketer = Arc::<ListenerTicketer>::clone(ticketer);
         config.session_storage = Arc::<NoServerSessionStorage>::clone(&self.sessions);
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
@@ -184,16 +209,39 @@ impl ConfigFactory {
         config.key_log = Arc::clone(&self.key_log);
         config.time_provider = Arc::clone(&self.time);
         config.cert_compression_cache = Arc::clone(&self.no_compression);
-        Arc::new(config)
+        Some(Arc::new(config))
     }
 }
 
 /// Session tickets of one listener. All listeners share the process's rotating keys, and a ticket
-/// carries, encrypted and authenticated, which listener issued it; another listener does not take it.
-/// So a ticketer costs bytes, not key schedules, and 10,000 listeners can have one each.
+/// carries, encrypted and authenticated, which listener issued it and when; another listener does not
+/// take it. So a ticketer costs bytes, not key schedules, and 10,000 listeners can have one each.
 pub(super) struct ListenerTicketer {
     shared: Arc<dyn ProducesTickets>,
+    begun: Instant,
+    lifetime: Duration,
     id: [u8; 8],
+}
+
+impl ListenerTicketer {
+    /// `time` since `begun`.
+    fn encrypt_at(&self, time: Duration, plain: &[u8]) -> Option<Vec<u8>> {
+        let bound = [&self.id, &time.as_secs().to_be_bytes()[..], plain].concat();
+        self.shared.encrypt(&zeroize::Zeroizing::new(bound))
+    }
+
+    fn decrypt_at(&self, time: Duration, cipher: &[u8]) -> Option<Vec<u8>> {
+        let mut bound = self.shared.decrypt(cipher)?;
+        let (id, rest) = bound.split_first_chunk::<8>()?;
+        let (issued, plain) = rest.split_first_chunk::<8>()?;
+        let age = time.as_secs().checked_sub(u64::from_be_bytes(*issued))?;
+        if *id != self.id || age > self.lifetime.as_secs() {
+            return None;
+        }
+        let head = bound.len() - plain.len();
+        bound.drain(..head);
+        Some(bound)
+    }
 }
 
 impl fmt::Debug for ListenerTicketer {
@@ -208,21 +256,15 @@ impl ProducesTickets for ListenerTicketer {
     }
 
     fn lifetime(&self) -> u32 {
-        self.shared.lifetime()
+        u32::try_from(self.lifetime.as_secs()).unwrap_or(u32::MAX)
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let bound = zeroize::Zeroizing::new([&self.id, plain].concat());
-        self.shared.encrypt(&bound)
+        self.encrypt_at(self.begun.elapsed(), plain)
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        let mut bound = self.shared.decrypt(cipher)?;
-        if !bound.starts_with(&self.id) {
-            return None;
-        }
-        bound.drain(..self.id.len());
-        Some(bound)
+        self.decrypt_at(self.begun.elapsed(), cipher)
     }
 }
 
@@ -286,11 +328,30 @@ mod tests {
     #[test]
     fn a_ticket_is_taken_only_by_the_listener_that_issued_it() {
         let factory = ConfigFactory::new().unwrap();
-        let (a, b) = (factory.ticketer(), factory.ticketer());
+        let (a, b) = (factory.ticketer(false), factory.ticketer(false));
         let ticket = a.encrypt(b"session").unwrap();
         assert_eq!(a.decrypt(&ticket).unwrap(), b"session");
         assert_eq!(b.decrypt(&ticket), None);
         assert_eq!(a.decrypt(b"garbage"), None);
         assert_eq!(a.decrypt(&a.shared.encrypt(b"x").unwrap()), None);
+        assert_eq!(a.decrypt(&a.shared.encrypt(&a.id).unwrap()), None);
+    }
+
+    #[test]
+    fn a_ticket_of_a_client_that_was_validated_is_good_for_minutes() {
+        let factory = ConfigFactory::new().unwrap();
+        let seconds = Duration::from_secs;
+        for (validates, lifetime) in [
+            (true, VALIDATED),
+            (false, seconds(factory.tickets.lifetime().into())),
+        ] {
+            let tickets = factory.ticketer(validates);
+            let ticket = tickets.encrypt_at(seconds(7), b"session").unwrap();
+            let at = |time| tickets.decrypt_at(time, &ticket).is_some();
+            assert!(at(seconds(7)) && at(seconds(7) + lifetime));
+            assert!(!at(seconds(8) + lifetime));
+            assert!(!at(seconds(6)), "from the future");
+            assert_eq!(u64::from(tickets.lifetime()), lifetime.as_secs());
+        }
     }
 }

@@ -21,7 +21,16 @@ pub(super) struct Activity {
     idle_since: AtomicU64,
     /// Milliseconds from `begun` to the first byte after that, plus 1; 0 before it.
     head_since: AtomicU64,
+    /// Bodies that wait for the client: to send more, or to take more.
+    owed: AtomicU32,
+    /// Milliseconds from `begun`, plus 1, since when the client has moved nothing to speak of while it
+    /// was waited for, and the bytes moved by then; 0: it is not waited for.
+    stalled_since: AtomicU64,
+    stalled_at: AtomicU64,
 }
+
+/// Bytes that count as progress within the time allowed without.
+const PROGRESS: u64 = 1024;
 
 /// What is to be done about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +41,8 @@ pub(super) enum Verdict {
     Idle,
     /// A head that does not come to its end.
     SlowHead,
+    /// A body that the client neither sends nor takes.
+    Stalled,
 }
 
 impl Activity {
@@ -44,6 +55,9 @@ impl Activity {
             sent: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
             head_since: AtomicU64::new(0),
+            owed: AtomicU32::new(0),
+            stalled_since: AtomicU64::new(0),
+            stalled_at: AtomicU64::new(0),
         }
     }
 
@@ -69,10 +83,21 @@ impl Activity {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
+        self.stalled_since.store(0, Ordering::Relaxed);
+    }
+
+    /// A body begins or ceases to wait for the client.
+    pub(super) fn owe(&self, was: bool, is: bool) {
+        match (was, is) {
+            (false, true) => self.owed.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.owed.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
     }
 
     /// An answer is out.
     pub(super) fn end(&self) {
+        self.stalled_since.store(0, Ordering::Relaxed);
         if self.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.idle_since.store(self.now(), Ordering::Relaxed);
         }
@@ -92,14 +117,17 @@ impl Activity {
     pub(super) fn judge(&self, limits: &HttpLimits, version: Version) -> Verdict {
         // A head may begin at any time, so the connection is looked at this often.
         let soon = limits.head_deadline.min(limits.idle);
-        if self.under_way.load(Ordering::Relaxed) > 0 {
-            return Verdict::Wait(soon);
-        }
         let now = self.now();
         let left = |since: u64, allowed: Duration| {
             let passed = Duration::from_millis(now.saturating_sub(since));
             allowed.checked_sub(passed).filter(|left| !left.is_zero())
         };
+        if self.under_way.load(Ordering::Relaxed) > 0 {
+            return match left(self.stalled(now), limits.stall) {
+                Some(left) => Verdict::Wait(left.min(soon)),
+                None => Verdict::Stalled,
+            };
+        }
         // In HTTP/2 there are bytes without requests: settings, pings.
         let head = self.head_since.load(Ordering::Relaxed).checked_sub(1);
         if let (Version::One, Some(since)) = (version, head) {
@@ -111,6 +139,29 @@ impl Activity {
         match left(self.idle_since.load(Ordering::Relaxed), limits.idle) {
             Some(left) => Verdict::Wait(left.min(soon)),
             None => Verdict::Idle,
+        }
+    }
+}
+
+impl Activity {
+    /// Since when the client has been waited for without progress: now, where it is not.
+    fn stalled(&self, now: u64) -> u64 {
+        let (received, sent) = self.moved();
+        let moved = received.saturating_add(sent);
+        if self.owed.load(Ordering::Relaxed) == 0 {
+            self.stalled_since.store(0, Ordering::Relaxed);
+            return now;
+        }
+        let since = self.stalled_since.load(Ordering::Relaxed).checked_sub(1);
+        let before = self.stalled_at.load(Ordering::Relaxed);
+        match since {
+            Some(since) if moved.saturating_sub(before) < PROGRESS => since,
+            _ => {
+                let mark = now.saturating_add(1);
+                self.stalled_since.store(mark, Ordering::Relaxed);
+                self.stalled_at.store(moved, Ordering::Relaxed);
+                now
+            }
         }
     }
 }
@@ -152,5 +203,34 @@ mod tests {
         assert_eq!(judge(Version::One), Verdict::Idle);
         assert_eq!(activity.requests(), 1);
         assert_eq!(activity.moved(), (2, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stalls_is_told_from_a_backend_that_takes_its_time() {
+        let limits = HttpLimits {
+            head_deadline: Duration::from_secs(10),
+            stall: Duration::from_mins(1),
+            ..HttpLimits::default()
+        };
+        let activity = Activity::new();
+        let judge = || activity.judge(&limits, Version::Two);
+        activity.begin();
+        tokio::time::advance(Duration::from_hours(1)).await;
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+        activity.owe(false, true);
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+        for _ in 0..5 {
+            tokio::time::advance(Duration::from_secs(40)).await;
+            activity.received(PROGRESS);
+            assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+        }
+        // A byte now and then is no progress.
+        tokio::time::advance(Duration::from_secs(55)).await;
+        activity.received(10);
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(5)));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(judge(), Verdict::Stalled);
+        activity.owe(true, false);
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
     }
 }

@@ -16,6 +16,16 @@ pub(super) struct Target {
     pub(super) text: Option<Box<str>>,
 }
 
+impl Target {
+    /// As the client wrote it, without port.
+    pub(super) fn host_text(&self) -> Option<&str> {
+        let text = self.text.as_deref()?;
+        let literal = text.starts_with('[').then(|| text.find(']')).flatten();
+        let end = literal.map_or_else(|| text.find(':'), |at| Some(at + 1));
+        Some(end.and_then(|end| text.get(..end)).unwrap_or(text))
+    }
+}
+
 /// Why it cannot be said whom a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unclear {
@@ -138,6 +148,19 @@ mod tests {
             assert_eq!(one(address), Ok(None), "{address}");
         }
         assert_eq!(one("under_score"), Ok(None));
+    }
+
+    #[test]
+    fn the_text_of_a_host_has_no_port() {
+        for (text, host) in [
+            ("A.example.com:80", "A.example.com"),
+            ("a", "a"),
+            ("[::1]:80", "[::1]"),
+            ("[::1]", "[::1]"),
+        ] {
+            let target = Target::of(&request(Version::HTTP_11, "/", &[text])).unwrap();
+            assert_eq!(target.host_text(), Some(host));
+        }
     }
 
     #[test]

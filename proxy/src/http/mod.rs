@@ -1,15 +1,25 @@
 //! Owns HTTP and HTTPS listeners: from a connection that was accepted to the answers on it.
 //!
 //! A connection is served by hyper, HTTP/1.1 or HTTP/2, with bounds on everything that a client
-//! decides. A request passes `authority` (which host it is for), `answer` (which listener, and what
-//! it gets) and `record` (its log line). Nothing is retried.
+//! decides. A request passes `handle`: `authority` says which host it is for, `table` which rule takes
+//! it, `filter` what is done to it, `exchange` gives it to a backend on a connection of the `pool`, and
+//! `record` is its log line. Nothing that a backend may have seen is tried again.
 
 mod activity;
-mod answer;
 mod authority;
+mod body;
+mod exchange;
+pub(crate) mod filter;
+mod handle;
+mod headers;
+pub(crate) mod pool;
 mod record;
+pub(crate) mod route;
 mod serve;
+mod table;
 mod transport;
+mod tunnel;
+mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +34,9 @@ use crate::connection::CloseReason;
 use crate::deadline::within;
 use crate::terminate::Agreed;
 
+pub use route::HttpRoute;
 pub(crate) use serve::serve;
+pub(crate) use table::HttpTable;
 use transport::{Replayed, Transport};
 
 /// What HTTPS listeners offer, in order of preference.
@@ -44,6 +56,8 @@ pub struct HttpLimits {
     pub head_deadline: Duration,
     /// Time that a connection may stay without a request.
     pub idle: Duration,
+    /// Time that a client may neither send the rest of a request nor take the rest of an answer.
+    pub stall: Duration,
     /// Requests at one time on an HTTP/2 connection.
     pub streams: u32,
     /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
@@ -59,6 +73,7 @@ impl Default for HttpLimits {
             head_deadline: Duration::from_secs(10),
             // Longer than common clients keep theirs, so that mostly they end it.
             idle: Duration::from_mins(2),
+            stall: Duration::from_mins(2),
             streams: 100,
             resets: 20,
         }

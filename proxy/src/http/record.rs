@@ -3,19 +3,24 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Method, Request, StatusCode, Version};
 use vestibule_model::hostname::Hostname;
 
+use super::body::UploadState;
+use super::exchange::Trace;
 use super::serve::Shared;
+use super::table::Found;
 use crate::accesslog::TARGET;
-use crate::table::Listener;
+use crate::table::{Backend, Listener};
 
 /// Most characters of a path in the log.
 const MAX_PATH: usize = 1024;
+/// What a request is logged with whose client left before there was an answer. It is never sent.
+const CLIENT_LEFT: u16 = 499;
 
 /// What is known of one request. Dropping it counts the request and writes its line, so that no way
 /// out of a request, the end of its connection included, goes without.
@@ -28,8 +33,14 @@ pub(super) struct RequestRecord {
     path: Box<str>,
     pub(super) authority: Option<Box<str>>,
     pub(super) listener: Option<Arc<Listener>>,
+    pub(super) found: Option<Found>,
+    pub(super) backend: Option<Arc<Backend>>,
+    pub(super) trace: Trace,
+    pub(super) upload: Arc<UploadState>,
     pub(super) status: StatusCode,
     pub(super) reason: &'static str,
+    /// Within a WebSocket.
+    tunnelled_in: u64,
     sent: u64,
 }
 
@@ -44,11 +55,22 @@ impl RequestRecord {
             path: path.get(..MAX_PATH).unwrap_or(path).into(),
             authority: None,
             listener: None,
-            status: StatusCode::INTERNAL_SERVER_ERROR,
-            reason: "Internal",
+            found: None,
+            backend: None,
+            trace: Trace::default(),
+            upload: UploadState::new(Arc::clone(&shared.activity)),
+            status: StatusCode::from_u16(CLIENT_LEFT).unwrap_or(StatusCode::BAD_REQUEST),
+            reason: "ClientLeft",
+            tunnelled_in: 0,
             sent: 0,
             shared,
         }
+    }
+
+    /// Bytes that went through after an upgrade.
+    pub(super) fn tunnelled(&mut self, up: u64, down: u64) {
+        self.tunnelled_in = up;
+        self.sent = down;
     }
 
     fn protocol(&self) -> &'static str {
@@ -65,6 +87,9 @@ impl RequestRecord {
         }
         let listener = self.listener.as_deref();
         let shared = &*self.shared;
+        let route = self.found.as_ref().map(|found| &*found.route);
+        let rule = self.found.as_ref().and_then(Found::rule);
+        let trace = &self.trace;
         tracing::info!(
             target: TARGET,
             client = %shared.peer,
@@ -76,25 +101,48 @@ impl RequestRecord {
             authority = self.authority.as_deref(),
             path = &*self.path,
             status = self.status.as_u16(),
-            tenant = listener.map(|l| &*l.tenant),
+            tenant = route.map(|r| &*r.tenant).or(listener.map(|l| &*l.tenant)),
             gateway = listener.map(|l| &*l.gateway),
             listener = listener.map(|l| &*l.key),
+            route = route.map(|r| &*r.key),
+            rule = rule.map(|rule| &*rule.name).filter(|name| !name.is_empty()),
+            rule_index = self.found.as_ref().map(Found::rule_index),
+            backend = self.backend.as_deref().map(|backend| &*backend.key),
+            endpoint = trace.endpoint.map(tracing::field::display),
+            connect_retries = (trace.retries > 0).then_some(trace.retries),
+            reused = trace.took.map(|_| trace.reused),
+            backend_ms = trace.took.map(milliseconds),
+            body_bytes_in = self.upload.received() + self.tunnelled_in,
             body_bytes_out = self.sent,
-            duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            duration_ms = milliseconds(self.started.elapsed()),
             reason = self.reason,
         );
     }
 }
 
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl Drop for RequestRecord {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.status = StatusCode::INTERNAL_SERVER_ERROR;
+            self.reason = "Internal";
+        }
         let shared = &*self.shared;
         shared.activity.end();
         let seconds = self.started.elapsed().as_secs_f64();
         let metrics = &shared.plane.metrics;
-        metrics.request(self.protocol(), self.status.as_u16(), seconds);
+        let status = self.status.as_u16();
+        metrics.request(self.protocol(), status, seconds);
         if let Some(listener) = &self.listener {
-            listener.usage.requests.inc();
+            let usage = &listener.usage;
+            usage.requests.inc();
+            let class = usize::from(status / 100).checked_sub(1);
+            if let Some(class) = class.and_then(|class| usage.answers.get(class)) {
+                class.inc();
+            }
         }
         if shared.plane.limits.access_log {
             self.write();
@@ -102,15 +150,30 @@ impl Drop for RequestRecord {
     }
 }
 
-/// A body that ends its request's record when it ends.
+/// A body that ends its request's record when it ends, and says when it waits for the client to take
+/// it.
 pub(super) struct Logged<B> {
     body: B,
-    record: RequestRecord,
+    /// None where the request goes on after its answer.
+    record: Option<RequestRecord>,
+    /// A frame was given out, and the next one was not asked for.
+    owed: bool,
 }
 
 impl<B> Logged<B> {
-    pub(super) fn new(body: B, record: RequestRecord) -> Self {
-        Self { body, record }
+    pub(super) fn new(body: B, record: Option<RequestRecord>) -> Self {
+        Self {
+            body,
+            record,
+            owed: false,
+        }
+    }
+
+    fn owe(&mut self, owes: bool) {
+        if let Some(record) = &self.record {
+            record.shared.activity.owe(self.owed, owes);
+            self.owed = owes;
+        }
     }
 }
 
@@ -122,10 +185,20 @@ impl<B: Body + Unpin> Body for Logged<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        self.owe(false);
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame {
-            let data = frame.data_ref().map_or(0, Buf::remaining);
-            self.record.sent += data as u64;
+        if let Some(record) = &mut self.record {
+            match &frame {
+                Some(Ok(frame)) => {
+                    let data = frame.data_ref().map_or(0, Buf::remaining);
+                    record.sent += data as u64;
+                }
+                Some(Err(_)) => record.reason = "BackendBroken",
+                None => {}
+            }
+        }
+        if matches!(frame, Some(Ok(_))) {
+            self.owe(true);
         }
         Poll::Ready(frame)
     }
@@ -136,5 +209,11 @@ impl<B: Body + Unpin> Body for Logged<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl<B> Drop for Logged<B> {
+    fn drop(&mut self) {
+        self.owe(false);
     }
 }

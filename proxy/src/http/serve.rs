@@ -7,6 +7,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
@@ -14,8 +16,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use vestibule_model::hostname::Hostname;
 
 use super::activity::{Activity, Verdict};
-use super::answer::answer;
+use super::handle::handle;
 use super::transport::Counted;
+use super::tunnel::Tunnel;
 use super::{Begun, HttpLimits, Version};
 use crate::connection::CloseReason;
 use crate::cut::unless_cut;
@@ -43,6 +46,8 @@ pub(super) struct Shared {
     pub(super) server_name: Option<Hostname>,
     pub(super) tls_version: Option<&'static str>,
     pub(super) activity: Arc<Activity>,
+    /// What is to be done once HTTP is over.
+    pub(super) tunnel: Mutex<Option<Tunnel>>,
 }
 
 /// Serves a connection to its end.
@@ -61,14 +66,16 @@ pub(crate) async fn serve(begun: Begun) {
         server_name: record.server_name.clone(),
         tls_version: record.agreed.as_ref().map(|agreed| agreed.version),
         activity: Arc::clone(&activity),
+        tunnel: Mutex::default(),
     });
+    let _untie = Untie(&shared);
     let io = TokioIo::new(Counted::new(transport, Arc::clone(&activity)));
     let limits = &shared.plane.limits.http;
     let service = {
         let shared = Arc::clone(&shared);
         service_fn(move |request| {
-            let response = answer(&shared, &request);
-            async move { Ok::<_, Infallible>(response) }
+            let response = handle(Arc::clone(&shared), request);
+            async move { Ok::<_, Infallible>(response.await) }
         })
     };
     let head_bytes = usize::try_from(limits.head_bytes).unwrap_or(usize::MAX);
@@ -81,8 +88,16 @@ pub(crate) async fn serve(begun: Begun) {
                 .max_buf_size(head_bytes.max(8192))
                 .max_header_size(head_bytes)
                 .half_close(false);
-            let connection = builder.serve_connection(io, service);
-            unless_cut(Box::pin(drive(connection, &shared, version))).await
+            let connection = builder.serve_connection(io, service).with_upgrades();
+            let served = async {
+                let ended = drive(connection, &shared, version).await;
+                let tunnel = shared.tunnel.lock().take();
+                match tunnel {
+                    Some(tunnel) => Box::pin(tunnel.run()).await,
+                    None => ended,
+                }
+            };
+            unless_cut(Box::pin(served)).await
         }
         Version::Two => {
             let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -104,17 +119,26 @@ pub(crate) async fn serve(begun: Begun) {
     record.requests = u32::try_from(activity.requests()).unwrap_or(u32::MAX);
 }
 
+/// Takes a tunnel that nobody came to run: it knows of what it is in.
+struct Untie<'a>(&'a Shared);
+
+impl Drop for Untie<'_> {
+    fn drop(&mut self) {
+        drop(self.0.tunnel.lock().take());
+    }
+}
+
 /// A connection that can be asked to end.
 trait Connection: Future<Output = hyper::Result<()>> {
     /// Takes no further request, and says so: `connection: close`, or GOAWAY.
     fn end(self: Pin<&mut Self>);
 }
 
-impl<I, B, S> Connection for http1::Connection<I, S>
+impl<I, B, S> Connection for http1::UpgradeableConnection<I, S>
 where
     S: HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     B: Body + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
@@ -168,6 +192,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
                     timer.as_mut().reset(tokio::time::Instant::now() + LAST_WORDS);
                 }
                 (None, Verdict::SlowHead) => return CloseReason::RequestTimeout,
+                (None, Verdict::Stalled) => return CloseReason::ClientStalled,
                 (Some(reason), _) => return reason,
             },
         }

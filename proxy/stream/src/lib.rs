@@ -75,6 +75,7 @@ pub const CAPABILITIES: &[&str] = &[
     "listener/tls",
     "listener/http",
     "route/tls",
+    "route/http",
     "backend",
     "certificate",
 ];

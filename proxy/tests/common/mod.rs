@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test file uses another part")]
 
+pub(crate) mod web;
+
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use vestibule_proxy::metrics::Metrics;
 use vestibule_proxy::plane::{DataPlane, Limits};
 use vestibule_proxy::table::Snapshot;
 use vestibule_proxy::worker::Workers;
-use vestibule_stream::{Change, Generation, Resource, proto};
+use vestibule_stream::{Change, Generation, Resource, ResourceKey, ResourceKind, proto};
 
 use proto::resource::Resource as Wire;
 
@@ -72,12 +74,22 @@ impl Rig {
 
     /// Applies resources; what was rejected is returned.
     pub(crate) fn apply(&mut self, upserts: Vec<Resource>) -> Vec<String> {
+        self.change(upserts, Vec::new())
+    }
+
+    /// Takes a resource away.
+    pub(crate) fn remove(&mut self, kind: ResourceKind, name: &str) {
+        let rejects = self.change(Vec::new(), vec![ResourceKey::new(kind, name)]);
+        assert_eq!(rejects, Vec::<String>::new());
+    }
+
+    fn change(&mut self, upserts: Vec<Resource>, removals: Vec<ResourceKey>) -> Vec<String> {
         self.counter += 1;
         let change = Change {
             generation: Generation::new(1, self.counter),
             full: false,
             upserts: upserts.into_iter().map(|r| (r.key().unwrap(), r)).collect(),
-            removals: Vec::new(),
+            removals,
         };
         let mut sockets = self.workers.as_ref().unwrap().sockets();
         let rejects = self.state.apply(&change, &mut sockets);

@@ -1,0 +1,237 @@
+//! Owns TLS towards backends as the operator words it, and what it comes to with the trust bundles
+//! that are held. What cannot be read is a backend to which no connection is made: to reject it would
+//! leave what was there before, and that may be plaintext.
+
+use std::sync::Arc;
+
+use rustls_pki_types::{DnsName, ServerName};
+use vestibule_stream::proto;
+
+use super::State;
+use super::trust::{HeldTrust, Trust};
+use crate::upstream::{AltName, Tls};
+
+/// Names and trust bundles of one policy: several times what its kind allows.
+const MAX_ITEMS: usize = 64;
+
+/// A backend's TLS settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TlsSpec {
+    /// No connection is made.
+    Closed,
+    Verified {
+        name: ServerName<'static>,
+        /// Instead of `name` in the certificate, if there are any.
+        names: Vec<AltName>,
+        trust: TrustSpec,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TrustSpec {
+    System,
+    Bundles(Vec<Arc<str>>),
+}
+
+impl TlsSpec {
+    pub(super) fn parse(backend: &str, wire: &proto::BackendTls) -> Self {
+        if wire.invalid {
+            return Self::Closed;
+        }
+        Self::read(wire).unwrap_or_else(|what| {
+            tracing::warn!(backend, what, "unreadable TLS settings: no connection is made");
+            Self::Closed
+        })
+    }
+
+    fn read(wire: &proto::BackendTls) -> Result<Self, &'static str> {
+        use proto::subject_alt_name::Name;
+
+        if wire.trust_bundles.len().max(wire.subject_alt_names.len()) > MAX_ITEMS {
+            return Err("too many names or trust bundles");
+        }
+        let names = wire.subject_alt_names.iter().map(|name| match &name.name {
+            Some(Name::Dns(name)) => match name.strip_prefix("*.") {
+                Some(suffix) => dns(suffix)
+                    .map(|_| AltName::Wildcard(suffix.into()))
+                    .ok_or("a subject alternative name"),
+                None => dns(name)
+                    .map(AltName::Exact)
+                    .ok_or("a subject alternative name"),
+            },
+            Some(Name::Uri(uri)) if !uri.is_empty() => Ok(AltName::Uri(uri.as_str().into())),
+            Some(Name::Uri(_)) | None => Err("a subject alternative name"),
+        });
+        Ok(Self::Verified {
+            name: dns(&wire.hostname).ok_or("the hostname")?,
+            names: names.collect::<Result<_, _>>()?,
+            trust: if wire.system_trust {
+                TrustSpec::System
+            } else {
+                let names = wire.trust_bundles.iter();
+                TrustSpec::Bundles(names.map(|name| name.as_str().into()).collect())
+            },
+        })
+    }
+
+    /// The trust bundles named.
+    pub(super) fn bundles(&self) -> &[Arc<str>] {
+        match self {
+            Self::Verified {
+                trust: TrustSpec::Bundles(names),
+                ..
+            } => names,
+            Self::Closed | Self::Verified { .. } => &[],
+        }
+    }
+}
+
+fn dns(name: &str) -> Option<ServerName<'static>> {
+    let name = DnsName::try_from(name.to_ascii_lowercase()).ok()?;
+    Some(ServerName::DnsName(name))
+}
+
+impl State {
+    /// What `spec` comes to with what is held now.
+    pub(super) fn backend_tls(&self, spec: &TlsSpec) -> Arc<Tls> {
+        let factory = &self.upstream;
+        let closed = || Tls::closed(factory);
+        Arc::new(match spec {
+            TlsSpec::Closed => closed(),
+            TlsSpec::Verified { name, names, trust } => {
+                let roots = match trust {
+                    TrustSpec::System => Some(Arc::clone(factory.system_trust())),
+                    TrustSpec::Bundles(bundles) => self.trust(bundles).map(|trust| trust.roots),
+                };
+                roots.map_or_else(closed, |roots| {
+                    Tls::new(factory, name.clone(), names.clone(), roots)
+                })
+            }
+        })
+    }
+
+    /// Those of `bundles` that are held, as one.
+    pub(super) fn trust(&self, bundles: &[Arc<str>]) -> Option<Trust> {
+        Trust::of(bundles.iter().filter_map(|name| self.trusts.get(name)))
+    }
+
+    /// Holds a bundle, and makes the backends anew that name it. Says whether it is another than before.
+    pub(super) fn hold_trust(&mut self, name: &str, trust: HeldTrust) -> bool {
+        if self.trusts.get(name).is_some_and(|old| old.is_same(&trust)) {
+            return false;
+        }
+        self.trusts.insert(name.into(), trust);
+        self.renew_backends(name);
+        true
+    }
+
+    pub(super) fn drop_trust(&mut self, name: &str) -> bool {
+        let held = self.trusts.remove(name).is_some();
+        if held {
+            self.renew_backends(name);
+        }
+        held
+    }
+
+    fn renew_backends(&mut self, bundle: &str) {
+        let users: Vec<_> = self.backend_trust.of(&bundle.into()).cloned().collect();
+        for name in users {
+            let Some(spec) = self.backends.get(&name).and_then(|held| held.tls.clone()) else {
+                continue;
+            };
+            let tls = self.backend_tls(&spec);
+            if let Some(held) = self.backends.get(&name) {
+                held.backend.set_tls(Some(tls));
+            }
+        }
+    }
+
+    /// Notes the TLS settings of a backend; what they come to is what is there already, where they are
+    /// the same: its sessions and connections go on being used.
+    pub(super) fn settle_backend_tls(
+        &mut self,
+        name: &Arc<str>,
+        spec: Option<TlsSpec>,
+    ) -> Option<Arc<Tls>> {
+        let held = self.backends.get(name);
+        let present = held.and_then(|held| held.backend.target().tls.clone());
+        let old = held.and_then(|held| held.tls.clone());
+        if let (Some(present), true) = (present, old == spec) {
+            return Some(present);
+        }
+        for bundle in old.iter().flat_map(TlsSpec::bundles) {
+            self.backend_trust.remove(bundle, name);
+        }
+        for bundle in spec.iter().flat_map(TlsSpec::bundles) {
+            self.backend_trust.add(bundle, name);
+        }
+        let tls = spec.as_ref().map(|spec| self.backend_tls(spec));
+        if let Some(held) = self.backends.get_mut(name) {
+            held.tls = spec;
+        }
+        tls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::subject_alt_name::Name;
+
+    use super::*;
+
+    fn wire(hostname: &str, names: Vec<Option<Name>>) -> proto::BackendTls {
+        let names = names.into_iter();
+        proto::BackendTls {
+            hostname: hostname.into(),
+            trust_bundles: vec!["ConfigMap/team-a/ca".into()],
+            subject_alt_names: names.map(|name| proto::SubjectAltName { name }).collect(),
+            ..Default::default()
+        }
+    }
+
+    fn parse(wire: &proto::BackendTls) -> TlsSpec {
+        TlsSpec::parse("team-a/web:443", wire)
+    }
+
+    #[test]
+    fn settings_are_read() {
+        let all = vec![
+            Some(Name::Dns("B.example.com".into())),
+            Some(Name::Dns("*.example.com".into())),
+            Some(Name::Uri("spiffe://x/y".into())),
+        ];
+        let TlsSpec::Verified { name, names, trust } = parse(&wire("A.example.com", all)) else {
+            panic!("closed");
+        };
+        assert_eq!(name.to_str(), "a.example.com");
+        let exact = ServerName::try_from("b.example.com").unwrap();
+        let wildcard = AltName::Wildcard("example.com".into());
+        let uri = AltName::Uri("spiffe://x/y".into());
+        assert_eq!(names, [AltName::Exact(exact), wildcard, uri]);
+        let bundles = vec!["ConfigMap/team-a/ca".into()];
+        assert_eq!(trust, TrustSpec::Bundles(bundles));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_closed() {
+        let invalid = proto::BackendTls {
+            invalid: true,
+            ..wire("a.example.com", Vec::new())
+        };
+        let many = vec![Some(Name::Dns("a.example.com".into())); MAX_ITEMS + 1];
+        for wire in [
+            invalid,
+            wire("", Vec::new()),
+            wire("a b", Vec::new()),
+            wire("*.example.com", Vec::new()),
+            wire("192.0.2.1", Vec::new()),
+            wire("a.example.com", vec![None]),
+            wire("a.example.com", vec![Some(Name::Dns(String::new()))]),
+            wire("a.example.com", vec![Some(Name::Dns("*.".into()))]),
+            wire("a.example.com", vec![Some(Name::Uri(String::new()))]),
+            wire("a.example.com", many),
+        ] {
+            assert_eq!(parse(&wire), TlsSpec::Closed, "{wire:?}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Owns the HTTP routes in force.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use vestibule_model::hostname::HostPattern;
+
+use super::State;
+use super::parse_http::{HttpRouteSpec, RuleSpec};
+use crate::http::HttpRoute;
+use crate::http::route::{Rule, RuleParts, WeightedTarget};
+use crate::table::Routes;
+
+pub(super) struct HeldHttpRoute {
+    /// Listener, pattern that is matched, pattern that ranks.
+    pub(super) attachments: Box<[(Arc<str>, HostPattern, HostPattern)]>,
+    pub(super) route: Arc<HttpRoute>,
+}
+
+impl State {
+    pub(super) fn hold_http_route(
+        &mut self,
+        name: &str,
+        spec: HttpRouteSpec,
+        dirty: &mut BTreeSet<Arc<str>>,
+    ) {
+        // The new one's backends first: those that stay are not made anew between.
+        let rules = spec.rules.into_iter().map(|rule| self.rule(rule)).collect::<Vec<_>>();
+        self.drop_http_route(name, dirty);
+        let key: Arc<str> = name.into();
+        let tenant = self.names.intern(&spec.tenant);
+        let route = HttpRoute::new(Arc::clone(&key), tenant, spec.created, rules);
+        let route = Arc::new(route);
+        let mut attachments = Vec::with_capacity(spec.attachments.len());
+        for (listener, of_match, of_rank) in spec.attachments {
+            let listener = self.names.intern(&listener);
+            let tables = self.tables.entry(Arc::clone(&listener));
+            let table = &mut tables.or_insert_with(Routes::new).http;
+            table.insert(&of_match, &of_rank, &route);
+            self.work.route_entries += 1;
+            dirty.insert(Arc::clone(&listener));
+            attachments.push((listener, of_match, of_rank));
+        }
+        let held = HeldHttpRoute {
+            attachments: attachments.into(),
+            route,
+        };
+        self.http_routes.insert(key, held);
+    }
+
+    fn rule(&mut self, spec: RuleSpec) -> Rule {
+        let backends = spec.backends.into_iter().map(|backend| WeightedTarget {
+            weight: backend.weight,
+            backend: backend.name.map(|name| self.refer(&name)),
+            filters: backend.filters.into(),
+        });
+        Rule::from(RuleParts {
+            backends: backends.collect(),
+            name: spec.name,
+            matches: spec.matches,
+            filters: spec.filters,
+            request_timeout: spec.request_timeout,
+            backend_timeout: spec.backend_timeout,
+        })
+    }
+
+    pub(super) fn drop_http_route(&mut self, name: &str, dirty: &mut BTreeSet<Arc<str>>) {
+        let Some(old) = self.http_routes.remove(name) else {
+            return;
+        };
+        for (listener, of_match, of_rank) in &old.attachments {
+            if let Some(table) = self.tables.get_mut(listener) {
+                table.http.remove(of_match, of_rank, &old.route);
+                self.work.route_entries += 1;
+                if table.is_empty() {
+                    self.tables.remove(listener);
+                }
+            }
+            dirty.insert(Arc::clone(listener));
+        }
+        let rules = old.route.rules().iter();
+        for backend in rules.flat_map(Rule::backends) {
+            if let Some(backend) = &backend.backend {
+                self.release(&backend.key);
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Owns how TLS ends at the listeners held: which certificate they show, by what they validate their
+//! clients, and how long sessions with them are good.
+
+use std::sync::Arc;
+
+use super::State;
+use super::clients::{AuthId, ClientAuth, ClientMode};
+use super::parse::TerminateSpec;
+use super::tls::ListenerTicketer;
+use crate::table::{Mode, NotServing};
+use crate::upstream::ClientCertificate;
+
+/// How TLS ends at one listener.
+pub(super) struct HeldTerminate {
+    /// In order of preference.
+    pub(super) certificates: Box<[Arc<str>]>,
+    /// Trust bundles by which clients are validated.
+    pub(super) validation: Option<(Box<[Arc<str>]>, ClientMode)>,
+    tickets: Tickets,
+}
+
+/// Session tickets of a listener.
+#[derive(Clone)]
+struct Tickets {
+    ticketer: Arc<ListenerTicketer>,
+    /// What clients were validated by who got them.
+    auth: Option<AuthId>,
+}
+
+impl State {
+    /// Holds the TLS settings of a listener. `old`: those before, if it is the same one.
+    pub(super) fn hold_terminate(
+        &mut self,
+        listener: &Arc<str>,
+        spec: TerminateSpec,
+        old: Option<HeldTerminate>,
+    ) -> HeldTerminate {
+        let mut intern = |names: Vec<String>| -> Box<[Arc<str>]> {
+            names.iter().map(|name| self.names.intern(name)).collect()
+        };
+        let certificates = intern(spec.certificates);
+        let validation = spec
+            .validation
+            .map(|spec| (intern(spec.bundles), spec.mode));
+        for name in &certificates {
+            self.certificate_users.add(name, listener);
+        }
+        for name in validation.iter().flat_map(|(names, _)| names) {
+            self.client_trust.add(name, listener);
+        }
+        let tickets = old.map(|old| old.tickets).unwrap_or_else(|| Tickets {
+            ticketer: self.configs.ticketer(false),
+            auth: None,
+        });
+        HeldTerminate {
+            certificates,
+            validation,
+            tickets,
+        }
+    }
+
+    /// Forgets who names what.
+    pub(super) fn release_terminate(&mut self, listener: &Arc<str>, old: &HeldTerminate) {
+        for name in &old.certificates {
+            self.certificate_users.remove(name, listener);
+        }
+        for name in old.validation.iter().flat_map(|(names, _)| names) {
+            self.client_trust.remove(name, listener);
+        }
+    }
+
+    /// What a listener of a kind does with what is held now: its first certificate held is used.
+    pub(super) fn mode(&mut self, kind: &Mode, terminate: Option<&mut HeldTerminate>) -> Mode {
+        let Some(terminate) = terminate else {
+            return kind.clone();
+        };
+        match kind {
+            Mode::Passthrough | Mode::Http => kind.clone(),
+            Mode::Terminate(_) => Mode::Terminate(self.server_config(terminate, &[])),
+            Mode::Https(_) => Mode::Https(self.server_config(terminate, &crate::http::ALPN)),
+        }
+    }
+
+    fn server_config(
+        &mut self,
+        terminate: &mut HeldTerminate,
+        alpn: &[&[u8]],
+    ) -> Result<Arc<rustls::ServerConfig>, NotServing> {
+        let auth = match &terminate.validation {
+            None => None,
+            Some((bundles, mode)) => {
+                let trust = self.trust(bundles).ok_or(NotServing::NoTrustBundle)?;
+                Some(ClientAuth::new(trust, *mode))
+            }
+        };
+        let id = auth.as_ref().map(ClientAuth::id);
+        // A session is resumed without validating anything again.
+        if terminate.tickets.auth != id {
+            terminate.tickets = Tickets {
+                ticketer: self.configs.ticketer(id.is_some()),
+                auth: id,
+            };
+        }
+        let mut names = terminate.certificates.iter();
+        let first = names.find_map(|name| self.certificates.get(name));
+        let certificate = first.ok_or(NotServing::NoCertificate)?;
+        self.work.tls_configs += 1;
+        self.configs
+            .build(certificate, &terminate.tickets.ticketer, alpn, auth.as_ref())
+            .ok_or(NotServing::NoTrustBundle)
+    }
+
+    /// The place of the certificate called `name` that backends are shown.
+    pub(super) fn show(&mut self, name: &str) -> Arc<ClientCertificate> {
+        if let Some(known) = self.shown.get(name) {
+            return Arc::clone(known);
+        }
+        let shown = Arc::new(ClientCertificate::default());
+        let held = self.certificates.get(name);
+        shown.set(held.map(|held| Arc::clone(held.certified())));
+        self.shown.insert(self.names.intern(name), Arc::clone(&shown));
+        shown
+    }
+
+    /// Forgets places that no listener uses any more. There is one per Gateway at most, so going
+    /// through them costs nothing beside a change of listeners.
+    pub(super) fn sweep_shown(&mut self) {
+        self.shown.retain(|_, shown| Arc::strong_count(shown) > 1);
+    }
+}

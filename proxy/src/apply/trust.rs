@@ -1,0 +1,179 @@
+//! Owns trust bundles: certificates that those of clients and backends have to lead to, parsed once,
+//! and which listeners and backends are made anew when a bundle changes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
+use vestibule_stream::proto;
+
+use super::parse::{self, RejectReason};
+
+/// Most certificates of one bundle: several times what a browser trusts.
+const MAX_CERTIFICATES: usize = 1024;
+/// Most bytes of one bundle: what a ConfigMap can hold.
+const MAX_BYTES: usize = 1024 * 1024;
+
+/// A bundle, checked.
+pub(super) struct HeldTrust {
+    roots: Arc<RootCertStore>,
+    digest: [u8; 32],
+}
+
+impl HeldTrust {
+    pub(super) fn parse(name: &str, wire: &proto::TrustBundle) -> Result<Self, RejectReason> {
+        parse::trust_bundle_name(name)?;
+        let bytes: usize = wire.certificates.iter().map(|der| der.len()).sum();
+        if wire.certificates.len() > MAX_CERTIFICATES || bytes > MAX_BYTES {
+            return Err(RejectReason::TooLarge("the trust bundle"));
+        }
+        if wire.certificates.is_empty() {
+            return Err(RejectReason::MissingField("certificates"));
+        }
+        let mut roots = RootCertStore::empty();
+        let mut digest = Sha256::new();
+        for (index, der) in wire.certificates.iter().enumerate() {
+            // Lengths, so that no two bundles have the same input.
+            digest.update((der.len() as u64).to_be_bytes());
+            digest.update(der);
+            roots
+                .add(CertificateDer::from(&der[..]))
+                .map_err(|error| RejectReason::InvalidTrustBundle(index, error.to_string()))?;
+        }
+        roots.roots.shrink_to_fit();
+        Ok(Self {
+            roots: Arc::new(roots),
+            digest: digest.finalize().into(),
+        })
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.roots.len()
+    }
+}
+
+/// What several bundles come to.
+#[derive(Clone)]
+pub(super) struct Trust {
+    pub(super) roots: Arc<RootCertStore>,
+    /// The same for the same certificates in the same bundles' order.
+    pub(super) digest: [u8; 32],
+}
+
+impl Trust {
+    /// The union of `bundles`; of none, there is none. One alone is shared, not copied.
+    pub(super) fn of<'a>(mut bundles: impl Iterator<Item = &'a HeldTrust>) -> Option<Self> {
+        let first = bundles.next()?;
+        let mut trust = Self {
+            roots: Arc::clone(&first.roots),
+            digest: first.digest,
+        };
+        for bundle in bundles {
+            let roots = Arc::make_mut(&mut trust.roots);
+            roots.extend(bundle.roots.roots.iter().cloned());
+            let both = Sha256::new().chain_update(trust.digest);
+            trust.digest = both.chain_update(bundle.digest).finalize().into();
+        }
+        Some(trust)
+    }
+}
+
+/// Who names which resource, held or not.
+#[derive(Default)]
+pub(super) struct Users(BTreeSet<(Arc<str>, Arc<str>)>);
+
+impl Users {
+    pub(super) fn add(&mut self, used: &Arc<str>, by: &Arc<str>) {
+        self.0.insert((Arc::clone(used), Arc::clone(by)));
+    }
+
+    pub(super) fn remove(&mut self, used: &Arc<str>, by: &Arc<str>) {
+        self.0.remove(&(Arc::clone(used), Arc::clone(by)));
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn of<'a>(&'a self, used: &'a Arc<str>) -> impl Iterator<Item = &'a Arc<str>> {
+        let from = (Arc::clone(used), Arc::from(""));
+        let users = self.0.range(from..);
+        users
+            .take_while(move |(name, _)| name == used)
+            .map(|(_, by)| by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn der(name: &str) -> Vec<u8> {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        made.cert.der().to_vec()
+    }
+
+    fn parse(certificates: &[&[u8]]) -> Result<HeldTrust, RejectReason> {
+        let certificates = certificates.iter().map(|der| der.to_vec().into()).collect();
+        HeldTrust::parse("ConfigMap/team-a/ca", &proto::TrustBundle { certificates })
+    }
+
+    fn reason(certificates: &[&[u8]]) -> &'static str {
+        parse(certificates).err().map_or("", |error| error.reason())
+    }
+
+    #[test]
+    fn bundles_are_checked() {
+        let (a, b) = (der("a.example.com"), der("b.example.com"));
+        assert_eq!(parse(&[&a, &b]).unwrap().len(), 2);
+        assert_eq!(reason(&[]), "MissingField");
+        assert_eq!(reason(&[&a, b"x"]), "InvalidTrustBundle");
+        assert_eq!(reason(&[&[&a[..], b"x"].concat()]), "InvalidTrustBundle");
+        assert_eq!(reason(&[&a[..]; MAX_CERTIFICATES + 1]), "TooLarge");
+        assert_eq!(reason(&[&vec![0; MAX_BYTES + 1]]), "TooLarge");
+        let bundle = proto::TrustBundle {
+            certificates: vec![a.into()],
+        };
+        for name in ["team-a/ca", "Service/team-a/ca", "ConfigMap/team-a/ca/x", "ConfigMap//ca"] {
+            let error = HeldTrust::parse(name, &bundle).err().unwrap();
+            assert_eq!(error.reason(), "InvalidName", "{name}");
+        }
+    }
+
+    #[test]
+    fn a_union_has_all_and_tells_what_it_is_of() {
+        let (a, b) = (der("a.example.com"), der("b.example.com"));
+        let (a, b) = (parse(&[&a]).unwrap(), parse(&[&b]).unwrap());
+        assert!(Trust::of([].into_iter()).is_none());
+        let alone = Trust::of([&a].into_iter()).unwrap();
+        assert!(Arc::ptr_eq(&alone.roots, &a.roots));
+        let both = Trust::of([&a, &b].into_iter()).unwrap();
+        assert_eq!(both.roots.len(), 2);
+        assert_eq!(a.len(), 1);
+        assert_ne!(both.digest, alone.digest);
+        assert_eq!(both.digest, Trust::of([&a, &b].into_iter()).unwrap().digest);
+    }
+
+    #[test]
+    fn users_are_of_one_resource() {
+        let mut users = Users::default();
+        let names = ["a", "ab", "b", "x", "y"].map(Arc::<str>::from);
+        let [a, ab, b, x, y] = &names;
+        for (used, by) in [(a, x), (a, y), (ab, x), (b, y)] {
+            users.add(used, by);
+        }
+        assert_eq!(users.of(a).collect::<Vec<_>>(), [x, y]);
+        users.remove(a, x);
+        assert_eq!(users.of(a).collect::<Vec<_>>(), [y]);
+        assert_eq!(users.of(ab).collect::<Vec<_>>(), [x]);
+        assert_eq!(users.of(x).count(), 0);
+    }
+}

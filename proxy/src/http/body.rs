@@ -1,0 +1,173 @@
+//! Owns bodies on their way through: nothing is kept, each frame goes on when the other side takes it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use http_body_util::Full;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use super::activity::Activity;
+use super::pool::Lease;
+
+/// The body of a request, on its way to a backend.
+pub(super) struct Upload {
+    body: Incoming,
+    state: Arc<UploadState>,
+}
+
+/// What is known of an upload, for the log and for the deadline on progress.
+pub(super) struct UploadState {
+    activity: Arc<Activity>,
+    received: AtomicU64,
+    /// The client is waited for.
+    owed: AtomicBool,
+    /// The answer has begun: from here on it is a conversation, which may pause.
+    answered: AtomicBool,
+}
+
+impl UploadState {
+    pub(super) fn new(activity: Arc<Activity>) -> Arc<Self> {
+        Arc::new(Self {
+            activity,
+            received: AtomicU64::new(0),
+            owed: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
+        })
+    }
+
+    /// Bytes so far.
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+        self.owe(false);
+    }
+
+    fn owe(&self, owes: bool) {
+        let owes = owes && !self.answered.load(Ordering::Relaxed);
+        let owed = self.owed.swap(owes, Ordering::Relaxed);
+        self.activity.owe(owed, owes);
+    }
+}
+
+impl Upload {
+    pub(super) fn new(body: Incoming, state: &Arc<UploadState>) -> Self {
+        Self {
+            body,
+            state: Arc::clone(state),
+        }
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        self.state.owe(polled.is_pending());
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            let data = frame.data_ref().map_or(0, Buf::remaining);
+            self.state.received.fetch_add(data as u64, Ordering::Relaxed);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.state.owe(false);
+    }
+}
+
+/// The body of an answer: of our own making, or a backend's.
+pub(super) enum Download {
+    Own(Full<Bytes>),
+    Backend {
+        body: Incoming,
+        /// Given back when the body has come to its end.
+        lease: Option<Lease>,
+    },
+}
+
+impl Download {
+    pub(super) fn own(text: impl Into<Bytes>) -> Self {
+        Self::Own(Full::new(text.into()))
+    }
+
+    pub(super) fn backend(body: Incoming, lease: Lease) -> Self {
+        let mut download = Self::Backend {
+            body,
+            lease: Some(lease),
+        };
+        // hyper does not poll what has ended.
+        if download.is_end_stream() {
+            download.give_back();
+        }
+        download
+    }
+
+    fn give_back(&mut self) {
+        if let Self::Backend { lease, .. } = self
+            && let Some(lease) = lease.take()
+        {
+            lease.give_back();
+        }
+    }
+}
+
+impl Body for Download {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = match &mut *self {
+            Self::Own(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map(|frame| frame.map(|Ok(frame)| Ok(frame))),
+            Self::Backend { body, .. } => Pin::new(body).poll_frame(cx),
+        };
+        let ended = match &polled {
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(Ok(_))) => self.is_end_stream(),
+            _ => false,
+        };
+        if ended {
+            self.give_back();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(body) => body.is_end_stream(),
+            Self::Backend { body, .. } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(body) => body.size_hint(),
+            Self::Backend { body, .. } => body.size_hint(),
+        }
+    }
+}

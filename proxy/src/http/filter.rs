@@ -1,0 +1,238 @@
+//! Owns what filters do to requests and answers.
+
+use std::borrow::Cow;
+
+use hyper::StatusCode;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::route::rest_after;
+
+/// One filter of a rule or of a backend reference.
+#[derive(Clone, Debug)]
+pub(crate) enum Filter {
+    RequestHeaders(HeaderEdit),
+    ResponseHeaders(HeaderEdit),
+    Redirect(Redirect),
+    Rewrite(Rewrite),
+    /// Every request is answered so.
+    Fail(StatusCode),
+}
+
+/// Changes of a head's fields.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeaderEdit {
+    pub(crate) set: Box<[(HeaderName, HeaderValue)]>,
+    pub(crate) add: Box<[(HeaderName, HeaderValue)]>,
+    pub(crate) remove: Box<[HeaderName]>,
+}
+
+impl HeaderEdit {
+    pub(crate) fn apply(&self, headers: &mut HeaderMap) {
+        for (name, value) in &self.set {
+            // Fails where a head has more fields than it can hold: then this one is not added.
+            let _ = headers.try_insert(name.clone(), value.clone());
+        }
+        for (name, value) in &self.add {
+            let _ = headers.try_append(name.clone(), value.clone());
+        }
+        for name in &self.remove {
+            headers.remove(name);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+/// Where a request is to be made again.
+#[derive(Clone, Debug)]
+pub(crate) struct Redirect {
+    /// `None`: the request's.
+    pub(crate) scheme: Option<Scheme>,
+    /// `None`: the request's.
+    pub(crate) hostname: Option<Box<str>>,
+    pub(crate) port: Option<u16>,
+    pub(crate) path: Option<PathEdit>,
+    pub(crate) status: StatusCode,
+}
+
+/// What a redirect takes from the request.
+pub(crate) struct Asked<'a> {
+    pub(crate) scheme: Scheme,
+    /// Without port, IPv6 in brackets. `None`: an HTTP/1.0 request without.
+    pub(crate) host: Option<&'a str>,
+    /// That clients connect to.
+    pub(crate) port: u16,
+    pub(crate) path: &'a str,
+    pub(crate) query: Option<&'a str>,
+    /// That the match took of the path.
+    pub(crate) prefix: &'a str,
+}
+
+impl Redirect {
+    /// The value of `location`.
+    pub(crate) fn location(&self, asked: &Asked<'_>) -> String {
+        let scheme = self.scheme.unwrap_or(asked.scheme);
+        let port = match (self.port, self.scheme) {
+            (Some(port), _) => port,
+            (None, Some(scheme)) => scheme.port(),
+            (None, None) => asked.port,
+        };
+        let mut location = String::new();
+        // Without a host there is only the path to say, which is relative to where the client is.
+        if let Some(host) = self.hostname.as_deref().or(asked.host) {
+            location.push_str(scheme.as_str());
+            location.push_str("://");
+            location.push_str(host);
+            if port != scheme.port() {
+                location.push(':');
+                location.push_str(&port.to_string());
+            }
+        }
+        let path = match &self.path {
+            Some(edit) => edit.apply(asked.path, asked.prefix),
+            None => Cow::Borrowed(asked.path),
+        };
+        location.push_str(&path);
+        if let Some(query) = asked.query {
+            location.push('?');
+            location.push_str(query);
+        }
+        location
+    }
+}
+
+/// What the backend gets to see instead.
+#[derive(Clone, Debug)]
+pub(crate) struct Rewrite {
+    pub(crate) hostname: Option<HeaderValue>,
+    pub(crate) path: Option<PathEdit>,
+}
+
+/// Another path. The texts are valid parts of a URI.
+#[derive(Clone, Debug)]
+pub(crate) enum PathEdit {
+    Full(Box<str>),
+    /// Instead of the prefix that the match took; without a slash at the end.
+    Prefix(Box<str>),
+}
+
+impl PathEdit {
+    pub(crate) fn apply<'a>(&'a self, path: &'a str, prefix: &str) -> Cow<'a, str> {
+        match self {
+            Self::Full(full) => Cow::Borrowed(full),
+            Self::Prefix(with) => {
+                let rest = rest_after(path, prefix).unwrap_or_default();
+                match (with.is_empty(), rest) {
+                    (true, "") => Cow::Borrowed("/"),
+                    (true, rest) => Cow::Borrowed(rest),
+                    (false, "") => Cow::Borrowed(with),
+                    (false, rest) => Cow::Owned([with, rest].concat()),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of `replacePrefixMatch` in the API's types; what is configured comes without slashes
+    /// at the end.
+    #[test]
+    fn prefixes_are_replaced_as_the_api_says() {
+        for (path, prefix, with, result) in [
+            ("/foo/bar", "/foo", "/xyz", "/xyz/bar"),
+            ("/foo", "/foo", "/xyz", "/xyz"),
+            ("/foo/", "/foo", "/xyz", "/xyz/"),
+            ("/foo/bar", "/foo", "", "/bar"),
+            ("/foo/", "/foo", "", "/"),
+            ("/foo", "/foo", "", "/"),
+            ("/foo", "", "/xyz", "/xyz/foo"),
+        ] {
+            let edit = PathEdit::Prefix(with.into());
+            assert_eq!(edit.apply(path, prefix), result, "{path} {prefix} {with}");
+        }
+        assert_eq!(PathEdit::Full("/x".into()).apply("/a/b", "/a"), "/x");
+    }
+
+    #[test]
+    fn redirects_name_a_port_only_where_the_scheme_does_not() {
+        use Scheme::{Http, Https};
+        let location = |scheme, port, asked_scheme, asked_port| {
+            let redirect = Redirect {
+                scheme,
+                hostname: None,
+                port,
+                path: None,
+                status: StatusCode::FOUND,
+            };
+            redirect.location(&Asked {
+                scheme: asked_scheme,
+                host: Some("h"),
+                port: asked_port,
+                path: "/p",
+                query: Some("q"),
+                prefix: "",
+            })
+        };
+        for (scheme, port, asked, on, result) in [
+            (None, None, Http, 80, "http://h/p?q"),
+            (None, None, Http, 8080, "http://h:8080/p?q"),
+            (None, None, Https, 443, "https://h/p?q"),
+            (None, None, Https, 8443, "https://h:8443/p?q"),
+            (None, Some(80), Http, 8080, "http://h/p?q"),
+            (None, Some(8443), Https, 443, "https://h:8443/p?q"),
+            (Some(Https), None, Http, 8080, "https://h/p?q"),
+            (Some(Http), None, Https, 443, "http://h/p?q"),
+            (Some(Https), Some(80), Http, 80, "https://h:80/p?q"),
+        ] {
+            assert_eq!(location(scheme, port, asked, on), result);
+        }
+    }
+
+    #[test]
+    fn fields_are_set_added_and_removed() {
+        let pair = |name: &'static str, value: &'static str| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        let edit = HeaderEdit {
+            set: [pair("a", "new"), pair("d", "4")].into(),
+            add: [pair("b", "2"), pair("e", "5")].into(),
+            remove: [HeaderName::from_static("c")].into(),
+        };
+        let mut headers = HeaderMap::new();
+        for (name, value) in [pair("a", "1"), pair("a", "2"), pair("b", "1"), pair("c", "3")] {
+            headers.append(name, value);
+        }
+        edit.apply(&mut headers);
+        let all = |name| {
+            let values = headers.get_all(name).iter();
+            values.map(|v| v.to_str().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(all("a"), ["new"]);
+        assert_eq!(all("b"), ["1", "2"]);
+        assert_eq!(all("c"), [""; 0]);
+        assert_eq!((all("d"), all("e")), (vec!["4"], vec!["5"]));
+    }
+}

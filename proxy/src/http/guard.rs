@@ -1,0 +1,509 @@
+//! Owns what of HTTP/1 may reach the parser: requests that every reader reads alike. Two readers that
+//! disagree on where a request ends are how one client's bytes become part of another's request.
+//!
+//! hyper reads as leniently as RFC 9112 lets it (bare LF, `Transfer-Encoding` beside
+//! `Content-Length`), and whoever is in front of this proxy may have read otherwise. So bytes are
+//! looked at before hyper gets them, as they come and without being kept: the state is a few words.
+//! What is refused is refused at its first byte that is wrong, so nothing behind it is ever read.
+
+/// Most bytes of a method. The longest that is registered has 18.
+const MAX_METHOD: u8 = 32;
+/// Digits of a chunk's size: with more it might not fit into 64 bits.
+const MAX_SIZE_DIGITS: u8 = 15;
+/// Digits of a `Content-Length`, likewise.
+const MAX_LENGTH_DIGITS: u8 = 18;
+/// Most bytes of the extensions of one chunk. Hardly anybody sends any.
+const MAX_EXTENSION: u16 = 256;
+/// As long as the longest name that matters.
+const NAME: usize = "transfer-encoding".len();
+const CHUNKED: &[u8] = b"chunked";
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Not a token, or too long.
+    #[error("the method is malformed")]
+    Method,
+    /// Empty, or a byte that no target has.
+    #[error("the target is malformed")]
+    Target,
+    /// Neither HTTP/1.1 nor HTTP/1.0.
+    #[error("the version is not known")]
+    Version,
+    /// CR without LF, or LF without CR.
+    #[error("a line does not end with CR LF")]
+    LineEnd,
+    /// A line that goes on with the next one.
+    #[error("a field is folded")]
+    Folded,
+    /// Not a token right before the colon.
+    #[error("a field's name is malformed")]
+    Name,
+    /// A control character.
+    #[error("a field's value is malformed")]
+    Value,
+    /// Not one number, or one that is too large.
+    #[error("Content-Length is malformed")]
+    Length,
+    /// The length is said twice, be it by the same field.
+    #[error("the length of the body is given more than once")]
+    TwoLengths,
+    /// Anything but `chunked`, or in HTTP/1.0.
+    #[error("Transfer-Encoding is not chunked alone")]
+    Encoding,
+    /// Not a number, too large, or something behind it.
+    #[error("the size of a chunk is malformed")]
+    ChunkSize,
+    /// Too long, or with control characters.
+    #[error("an extension of a chunk is malformed")]
+    ChunkExtension,
+    /// A trailer that would change what was read already.
+    #[error("a trailer cannot be this field")]
+    Trailer,
+}
+
+/// Where in the stream of bytes we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before a request; an empty line is let pass once.
+    Start,
+    StartLf,
+    Method(u8),
+    /// The target; whether it has a byte yet.
+    Target(bool),
+    /// So many bytes of `HTTP/1.x` and its line end were seen.
+    Version(u8),
+    /// At the start of a line of fields.
+    Line,
+    Name(u8),
+    /// Whether there was a byte that is not white space.
+    Value(bool),
+    ValueLf,
+    /// The LF of the empty line behind the fields.
+    EndLf,
+    /// So many bytes of a body of known length are left.
+    Body(u64),
+    /// So many digits of a size were seen.
+    Size(u8),
+    Extension(u16),
+    SizeLf,
+    /// So many bytes of a chunk are left.
+    Chunk(u64),
+    ChunkCr,
+    ChunkLf,
+    /// What comes depends on the answer.
+    Undecided,
+    /// Another protocol.
+    Raw,
+    Refused(Refusal),
+}
+
+/// A field whose value matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Other,
+    Length,
+    Encoding,
+}
+
+/// How the body of the present request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    None,
+    Length(u64),
+    Chunked,
+}
+
+/// What became of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// So many of them, from the first, are for the parser.
+    pub passed: usize,
+    /// Why it is not all of them.
+    pub stopped: Option<Stop>,
+}
+
+/// Why bytes are not for the parser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The request before them may make of the connection something else: they are to be shown again
+    /// once that is known ([`Guard::decide`]).
+    Undecided,
+    /// The first of them is wrong, in a head or in the framing of a body.
+    Refused(Refusal),
+}
+
+/// Follows the bytes of one connection.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    state: State,
+    /// What was seen of a field's name, in lower case.
+    name: [u8; NAME],
+    field: Field,
+    /// Of a value that matters: its digits, or how much of `chunked`.
+    digits: u8,
+    number: u64,
+    /// White space was seen behind a value that matters.
+    over: bool,
+    framing: Framing,
+    old: bool,
+    /// An empty line was let pass.
+    skipped: bool,
+    /// The request is CONNECT or asks for an upgrade.
+    leaves: bool,
+    /// Fields are trailers.
+    trailers: bool,
+    requests: u64,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `tchar` of RFC 9110 section 5.6.2.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// What a value is made of, white space included (RFC 9110 section 5.5).
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+impl Guard {
+    /// At the start of a connection.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            state: State::Start,
+            name: [0; NAME],
+            field: Field::Other,
+            digits: 0,
+            number: 0,
+            over: false,
+            framing: Framing::None,
+            old: false,
+            skipped: false,
+            leaves: false,
+            trailers: false,
+            requests: 0,
+        }
+    }
+
+    /// Heads that were seen whole.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Whether the next byte belongs to a body, or to how it is framed.
+    #[must_use]
+    pub fn is_in_body(&self) -> bool {
+        self.trailers
+            || matches!(
+                self.state,
+                State::Body(_)
+                    | State::Size(_)
+                    | State::Extension(_)
+                    | State::SizeLf
+                    | State::Chunk(_)
+                    | State::ChunkCr
+                    | State::ChunkLf
+            )
+    }
+
+    /// Whether what comes depends on the answer to the last request.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        self.state == State::Undecided
+    }
+
+    /// Says what the answer made of the connection: another protocol, or more requests.
+    pub fn decide(&mut self, upgraded: bool) {
+        if self.state == State::Undecided {
+            self.state = if upgraded { State::Raw } else { State::Start };
+        }
+    }
+
+    /// Looks at the next bytes of the connection.
+    pub fn check(&mut self, bytes: &[u8]) -> Outcome {
+        let mut at = 0;
+        while let Some(&byte) = bytes.get(at) {
+            let left = bytes.len() - at;
+            let passed = match &mut self.state {
+                State::Raw => left,
+                State::Undecided => return stopped(at, Stop::Undecided),
+                State::Refused(refusal) => return stopped(at, Stop::Refused(*refusal)),
+                State::Body(rest) | State::Chunk(rest) => {
+                    let all = usize::try_from(*rest).unwrap_or(usize::MAX);
+                    let now = left.min(all);
+                    *rest -= now as u64;
+                    now
+                }
+                _ => match self.step(byte) {
+                    Ok(next) => {
+                        self.state = next;
+                        1
+                    }
+                    Err(refusal) => {
+                        self.state = State::Refused(refusal);
+                        return stopped(at, Stop::Refused(refusal));
+                    }
+                },
+            };
+            at += passed;
+            match self.state {
+                State::Body(0) => self.state = State::Start,
+                State::Chunk(0) => self.state = State::ChunkCr,
+                _ => {}
+            }
+        }
+        Outcome {
+            passed: at,
+            stopped: None,
+        }
+    }
+
+    fn step(&mut self, byte: u8) -> Result<State, Refusal> {
+        match self.state {
+            State::Start => self.start(byte),
+            State::StartLf => expect(byte, b'\n', State::Start),
+            State::Method(length) => match byte {
+                b' ' => {
+                    self.leaves = length == 7 && self.name.starts_with(b"CONNECT");
+                    Ok(State::Target(false))
+                }
+                _ if is_token(byte) && length < MAX_METHOD => {
+                    self.remember(length, byte);
+                    Ok(State::Method(length + 1))
+                }
+                _ => Err(Refusal::Method),
+            },
+            // A fragment is not sent, and a parser that drops it would read another target.
+            State::Target(_) if byte.is_ascii_graphic() && byte != b'#' => Ok(State::Target(true)),
+            State::Target(true) if byte == b' ' => Ok(State::Version(0)),
+            State::Target(_) => Err(Refusal::Target),
+            State::Version(seen) => self.version(seen, byte),
+            State::Line => self.line(byte),
+            State::Name(length) => match byte {
+                b':' => self.named(length),
+                _ if is_token(byte) => {
+                    self.remember(length, byte.to_ascii_lowercase());
+                    Ok(State::Name(length.saturating_add(1)))
+                }
+                _ => Err(Refusal::Name),
+            },
+            State::Value(begun) => self.value(begun, byte),
+            State::ValueLf => expect(byte, b'\n', State::Line),
+            State::EndLf if byte == b'\n' => Ok(self.end_of_fields()),
+            State::EndLf => Err(Refusal::LineEnd),
+            State::Size(digits) => self.size(digits, byte),
+            State::Extension(length) => match byte {
+                b'\r' => Ok(State::SizeLf),
+                _ if is_text(byte) && length < MAX_EXTENSION => Ok(State::Extension(length + 1)),
+                _ => Err(Refusal::ChunkExtension),
+            },
+            State::SizeLf if byte != b'\n' => Err(Refusal::LineEnd),
+            State::SizeLf if self.number == 0 => {
+                self.trailers = true;
+                Ok(State::Line)
+            }
+            State::SizeLf => Ok(State::Chunk(self.number)),
+            State::ChunkCr => expect(byte, b'\r', State::ChunkLf),
+            State::ChunkLf => {
+                self.number = 0;
+                expect(byte, b'\n', State::Size(0))
+            }
+            // Not by the byte: see `check`.
+            state @ (State::Body(_)
+            | State::Chunk(_)
+            | State::Undecided
+            | State::Raw
+            | State::Refused(_)) => Ok(state),
+        }
+    }
+
+    fn start(&mut self, byte: u8) -> Result<State, Refusal> {
+        match byte {
+            b'\r' if !self.skipped => {
+                self.skipped = true;
+                Ok(State::StartLf)
+            }
+            b'\r' | b'\n' => Err(Refusal::LineEnd),
+            _ if is_token(byte) => {
+                let requests = self.requests;
+                *self = Self::new();
+                self.requests = requests;
+                self.remember(0, byte);
+                Ok(State::Method(1))
+            }
+            _ => Err(Refusal::Method),
+        }
+    }
+
+    fn remember(&mut self, place: u8, byte: u8) {
+        if let Some(room) = self.name.get_mut(usize::from(place)) {
+            *room = byte;
+        }
+    }
+
+    fn version(&mut self, seen: u8, byte: u8) -> Result<State, Refusal> {
+        const HEAD: &[u8] = b"HTTP/1.";
+        match HEAD.get(usize::from(seen)) {
+            Some(expected) if *expected == byte => Ok(State::Version(seen + 1)),
+            Some(_) => Err(Refusal::Version),
+            None => match (usize::from(seen) - HEAD.len(), byte) {
+                (0, b'0' | b'1') => {
+                    self.old = byte == b'0';
+                    Ok(State::Version(seen + 1))
+                }
+                (0, _) => Err(Refusal::Version),
+                (1, b'\r') => Ok(State::Version(seen + 1)),
+                (2, b'\n') => Ok(State::Line),
+                _ => Err(Refusal::LineEnd),
+            },
+        }
+    }
+
+    fn line(&mut self, byte: u8) -> Result<State, Refusal> {
+        match byte {
+            b'\r' => Ok(State::EndLf),
+            b'\n' => Err(Refusal::LineEnd),
+            b' ' | b'\t' => Err(Refusal::Folded),
+            _ if is_token(byte) => {
+                self.remember(0, byte.to_ascii_lowercase());
+                Ok(State::Name(1))
+            }
+            _ => Err(Refusal::Name),
+        }
+    }
+
+    /// A name is complete.
+    fn named(&mut self, length: u8) -> Result<State, Refusal> {
+        let name = self.name.get(..usize::from(length)).unwrap_or_default();
+        self.field = match name {
+            b"content-length" => Field::Length,
+            b"transfer-encoding" => Field::Encoding,
+            _ => Field::Other,
+        };
+        let routes = name == b"host";
+        if name == b"upgrade" {
+            self.leaves = true;
+        }
+        if self.field != Field::Other || routes {
+            if self.trailers {
+                return Err(Refusal::Trailer);
+            }
+            if !routes && self.framing != Framing::None {
+                return Err(Refusal::TwoLengths);
+            }
+        }
+        if self.field == Field::Encoding && self.old {
+            return Err(Refusal::Encoding);
+        }
+        (self.digits, self.number, self.over) = (0, 0, false);
+        Ok(State::Value(false))
+    }
+
+    fn value(&mut self, begun: bool, byte: u8) -> Result<State, Refusal> {
+        if byte == b'\r' {
+            match self.field {
+                Field::Other => {}
+                Field::Length if self.digits > 0 => self.framing = Framing::Length(self.number),
+                Field::Length => return Err(Refusal::Length),
+                Field::Encoding if usize::from(self.digits) == CHUNKED.len() => {
+                    self.framing = Framing::Chunked;
+                }
+                Field::Encoding => return Err(Refusal::Encoding),
+            }
+            return Ok(State::ValueLf);
+        }
+        if byte == b'\n' {
+            return Err(Refusal::LineEnd);
+        }
+        if !is_text(byte) {
+            return Err(Refusal::Value);
+        }
+        if byte == b' ' || byte == b'\t' {
+            self.over = begun;
+            return Ok(State::Value(begun));
+        }
+        match self.field {
+            Field::Other => {}
+            Field::Length => {
+                let digit = byte.is_ascii_digit() && !self.over;
+                if !digit || self.digits == MAX_LENGTH_DIGITS {
+                    return Err(Refusal::Length);
+                }
+                self.number = self.number * 10 + u64::from(byte - b'0');
+                self.digits += 1;
+            }
+            Field::Encoding => {
+                let expected = CHUNKED.get(usize::from(self.digits));
+                if self.over || expected != Some(&byte.to_ascii_lowercase()) {
+                    return Err(Refusal::Encoding);
+                }
+                self.digits += 1;
+            }
+        }
+        Ok(State::Value(true))
+    }
+
+    fn end_of_fields(&mut self) -> State {
+        if std::mem::take(&mut self.trailers) {
+            return self.next();
+        }
+        self.requests += 1;
+        match self.framing {
+            Framing::Length(length) if length > 0 => State::Body(length),
+            Framing::Chunked => {
+                self.number = 0;
+                State::Size(0)
+            }
+            Framing::None | Framing::Length(_) => self.next(),
+        }
+    }
+
+    /// What comes behind a request.
+    fn next(&mut self) -> State {
+        self.skipped = false;
+        if self.leaves {
+            State::Undecided
+        } else {
+            State::Start
+        }
+    }
+
+    fn size(&mut self, digits: u8, byte: u8) -> Result<State, Refusal> {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            b';' if digits > 0 => return Ok(State::Extension(0)),
+            b'\r' if digits > 0 => return Ok(State::SizeLf),
+            _ => return Err(Refusal::ChunkSize),
+        };
+        if digits == MAX_SIZE_DIGITS {
+            return Err(Refusal::ChunkSize);
+        }
+        self.number = self.number << 4 | u64::from(digit);
+        Ok(State::Size(digits + 1))
+    }
+}
+
+fn stopped(passed: usize, stop: Stop) -> Outcome {
+    Outcome {
+        passed,
+        stopped: Some(stop),
+    }
+}
+
+fn expect(byte: u8, expected: u8, next: State) -> Result<State, Refusal> {
+    if byte == expected {
+        Ok(next)
+    } else {
+        Err(Refusal::LineEnd)
+    }
+}

@@ -1,0 +1,452 @@
+//! Owns what a request gets: the listener that it is for, the rule that takes it, what the rule's
+//! filters do, and the answer of a backend or of our own.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use hyper::body::{Body, Incoming};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
+use hyper::http::uri::PathAndQuery;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Request, Response, StatusCode, Version};
+
+use super::authority::Target;
+use super::body::{Download, Upload};
+use super::exchange::{Exchange, Failure};
+use super::filter::{Asked, Filter, HeaderEdit, Scheme};
+use super::headers::{self, Asker};
+use super::record::{Logged, RequestRecord};
+use super::route::Rule;
+use super::serve::Shared;
+use super::table::Found;
+use super::tunnel::Tunnel;
+use super::view::View;
+use crate::table::{Layer, Listener};
+
+/// An answer of our own making.
+struct Own {
+    status: StatusCode,
+    /// Of a fixed set: metric label and log field.
+    reason: &'static str,
+    /// For people; names nothing that the request did not.
+    text: &'static str,
+    location: Option<HeaderValue>,
+    /// Whoever writes such heads is not to be read on.
+    close: bool,
+}
+
+impl Own {
+    fn new(status: StatusCode, reason: &'static str, text: &'static str) -> Self {
+        Self {
+            status,
+            reason,
+            text,
+            location: None,
+            close: false,
+        }
+    }
+
+    fn unclear(reason: &'static str, text: &'static str) -> Self {
+        let answer = Self::new(StatusCode::BAD_REQUEST, reason, text);
+        Self {
+            close: true,
+            ..answer
+        }
+    }
+
+    fn internal(reason: &'static str) -> Self {
+        let text = "the route for this request leads nowhere\n";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, reason, text)
+    }
+}
+
+impl From<Failure> for Own {
+    fn from(failure: Failure) -> Self {
+        let text = match failure.status() {
+            StatusCode::BAD_GATEWAY => "the backend broke off\n",
+            StatusCode::SERVICE_UNAVAILABLE => "no backend is there for this request\n",
+            _ => "the backend cannot be connected to as is asked for\n",
+        };
+        Self::new(failure.status(), failure.reason(), text)
+    }
+}
+
+type Answer = Response<Logged<Download>>;
+
+/// Answers one request. In a box: an idle connection has none.
+pub(super) fn handle(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+) -> Pin<Box<dyn Future<Output = Answer> + Send>> {
+    Box::pin(async move {
+        let mut record = RequestRecord::new(Arc::clone(&shared), &request);
+        let one = request.version() < Version::HTTP_2;
+        let mut edits = Vec::new();
+        let outcome = outcome(&shared, request, &mut record, &mut edits).await;
+        // HTTP/2 has GOAWAY for it, when the sockets close.
+        let leaving = one && shared.plane.is_leaving();
+        let mut response = match outcome {
+            Ok(Outcome::Answer(response)) => {
+                record.status = response.status();
+                record.reason = "Served";
+                response.map(|body| Logged::new(body, Some(record)))
+            }
+            Ok(Outcome::Upgrade(response, tunnel)) => {
+                record.status = response.status();
+                record.reason = "Upgraded";
+                let (client, backend) = tunnel;
+                *shared.tunnel.lock() = Some(Tunnel {
+                    client,
+                    backend,
+                    record,
+                });
+                return response.map(|body| Logged::new(body, None));
+            }
+            Err(own) => {
+                record.status = own.status;
+                record.reason = own.reason;
+                let close = own.close && one;
+                let mut response = own_response(own).map(|body| Logged::new(body, Some(record)));
+                if close {
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(CONNECTION, close);
+                }
+                response
+            }
+        };
+        for edit in &edits {
+            edit.apply(response.headers_mut());
+        }
+        if leaving {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
+        response
+    })
+}
+
+fn own_response(own: Own) -> Response<Download> {
+    let mut response = Response::new(Download::own(own.text));
+    *response.status_mut() = own.status;
+    let headers = response.headers_mut();
+    if let Some(location) = own.location {
+        headers.insert(LOCATION, location);
+    }
+    if own.status == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE"));
+    }
+    if !own.text.is_empty() {
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        headers.insert(CONTENT_TYPE, text);
+    }
+    response
+}
+
+enum Outcome {
+    Answer(Response<Download>),
+    Upgrade(Response<Download>, (OnUpgrade, OnUpgrade)),
+}
+
+async fn outcome(
+    shared: &Arc<Shared>,
+    mut request: Request<Incoming>,
+    record: &mut RequestRecord,
+    edits: &mut Vec<HeaderEdit>,
+) -> Result<Outcome, Own> {
+    if request.method() == Method::CONNECT {
+        let text = "there are no tunnels here\n";
+        let answer = Own::new(StatusCode::METHOD_NOT_ALLOWED, "Connect", text);
+        return Err(Own {
+            close: true,
+            ..answer
+        });
+    }
+    let target = Target::of(&request).map_err(|_| {
+        let text = "it is not clear which host the request is for\n";
+        Own::unclear("UnclearHost", text)
+    })?;
+    record.authority.clone_from(&target.text);
+    if has_dots(request.uri().path()) {
+        let text = "it is not clear which path the request is for\n";
+        return Err(Own::unclear("UnclearPath", text));
+    }
+    headers::drop_claims(request.headers_mut());
+    let (listener, found) = select(shared, &target, &request, record)?;
+    let upgrade = headers::strip_request(request.headers_mut());
+    let scheme = match shared.listener {
+        Some(_) => Scheme::Https,
+        None => Scheme::Http,
+    };
+    let asker = Asker {
+        address: shared.peer.ip(),
+        scheme,
+        authority: target.text.as_deref(),
+        port: listener.port,
+    };
+    headers::say_asker(request.headers_mut(), &asker);
+    let asked = Head {
+        host: target.host_text(),
+        scheme,
+        listener: &listener,
+        found: &found,
+    };
+    let Some(rule) = found.rule() else {
+        return Err(Own::internal("NoBackend"));
+    };
+    let mut to = Changed {
+        authority: target.text.as_deref().and_then(|a| HeaderValue::try_from(a).ok()),
+        path: None,
+    };
+    asked.apply(&rule.filters, &mut request, &mut to, edits)?;
+    let Some(picked) = rule.pick(shared.plane.random()) else {
+        return Err(Own::internal("NoBackend"));
+    };
+    let Some(backend) = &picked.backend else {
+        return Err(Own::internal("InvalidBackend"));
+    };
+    record.backend = Some(Arc::clone(backend));
+    asked.apply(&picked.filters, &mut request, &mut to, edits)?;
+
+    let path = match to.path {
+        Some(path) => path,
+        None => whole_path(&request),
+    };
+    let upgrade = upgrade && request.version() == Version::HTTP_11 && request.body().is_end_stream();
+    let client = upgrade.then(|| hyper::upgrade::on(&mut request));
+    if upgrade {
+        headers::ask_upgrade(request.headers_mut());
+    }
+    let exchange = Exchange {
+        plane: &shared.plane,
+        listener: &listener,
+        backend,
+        authority: to.authority,
+        path,
+        upgrade,
+    };
+    request.extensions_mut().clear();
+    let request = request.map(|body| Upload::new(body, &record.upload));
+    let sent = with_timeouts(rule, exchange.send(request, &mut record.trace)).await;
+    record.upload.answered();
+    let (mut response, lease) = sent?;
+    *response.version_mut() = Version::HTTP_11;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let Some(client) = client.filter(|_| headers::is_websocket(response.headers())) else {
+            let text = "the backend changed the protocol without being asked\n";
+            return Err(Own::new(StatusCode::BAD_GATEWAY, "BackendBroken", text));
+        };
+        let backend = hyper::upgrade::on(&mut response);
+        drop(lease);
+        headers::strip_response(response.headers_mut());
+        headers::ask_upgrade(response.headers_mut());
+        for edit in edits.iter() {
+            edit.apply(response.headers_mut());
+        }
+        let response = response.map(|_| Download::own(""));
+        return Ok(Outcome::Upgrade(response, (client, backend)));
+    }
+    headers::strip_response(response.headers_mut());
+    Ok(Outcome::Answer(
+        response.map(|body| Download::backend(body, lease)),
+    ))
+}
+
+/// Ends what takes longer than the rule allows.
+async fn with_timeouts<T>(
+    rule: &Rule,
+    send: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Own> {
+    let late = |reason| {
+        let text = "the backend did not answer in time\n";
+        Own::new(StatusCode::GATEWAY_TIMEOUT, reason, text)
+    };
+    let (allowed, reason) = match (rule.request_timeout, rule.backend_timeout) {
+        (None, None) => return send.await.map_err(Own::from),
+        (Some(request), Some(backend)) if backend < request => (backend, "BackendTimeout"),
+        (Some(request), _) => (request, "RequestTimeout"),
+        (None, Some(backend)) => (backend, "BackendTimeout"),
+    };
+    match tokio::time::timeout(allowed, send).await {
+        Ok(sent) => sent.map_err(Own::from),
+        Err(_) => Err(late(reason)),
+    }
+}
+
+/// Whether a path has elements that mean other ones. Clients resolve them before they ask; to route by
+/// what is written and have the backend resolve it would be two readings.
+fn has_dots(path: &str) -> bool {
+    let is_dot = |text: &str| matches!(text, "." | "%2e" | "%2E");
+    path.split('/').any(|element| {
+        // At most two dots of at most three characters each.
+        element.len() <= 6
+            && (is_dot(element)
+                || (1..element.len()).any(|at| {
+                    let halves = element.split_at_checked(at);
+                    halves.is_some_and(|(a, b)| is_dot(a) && is_dot(b))
+                }))
+    })
+}
+
+fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
+    let path = request.uri().path_and_query().cloned();
+    path.unwrap_or_else(|| PathAndQuery::from_static("/"))
+}
+
+/// Selects by the configuration of this moment: a connection may be older.
+fn select<B>(
+    shared: &Shared,
+    target: &Target,
+    request: &Request<B>,
+    record: &mut RequestRecord,
+) -> Result<(Arc<Listener>, Found), Own> {
+    let not_found = |reason, text| Own::new(StatusCode::NOT_FOUND, reason, text);
+    let snapshot = shared.plane.snapshot.load();
+    let host = target.host.as_ref();
+    let layer = match &shared.listener {
+        None => Layer::Plain,
+        Some(own) => {
+            record.listener = Some(Arc::clone(own));
+            Layer::Tls
+        }
+    };
+    let selected = snapshot.select_http(&shared.bind, layer, host);
+    let Some((listener, routes)) = selected else {
+        let text = "no listener is for this host\n";
+        return Err(not_found("NoListener", text));
+    };
+    // A client may reuse a connection for every name in the certificate (GEP-3567).
+    if let Some(own) = &shared.listener
+        && listener.key != own.key
+    {
+        let text = "another listener is for this host; ask again on a connection of its own\n";
+        let status = StatusCode::MISDIRECTED_REQUEST;
+        return Err(Own::new(status, "Misdirected", text));
+    }
+    record.listener = Some(Arc::clone(&listener));
+    let view = View::new(request, target.text.as_deref());
+    let Some(found) = routes.find(host, &view) else {
+        return Err(not_found("NoRoute", "no route is for this request\n"));
+    };
+    record.found = Some(found.clone());
+    Ok((listener, found))
+}
+
+/// A request's head as filters need it.
+struct Head<'a> {
+    host: Option<&'a str>,
+    scheme: Scheme,
+    listener: &'a Listener,
+    found: &'a Found,
+}
+
+/// What filters make of where a request goes.
+struct Changed {
+    authority: Option<HeaderValue>,
+    /// `None`: the request's.
+    path: Option<PathAndQuery>,
+}
+
+impl Head<'_> {
+    /// Acts on the request, and keeps what is to be done to the answer. `Err`: the request is answered.
+    fn apply<B>(
+        &self,
+        filters: &[Filter],
+        request: &mut Request<B>,
+        to: &mut Changed,
+        edits: &mut Vec<HeaderEdit>,
+    ) -> Result<(), Own> {
+        // An answer of the rule itself gets its fields wherever they are in the list.
+        for filter in filters {
+            if let Filter::ResponseHeaders(edit) = filter {
+                edits.push(edit.clone());
+            }
+        }
+        for filter in filters {
+            match filter {
+                Filter::ResponseHeaders(_) => {}
+                Filter::RequestHeaders(edit) => edit.apply(request.headers_mut()),
+                Filter::Rewrite(rewrite) => {
+                    if let Some(hostname) = &rewrite.hostname {
+                        to.authority = Some(hostname.clone());
+                    }
+                    if let Some(edit) = &rewrite.path {
+                        let uri = request.uri();
+                        let path = edit.apply(uri.path(), self.found.prefix());
+                        let path = match uri.query() {
+                            Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
+                            None => PathAndQuery::try_from(&*path),
+                        };
+                        to.path = Some(path.map_err(|_| Own::internal("RewriteFailed"))?);
+                    }
+                }
+                Filter::Redirect(redirect) => {
+                    let location = redirect.location(&Asked {
+                        scheme: self.scheme,
+                        host: self.host,
+                        port: self.listener.port,
+                        path: request.uri().path(),
+                        query: request.uri().query(),
+                        prefix: self.found.prefix(),
+                    });
+                    let location = HeaderValue::try_from(location);
+                    let location = location.map_err(|_| Own::internal("RedirectFailed"))?;
+                    return Err(Own {
+                        location: Some(location),
+                        ..Own::new(redirect.status, "Redirected", "")
+                    });
+                }
+                Filter::Fail(status) => {
+                    let text = "the route for this request cannot be followed\n";
+                    return Err(Own::new(*status, "Failed", text));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn dots_are_seen_however_they_are_written() {
+        for path in [
+            "/.", "/..", "/a/./b", "/a/../b", "/a/..", "/%2e", "/%2E%2e/a", "/.%2e/", "/a/%2e.",
+        ] {
+            assert!(has_dots(path), "{path}");
+        }
+        for path in ["/", "/a", "/...", "/.well-known/x", "/a..b", "/a.", "/%2f", "*", "/..a"] {
+            assert!(!has_dots(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_the_shorter_one() {
+        let rule = |request: Option<u64>, backend: Option<u64>| {
+            Rule::from(super::super::route::RuleParts {
+                request_timeout: request.map(Duration::from_millis),
+                backend_timeout: backend.map(Duration::from_millis),
+                ..Default::default()
+            })
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        for (request, backend, reason) in [
+            (Some(5), None, "RequestTimeout"),
+            (None, Some(5), "BackendTimeout"),
+            (Some(9), Some(5), "BackendTimeout"),
+            (Some(5), Some(5), "RequestTimeout"),
+        ] {
+            let never = std::future::pending::<Result<(), Failure>>();
+            let ended = runtime.block_on(with_timeouts(&rule(request, backend), never));
+            assert_eq!(ended.unwrap_err().reason, reason);
+        }
+    }
+}

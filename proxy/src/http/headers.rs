@@ -1,0 +1,199 @@
+//! Owns the fields that are between two neighbours, and those that tell a backend who asked.
+
+use std::net::IpAddr;
+
+use hyper::header::{
+    CONNECTION, EXPECT, FORWARDED, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
+    UPGRADE,
+};
+
+use super::filter::Scheme;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const X_FORWARDED: &str = "x-forwarded-";
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+
+/// Takes out of a request what is between the client and this proxy (RFC 9110 section 7.6.1). Says
+/// whether a WebSocket was asked for; no other protocol is upgraded to, as what is spoken then is read
+/// by nobody here.
+pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
+    let upgrade = has_token(headers, &CONNECTION, "upgrade")
+        && headers
+            .get(UPGRADE)
+            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()));
+    let trailers = has_token(headers, &TE, "trailers");
+    strip(headers);
+    // The body is asked for when the backend is there to take it, and hyper asks by itself then.
+    headers.remove(EXPECT);
+    headers.remove(HTTP2_SETTINGS);
+    if trailers {
+        headers.insert(TE, TRAILERS);
+    }
+    upgrade
+}
+
+/// Takes out of an answer what is between the backend and this proxy.
+pub(super) fn strip_response(headers: &mut HeaderMap) {
+    strip(headers);
+}
+
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
+        .filter_map(|token| HeaderName::try_from(token).ok())
+        .collect();
+    for name in &named {
+        headers.remove(name);
+    }
+    for name in [
+        CONNECTION,
+        KEEP_ALIVE,
+        PROXY_CONNECTION,
+        TE,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+}
+
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|token| !token.is_empty())
+}
+
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    tokens(headers, name).any(|other| other.eq_ignore_ascii_case(token))
+}
+
+/// Asks the backend for a WebSocket.
+pub(super) fn ask_upgrade(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, WEBSOCKET);
+}
+
+/// Whether the backend agreed to a WebSocket.
+pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
+    has_token(headers, &UPGRADE, "websocket")
+}
+
+/// Who asked, how, and for what.
+pub(super) struct Asker<'a> {
+    pub(super) address: IpAddr,
+    pub(super) scheme: Scheme,
+    /// As the client wrote it.
+    pub(super) authority: Option<&'a str>,
+    /// That it connected to.
+    pub(super) port: u16,
+}
+
+/// Takes out what the client says about who asks, before routes are matched: neither they nor a
+/// backend could tell it from what this proxy says.
+pub(super) fn drop_claims(headers: &mut HeaderMap) {
+    let claims: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| {
+            name.as_str().starts_with(X_FORWARDED) || **name == FORWARDED || **name == X_REAL_IP
+        })
+        .cloned()
+        .collect();
+    for name in claims {
+        headers.remove(name);
+    }
+}
+
+/// Says who asked.
+pub(super) fn say_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
+    let mut say = |name: HeaderName, value: Result<HeaderValue, _>| {
+        if let Ok(value) = value {
+            let _: Result<_, hyper::header::MaxSizeReached> = headers.try_insert(name, value);
+        }
+    };
+    say(X_FORWARDED_FOR, HeaderValue::try_from(asker.address.to_string()));
+    say(X_FORWARDED_PROTO, Ok(HeaderValue::from_static(asker.scheme.as_str())));
+    say(X_FORWARDED_PORT, Ok(HeaderValue::from(asker.port)));
+    if let Some(authority) = asker.authority {
+        say(X_FORWARDED_HOST, HeaderValue::try_from(authority));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            let name = HeaderName::from_static(name);
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn what_is_between_neighbours_stays_there() {
+        let mut request = headers(&[
+            ("connection", "keep-alive, X-Own"),
+            ("connection", "te"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-connection", "close"),
+            ("te", "gzip, trailers;q=1"),
+            ("transfer-encoding", "chunked"),
+            ("x-own", "1"),
+            ("expect", "100-continue"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "x"),
+            ("authorization", "stays"),
+        ]);
+        assert!(!strip_request(&mut request));
+        assert_eq!(request, headers(&[("authorization", "stays")]));
+        let mut request = headers(&[("te", "trailers"), ("trailer", "x-sum")]);
+        strip_request(&mut request);
+        assert_eq!(request, headers(&[("trailer", "x-sum"), ("te", "trailers")]));
+        let with = |upgrade| headers(&[("connection", "Upgrade"), ("upgrade", upgrade)]);
+        assert!(strip_request(&mut with("WebSocket")));
+        assert!(!strip_request(&mut with("h2c")));
+        assert!(!strip_request(&mut headers(&[("upgrade", "websocket")])));
+    }
+
+    #[test]
+    fn what_a_client_claims_is_replaced() {
+        let mut request = headers(&[
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-forwarded-for", "192.0.2.2"),
+            ("x-forwarded-prefix", "/evil"),
+            ("forwarded", "for=192.0.2.1"),
+            ("x-real-ip", "192.0.2.1"),
+            ("x-other", "stays"),
+        ]);
+        drop_claims(&mut request);
+        say_asker(
+            &mut request,
+            &Asker {
+                address: [198, 51, 100, 7].into(),
+                scheme: Scheme::Https,
+                authority: Some("a.example.com:8443"),
+                port: 443,
+            },
+        );
+        let expected = headers(&[
+            ("x-other", "stays"),
+            ("x-forwarded-for", "198.51.100.7"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-port", "443"),
+            ("x-forwarded-host", "a.example.com:8443"),
+        ]);
+        assert_eq!(request, expected);
+    }
+}

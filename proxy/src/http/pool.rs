@@ -1,0 +1,269 @@
+//! Owns the connections to backends that may be used again. Each worker thread has its own: a
+//! connection stays on its thread, so there is nothing to lock.
+//!
+//! An HTTP/1.1 connection is here while no request is on it; one of HTTP/2 carries several requests and
+//! stays here while it stands. Connections are used again for the same backend and endpoint, and only
+//! with the same protocol and TLS settings as a new one would have. They are dropped when they have
+//! been idle for too long, when their endpoint is gone, and when there are too many.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hyper::client::conn::{http1, http2};
+
+use super::body::Upload;
+use crate::metrics::Metrics;
+use crate::table::Backend;
+use crate::upstream::{Alpn, Identity};
+
+/// Idle HTTP/1.1 connections that a worker keeps to one endpoint.
+const IDLE_PER_ENDPOINT: usize = 64;
+/// Idle connections that a worker keeps at all.
+const IDLE_IN_ALL: usize = 4096;
+/// How long an HTTP/1.1 connection is kept. Common servers close theirs after 5 s; a request that is
+/// on its way then fails.
+const IDLE_ONE: Duration = Duration::from_secs(4);
+/// How long an HTTP/2 connection without requests is kept; its end is announced.
+const IDLE_TWO: Duration = Duration::from_mins(1);
+/// Requests that an HTTP/2 connection gets at one time before there is another one.
+const STREAMS: usize = 100;
+/// How often connections that are to go are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+
+thread_local! {
+    static POOL: RefCell<Pool> = RefCell::new(Pool::default());
+}
+
+/// What a connection is for.
+#[derive(Clone, Debug)]
+pub(super) struct Key {
+    pub(super) backend: Arc<Backend>,
+    pub(super) endpoint: SocketAddr,
+    /// What it was opened to speak.
+    pub(super) alpn: Alpn,
+    pub(super) tls: Option<Identity>,
+}
+
+impl Key {
+    fn parts(&self) -> (usize, SocketAddr, Alpn, Option<Identity>) {
+        let backend = Arc::as_ptr(&self.backend) as usize;
+        (backend, self.endpoint, self.alpn, self.tls)
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Key {}
+
+impl std::hash::Hash for Key {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+/// What requests are given to.
+pub(super) enum Sender {
+    One(http1::SendRequest<Upload>),
+    /// With how many requests the backend takes at one time.
+    Two(http2::SendRequest<Upload>, Arc<AtomicUsize>),
+}
+
+#[derive(Default)]
+struct Pool {
+    endpoints: HashMap<Key, Kept>,
+    /// HTTP/1.1 connections in all of them.
+    idle: usize,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// The one used last is at the end.
+    one: VecDeque<(http1::SendRequest<Upload>, Instant)>,
+    two: Vec<Shared>,
+}
+
+/// An HTTP/2 connection.
+struct Shared {
+    sender: http2::SendRequest<Upload>,
+    /// Requests that the backend takes at one time.
+    most: Arc<AtomicUsize>,
+    /// Requests on it now.
+    active: Arc<AtomicUsize>,
+    idle_since: Instant,
+}
+
+/// A connection that a request has.
+pub(super) struct Lease {
+    key: Key,
+    pub(super) sender: Sender,
+    /// Counted down when the request is over.
+    active: Option<Active>,
+}
+
+/// One request on an HTTP/2 connection.
+struct Active(Arc<AtomicUsize>);
+
+impl Active {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Lease {
+    /// A new connection. One of HTTP/2 is open to other requests from here on.
+    pub(super) fn new(key: Key, sender: Sender) -> Self {
+        let active = match &sender {
+            Sender::One(_) => None,
+            Sender::Two(sender, most) => {
+                let active = Arc::new(AtomicUsize::new(0));
+                let lease = Active::new(&active);
+                let shared = Shared {
+                    sender: sender.clone(),
+                    most: Arc::clone(most),
+                    active,
+                    idle_since: Instant::now(),
+                };
+                let _ = POOL.try_with(|pool| {
+                    let mut pool = pool.borrow_mut();
+                    pool.endpoints.entry(key.clone()).or_default().two.push(shared);
+                });
+                Some(lease)
+            }
+        };
+        Self {
+            key,
+            sender,
+            active,
+        }
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        self.key.tls.is_some()
+    }
+
+    /// The connection may be used again: its answer was read to the end. Its request may not have
+    /// been; it is not used before that.
+    pub(super) fn give_back(self) {
+        let Self {
+            key,
+            sender,
+            active,
+        } = self;
+        drop(active);
+        let Sender::One(sender) = sender else { return };
+        if sender.is_closed() {
+            return;
+        }
+        // A connection that falls out is dropped outside of the borrow.
+        let _ = POOL.try_with(|pool| pool.borrow_mut().put(key, sender));
+    }
+}
+
+/// A connection that stands.
+pub(super) fn take(key: &Key) -> Option<Lease> {
+    POOL.with(|pool| pool.borrow_mut().take(key))
+}
+
+impl Pool {
+    fn put(
+        &mut self,
+        key: Key,
+        sender: http1::SendRequest<Upload>,
+    ) -> Option<http1::SendRequest<Upload>> {
+        if self.idle >= IDLE_IN_ALL {
+            return Some(sender);
+        }
+        let kept = self.endpoints.entry(key).or_default();
+        kept.one.push_back((sender, Instant::now()));
+        if kept.one.len() > IDLE_PER_ENDPOINT {
+            return kept.one.pop_front().map(|(oldest, _)| oldest);
+        }
+        self.idle += 1;
+        None
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Lease> {
+        let kept = self.endpoints.get_mut(key)?;
+        let lease = |sender, active| Lease {
+            key: key.clone(),
+            sender,
+            active,
+        };
+        kept.two.retain(|shared| !shared.sender.is_closed());
+        let free = kept.two.iter_mut().filter(|shared| {
+            let most = shared.most.load(Ordering::Relaxed).clamp(1, STREAMS);
+            shared.active.load(Ordering::Relaxed) < most
+        });
+        if let Some(shared) = free.min_by_key(|shared| shared.active.load(Ordering::Relaxed)) {
+            shared.idle_since = Instant::now();
+            let active = Active::new(&shared.active);
+            let sender = Sender::Two(shared.sender.clone(), Arc::clone(&shared.most));
+            return Some(lease(sender, Some(active)));
+        }
+        let before = kept.one.len();
+        kept.one.retain(|(sender, _)| !sender.is_closed());
+        // What is not ready has the rest of a request on it.
+        let ready = kept.one.iter().rposition(|(sender, _)| sender.is_ready());
+        let taken = ready.and_then(|index| kept.one.remove(index));
+        self.idle -= before - kept.one.len();
+        taken.map(|(sender, _)| lease(Sender::One(sender), None))
+    }
+
+    /// Drops what has been idle for too long or whose endpoint is gone.
+    fn sweep(&mut self, now: Instant) {
+        for (key, kept) in &mut self.endpoints {
+            let gone = !key.backend.target().endpoints.contains(&key.endpoint);
+            kept.one.retain(|(sender, since)| {
+                let over = now.saturating_duration_since(*since) >= IDLE_ONE;
+                !(gone || over || sender.is_closed())
+            });
+            kept.two.retain_mut(|shared| {
+                if shared.active.load(Ordering::Relaxed) > 0 {
+                    shared.idle_since = now;
+                    return !(gone || shared.sender.is_closed());
+                }
+                let over = now.saturating_duration_since(shared.idle_since) >= IDLE_TWO;
+                !(gone || over || shared.sender.is_closed())
+            });
+        }
+        self.endpoints
+            .retain(|_, kept| !(kept.one.is_empty() && kept.two.is_empty()));
+        self.idle = self.endpoints.values().map(|kept| kept.one.len()).sum();
+        self.endpoints.shrink_to_fit();
+    }
+
+    fn kept(&self) -> usize {
+        let two: usize = self.endpoints.values().map(|kept| kept.two.len()).sum();
+        self.idle + two
+    }
+}
+
+/// Looks for connections that are to go, for ever. To run once per worker thread.
+pub(crate) async fn sweep(metrics: Arc<Metrics>) {
+    let mut reported = 0;
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let kept = POOL.with_borrow_mut(|pool| {
+            pool.sweep(Instant::now());
+            pool.kept()
+        });
+        let kept = i64::try_from(kept).unwrap_or(i64::MAX);
+        metrics.backend_kept.inc_by(kept - reported);
+        reported = kept;
+    }
+}

@@ -1,0 +1,294 @@
+//! Owns an HTTPRoute as requests see it: its rules, what they match, and the share of each backend.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use hyper::header::HeaderName;
+use vestibule_model::http::Pattern;
+
+use super::filter::Filter;
+use super::view::View;
+use crate::table::{Backend, scale};
+
+/// A route. Immutable: an edit makes a new one, and requests keep the one they were given.
+#[derive(Debug)]
+pub struct HttpRoute {
+    /// `<namespace>/<name>`.
+    pub key: Arc<str>,
+    /// Namespace of the route.
+    pub tenant: Arc<str>,
+    /// Seconds since the Unix epoch: precedence between equal matches.
+    pub created: i64,
+    rules: Box<[Rule]>,
+}
+
+impl HttpRoute {
+    pub(crate) fn new(
+        key: Arc<str>,
+        tenant: Arc<str>,
+        created: i64,
+        rules: impl IntoIterator<Item = Rule>,
+    ) -> Self {
+        Self {
+            key,
+            tenant,
+            created,
+            rules: rules.into_iter().collect(),
+        }
+    }
+
+    pub(crate) fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Every match of every rule, as the places of [`Self::at`].
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u16, u16)> {
+        let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let rules = (0..).zip(&self.rules);
+        rules.flat_map(move |(rule, of)| (0..count(of.matches.len())).map(move |at| (rule, at)))
+    }
+
+    /// A match and its rule.
+    pub(crate) fn at(&self, (rule, at): (u16, u16)) -> Option<(&Rule, &Match)> {
+        let rule = self.rules.get(usize::from(rule))?;
+        Some((rule, rule.matches.get(usize::from(at))?))
+    }
+}
+
+/// A rule of a route.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    /// For logs; may be empty.
+    pub(crate) name: Box<str>,
+    /// At least one.
+    matches: Box<[Match]>,
+    /// In the order they act.
+    pub(crate) filters: Box<[Filter]>,
+    backends: Box<[WeightedTarget]>,
+    total: u64,
+    /// From the head of the request to the head of the answer.
+    pub(crate) request_timeout: Option<Duration>,
+    /// The same for one try at a backend.
+    pub(crate) backend_timeout: Option<Duration>,
+}
+
+/// What a rule is made of.
+#[derive(Debug, Default)]
+pub(crate) struct RuleParts {
+    pub(crate) name: String,
+    pub(crate) matches: Vec<Match>,
+    pub(crate) filters: Vec<Filter>,
+    pub(crate) backends: Vec<WeightedTarget>,
+    pub(crate) request_timeout: Option<Duration>,
+    pub(crate) backend_timeout: Option<Duration>,
+}
+
+impl From<RuleParts> for Rule {
+    fn from(parts: RuleParts) -> Self {
+        let mut matches = parts.matches;
+        if matches.is_empty() {
+            matches.push(Match::default());
+        }
+        let total = parts.backends.iter().map(|b| u64::from(b.weight)).sum();
+        Self {
+            name: parts.name.into(),
+            matches: matches.into(),
+            filters: parts.filters.into(),
+            backends: parts.backends.into(),
+            total,
+            request_timeout: parts.request_timeout,
+            backend_timeout: parts.backend_timeout,
+        }
+    }
+}
+
+/// One weighted reference of a rule.
+#[derive(Debug)]
+pub(crate) struct WeightedTarget {
+    pub(crate) weight: u32,
+    /// `None`: an invalid reference, which keeps its share.
+    pub(crate) backend: Option<Arc<Backend>>,
+    /// After the rule's own.
+    pub(crate) filters: Box<[Filter]>,
+}
+
+impl Rule {
+    pub(crate) fn backends(&self) -> &[WeightedTarget] {
+        &self.backends
+    }
+
+    pub(crate) fn matches(&self) -> &[Match] {
+        &self.matches
+    }
+
+    /// A backend by weight, chosen by the upper half of `random`; none if no backend has any.
+    pub(crate) fn pick(&self, random: u64) -> Option<&WeightedTarget> {
+        if self.total == 0 {
+            return None;
+        }
+        let mut at = scale(random >> 32, self.total);
+        self.backends.iter().find(|candidate| {
+            let weight = u64::from(candidate.weight);
+            let here = at < weight;
+            at = at.saturating_sub(weight);
+            here
+        })
+    }
+}
+
+/// What a request has to look like. All of it holds.
+#[derive(Debug, Default)]
+pub(crate) struct Match {
+    pub(crate) path: PathMatch,
+    pub(crate) method: Option<Method>,
+    pub(crate) headers: Box<[ValueMatch<HeaderName>]>,
+    pub(crate) query: Box<[ValueMatch<Box<str>>]>,
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let method = self.method.as_ref().map_or("*", Method::as_str);
+        write!(f, "{method} {:?}", self.path)
+    }
+}
+
+impl Match {
+    /// Whether everything but the path holds.
+    pub(crate) fn accepts_rest(&self, view: &View<'_>) -> bool {
+        self.method.as_ref().is_none_or(|method| method == view.method)
+            && self.headers.iter().all(|header| {
+                let value = view.header(&header.name);
+                value.is_some_and(|value| header.value.accepts(&value))
+            })
+            && self.query.iter().all(|param| {
+                let value = view.query(param.name.as_bytes());
+                value.is_some_and(|value| param.value.accepts(value))
+            })
+    }
+
+    /// Whether all of it holds.
+    pub(crate) fn accepts(&self, view: &View<'_>) -> bool {
+        self.path.accepts(view.path) && self.accepts_rest(view)
+    }
+}
+
+/// The path that a request has to have.
+#[derive(Clone)]
+pub(crate) enum PathMatch {
+    /// The whole of it.
+    Exact(Box<str>),
+    /// The whole of it.
+    Regex(Pattern),
+    /// Its first elements: `/a/b` takes `/a/b` and `/a/b/c`. Without a slash at the end, so that the
+    /// empty one takes everything.
+    Prefix(Box<str>),
+}
+
+impl Default for PathMatch {
+    fn default() -> Self {
+        Self::Prefix(Box::default())
+    }
+}
+
+impl fmt::Debug for PathMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(path) => write!(f, "{path}"),
+            Self::Regex(pattern) => write!(f, "~{}", pattern.as_str()),
+            Self::Prefix(path) => write!(f, "{path}/"),
+        }
+    }
+}
+
+impl PathMatch {
+    pub(crate) fn accepts(&self, path: &str) -> bool {
+        match self {
+            Self::Exact(exact) => **exact == *path,
+            Self::Regex(pattern) => pattern.is_match(path.as_bytes()),
+            Self::Prefix(prefix) => rest_after(path, prefix).is_some(),
+        }
+    }
+
+    /// What ranks it: exact over regular expression over prefix, then by length.
+    pub(crate) fn rank(&self) -> (u8, usize) {
+        match self {
+            Self::Exact(path) => (3, path.len()),
+            Self::Regex(pattern) => (2, pattern.as_str().len()),
+            Self::Prefix(path) => (1, path.len()),
+        }
+    }
+}
+
+/// What of `path` is after the elements of `prefix`: empty or from a slash on.
+pub(crate) fn rest_after<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(prefix)?;
+    // The empty prefix also takes `*`, which is no path.
+    (rest.is_empty() || rest.starts_with('/') || prefix.is_empty()).then_some(rest)
+}
+
+/// A field or parameter and what it has to be.
+#[derive(Clone, Debug)]
+pub(crate) struct ValueMatch<N> {
+    pub(crate) name: N,
+    pub(crate) value: Value,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Exact(Box<str>),
+    Regex(Pattern),
+}
+
+impl Value {
+    fn accepts(&self, value: &[u8]) -> bool {
+        match self {
+            Self::Exact(exact) => exact.as_bytes() == value,
+            Self::Regex(pattern) => pattern.is_match(value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_takes_whole_elements() {
+        let takes = |prefix: &str, path: &str| PathMatch::Prefix(prefix.into()).accepts(path);
+        for path in ["/a/b", "/a/b/", "/a/b/c"] {
+            assert!(takes("/a/b", path), "{path}");
+        }
+        for path in ["/a", "/a/bc", "/", "/b/a/b"] {
+            assert!(!takes("/a/b", path), "{path}");
+        }
+        assert!(takes("", "/") && takes("", "/x") && takes("", "*"));
+    }
+
+    #[test]
+    fn backends_have_their_shares() {
+        let backend = |weight, name: &str| WeightedTarget {
+            weight,
+            backend: Some(Arc::new(Backend::new(name.into()))),
+            filters: Box::default(),
+        };
+        let rule = |backends| {
+            Rule::from(RuleParts {
+                backends,
+                ..RuleParts::default()
+            })
+        };
+        let rule_of = rule(vec![backend(0, "none"), backend(1, "one"), backend(3, "three")]);
+        let mut counts = std::collections::BTreeMap::new();
+        for step in 0..4000_u64 {
+            let random = step.wrapping_mul(u64::MAX / 4000);
+            let picked = rule_of.pick(random).unwrap().backend.as_ref().unwrap();
+            *counts.entry(picked.key.to_string()).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 2);
+        assert!((995..1005).contains(&counts["one"]), "{counts:?}");
+        assert!(rule(vec![]).pick(7).is_none());
+        assert!(rule(vec![backend(0, "none")]).pick(7).is_none());
+    }
+}

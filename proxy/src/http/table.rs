@@ -1,0 +1,500 @@
+//! Owns the HTTP routes of a listener: which rule takes a request.
+//!
+//! The hostname comes first: of the routes whose hostname takes the request's host, those with the
+//! most specific one as written are asked first, and where none of their matches holds, the next
+//! ones. Among routes of one hostname the match decides: an exact path, then a regular expression
+//! (the longer one first), then the longest prefix; then one with a method, with more fields, with
+//! more parameters; then the older route, its name, and the place of the rule in it.
+//!
+//! Most listeners have few matches: those are a sorted list. The others are an index by hostname and
+//! path that shares structure between versions. What a lookup costs depends on the configuration, not
+//! on what the client sends: a long path is followed only as far as prefixes are configured.
+
+use std::cmp::{Ordering, Reverse};
+use std::sync::Arc;
+
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync, RedBlackTreeSetSync};
+use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
+
+use super::route::{HttpRoute, Match, PathMatch, Rule};
+use super::view::View;
+use crate::table::PatternMap;
+
+/// Matches up to which a list is used. Tests have few and want both forms.
+const FEW: usize = if cfg!(test) { 2 } else { 8 };
+
+/// The match that took a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) route: Arc<HttpRoute>,
+    place: (u16, u16),
+}
+
+impl Found {
+    pub(crate) fn rule(&self) -> Option<&Rule> {
+        self.route.at(self.place).map(|(rule, _)| rule)
+    }
+
+    /// The place of the rule in its route, from 0 on.
+    pub(crate) fn rule_index(&self) -> u16 {
+        self.place.0
+    }
+
+    /// The prefix that the match took of the path; empty for other matches.
+    pub(crate) fn prefix(&self) -> &str {
+        match self.route.at(self.place) {
+            Some((_, Match { path: PathMatch::Prefix(prefix), .. })) => prefix,
+            _ => "",
+        }
+    }
+}
+
+/// One match of one rule of a route.
+#[derive(Clone, Debug)]
+struct Entry {
+    route: Arc<HttpRoute>,
+    place: (u16, u16),
+}
+
+/// What entries are sorted by; the smallest wins.
+type Order<'a> = (
+    Reverse<(u8, usize)>,
+    Reverse<(bool, usize, usize)>,
+    i64,
+    &'a str,
+    (u16, u16),
+);
+
+impl Entry {
+    fn all(route: &Arc<HttpRoute>) -> impl Iterator<Item = Self> {
+        route.places().map(|place| Self {
+            route: Arc::clone(route),
+            place,
+        })
+    }
+
+    fn of(&self) -> Option<&Match> {
+        self.route.at(self.place).map(|(_, of)| of)
+    }
+
+    fn order(&self) -> Order<'_> {
+        let (path, rest) = self.of().map_or_else(Default::default, |of| {
+            let rest = (of.method.is_some(), of.headers.len(), of.query.len());
+            (of.path.rank(), rest)
+        });
+        let route = &*self.route;
+        (Reverse(path), Reverse(rest), route.created, &route.key, self.place)
+    }
+
+    fn accepts(&self, view: &View<'_>) -> bool {
+        self.of().is_some_and(|of| of.accepts(view))
+    }
+
+    /// As [`Self::accepts`], where the path is known to fit.
+    fn accepts_rest(&self, view: &View<'_>) -> bool {
+        self.of().is_some_and(|of| of.accepts_rest(view))
+    }
+
+    fn found(&self) -> Found {
+        Found {
+            route: Arc::clone(&self.route),
+            place: self.place,
+        }
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Entry {}
+
+/// An entry under the pattern it matches.
+#[derive(Clone)]
+struct Row {
+    pattern: HostPattern,
+    rank: Specificity,
+    entry: Entry,
+}
+
+impl Row {
+    fn order(&self) -> (Reverse<Specificity>, Order<'_>) {
+        (Reverse(self.rank), self.entry.order())
+    }
+}
+
+fn takes(pattern: &HostPattern, host: Option<&Hostname>) -> bool {
+    match host {
+        Some(host) => pattern.matches(host),
+        None => *pattern == HostPattern::Any,
+    }
+}
+
+/// The HTTP routes of one listener.
+#[derive(Clone, Default)]
+pub(crate) struct HttpTable(Rows);
+
+#[derive(Clone)]
+enum Rows {
+    Few(Arc<[Row]>),
+    Many(Arc<Index>),
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self::Few(Arc::default())
+    }
+}
+
+/// By the pattern that is matched and the hostname that ranks.
+type Index = PatternMap<RedBlackTreeMapSync<Reverse<Specificity>, Host>>;
+
+impl HttpTable {
+    pub(crate) fn is_empty(&self) -> bool {
+        match &self.0 {
+            Rows::Few(rows) => rows.is_empty(),
+            Rows::Many(index) => index.is_empty(),
+        }
+    }
+
+    /// Adds a route under the pattern it matches and the pattern that ranks it.
+    pub(crate) fn insert(
+        &mut self,
+        pattern: &HostPattern,
+        rank: &HostPattern,
+        route: &Arc<HttpRoute>,
+    ) {
+        let rank = rank.specificity();
+        match &mut self.0 {
+            Rows::Few(rows) => {
+                let new = Entry::all(route).map(|entry| Row {
+                    pattern: pattern.clone(),
+                    rank,
+                    entry,
+                });
+                let mut all: Vec<Row> = rows.iter().cloned().chain(new).collect();
+                if all.len() <= FEW {
+                    all.sort_by(|a, b| a.order().cmp(&b.order()));
+                    *rows = all.into();
+                    return;
+                }
+                let mut index = Index::new();
+                for row in all {
+                    add(&mut index, &row.pattern, row.rank, [row.entry]);
+                }
+                self.0 = Rows::Many(Arc::new(index));
+            }
+            Rows::Many(index) => add(Arc::make_mut(index), pattern, rank, Entry::all(route)),
+        }
+    }
+
+    /// Takes out what [`Self::insert`] added.
+    pub(crate) fn remove(
+        &mut self,
+        pattern: &HostPattern,
+        rank: &HostPattern,
+        route: &Arc<HttpRoute>,
+    ) {
+        let rank = rank.specificity();
+        match &mut self.0 {
+            Rows::Few(rows) => {
+                let stays = |row: &&Row| {
+                    row.pattern != *pattern
+                        || row.rank != rank
+                        || row.entry.route.key != route.key
+                };
+                *rows = rows.iter().filter(stays).cloned().collect();
+            }
+            Rows::Many(index) => take(Arc::make_mut(index), pattern, rank, route),
+        }
+    }
+
+    /// The match that takes a request for `host`.
+    pub(crate) fn find(&self, host: Option<&Hostname>, view: &View<'_>) -> Option<Found> {
+        match &self.0 {
+            Rows::Few(rows) => rows
+                .iter()
+                .find(|row| takes(&row.pattern, host) && row.entry.accepts(view))
+                .map(|row| row.entry.found()),
+            Rows::Many(index) => {
+                let mut levels: Vec<_> = match host {
+                    Some(host) => index.matching(host).flat_map(|hosts| hosts.iter()).collect(),
+                    None => {
+                        let any = index.get(&HostPattern::Any);
+                        any.into_iter().flat_map(|hosts| hosts.iter()).collect()
+                    }
+                };
+                levels.sort_by_key(|(rank, _)| **rank);
+                levels
+                    .chunk_by(|a, b| a.0 == b.0)
+                    .find_map(|same| same.iter().filter_map(|(_, host)| host.find(view)).min())
+                    .map(Entry::found)
+            }
+        }
+    }
+}
+
+fn add(
+    index: &mut Index,
+    pattern: &HostPattern,
+    rank: Specificity,
+    entries: impl IntoIterator<Item = Entry>,
+) {
+    let ranks = index.get(pattern).cloned();
+    let mut ranks = ranks.unwrap_or_else(RedBlackTreeMapSync::new_sync);
+    let mut host = ranks.get(&Reverse(rank)).cloned().unwrap_or_default();
+    host.insert(entries);
+    ranks.insert_mut(Reverse(rank), host);
+    index.insert(pattern.clone(), ranks);
+}
+
+fn take(index: &mut Index, pattern: &HostPattern, rank: Specificity, route: &Arc<HttpRoute>) {
+    let Some(mut ranks) = index.get(pattern).cloned() else {
+        return;
+    };
+    let Some(mut host) = ranks.get(&Reverse(rank)).cloned() else {
+        return;
+    };
+    host.remove(route);
+    if host.is_empty() {
+        ranks.remove_mut(&Reverse(rank));
+    } else {
+        ranks.insert_mut(Reverse(rank), host);
+    }
+    if ranks.is_empty() {
+        index.remove(pattern);
+    } else {
+        index.insert(pattern.clone(), ranks);
+    }
+}
+
+/// The matches of one hostname.
+#[derive(Clone)]
+enum Host {
+    /// Sorted.
+    Few(Arc<[Entry]>),
+    Many(Arc<Paths>),
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::Few(Arc::default())
+    }
+}
+
+impl Host {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Few(entries) => entries.is_empty(),
+            Self::Many(paths) => paths.is_empty(),
+        }
+    }
+
+    fn insert(&mut self, new: impl IntoIterator<Item = Entry>) {
+        match self {
+            Self::Few(entries) => {
+                let mut all: Vec<Entry> = entries.iter().cloned().chain(new).collect();
+                if all.len() <= FEW {
+                    all.sort();
+                    *entries = all.into();
+                    return;
+                }
+                let mut paths = Paths::new();
+                for entry in all {
+                    paths.insert(entry);
+                }
+                *self = Self::Many(Arc::new(paths));
+            }
+            Self::Many(paths) => {
+                let paths = Arc::make_mut(paths);
+                for entry in new {
+                    paths.insert(entry);
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, route: &Arc<HttpRoute>) {
+        match self {
+            Self::Few(entries) => {
+                let stays = entries.iter().filter(|entry| entry.route.key != route.key);
+                *entries = stays.cloned().collect();
+            }
+            Self::Many(paths) => {
+                let paths = Arc::make_mut(paths);
+                for entry in Entry::all(route) {
+                    paths.remove(&entry);
+                }
+            }
+        }
+    }
+
+    fn find(&self, view: &View<'_>) -> Option<&Entry> {
+        match self {
+            Self::Few(entries) => entries.iter().find(|entry| entry.accepts(view)),
+            Self::Many(paths) => paths.find(view),
+        }
+    }
+}
+
+/// Sorted.
+type Bucket = RedBlackTreeSetSync<Entry>;
+
+/// Matches by path.
+#[derive(Clone)]
+struct Paths {
+    exact: HashTrieMapSync<Box<str>, Bucket>,
+    regexes: Bucket,
+    prefixes: Node,
+}
+
+impl Paths {
+    fn new() -> Self {
+        Self {
+            exact: HashTrieMapSync::new_sync(),
+            regexes: Bucket::new_sync(),
+            prefixes: Node::new(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.regexes.is_empty() && self.prefixes.is_empty()
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let route = Arc::clone(&entry.route);
+        match route.at(entry.place).map(|(_, of)| &of.path) {
+            Some(PathMatch::Exact(path)) => {
+                let bucket = self.exact.get(&**path).cloned();
+                let mut bucket = bucket.unwrap_or_else(Bucket::new_sync);
+                bucket.insert_mut(entry);
+                self.exact.insert_mut(path.clone(), bucket);
+            }
+            Some(PathMatch::Regex(_)) => self.regexes.insert_mut(entry),
+            Some(PathMatch::Prefix(path)) => self.prefixes.insert(&mut elements(path), entry),
+            None => {}
+        }
+    }
+
+    fn remove(&mut self, entry: &Entry) {
+        match entry.of().map(|of| &of.path) {
+            Some(PathMatch::Exact(path)) => {
+                let Some(mut bucket) = self.exact.get(&**path).cloned() else {
+                    return;
+                };
+                bucket.remove_mut(entry);
+                if bucket.is_empty() {
+                    self.exact.remove_mut(&**path);
+                } else {
+                    self.exact.insert_mut(path.clone(), bucket);
+                }
+            }
+            Some(PathMatch::Regex(_)) => {
+                self.regexes.remove_mut(entry);
+            }
+            Some(PathMatch::Prefix(path)) => self.prefixes.remove(&mut elements(path), entry),
+            None => {}
+        }
+    }
+
+    fn find(&self, view: &View<'_>) -> Option<&Entry> {
+        let exact = self.exact.get(view.path);
+        exact
+            .and_then(|bucket| bucket.iter().find(|entry| entry.accepts_rest(view)))
+            .or_else(|| self.regexes.iter().find(|entry| entry.accepts(view)))
+            .or_else(|| self.prefixes.find(&mut elements(view.path), view))
+    }
+}
+
+/// The elements of a path; none of the empty prefix and of `*`.
+fn elements(path: &str) -> impl Iterator<Item = &str> {
+    let path = path.strip_prefix('/');
+    path.into_iter().flat_map(|path| path.split('/'))
+}
+
+/// Prefixes by their elements.
+#[derive(Clone)]
+struct Node {
+    /// Of the prefix that ends here.
+    entries: Bucket,
+    children: HashTrieMapSync<Box<str>, Arc<Node>>,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            entries: Bucket::new_sync(),
+            children: HashTrieMapSync::new_sync(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.children.is_empty()
+    }
+
+    fn insert<'a>(&mut self, path: &mut impl Iterator<Item = &'a str>, entry: Entry) {
+        let Some(element) = path.next() else {
+            self.entries.insert_mut(entry);
+            return;
+        };
+        let child = self.children.get(element);
+        let mut child = child.map_or_else(Self::new, |child| Self::clone(child));
+        child.insert(path, entry);
+        self.children.insert_mut(element.into(), Arc::new(child));
+    }
+
+    fn remove<'a>(&mut self, path: &mut impl Iterator<Item = &'a str>, entry: &Entry) {
+        let Some(element) = path.next() else {
+            self.entries.remove_mut(entry);
+            return;
+        };
+        let Some(child) = self.children.get(element) else {
+            return;
+        };
+        let mut child = Self::clone(child);
+        child.remove(path, entry);
+        if child.is_empty() {
+            self.children.remove_mut(element);
+        } else {
+            self.children.insert_mut(element.into(), Arc::new(child));
+        }
+    }
+
+    /// Goes as deep as there are prefixes, and asks the deepest first.
+    fn find<'a>(
+        &self,
+        path: &mut impl Iterator<Item = &'a str>,
+        view: &View<'_>,
+    ) -> Option<&Entry> {
+        let mut way = vec![self];
+        let mut at = self;
+        for element in path {
+            let Some(child) = at.children.get(element) else {
+                break;
+            };
+            at = child;
+            if !at.entries.is_empty() {
+                way.push(at);
+            }
+        }
+        let mut way = way.into_iter().rev();
+        way.find_map(|node| node.entries.iter().find(|entry| entry.accepts_rest(view)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

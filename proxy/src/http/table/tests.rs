@@ -1,0 +1,285 @@
+//! Tests of the selection of a rule: the API's order by examples, and the index against a naive
+//! reference.
+
+use hyper::header::HeaderName;
+use hyper::{Method, Request};
+use proptest::prelude::*;
+use vestibule_model::http::Pattern;
+
+use super::super::route::{RuleParts, Value, ValueMatch};
+use super::*;
+
+/// A match in short: `=/exact`, `~regex` or `/prefix`, then `METHOD`, `header:value`, `param=value`.
+fn of(text: &str) -> Match {
+    let mut words = text.split(' ').filter(|word| !word.is_empty());
+    let mut of = Match::default();
+    let mut headers = Vec::new();
+    let mut query = Vec::new();
+    for word in words.by_ref() {
+        if let Some(path) = word.strip_prefix('=') {
+            of.path = PathMatch::Exact(path.into());
+        } else if let Some(text) = word.strip_prefix('~') {
+            of.path = PathMatch::Regex(Pattern::parse(text).unwrap());
+        } else if word.starts_with('/') {
+            of.path = PathMatch::Prefix(word.strip_suffix('/').unwrap_or(word).into());
+        } else if let Some((name, value)) = word.split_once(':') {
+            headers.push(ValueMatch {
+                name: HeaderName::try_from(name).unwrap(),
+                value: Value::Exact(value.into()),
+            });
+        } else if let Some((name, value)) = word.split_once('=') {
+            query.push(ValueMatch {
+                name: name.into(),
+                value: Value::Exact(value.into()),
+            });
+        } else {
+            of.method = Some(Method::from_bytes(word.as_bytes()).unwrap());
+        }
+    }
+    of.headers = headers.into();
+    of.query = query.into();
+    of
+}
+
+/// A route with one rule per text; commas separate the matches of a rule.
+fn route(name: &str, created: i64, rules: &[&str]) -> Arc<HttpRoute> {
+    let rules = rules.iter().map(|rule| {
+        Rule::from(RuleParts {
+            matches: rule.split(',').map(of).collect(),
+            ..RuleParts::default()
+        })
+    });
+    Arc::new(HttpRoute::new(name.into(), "team-a".into(), created, rules))
+}
+
+/// `METHOD /path?query header:value`.
+fn request(text: &str) -> Request<()> {
+    let mut words = text.split(' ');
+    let mut request = Request::builder()
+        .method(words.next().unwrap())
+        .uri(words.next().unwrap());
+    for word in words {
+        let (name, value) = word.split_once(':').unwrap();
+        request = request.header(name, value);
+    }
+    request.body(()).unwrap()
+}
+
+type Attached<'a> = (&'a str, &'a str, Arc<HttpRoute>);
+
+fn table(routes: &[Attached<'_>]) -> HttpTable {
+    let mut table = HttpTable::default();
+    for (pattern, rank, route) in routes {
+        table.insert(&pattern_of(pattern), &pattern_of(rank), route);
+    }
+    table
+}
+
+fn pattern_of(text: &str) -> HostPattern {
+    HostPattern::parse(text).unwrap()
+}
+
+/// `route/rule`, or nothing.
+fn select(table: &HttpTable, host: &str, text: &str) -> String {
+    let request = request(text);
+    let host = Hostname::parse(host).ok();
+    let view = View::new(&request, None);
+    let found = table.find(host.as_ref(), &view);
+    found.map_or_else(String::new, |found| {
+        format!("{}/{}", found.route.key, found.place.0)
+    })
+}
+
+#[test]
+fn the_order_of_the_api_within_a_hostname() {
+    // What is later in a list is never before what is earlier, whoever is older.
+    let ordered = [
+        "=/a/b GET",
+        "=/a/b",
+        "~/a/[bc]+",
+        "~/a/.*",
+        "/a/b POST",
+        "/a/b/ x:1 y:2",
+        "/a/b x:1 q=1",
+        "/a/b q=1 r=2",
+        "/a/b",
+        "/a GET x:1",
+        "/",
+    ];
+    let asked = "POST /a/b?q=1&r=2 x:1 y:2";
+    for length in 1..=ordered.len() {
+        let chosen = &ordered[ordered.len() - length..];
+        // As rules of one route, the last first, and as routes.
+        let mut rules: Vec<&str> = chosen.to_vec();
+        rules.reverse();
+        let first = chosen.iter().position(|rule| {
+            let request = request(asked);
+            of(rule).accepts(&View::new(&request, None))
+        });
+        let first = first.unwrap();
+        let one = table(&[("", "", route("r", 0, &rules))]);
+        let expected = rules.len() - 1 - first;
+        assert_eq!(select(&one, "h", asked), format!("r/{expected}"));
+        let many: Vec<Attached<'_>> = rules
+            .iter()
+            .enumerate()
+            .map(|(index, rule)| {
+                let created = i64::try_from(index).unwrap();
+                ("", "", route(&format!("r{index}"), created, &[rule]))
+            })
+            .collect();
+        assert_eq!(select(&table(&many), "h", asked), format!("r{expected}/0"));
+    }
+}
+
+#[test]
+fn ties_go_to_the_older_route_then_the_name_then_the_first_rule() {
+    let routes = [
+        ("", "", route("b", 1, &["/x", "/a", "/a"])),
+        ("", "", route("a", 1, &["/a"])),
+        ("", "", route("c", 0, &["/y"])),
+    ];
+    assert_eq!(select(&table(&routes), "h", "GET /a"), "a/0");
+    assert_eq!(select(&table(&routes[..1]), "h", "GET /a"), "b/1");
+    let older = ("", "", route("z", 0, &["/a"]));
+    let all = [&routes[..], &[older]].concat();
+    assert_eq!(select(&table(&all), "h", "GET /a"), "z/0");
+}
+
+#[test]
+fn a_more_specific_hostname_is_asked_first_and_falls_through() {
+    // HTTPRouteMultipleRoutesAttachmentSameHostnameIntersection: on the listener abc.example.com both
+    // routes match the same name; what they were written for ranks them.
+    let listener = "abc.example.com";
+    let routes = [
+        (listener, "*.example.com", route("old", 0, &["/", "/long/prefix", "/only"])),
+        (listener, "abc.example.com", route("new", 9, &["/", "/a"])),
+    ];
+    for routes in [&routes[..], &[&routes[..], &filler()].concat()] {
+        let table = table(routes);
+        assert_eq!(select(&table, listener, "GET /long/prefix"), "new/0");
+        assert_eq!(select(&table, listener, "GET /a/x"), "new/1");
+    }
+    let missing = [
+        (listener, "*.example.com", route("old", 0, &["/"])),
+        (listener, "abc.example.com", route("new", 9, &["/a", "/b x:1"])),
+    ];
+    for routes in [&missing[..], &[&missing[..], &filler()].concat()] {
+        let table = table(routes);
+        assert_eq!(select(&table, listener, "GET /a"), "new/0");
+        assert_eq!(select(&table, listener, "GET /b"), "old/0");
+        assert_eq!(select(&table, listener, "GET /b x:1"), "new/1");
+        assert_eq!(select(&table, "other.example.com", "GET /a"), "");
+    }
+}
+
+/// Enough to make an index of any table.
+fn filler() -> Vec<Attached<'static>> {
+    (0..FEW)
+        .map(|n| ("filler.example.org", "filler.example.org", route(&format!("f{n}"), 0, &["/"])))
+        .collect()
+}
+
+#[test]
+fn a_request_without_hostname_gets_routes_without_one() {
+    let routes = [
+        ("", "", route("any", 0, &["/"])),
+        ("*.com", "*.com", route("com", 0, &["/"])),
+    ];
+    assert_eq!(select(&table(&routes), "192.0.2.1", "GET /"), "any/0");
+    assert_eq!(select(&table(&routes[1..]), "192.0.2.1", "GET /"), "");
+    assert_eq!(select(&table(&routes), "192.0.2.1", "OPTIONS *"), "any/0");
+}
+
+fn word() -> impl Strategy<Value = String> {
+    "[ab]{1,2}"
+}
+
+fn path() -> impl Strategy<Value = String> {
+    prop::collection::vec(word(), 0..4).prop_map(|words| format!("/{}", words.join("/")))
+}
+
+fn match_text() -> impl Strategy<Value = String> {
+    let path = prop_oneof![
+        3 => path(),
+        1 => path().prop_map(|path| format!("{path}/")),
+        2 => path().prop_map(|path| format!("={path}")),
+        1 => path().prop_map(|path| format!("~{}.*", path.replace('a', "[ab]"))),
+    ];
+    let method = prop::sample::select(vec!["", "GET", "POST"]);
+    let headers = prop::sample::subsequence(vec!["x:a", "x:b", "y:a"], 0..2);
+    let query = prop::sample::subsequence(vec!["p=a", "p=b", "q=a"], 0..2);
+    (path, method, headers, query).prop_map(|(path, method, headers, query)| {
+        format!("{path} {method} {} {}", headers.join(" "), query.join(" "))
+    })
+}
+
+fn routes() -> impl Strategy<Value = Vec<(usize, i64, Vec<String>)>> {
+    let rule = prop::collection::vec(match_text(), 1..3).prop_map(|all| all.join(","));
+    let route = (0..HOSTS.len(), 0..3_i64, prop::collection::vec(rule, 1..4));
+    prop::collection::vec(route, 0..12)
+}
+
+/// Patterns with the hostname that ranks them.
+const HOSTS: [(&str, &str); 6] = [
+    ("", ""),
+    ("*.com", "*.com"),
+    ("*.a.com", "*.com"),
+    ("*.a.com", "*.a.com"),
+    ("x.a.com", "x.a.com"),
+    ("x.a.com", "*.a.com"),
+];
+
+proptest! {
+    #[test]
+    fn the_index_is_the_naive_reference(
+        all in routes(),
+        gone in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        asked in prop::collection::vec(
+            (0..4_usize, path(), prop::sample::select(vec!["GET", "POST"]), 0..3_usize, 0..3_usize),
+            8,
+        ),
+    ) {
+        let mut routes: Vec<Attached<'_>> = all
+            .iter()
+            .enumerate()
+            .map(|(index, (host, created, rules))| {
+                let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+                let (pattern, rank) = HOSTS[*host];
+                (pattern, rank, route(&format!("r{index}"), *created, &rules))
+            })
+            .collect();
+        let mut table = table(&routes);
+        for index in gone {
+            if routes.is_empty() {
+                break;
+            }
+            let (pattern, rank, route) = routes.swap_remove(index.index(routes.len()));
+            table.remove(&pattern_of(pattern), &pattern_of(rank), &route);
+        }
+        prop_assert!(!routes.is_empty() || table.is_empty());
+        for (host, path, method, headers, query) in asked {
+            let host = ["x.a.com", "y.a.com", "b.com", "org"][host];
+            let query = ["", "?p=a", "?p=b&p=a&q=a"][query];
+            let headers = ["", " x:a", " x:b y:a"][headers];
+            let text = format!("{method} {path}{query}{headers}");
+            let name = Hostname::parse(host).unwrap();
+            let asked = request(&text);
+            let view = View::new(&asked, None);
+            let mut candidates: Vec<_> = routes
+                .iter()
+                .filter(|(pattern, ..)| pattern_of(pattern).matches(&name))
+                .flat_map(|(_, rank, route)| {
+                    let rank = Reverse(pattern_of(rank).specificity());
+                    Entry::all(route).map(move |entry| (rank, entry))
+                })
+                .filter(|(_, entry)| entry.accepts(&view))
+                .collect();
+            candidates.sort();
+            let expected = candidates.first().map_or_else(String::new, |(_, entry)| {
+                format!("{}/{}", entry.route.key, entry.place.0)
+            });
+            prop_assert_eq!(select(&table, host, &text), expected, "{} {}", host, text);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Owns what of a request routes are matched against.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::collections::HashMap;
+
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request};
+
+/// A request as matches see it.
+pub(crate) struct View<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) path: &'a str,
+    /// As the client wrote it.
+    authority: Option<&'a str>,
+    headers: &'a HeaderMap,
+    raw_query: Option<&'a str>,
+    /// Read when a match asks: the first value of each name.
+    query: OnceCell<HashMap<Cow<'a, [u8]>, Cow<'a, [u8]>>>,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new<B>(request: &'a Request<B>, authority: Option<&'a str>) -> Self {
+        Self {
+            method: request.method(),
+            path: request.uri().path(),
+            authority,
+            headers: request.headers(),
+            raw_query: request.uri().query(),
+            query: OnceCell::new(),
+        }
+    }
+
+    /// The value of a field; of one that comes several times, all with commas between (RFC 9110
+    /// section 5.3).
+    pub(crate) fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
+        // HTTP/2 has it outside of the fields.
+        if name == HOST {
+            return Some(Cow::Borrowed(self.authority?.as_bytes()));
+        }
+        let mut values = self.headers.get_all(name).iter().map(HeaderValue::as_bytes);
+        let first = values.next()?;
+        let mut all = Cow::Borrowed(first);
+        for value in values {
+            let all = all.to_mut();
+            all.push(b',');
+            all.extend_from_slice(value);
+        }
+        Some(all)
+    }
+
+    /// The first value of a parameter.
+    pub(crate) fn query(&self, name: &[u8]) -> Option<&[u8]> {
+        let params = self.query.get_or_init(|| params(self.raw_query.unwrap_or_default()));
+        params.get(name).map(|value| &**value)
+    }
+}
+
+fn params(query: &str) -> HashMap<Cow<'_, [u8]>, Cow<'_, [u8]>> {
+    let mut params = HashMap::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        params.entry(decode(name)).or_insert_with(|| decode(value));
+    }
+    params
+}
+
+/// Undoes what forms do to names and values; what is no such encoding stays as it is.
+fn decode(text: &str) -> Cow<'_, [u8]> {
+    if !text.contains(['%', '+']) {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, after) = match (first, after) {
+            (b'+', _) => (b' ', after),
+            (b'%', [high, low, after @ ..]) => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, after),
+                _ => (b'%', rest.get(1..).unwrap_or_default()),
+            },
+            (byte, _) => (*byte, after),
+        };
+        decoded.push(byte);
+        rest = after;
+    }
+    Cow::Owned(decoded)
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    let value = char::from(byte).to_digit(16)?;
+    u8::try_from(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn fields_and_parameters() {
+        let request = Request::get("/a?b=1&b=2&c&=x&d%20e=f+g%2b%zz%")
+            .header("x-two", "1")
+            .header("x-two", "2")
+            .header("host", "ignored")
+            .body(())
+            .unwrap();
+        let view = View::new(&request, Some("a.example.com:80"));
+        let header = |name: &'static str| {
+            let value = view.header(&HeaderName::from_static(name))?;
+            Some(String::from_utf8(value.into_owned()).unwrap())
+        };
+        assert_eq!(header("x-two").as_deref(), Some("1,2"));
+        assert_eq!(header("x-none"), None);
+        assert_eq!(header("host").as_deref(), Some("a.example.com:80"));
+        let query = |name: &str| view.query(name.as_bytes());
+        assert_eq!(query("b"), Some(&b"1"[..]));
+        assert_eq!(query("c"), Some(&b""[..]));
+        assert_eq!(query("d e"), Some(&b"f g+%zz%"[..]));
+        assert_eq!(query("B"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_query_is_read(query in "\\PC{0,64}") {
+            let _ = params(&query);
+        }
+
+        #[test]
+        fn encoding_is_undone(value in proptest::collection::vec(any::<u8>(), 0..32)) {
+            let encoded: String = value.iter().map(|byte| format!("%{byte:02X}")).collect();
+            prop_assert_eq!(&*decode(&encoded), &*value);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Owns connections to backends, in plaintext or TLS: who a backend has to be, what this proxy shows
+//! it, and that where a policy asks for TLS there is never anything else.
+//!
+//! What a policy comes to is a [`Tls`], made anew with each change of the policy or of its trust, and
+//! swapped together with the endpoints that it is for. Sessions are resumed only with what made them.
+
+mod certificate;
+mod stream;
+mod verify;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustls::client::Resumption;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
+use rustls_pki_types::ServerName;
+use tokio_rustls::TlsConnector;
+
+pub use certificate::ClientCertificate;
+pub(crate) use stream::Stream;
+pub(crate) use verify::AltName;
+
+use crate::backend::Target;
+use crate::connection::CloseReason;
+use crate::deadline::within;
+use crate::dial;
+use crate::plane::DataPlane;
+use crate::table::Listener;
+use certificate::Shown;
+use verify::Verifier;
+
+/// Configurations kept per backend: one per Gateway's certificate and list of protocols.
+const MAX_CONFIGS: usize = 32;
+/// Sessions kept per configuration, each for one use.
+const SESSIONS: usize = 8;
+
+/// What is offered by ALPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Alpn {
+    /// Nothing: what the backend speaks is between the client and it.
+    None,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+    /// HTTP/2, rather than HTTP/1.1.
+    Both,
+}
+
+impl Alpn {
+    fn protocols(self) -> Vec<Vec<u8>> {
+        let names: &[&[u8]] = match self {
+            Self::None => &[],
+            Self::Http1 => &[b"http/1.1"],
+            Self::Http2 => &[b"h2"],
+            Self::Both => &[b"h2", b"http/1.1"],
+        };
+        names.iter().map(|name| name.to_vec()).collect()
+    }
+}
+
+/// TLS settings of a connection: one that was opened with others must not be used in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    settings: u64,
+    /// 0: none is shown.
+    certificate: u64,
+}
+
+/// Differs with each call.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Which settings a connection to `target` for a client of `listener` has; none in plaintext.
+pub(crate) fn identity(target: &Target, listener: &Listener) -> Option<Identity> {
+    let settings = target.tls.as_ref()?.id;
+    let slot = listener.backend_certificate.as_ref();
+    let shown = slot.and_then(|slot| slot.current());
+    Some(Identity {
+        settings,
+        certificate: shown.map_or(0, |shown| shown.id),
+    })
+}
+
+/// Connects to one endpoint of `target`, once.
+pub(crate) async fn open(
+    plane: &DataPlane,
+    target: &Target,
+    listener: &Listener,
+    endpoint: SocketAddr,
+    alpn: Alpn,
+    allowed: Duration,
+) -> Result<Stream, CloseReason> {
+    // Before anything is sent: without settings that hold there is no connection.
+    let settings = match &target.tls {
+        None => None,
+        Some(tls) => Some((tls.config(listener, alpn)?, tls.name.clone())),
+    };
+    let begun = Instant::now();
+    let tcp = dial::attempt(plane, endpoint, allowed).await?;
+    let Some((config, name)) = settings else {
+        return Ok(Stream::Plain(tcp));
+    };
+    let left = allowed.saturating_sub(begun.elapsed());
+    let handshake = TlsConnector::from(config).connect(name, tcp);
+    match within(left, Box::pin(handshake)).await {
+        Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream))),
+        Ok(Err(error)) => {
+            tracing::debug!(%endpoint, %error, "TLS to the backend failed");
+            Err(CloseReason::BackendTlsFailed)
+        }
+        Err(_) => {
+            tracing::debug!(%endpoint, ?allowed, "TLS to the backend timed out");
+            Err(CloseReason::BackendConnectTimeout)
+        }
+    }
+}
+
+/// Makes client configurations, all with the one provider (aws-lc-rs), TLS 1.2 and 1.3.
+pub(crate) struct Factory {
+    provider: Arc<CryptoProvider>,
+    builder: ConfigBuilder<ClientConfig, WantsVerifier>,
+    system: Arc<RootCertStore>,
+}
+
+impl Factory {
+    pub(crate) fn new() -> Result<Self, rustls::Error> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        Ok(Self {
+            builder: ClientConfig::builder_with_provider(Arc::clone(&provider))
+                .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?,
+            provider,
+            system: Arc::new(RootCertStore {
+                roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+            }),
+        })
+    }
+
+    /// What the world at large trusts: Mozilla's list as of this release.
+    pub(crate) fn system_trust(&self) -> &Arc<RootCertStore> {
+        &self.system
+    }
+}
+
+/// TLS to one backend.
+pub(crate) struct Tls {
+    id: u64,
+    name: ServerName<'static>,
+    /// None: no connection is made.
+    verifier: Option<Arc<dyn ServerCertVerifier>>,
+    factory: Arc<Factory>,
+    configs: Mutex<Vec<Cached>>,
+}
+
+struct Cached {
+    certificate: u64,
+    alpn: Alpn,
+    config: Arc<ClientConfig>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("name", &self.name)
+            .field("closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// A backend whose certificate leads to one of `roots` and has one of `names`; without names,
+    /// `name`.
+    pub(crate) fn new(
+        factory: &Arc<Factory>,
+        name: ServerName<'static>,
+        names: Vec<AltName>,
+        roots: Arc<RootCertStore>,
+    ) -> Self {
+        let names = if names.is_empty() {
+            vec![AltName::Exact(name.clone())]
+        } else {
+            names
+        };
+        let verifier = Verifier::new(roots, names, &factory.provider);
+        Self {
+            verifier: (!verifier.trusts_nobody()).then(|| Arc::new(verifier) as _),
+            name,
+            ..Self::closed(factory)
+        }
+    }
+
+    /// One to which no connection is made.
+    pub(crate) fn closed(factory: &Arc<Factory>) -> Self {
+        Self {
+            id: next_id(),
+            // Never sent.
+            name: ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()),
+            verifier: None,
+            factory: Arc::clone(factory),
+            configs: Mutex::default(),
+        }
+    }
+
+    /// Whether no connection is made.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.verifier.is_none()
+    }
+
+    fn config(&self, listener: &Listener, alpn: Alpn) -> Result<Arc<ClientConfig>, CloseReason> {
+        let verifier = self.verifier.as_ref();
+        let verifier = verifier.ok_or(CloseReason::BackendTlsInvalid)?;
+        let shown = match &listener.backend_certificate {
+            None => None,
+            Some(slot) => Some(slot.current().ok_or(CloseReason::BackendTlsInvalid)?),
+        };
+        let certificate = shown.as_ref().map_or(0, |shown| shown.id);
+        let mut configs = self.configs.lock();
+        let known = configs
+            .iter()
+            .find(|cached| cached.certificate == certificate && cached.alpn == alpn);
+        if let Some(known) = known {
+            return Ok(Arc::clone(&known.config));
+        }
+        let config = self.build(verifier, shown.as_deref(), alpn);
+        if configs.len() >= MAX_CONFIGS {
+            configs.remove(0);
+        }
+        configs.push(Cached {
+            certificate,
+            alpn,
+            config: Arc::clone(&config),
+        });
+        Ok(config)
+    }
+
+    fn build(
+        &self,
+        verifier: &Arc<dyn ServerCertVerifier>,
+        shown: Option<&Shown>,
+        alpn: Alpn,
+    ) -> Arc<ClientConfig> {
+        let builder = self.factory.builder.clone();
+        // "Dangerous" is whatever is not rustls' own verifier; ours is its chain and our names.
+        let builder = builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::clone(verifier));
+        let mut config = match shown {
+            None => builder.with_no_client_auth(),
+            Some(shown) => {
+                let resolver = SingleCertAndKey::from(Arc::clone(&shown.certified));
+                builder.with_client_cert_resolver(Arc::new(resolver))
+            }
+        };
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        config.alpn_protocols = alpn.protocols();
+        Arc::new(config)
+    }
+}
+
+#[cfg(test)]
+mod tests;

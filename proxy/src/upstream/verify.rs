@@ -1,0 +1,242 @@
+//! Owns the check of a backend's certificate: the chain is webpki's to build, as for any client of
+//! rustls; the names are the policy's.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// A name of which a backend's certificate has to have one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AltName {
+    /// A hostname; the certificate may have it by a wildcard of its own (RFC 6125 section 6.4.3).
+    Exact(ServerName<'static>),
+    /// `*.` and this: the certificate has that wildcard, or a name with one label in its place.
+    Wildcard(Box<str>),
+    /// A URI, compared as text.
+    Uri(Box<str>),
+}
+
+#[derive(Debug)]
+pub(super) struct Verifier {
+    roots: Arc<RootCertStore>,
+    names: Box<[AltName]>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    pub(super) fn new(
+        roots: Arc<RootCertStore>,
+        names: Vec<AltName>,
+        provider: &CryptoProvider,
+    ) -> Self {
+        Self {
+            roots,
+            names: names.into(),
+            algorithms: provider.signature_verification_algorithms,
+        }
+    }
+
+    pub(super) fn trusts_nobody(&self) -> bool {
+        self.roots.is_empty()
+    }
+
+    fn has_a_name(
+        &self,
+        der: &CertificateDer<'_>,
+        parsed: &ParsedCertificate<'_>,
+    ) -> Result<(), Error> {
+        let mut error = Error::InvalidCertificate(CertificateError::NotValidForName);
+        let mut others = Vec::new();
+        for name in &self.names {
+            match name {
+                AltName::Exact(name) => match verify_server_name(parsed, name) {
+                    Ok(()) => return Ok(()),
+                    // Says what is in the certificate.
+                    Err(why) => error = why,
+                },
+                other => others.push(other),
+            }
+        }
+        // Read only where something asks for it.
+        if !others.is_empty() && has_another(der, &others)? {
+            return Ok(());
+        }
+        Err(error)
+    }
+}
+
+fn has_another(der: &CertificateDer<'_>, names: &[&AltName]) -> Result<bool, Error> {
+    const BAD: Error = Error::InvalidCertificate(CertificateError::BadEncoding);
+    let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| BAD)?;
+    // Twice the extension is an error.
+    let extension = certificate.subject_alternative_name().map_err(|_| BAD)?;
+    if !rest.is_empty() {
+        return Err(BAD);
+    }
+    let present = extension
+        .into_iter()
+        .flat_map(|extension| &extension.value.general_names);
+    let matches = |present: &GeneralName<'_>, wanted: &AltName| match (present, wanted) {
+        (GeneralName::URI(uri), AltName::Uri(wanted)) => *uri == &**wanted,
+        (GeneralName::DNSName(name), AltName::Wildcard(suffix)) => {
+            let first_and_rest = name.split_once('.');
+            first_and_rest.is_some_and(|(first, rest)| {
+                !first.is_empty() && rest.eq_ignore_ascii_case(suffix)
+            })
+        }
+        _ => false,
+    };
+    let mut present = present;
+    Ok(present.any(|present| names.iter().any(|wanted| matches(present, wanted))))
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            self.algorithms.all,
+        )?;
+        self.has_a_name(end_entity, &parsed)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa,
+        KeyPair, SanType,
+    };
+
+    use super::*;
+
+    const URI: &str = "spiffe://example.com/ns/team-a";
+
+    fn authority() -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    fn leaf(
+        names: &[&str],
+        uris: &[&str],
+        issuer: &CertifiedIssuer<'static, KeyPair>,
+    ) -> CertificateDer<'static> {
+        let names = names.iter().map(|name| (*name).to_owned());
+        let mut params = CertificateParams::new(names.collect::<Vec<_>>()).unwrap();
+        for uri in uris {
+            let uri = SanType::URI((*uri).try_into().unwrap());
+            params.subject_alt_names.push(uri);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().unwrap();
+        params.signed_by(&key, issuer).unwrap().into()
+    }
+
+    fn exact(name: &'static str) -> AltName {
+        AltName::Exact(name.try_into().unwrap())
+    }
+
+    fn judge(
+        issuer: &CertifiedIssuer<'static, KeyPair>,
+        names: &[AltName],
+        certificate: &CertificateDer<'_>,
+    ) -> bool {
+        let mut roots = RootCertStore::empty();
+        roots.add(issuer.der().clone()).unwrap();
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let verifier = Verifier::new(Arc::new(roots), names.to_vec(), &provider);
+        // What is sent as the server name is not what is checked.
+        let sent = ServerName::try_from("sent.example.com").unwrap();
+        let now = UnixTime::now();
+        let verdict = verifier.verify_server_cert(certificate, &[], &sent, &[], now);
+        let long_ago = UnixTime::since_unix_epoch(Duration::ZERO);
+        let expired = verifier.verify_server_cert(certificate, &[], &sent, &[], long_ago);
+        assert!(expired.is_err());
+        verdict.is_ok()
+    }
+
+    #[test]
+    fn one_of_the_names_has_to_be_there() {
+        let ca = authority();
+        let wildcard = |suffix: &str| AltName::Wildcard(suffix.into());
+        let uri = |uri: &str| AltName::Uri(uri.into());
+        let both = leaf(&["a.example.com"], &[URI], &ca);
+        let wild = leaf(&["*.example.com"], &[], &ca);
+        let cases: [(&CertificateDer<'_>, &[AltName], bool); 15] = [
+            (&both, &[exact("a.example.com")], true),
+            (&both, &[exact("A.Example.com")], true),
+            (&both, &[exact("b.example.com")], false),
+            (&both, &[exact("example.com")], false),
+            (&both, &[exact("sent.example.com")], false),
+            (&wild, &[exact("b.example.com")], true),
+            (&wild, &[exact("c.b.example.com")], false),
+            (&both, &[uri(URI)], true),
+            (&both, &[uri("spiffe://example.com/ns")], false),
+            (&both, &[uri("SPIFFE://example.com/ns/team-a")], false),
+            (&both, &[exact("b.example.com"), uri(URI)], true),
+            (&both, &[wildcard("example.com")], true),
+            (&wild, &[wildcard("example.com")], true),
+            (&both, &[wildcard("com"), wildcard("a.example.com")], false),
+            (&both, &[], false),
+        ];
+        for (certificate, names, expected) in cases {
+            assert_eq!(judge(&ca, names, certificate), expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_worth_nothing_without_the_chain() {
+        let (ours, other) = (authority(), authority());
+        let certificate = leaf(&["a.example.com"], &[URI], &other);
+        let names = [exact("a.example.com"), AltName::Uri(URI.into())];
+        assert!(judge(&other, &names, &certificate));
+        assert!(!judge(&ours, &names, &certificate));
+        // An authority is not a backend.
+        assert!(!judge(&ours, &names, ours.der()));
+    }
+}

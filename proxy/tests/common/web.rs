@@ -1,0 +1,216 @@
+//! HTTP routes, backends that say what they were asked, and clients that ask.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
+use super::*;
+
+/// A backend that answers with what it was asked: the request line, then its fields, then its body.
+pub(crate) struct Echo {
+    pub(crate) address: SocketAddr,
+    /// Connections so far.
+    pub(crate) connections: Arc<AtomicUsize>,
+    /// Requests so far.
+    pub(crate) requests: Arc<AtomicUsize>,
+}
+
+impl Echo {
+    /// HTTP/1.1.
+    pub(crate) async fn start(name: &'static str) -> Self {
+        Self::of(name, false).await
+    }
+
+    /// HTTP/2 by prior knowledge.
+    pub(crate) async fn h2c(name: &'static str) -> Self {
+        Self::of(name, true).await
+    }
+
+    async fn of(name: &'static str, two: bool) -> Self {
+        let connections = Arc::new(AtomicUsize::new(0));
+        let requests = Arc::new(AtomicUsize::new(0));
+        let (count, asked) = (Arc::clone(&connections), Arc::clone(&requests));
+        let address = serve(move |stream: TcpStream| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let asked = Arc::clone(&asked);
+            let service = service_fn(move |request| {
+                asked.fetch_add(1, Ordering::SeqCst);
+                async move { Ok::<_, Infallible>(echo_request(name, request).await) }
+            });
+            async move {
+                let io = TokioIo::new(stream);
+                let _ = if two {
+                    let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                    builder.serve_connection(io, service).await
+                } else {
+                    let builder = hyper::server::conn::http1::Builder::new();
+                    builder.serve_connection(io, service).await
+                };
+            }
+        })
+        .await;
+        Self {
+            address,
+            connections,
+            requests,
+        }
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+/// `delay` in the query is milliseconds to wait, `status` what to answer.
+async fn echo_request(name: &str, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let param = |name: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let found = pairs.find(|(key, _)| *key == name);
+        found.and_then(|(_, value)| value.parse::<u64>().ok())
+    };
+    if let Some(delay) = param("delay") {
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+    }
+    let mut text = format!(
+        "{} {} {:?}\n",
+        request.method(),
+        request.uri(),
+        request.version()
+    );
+    for (name, value) in request.headers() {
+        writeln!(text, "{name}: {}", value.to_str().unwrap()).unwrap();
+    }
+    let body = request.into_body().collect().await;
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    text.push('\n');
+    text.push_str(&String::from_utf8_lossy(&body));
+    let status = u16::try_from(param("status").unwrap_or(200)).unwrap();
+    Response::builder()
+        .status(status)
+        .header("x-backend", name)
+        .header("x-remove", "me")
+        .header("keep-alive", "timeout=5")
+        .body(Full::new(Bytes::from(text)))
+        .unwrap()
+}
+
+/// A route on a listener of the same name, for the listener's hostname.
+pub(crate) fn http_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>) -> Resource {
+    let mut resource = route(name, hostname, None);
+    if let Some(Wire::TlsRoute(route)) = resource.resource.take() {
+        resource.resource = Some(Wire::HttpRoute(proto::HttpRoute {
+            tenant: route.tenant,
+            created: route.created,
+            attachments: route.attachments,
+            rules,
+        }));
+    }
+    resource
+}
+
+/// A rule for a prefix that leads to one backend; an empty name is an invalid reference.
+pub(crate) fn rule(prefix: &str, backend: &str) -> proto::HttpRule {
+    proto::HttpRule {
+        matches: vec![proto::HttpMatch {
+            path: Some(proto::http_match::Path::Prefix(prefix.into())),
+            ..Default::default()
+        }],
+        backends: vec![to(backend, 1)],
+        ..Default::default()
+    }
+}
+
+pub(crate) fn to(backend: &str, weight: u32) -> proto::HttpBackend {
+    proto::HttpBackend {
+        backend: backend.into(),
+        weight,
+        filters: Vec::new(),
+    }
+}
+
+pub(crate) fn filter(filter: proto::http_filter::Filter) -> proto::HttpFilter {
+    proto::HttpFilter {
+        filter: Some(filter),
+    }
+}
+
+/// As [`backend`], of a protocol.
+pub(crate) fn backend_of(
+    name: &str,
+    addresses: &[SocketAddr],
+    protocol: proto::BackendProtocol,
+) -> Resource {
+    let mut resource = backend(name, addresses);
+    if let Some(Wire::Backend(backend)) = &mut resource.resource {
+        backend.protocol = protocol.into();
+    }
+    resource
+}
+
+/// An answer in parts.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(": ")?;
+            key.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    /// A field that the backend got; several are joined.
+    pub(crate) fn echoed(&self, name: &str) -> Option<String> {
+        let (head, _) = self.body.split_once("\n\n")?;
+        let values = head.lines().filter_map(|line| {
+            let (key, value) = line.split_once(": ")?;
+            (key == name).then_some(value)
+        });
+        let values: Vec<_> = values.collect();
+        (!values.is_empty()).then(|| values.join(","))
+    }
+}
+
+/// One request on a connection of its own. `head` is without the empty line; `host` and
+/// `connection: close` are added.
+pub(crate) async fn ask(rig: &Rig, head: &str, body: &str) -> Answer {
+    let mut stream = rig.connect().await;
+    let text = format!("{head}\r\nconnection: close\r\n\r\n{body}");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let bytes = read_to_end(&mut stream).await.unwrap();
+    parse(&String::from_utf8_lossy(&bytes))
+}
+
+/// GET of a path for a host.
+pub(crate) async fn get(rig: &Rig, host: &str, path: &str) -> Answer {
+    ask(rig, &format!("GET {path} HTTP/1.1\r\nhost: {host}"), "").await
+}
+
+pub(crate) fn parse(text: &str) -> Answer {
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    Answer {
+        status: status.unwrap_or_else(|| panic!("no status in {text:?}")),
+        head: head.to_owned(),
+        body: body.to_owned(),
+    }
+}

@@ -1,0 +1,362 @@
+//! HTTP routes on loopback: which backend a request reaches, and what filters make of it.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::web::*;
+use common::*;
+use proto::http_filter::Filter;
+use proto::path_modifier::Path;
+use vestibule_proxy::plane::Limits;
+use vestibule_stream::proto;
+
+const HOST: &str = "a.example.com";
+
+fn quiet() -> Limits {
+    Limits {
+        access_log: false,
+        ..Limits::default()
+    }
+}
+
+/// A listener with a route of these rules, and the backends named.
+fn rig(rules: &[proto::HttpRule], backends: &[(&str, &[std::net::SocketAddr])]) -> Rig {
+    Rig::start(&quiet(), |port| {
+        let mut all = vec![
+            http(port, "web", "*.example.com", None),
+            http_route("web", "*.example.com", rules.to_vec()),
+        ];
+        all.extend(backends.iter().map(|(name, at)| backend(name, at)));
+        all
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_reach_the_backend_of_their_rule() {
+    let (one, two) = (Echo::start("one").await, Echo::start("two").await);
+    let rules = [rule("/", "team-a/one:80"), rule("/two", "team-a/two:80")];
+    let rig = rig(
+        &rules,
+        &[
+            ("team-a/one:80", &[one.address]),
+            ("team-a/two:80", &[two.address]),
+        ],
+    );
+    for (path, name) in [("/", "one"), ("/two", "two"), ("/two/x?y=z", "two"), ("/twox", "one")] {
+        let answer = get(&rig, HOST, path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert_eq!(answer.header("x-backend"), Some(name), "{path}");
+        let first = format!("GET {path} HTTP/1.1\n");
+        assert!(answer.body.starts_with(&first), "{}", answer.body);
+        assert_eq!(answer.echoed("host").as_deref(), Some(HOST));
+        assert_eq!(answer.header("keep-alive"), None);
+    }
+    let answer = get(&rig, "a.example.org", "/").await;
+    assert_eq!((answer.status, &*answer.body), (404, "no listener is for this host\n"));
+
+    let head = format!("POST /two HTTP/1.1\r\nhost: {HOST}:8080\r\ncontent-length: 5");
+    let answer = ask(&rig, &head, "hello").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.echoed("host"), Some(format!("{HOST}:8080")));
+    assert!(answer.body.ends_with("\n\nhello"), "{}", answer.body);
+    let head = format!("POST /two HTTP/1.1\r\nhost: {HOST}\r\ntransfer-encoding: chunked");
+    let answer = ask(&rig, &head, "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n").await;
+    assert!(answer.body.ends_with("\n\nhello"), "{}", answer.body);
+    assert_eq!(answer.echoed("transfer-encoding").as_deref(), Some("chunked"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_leads_nowhere_has_its_own_status() {
+    let one = Echo::start("one").await;
+    let mut half = rule("/half", "team-a/one:80");
+    half.backends.push(to("", 1));
+    let mut none = rule("/none", "");
+    none.backends.clear();
+    let mut zero = rule("/zero", "team-a/one:80");
+    zero.backends[0].weight = 0;
+    let rules = [
+        half,
+        none,
+        zero,
+        rule("/invalid", ""),
+        rule("/empty", "team-a/empty:80"),
+        rule("/unknown", "team-a/unknown:80"),
+        rule("/gone", "team-a/gone:80"),
+    ];
+    let rig = rig(
+        &rules,
+        &[
+            ("team-a/one:80", &[one.address]),
+            ("team-a/empty:80", &[]),
+            ("team-a/gone:80", &[nobody(), nobody()]),
+        ],
+    );
+    for (path, status) in [
+        ("/none", 500),
+        ("/zero", 500),
+        ("/invalid", 500),
+        ("/empty", 503),
+        ("/unknown", 503),
+        ("/gone", 503),
+        ("/other", 404),
+    ] {
+        assert_eq!(get(&rig, HOST, path).await.status, status, "{path}");
+    }
+    let mut counts = BTreeMap::new();
+    for _ in 0..200 {
+        *counts.entry(get(&rig, HOST, "/half").await.status).or_insert(0) += 1;
+    }
+    assert!((60..140).contains(&counts[&200]), "{counts:?}");
+    assert_eq!(counts[&200] + counts[&500], 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weights_are_kept_and_an_endpoint_that_is_gone_is_passed_over() {
+    let (one, nine) = (Echo::start("one").await, Echo::start("nine").await);
+    let mut weighted = rule("/", "team-a/one:80");
+    weighted.backends.push(to("team-a/nine:80", 9));
+    let rig = rig(
+        &[weighted],
+        &[
+            ("team-a/one:80", &[one.address]),
+            ("team-a/nine:80", &[nobody(), nine.address]),
+        ],
+    );
+    let mut counts = BTreeMap::new();
+    for _ in 0..400 {
+        let answer = get(&rig, HOST, "/").await;
+        assert_eq!(answer.status, 200);
+        let name = answer.header("x-backend").unwrap().to_owned();
+        *counts.entry(name).or_insert(0) += 1;
+    }
+    assert!((15..75).contains(&counts["one"]), "{counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_of_a_route_is_for_the_next_request() {
+    let (one, two) = (Echo::start("one").await, Echo::start("two").await);
+    let mut rig = rig(
+        &[rule("/", "team-a/one:80")],
+        &[
+            ("team-a/one:80", &[one.address]),
+            ("team-a/two:80", &[two.address]),
+        ],
+    );
+    assert_eq!(get(&rig, HOST, "/").await.header("x-backend"), Some("one"));
+    let rules = vec![rule("/", "team-a/two:80")];
+    let edited = http_route("web", "*.example.com", rules);
+    assert_eq!(rig.apply(vec![edited]), Vec::<String>::new());
+    assert_eq!(get(&rig, HOST, "/").await.header("x-backend"), Some("two"));
+    // What cannot be put in force leaves the last good one.
+    let mut bad = rule("/", "team-a/one:80");
+    bad.filters.push(filter(Filter::Fail(200)));
+    let rejects = rig.apply(vec![http_route("web", "*.example.com", vec![bad])]);
+    assert!(rejects[0].starts_with("InvalidFilter "), "{rejects:?}");
+    assert_eq!(get(&rig, HOST, "/").await.header("x-backend"), Some("two"));
+}
+
+fn field(name: &str, value: &str) -> proto::HttpField {
+    proto::HttpField {
+        name: name.into(),
+        value: value.into(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_are_changed_on_the_way_and_back() {
+    let one = Echo::start("one").await;
+    let edit = |suffix: &str| proto::HeaderModifier {
+        set: vec![field("x-set", &format!("set{suffix}"))],
+        add: vec![field("x-add", &format!("add{suffix}"))],
+        remove: vec!["x-remove".into()],
+    };
+    let mut with = rule("/", "team-a/one:80");
+    with.filters = vec![
+        filter(Filter::RequestHeaders(edit("-rule"))),
+        filter(Filter::ResponseHeaders(edit("-rule"))),
+    ];
+    with.backends[0].filters = vec![
+        filter(Filter::RequestHeaders(edit("-backend"))),
+        filter(Filter::ResponseHeaders(edit("-backend"))),
+    ];
+    let rig = rig(&[with], &[("team-a/one:80", &[one.address])]);
+    let head = format!(
+        "GET / HTTP/1.1\r\nhost: {HOST}\r\nX-Set: own\r\nX-Add: own\r\nX-Remove: own\r\nx-other: own"
+    );
+    let answer = ask(&rig, &head, "").await;
+    assert_eq!(answer.status, 200);
+    let echoed = |name| answer.echoed(name);
+    assert_eq!(echoed("x-set").as_deref(), Some("set-backend"));
+    assert_eq!(echoed("x-add").as_deref(), Some("own,add-rule,add-backend"));
+    assert_eq!(echoed("x-remove"), None);
+    assert_eq!(echoed("x-other").as_deref(), Some("own"));
+    assert_eq!(answer.header("x-set"), Some("set-backend"));
+    assert_eq!(answer.head.matches("x-add: add-").count(), 2);
+    assert_eq!(answer.header("x-remove"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_learns_who_asked_from_the_proxy_alone() {
+    let one = Echo::start("one").await;
+    let rig = rig(&[rule("/", "team-a/one:80")], &[("team-a/one:80", &[one.address])]);
+    let head = format!(
+        "GET / HTTP/1.1\r\nhost: {HOST}\r\nx-forwarded-for: 192.0.2.1\r\nx-forwarded-proto: https\r\n\
+         forwarded: for=192.0.2.1\r\nx-forwarded-user: admin\r\nte: trailers\r\nexpect: 100-continue"
+    );
+    let answer = ask(&rig, &head, "").await;
+    let echoed = |name| answer.echoed(name);
+    assert_eq!(echoed("x-forwarded-for").as_deref(), Some("127.0.0.1"));
+    assert_eq!(echoed("x-forwarded-proto").as_deref(), Some("http"));
+    assert_eq!(echoed("x-forwarded-host").as_deref(), Some(HOST));
+    assert_eq!(echoed("x-forwarded-port"), Some(rig.address.port().to_string()));
+    assert_eq!(echoed("te").as_deref(), Some("trailers"));
+    for name in ["forwarded", "x-forwarded-user", "expect", "connection"] {
+        assert_eq!(echoed(name), None, "{name}");
+    }
+}
+
+fn path(path: Path) -> Option<proto::PathModifier> {
+    Some(proto::PathModifier { path: Some(path) })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redirects_answer_without_a_backend() {
+    let redirect = |prefix: &str, redirect: proto::HttpRedirect| {
+        let mut rule = rule(prefix, "");
+        rule.backends.clear();
+        rule.filters.push(filter(Filter::Redirect(redirect)));
+        rule
+    };
+    let with = |status| proto::HttpRedirect {
+        status,
+        ..Default::default()
+    };
+    let rules = [
+        redirect(
+            "/host",
+            proto::HttpRedirect {
+                hostname: "b.example.org".into(),
+                ..with(301)
+            },
+        ),
+        redirect(
+            "/https",
+            proto::HttpRedirect {
+                scheme: "https".into(),
+                ..with(308)
+            },
+        ),
+        redirect(
+            "/prefix",
+            proto::HttpRedirect {
+                port: 8443,
+                path: path(Path::Prefix("/new/".into())),
+                ..with(307)
+            },
+        ),
+        redirect(
+            "/full",
+            proto::HttpRedirect {
+                port: 80,
+                path: path(Path::Full("/all".into())),
+                ..with(303)
+            },
+        ),
+    ];
+    let rig = rig(&rules, &[]);
+    let port = rig.address.port();
+    for (path, status, location) in [
+        ("/host/x?y", 301, format!("http://b.example.org:{port}/host/x?y")),
+        ("/https", 308, format!("https://{HOST}/https")),
+        ("/prefix/x", 307, format!("http://{HOST}:8443/new/x")),
+        ("/full/x?y", 303, format!("http://{HOST}/all?y")),
+    ] {
+        let answer = get(&rig, &format!("{HOST}:99"), path).await;
+        assert_eq!(answer.status, status, "{path}");
+        assert_eq!(answer.header("location"), Some(&*location), "{path}");
+        assert_eq!(answer.header("content-length"), Some("0"), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rewrites_are_what_the_backend_sees() {
+    let one = Echo::start("one").await;
+    let rewrite = |prefix: &str, hostname: &str, path: Option<proto::PathModifier>| {
+        let mut rule = rule(prefix, "team-a/one:80");
+        rule.filters.push(filter(Filter::Rewrite(proto::UrlRewrite {
+            hostname: hostname.into(),
+            path,
+        })));
+        rule
+    };
+    let mut late = rule("/late", "team-a/one:80");
+    late.backends[0].filters = rewrite("", "", path(Path::Full("/late/full".into()))).filters;
+    let rules = [
+        rewrite("/prefix/one", "", path(Path::Prefix("/one".into()))),
+        rewrite("/strip", "", path(Path::Prefix("/".into()))),
+        rewrite("/full", "b.example.org", path(Path::Full("/all".into()))),
+        late,
+    ];
+    let rig = rig(&rules, &[("team-a/one:80", &[one.address])]);
+    for (path, seen, host) in [
+        ("/prefix/one/two?q=1", "/one/two?q=1", HOST),
+        ("/strip", "/", HOST),
+        ("/strip/x/", "/x/", HOST),
+        ("/full/x?q", "/all?q", "b.example.org"),
+        ("/late/x", "/late/full", HOST),
+    ] {
+        let answer = get(&rig, HOST, path).await;
+        let first = format!("GET {seen} HTTP/1.1\n");
+        assert!(answer.body.starts_with(&first), "{path}: {}", answer.body);
+        assert_eq!(answer.echoed("host").as_deref(), Some(host), "{path}");
+        assert_eq!(answer.echoed("x-forwarded-host").as_deref(), Some(HOST));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn timeouts_end_a_request_and_zero_is_none() {
+    let one = Echo::start("one").await;
+    let with = |prefix: &str, request, backend_request| proto::HttpRule {
+        timeouts: Some(proto::HttpTimeouts {
+            request,
+            backend_request,
+        }),
+        ..rule(prefix, "team-a/one:80")
+    };
+    let rules = [
+        with("/request", Some(100), None),
+        with("/backend", None, Some(100)),
+        with("/both", Some(60_000), Some(100)),
+        with("/off", Some(0), Some(0)),
+    ];
+    let rig = rig(&rules, &[("team-a/one:80", &[one.address])]);
+    for path in ["/request", "/backend", "/both", "/off"] {
+        assert_eq!(get(&rig, HOST, path).await.status, 200, "{path}");
+    }
+    for path in ["/request", "/backend", "/both"] {
+        let answer = get(&rig, HOST, &format!("{path}?delay=60000")).await;
+        assert_eq!(answer.status, 504, "{path}");
+    }
+    assert_eq!(get(&rig, HOST, "/off?delay=300").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_fails_answers_every_request() {
+    let mut failing = rule("/", "team-a/one:80");
+    failing.filters.push(filter(Filter::Fail(500)));
+    let rig = rig(&[failing], &[]);
+    assert_eq!(get(&rig, HOST, "/x").await.status, 500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_unclear_or_asks_for_a_tunnel_is_refused() {
+    let one = Echo::start("one").await;
+    let rig = rig(&[rule("/", "team-a/one:80")], &[("team-a/one:80", &[one.address])]);
+    for path in ["/a/../b", "/a/%2e%2E/b", "/."] {
+        assert_eq!(get(&rig, HOST, path).await.status, 400, "{path}");
+    }
+    let head = format!("CONNECT {HOST}:443 HTTP/1.1\r\nhost: {HOST}:443");
+    assert_eq!(ask(&rig, &head, "").await.status, 405);
+    assert_eq!(one.requests(), 0);
+}
