@@ -43,7 +43,12 @@ async fn requests_reach_the_backend_of_their_rule() {
             ("team-a/two:80", &[two.address]),
         ],
     );
-    for (path, name) in [("/", "one"), ("/two", "two"), ("/two/x?y=z", "two"), ("/twox", "one")] {
+    for (path, name) in [
+        ("/", "one"),
+        ("/two", "two"),
+        ("/two/x?y=z", "two"),
+        ("/twox", "one"),
+    ] {
         let answer = get(&rig, HOST, path).await;
         assert_eq!(answer.status, 200, "{path}");
         assert_eq!(answer.header("x-backend"), Some(name), "{path}");
@@ -53,7 +58,10 @@ async fn requests_reach_the_backend_of_their_rule() {
         assert_eq!(answer.header("keep-alive"), None);
     }
     let answer = get(&rig, "a.example.org", "/").await;
-    assert_eq!((answer.status, &*answer.body), (404, "no listener is for this host\n"));
+    assert_eq!(
+        (answer.status, &*answer.body),
+        (404, "no listener is for this host\n")
+    );
 
     let head = format!("POST /two HTTP/1.1\r\nhost: {HOST}:8080\r\ncontent-length: 5");
     let answer = ask(&rig, &head, "hello").await;
@@ -63,7 +71,10 @@ async fn requests_reach_the_backend_of_their_rule() {
     let head = format!("POST /two HTTP/1.1\r\nhost: {HOST}\r\ntransfer-encoding: chunked");
     let answer = ask(&rig, &head, "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n").await;
     assert!(answer.body.ends_with("\n\nhello"), "{}", answer.body);
-    assert_eq!(answer.echoed("transfer-encoding").as_deref(), Some("chunked"));
+    assert_eq!(
+        answer.echoed("transfer-encoding").as_deref(),
+        Some("chunked")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,7 +116,9 @@ async fn what_leads_nowhere_has_its_own_status() {
     }
     let mut counts = BTreeMap::new();
     for _ in 0..200 {
-        *counts.entry(get(&rig, HOST, "/half").await.status).or_insert(0) += 1;
+        *counts
+            .entry(get(&rig, HOST, "/half").await.status)
+            .or_insert(0) += 1;
     }
     assert!((60..140).contains(&counts[&200]), "{counts:?}");
     assert_eq!(counts[&200] + counts[&500], 200);
@@ -199,7 +212,10 @@ async fn headers_are_changed_on_the_way_and_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_learns_who_asked_from_the_proxy_alone() {
     let one = Echo::start("one").await;
-    let rig = rig(&[rule("/", "team-a/one:80")], &[("team-a/one:80", &[one.address])]);
+    let rig = rig(
+        &[rule("/", "team-a/one:80")],
+        &[("team-a/one:80", &[one.address])],
+    );
     let head = format!(
         "GET / HTTP/1.1\r\nhost: {HOST}\r\nx-forwarded-for: 192.0.2.1\r\nx-forwarded-proto: https\r\n\
          forwarded: for=192.0.2.1\r\nx-forwarded-user: admin\r\nte: trailers\r\nexpect: 100-continue"
@@ -209,7 +225,10 @@ async fn a_backend_learns_who_asked_from_the_proxy_alone() {
     assert_eq!(echoed("x-forwarded-for").as_deref(), Some("127.0.0.1"));
     assert_eq!(echoed("x-forwarded-proto").as_deref(), Some("http"));
     assert_eq!(echoed("x-forwarded-host").as_deref(), Some(HOST));
-    assert_eq!(echoed("x-forwarded-port"), Some(rig.address.port().to_string()));
+    assert_eq!(
+        echoed("x-forwarded-port"),
+        Some(rig.address.port().to_string())
+    );
     assert_eq!(echoed("te").as_deref(), Some("trailers"));
     for name in ["forwarded", "x-forwarded-user", "expect", "connection"] {
         assert_eq!(echoed(name), None, "{name}");
@@ -267,7 +286,11 @@ async fn redirects_answer_without_a_backend() {
     let rig = rig(&rules, &[]);
     let port = rig.address.port();
     for (path, status, location) in [
-        ("/host/x?y", 301, format!("http://b.example.org:{port}/host/x?y")),
+        (
+            "/host/x?y",
+            301,
+            format!("http://b.example.org:{port}/host/x?y"),
+        ),
         ("/https", 308, format!("https://{HOST}/https")),
         ("/prefix/x", 307, format!("http://{HOST}:8443/new/x")),
         ("/full/x?y", 303, format!("http://{HOST}/all?y")),
@@ -352,7 +375,10 @@ async fn a_rule_that_fails_answers_every_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_unclear_or_asks_for_a_tunnel_is_refused() {
     let one = Echo::start("one").await;
-    let rig = rig(&[rule("/", "team-a/one:80")], &[("team-a/one:80", &[one.address])]);
+    let rig = rig(
+        &[rule("/", "team-a/one:80")],
+        &[("team-a/one:80", &[one.address])],
+    );
     for path in ["/a/../b", "/a/%2e%2E/b", "/."] {
         assert_eq!(get(&rig, HOST, path).await.status, 400, "{path}");
     }

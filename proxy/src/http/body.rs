@@ -76,7 +76,9 @@ impl Body for Upload {
         self.state.owe(polled.is_pending());
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             let data = frame.data_ref().map_or(0, Buf::remaining);
-            self.state.received.fetch_add(data as u64, Ordering::Relaxed);
+            self.state
+                .received
+                .fetch_add(data as u64, Ordering::Relaxed);
         }
         polled
     }

@@ -68,7 +68,7 @@ pub(super) enum Failure {
     /// No connection could be had.
     Connect(CloseReason),
     /// The connection broke, or what came is no HTTP.
-    Broken(hyper::Error),
+    Broken,
 }
 
 impl Failure {
@@ -77,7 +77,7 @@ impl Failure {
         match self {
             Self::Connect(CloseReason::BackendTlsInvalid) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NoEndpoints | Self::Connect(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Broken(_) => StatusCode::BAD_GATEWAY,
+            Self::Broken => StatusCode::BAD_GATEWAY,
         }
     }
 
@@ -86,7 +86,7 @@ impl Failure {
         match self {
             Self::NoEndpoints => "NoEndpoints",
             Self::Connect(reason) => reason.reason(),
-            Self::Broken(_) => "BackendBroken",
+            Self::Broken => "BackendBroken",
         }
     }
 }
@@ -121,8 +121,8 @@ impl Exchange<'_> {
                         return Ok(answered);
                     }
                     // It had ended while it was idle.
-                    Err((Some(request), _)) => *request,
-                    Err((None, error)) => return Err(Failure::Broken(error)),
+                    Err(Some(request)) => *request,
+                    Err(None) => return Err(Failure::Broken),
                 };
             }
             trace.reused = false;
@@ -137,8 +137,8 @@ impl Exchange<'_> {
             let reason = match self.open(&key, &target, allowed).await {
                 Ok(lease) => match self.send_on(lease, request, trace).await {
                     Ok(answered) => return Ok(answered),
-                    Err((None, error)) => return Err(Failure::Broken(error)),
-                    Err((Some(back), _)) => {
+                    Err(None) => return Err(Failure::Broken),
+                    Err(Some(back)) => {
                         request = *back;
                         CloseReason::BackendReset
                     }
@@ -228,7 +228,7 @@ impl Exchange<'_> {
         mut lease: Lease,
         mut request: Request<Upload>,
         trace: &mut Trace,
-    ) -> Result<Answered, (Option<Box<Request<Upload>>>, hyper::Error)> {
+    ) -> Result<Answered, Option<Box<Request<Upload>>>> {
         self.dress(&mut request, &lease);
         let begun = Instant::now();
         let sent = match &mut lease.sender {
@@ -236,7 +236,7 @@ impl Exchange<'_> {
                 // A new connection is ready as soon as its task has run.
                 match sender.ready().await {
                     Ok(()) => sender.try_send_request(request).await,
-                    Err(error) => return Err((Some(Box::new(request)), error)),
+                    Err(_) => return Err(Some(Box::new(request))),
                 }
             }
             Sender::Two(sender, _) => sender.try_send_request(request).await,
@@ -253,7 +253,7 @@ impl Exchange<'_> {
                 let request = error.take_message().map(Box::new);
                 let error = error.into_error();
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
-                Err((request, error))
+                Err(request)
             }
         }
     }

@@ -214,7 +214,10 @@ mod tests {
     #[test]
     fn fields_are_set_added_and_removed() {
         let pair = |name: &'static str, value: &'static str| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
         };
         let edit = HeaderEdit {
             set: [pair("a", "new"), pair("d", "4")].into(),
@@ -222,7 +225,12 @@ mod tests {
             remove: [HeaderName::from_static("c")].into(),
         };
         let mut headers = HeaderMap::new();
-        for (name, value) in [pair("a", "1"), pair("a", "2"), pair("b", "1"), pair("c", "3")] {
+        for (name, value) in [
+            pair("a", "1"),
+            pair("a", "2"),
+            pair("b", "1"),
+            pair("c", "3"),
+        ] {
             headers.append(name, value);
         }
         edit.apply(&mut headers);

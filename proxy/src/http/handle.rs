@@ -134,7 +134,10 @@ fn own_response(own: Own) -> Response<Download> {
         headers.insert(LOCATION, location);
     }
     if own.status == StatusCode::METHOD_NOT_ALLOWED {
-        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE"));
+        headers.insert(
+            ALLOW,
+            HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE"),
+        );
     }
     if !own.text.is_empty() {
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -172,6 +175,7 @@ async fn outcome(
         return Err(Own::unclear("UnclearPath", text));
     }
     headers::drop_claims(request.headers_mut());
+    headers::join_cookies(request.headers_mut());
     let (listener, found) = select(shared, &target, &request, record)?;
     let upgrade = headers::strip_request(request.headers_mut());
     let scheme = match shared.listener {
@@ -195,7 +199,10 @@ async fn outcome(
         return Err(Own::internal("NoBackend"));
     };
     let mut to = Changed {
-        authority: target.text.as_deref().and_then(|a| HeaderValue::try_from(a).ok()),
+        authority: target
+            .text
+            .as_deref()
+            .and_then(|a| HeaderValue::try_from(a).ok()),
         path: None,
     };
     asked.apply(&rule.filters, &mut request, &mut to, edits)?;
@@ -212,7 +219,8 @@ async fn outcome(
         Some(path) => path,
         None => whole_path(&request),
     };
-    let upgrade = upgrade && request.version() == Version::HTTP_11 && request.body().is_end_stream();
+    let upgrade =
+        upgrade && request.version() == Version::HTTP_11 && request.body().is_end_stream();
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
     if upgrade {
         headers::ask_upgrade(request.headers_mut());
@@ -415,11 +423,29 @@ mod tests {
     #[test]
     fn dots_are_seen_however_they_are_written() {
         for path in [
-            "/.", "/..", "/a/./b", "/a/../b", "/a/..", "/%2e", "/%2E%2e/a", "/.%2e/", "/a/%2e.",
+            "/.",
+            "/..",
+            "/a/./b",
+            "/a/../b",
+            "/a/..",
+            "/%2e",
+            "/%2E%2e/a",
+            "/.%2e/",
+            "/a/%2e.",
         ] {
             assert!(has_dots(path), "{path}");
         }
-        for path in ["/", "/a", "/...", "/.well-known/x", "/a..b", "/a.", "/%2f", "*", "/..a"] {
+        for path in [
+            "/",
+            "/a",
+            "/...",
+            "/.well-known/x",
+            "/a..b",
+            "/a.",
+            "/%2f",
+            "*",
+            "/..a",
+        ] {
             assert!(!has_dots(path), "{path}");
         }
     }

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use hyper::header::{
-    CONNECTION, EXPECT, FORWARDED, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
-    UPGRADE,
+    CONNECTION, COOKIE, EXPECT, FORWARDED, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, UPGRADE,
 };
 
 use super::filter::Scheme;
@@ -38,6 +38,22 @@ pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
         headers.insert(TE, TRAILERS);
     }
     upgrade
+}
+
+/// HTTP/2 may have cookies in several fields, HTTP/1.1 has them in one (RFC 9113 section 8.2.3).
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
+    let mut cookies = headers.get_all(COOKIE).iter();
+    if cookies.next().is_none() || cookies.next().is_none() {
+        return;
+    }
+    let all: Vec<&[u8]> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
 }
 
 /// Takes out of an answer what is between the backend and this proxy.
@@ -120,8 +136,14 @@ pub(super) fn say_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
             let _: Result<_, hyper::header::MaxSizeReached> = headers.try_insert(name, value);
         }
     };
-    say(X_FORWARDED_FOR, HeaderValue::try_from(asker.address.to_string()));
-    say(X_FORWARDED_PROTO, Ok(HeaderValue::from_static(asker.scheme.as_str())));
+    say(
+        X_FORWARDED_FOR,
+        HeaderValue::try_from(asker.address.to_string()),
+    );
+    say(
+        X_FORWARDED_PROTO,
+        Ok(HeaderValue::from_static(asker.scheme.as_str())),
+    );
     say(X_FORWARDED_PORT, Ok(HeaderValue::from(asker.port)));
     if let Some(authority) = asker.authority {
         say(X_FORWARDED_HOST, HeaderValue::try_from(authority));
@@ -160,11 +182,21 @@ mod tests {
         assert_eq!(request, headers(&[("authorization", "stays")]));
         let mut request = headers(&[("te", "trailers"), ("trailer", "x-sum")]);
         strip_request(&mut request);
-        assert_eq!(request, headers(&[("trailer", "x-sum"), ("te", "trailers")]));
+        assert_eq!(
+            request,
+            headers(&[("trailer", "x-sum"), ("te", "trailers")])
+        );
         let with = |upgrade| headers(&[("connection", "Upgrade"), ("upgrade", upgrade)]);
         assert!(strip_request(&mut with("WebSocket")));
         assert!(!strip_request(&mut with("h2c")));
         assert!(!strip_request(&mut headers(&[("upgrade", "websocket")])));
+    }
+
+    #[test]
+    fn cookies_are_one_field() {
+        let mut request = headers(&[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2; c=3")]);
+        join_cookies(&mut request);
+        assert_eq!(request, headers(&[("cookie", "a=1; b=2; c=3"), ("x", "y")]));
     }
 
     #[test]

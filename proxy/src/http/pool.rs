@@ -140,7 +140,11 @@ impl Lease {
                 };
                 let _ = POOL.try_with(|pool| {
                     let mut pool = pool.borrow_mut();
-                    pool.endpoints.entry(key.clone()).or_default().two.push(shared);
+                    pool.endpoints
+                        .entry(key.clone())
+                        .or_default()
+                        .two
+                        .push(shared);
                 });
                 Some(lease)
             }

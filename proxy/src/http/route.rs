@@ -157,7 +157,9 @@ impl fmt::Display for Match {
 impl Match {
     /// Whether everything but the path holds.
     pub(crate) fn accepts_rest(&self, view: &View<'_>) -> bool {
-        self.method.as_ref().is_none_or(|method| method == view.method)
+        self.method
+            .as_ref()
+            .is_none_or(|method| method == view.method)
             && self.headers.iter().all(|header| {
                 let value = view.header(&header.name);
                 value.is_some_and(|value| header.value.accepts(&value))
@@ -279,7 +281,11 @@ mod tests {
                 ..RuleParts::default()
             })
         };
-        let rule_of = rule(vec![backend(0, "none"), backend(1, "one"), backend(3, "three")]);
+        let rule_of = rule(vec![
+            backend(0, "none"),
+            backend(1, "one"),
+            backend(3, "three"),
+        ]);
         let mut counts = std::collections::BTreeMap::new();
         for step in 0..4000_u64 {
             let random = step.wrapping_mul(u64::MAX / 4000);

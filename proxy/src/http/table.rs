@@ -43,7 +43,13 @@ impl Found {
     /// The prefix that the match took of the path; empty for other matches.
     pub(crate) fn prefix(&self) -> &str {
         match self.route.at(self.place) {
-            Some((_, Match { path: PathMatch::Prefix(prefix), .. })) => prefix,
+            Some((
+                _,
+                Match {
+                    path: PathMatch::Prefix(prefix),
+                    ..
+                },
+            )) => prefix,
             _ => "",
         }
     }
@@ -83,7 +89,13 @@ impl Entry {
             (of.path.rank(), rest)
         });
         let route = &*self.route;
-        (Reverse(path), Reverse(rest), route.created, &route.key, self.place)
+        (
+            Reverse(path),
+            Reverse(rest),
+            route.created,
+            &route.key,
+            self.place,
+        )
     }
 
     fn accepts(&self, view: &View<'_>) -> bool {
@@ -213,9 +225,7 @@ impl HttpTable {
         match &mut self.0 {
             Rows::Few(rows) => {
                 let stays = |row: &&Row| {
-                    row.pattern != *pattern
-                        || row.rank != rank
-                        || row.entry.route.key != route.key
+                    row.pattern != *pattern || row.rank != rank || row.entry.route.key != route.key
                 };
                 *rows = rows.iter().filter(stays).cloned().collect();
             }
@@ -232,7 +242,10 @@ impl HttpTable {
                 .map(|row| row.entry.found()),
             Rows::Many(index) => {
                 let mut levels: Vec<_> = match host {
-                    Some(host) => index.matching(host).flat_map(|hosts| hosts.iter()).collect(),
+                    Some(host) => index
+                        .matching(host)
+                        .flat_map(|hosts| hosts.iter())
+                        .collect(),
                     None => {
                         let any = index.get(&HostPattern::Any);
                         any.into_iter().flat_map(|hosts| hosts.iter()).collect()

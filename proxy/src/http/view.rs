@@ -51,7 +51,9 @@ impl<'a> View<'a> {
 
     /// The first value of a parameter.
     pub(crate) fn query(&self, name: &[u8]) -> Option<&[u8]> {
-        let params = self.query.get_or_init(|| params(self.raw_query.unwrap_or_default()));
+        let params = self
+            .query
+            .get_or_init(|| params(self.raw_query.unwrap_or_default()));
         params.get(name).map(|value| &**value)
     }
 }

@@ -152,7 +152,11 @@ fn a_more_specific_hostname_is_asked_first_and_falls_through() {
     // routes match the same name; what they were written for ranks them.
     let listener = "abc.example.com";
     let routes = [
-        (listener, "*.example.com", route("old", 0, &["/", "/long/prefix", "/only"])),
+        (
+            listener,
+            "*.example.com",
+            route("old", 0, &["/", "/long/prefix", "/only"]),
+        ),
         (listener, "abc.example.com", route("new", 9, &["/", "/a"])),
     ];
     for routes in [&routes[..], &[&routes[..], &filler()].concat()] {
@@ -162,7 +166,11 @@ fn a_more_specific_hostname_is_asked_first_and_falls_through() {
     }
     let missing = [
         (listener, "*.example.com", route("old", 0, &["/"])),
-        (listener, "abc.example.com", route("new", 9, &["/a", "/b x:1"])),
+        (
+            listener,
+            "abc.example.com",
+            route("new", 9, &["/a", "/b x:1"]),
+        ),
     ];
     for routes in [&missing[..], &[&missing[..], &filler()].concat()] {
         let table = table(routes);
@@ -176,7 +184,13 @@ fn a_more_specific_hostname_is_asked_first_and_falls_through() {
 /// Enough to make an index of any table.
 fn filler() -> Vec<Attached<'static>> {
     (0..FEW)
-        .map(|n| ("filler.example.org", "filler.example.org", route(&format!("f{n}"), 0, &["/"])))
+        .map(|n| {
+            (
+                "filler.example.org",
+                "filler.example.org",
+                route(&format!("f{n}"), 0, &["/"]),
+            )
+        })
         .collect()
 }
 

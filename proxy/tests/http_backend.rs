@@ -1,0 +1,612 @@
+//! Connections of HTTP routes to their backends on loopback: which are used again, what is never tried
+//! twice, HTTP/2, WebSockets, and bodies that flow.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::web::*;
+use common::*;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::client::conn::http2;
+use hyper::{Request, StatusCode, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use proto::BackendProtocol;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::http::HttpLimits;
+use vestibule_proxy::plane::Limits;
+use vestibule_stream::proto;
+
+const HOST: &str = "a.example.com";
+const BACKEND: &str = "team-a/one:80";
+
+fn quiet() -> Limits {
+    Limits {
+        access_log: false,
+        ..Limits::default()
+    }
+}
+
+fn rig_of(limits: &Limits, address: SocketAddr, protocol: BackendProtocol) -> Rig {
+    Rig::start(limits, |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", "", vec![rule("/", BACKEND)]),
+            backend_of(BACKEND, &[address], protocol),
+        ]
+    })
+}
+
+fn rig(address: SocketAddr) -> Rig {
+    rig_of(&quiet(), address, BackendProtocol::Unspecified)
+}
+
+/// A request without body on a connection that stays, and the answer by its length.
+async fn on(stream: &mut TcpStream, head: &str) -> Answer {
+    let text = format!("{head}\r\nhost: {HOST}\r\n\r\n");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    answer(stream).await
+}
+
+async fn answer(stream: &mut (impl AsyncReadExt + Unpin)) -> Answer {
+    let mut text = String::new();
+    let read = async {
+        while !text.ends_with("\r\n\r\n") {
+            text.push(char::from(stream.read_u8().await.unwrap()));
+        }
+        let head = parse(&text);
+        let length = head.header("content-length").unwrap_or("0");
+        let mut body = vec![0; length.parse().unwrap()];
+        stream.read_exact(&mut body).await.unwrap();
+        String::from_utf8(body).unwrap()
+    };
+    let body = within("an answer", read).await;
+    Answer {
+        body,
+        ..parse(&text)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_used_again_and_kept_for_a_while() {
+    let one = Echo::start("one").await;
+    let rig = rig(one.address);
+    let mut stream = rig.connect().await;
+    for n in 1..=20 {
+        assert_eq!(on(&mut stream, "GET / HTTP/1.1").await.status, 200);
+        assert_eq!(one.requests(), n);
+    }
+    // One worker serves the connection, and each of its requests comes after the answer to the last.
+    assert_eq!(one.connections(), 1);
+    let metrics = rig.plane.metrics.encode().unwrap();
+    for line in [
+        "vestibule_proxy_backend_http_connections_opened_total 1",
+        "vestibule_proxy_backend_http_connections_reused_total 19",
+        "vestibule_proxy_tenant_responses_total{gateway=\"infra/edge\",tenant=\"team-a\",class=\"2xx\"}",
+    ] {
+        if line.contains("tenant") {
+            continue;
+        }
+        assert!(metrics.lines().any(|l| l == line), "{line} in\n{metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_ended_while_idle_costs_nothing() {
+    // Ends each connection after one answer, without saying so.
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    let address = serve(move |mut stream| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let mut head = [0; 4096];
+            let _ = stream.read(&mut head).await;
+            let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            let _ = stream.write_all(ok).await;
+        }
+    })
+    .await;
+    let rig = rig(address);
+    let mut stream = rig.connect().await;
+    for n in 1..=20 {
+        let answer = on(&mut stream, "POST / HTTP/1.1\r\ncontent-length: 0").await;
+        assert_eq!((answer.status, &*answer.body), (200, "ok"), "request {n}");
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_backend_may_have_seen_is_not_tried_again() {
+    // Reads each request and breaks off.
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let address = serve(move |mut stream| {
+        let count = Arc::clone(&count);
+        async move {
+            let mut head = [0; 4096];
+            if matches!(stream.read(&mut head).await, Ok(1..)) {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    })
+    .await;
+    let rig = rig(address);
+    let answer = get(&rig, HOST, "/").await;
+    assert_eq!(answer.status, 502);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_http_is_a_bad_gateway() {
+    let address = serve(|mut stream| async move {
+        let mut head = [0; 4096];
+        let _ = stream.read(&mut head).await;
+        let _ = stream.write_all(b"SSH-2.0-OpenSSH\r\n\r\n").await;
+    })
+    .await;
+    assert_eq!(get(&rig(address), HOST, "/").await.status, 502);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_cut_is_not_completed() {
+    let address = serve(|mut stream| async move {
+        let mut head = [0; 4096];
+        let _ = stream.read(&mut head).await;
+        let cut = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";
+        let _ = stream.write_all(cut).await;
+    })
+    .await;
+    let rig = rig(address);
+    let mut stream = rig.connect().await;
+    let head = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut got = Vec::new();
+    let _ = within("the end", stream.read_to_end(&mut got)).await;
+    let text = String::from_utf8_lossy(&got);
+    assert!(text.contains("hello"), "{text}");
+    assert!(!text.contains("0\r\n\r\n"), "{text}");
+}
+
+type Any = BoxBody<Bytes, hyper::Error>;
+
+fn full(text: &str) -> Any {
+    let body = Full::new(Bytes::copy_from_slice(text.as_bytes()));
+    body.map_err(|never| match never {}).boxed()
+}
+
+async fn h2_client(rig: &Rig) -> http2::SendRequest<Any> {
+    let io = TokioIo::new(rig.connect().await);
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+async fn h2_ask(
+    sender: &mut http2::SendRequest<Any>,
+    request: Request<Any>,
+) -> (StatusCode, String) {
+    let answer = within("an answer", sender.send_request(request)).await;
+    let answer = answer.unwrap();
+    assert_eq!(answer.version(), Version::HTTP_2);
+    let status = answer.status();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_by_prior_knowledge_to_the_backend() {
+    let one = Echo::h2c("one").await;
+    let rig = rig_of(&quiet(), one.address, BackendProtocol::H2c);
+    let answer = get(&rig, HOST, "/x?y").await;
+    assert_eq!(answer.status, 200);
+    let first = format!("GET http://{HOST}/x?y HTTP/2.0\n");
+    assert!(answer.body.starts_with(&first), "{}", answer.body);
+
+    // Requests of one connection share one to the backend, at the same time.
+    let before = one.connections();
+    let sender = h2_client(&rig).await;
+    let mut warm = sender.clone();
+    let request = |path: &str| {
+        let uri = format!("http://{HOST}{path}");
+        Request::post(uri).body(full("hello")).unwrap()
+    };
+    h2_ask(&mut warm, request("/warm")).await;
+    let asked = (0..50).map(|_| {
+        let (mut sender, request) = (sender.clone(), request("/?delay=50"));
+        async move { h2_ask(&mut sender, request).await }
+    });
+    for (status, body) in futures::future::join_all(asked).await {
+        assert_eq!(status, StatusCode::OK);
+        assert!(body.ends_with("\n\nhello"), "{body}");
+    }
+    assert!(
+        one.connections() <= before + 1,
+        "{} connections",
+        one.connections()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_clients_reach_http1_backends() {
+    let one = Echo::start("one").await;
+    let rig = rig(one.address);
+    let mut sender = h2_client(&rig).await;
+    let request = Request::post(format!("http://{HOST}/x"))
+        .header("cookie", "a=1")
+        .header("cookie", "b=2")
+        .header("te", "trailers")
+        .body(full("hello"))
+        .unwrap();
+    let (status, body) = h2_ask(&mut sender, request).await;
+    assert_eq!(status, StatusCode::OK);
+    let answer = Answer {
+        status: 200,
+        head: String::new(),
+        body,
+    };
+    assert!(
+        answer.body.starts_with("POST /x HTTP/1.1\n"),
+        "{}",
+        answer.body
+    );
+    assert_eq!(answer.echoed("host").as_deref(), Some(HOST));
+    assert_eq!(answer.echoed("cookie").as_deref(), Some("a=1; b=2"));
+    assert_eq!(answer.echoed("te").as_deref(), Some("trailers"));
+    assert!(answer.body.ends_with("\n\nhello"), "{}", answer.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_go_through() {
+    use hyper::HeaderMap;
+
+    let address = serve(|stream| async move {
+        let service = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async {
+            let collected = request.into_body().collect().await.unwrap();
+            let mut trailers = HeaderMap::new();
+            let got = collected.trailers().and_then(|t| t.get("x-sum")).cloned();
+            trailers.insert("x-seen", got.unwrap_or_else(|| "none".parse().unwrap()));
+            let frames = [
+                Ok::<_, hyper::Error>(Frame::data(collected.to_bytes())),
+                Ok(Frame::trailers(trailers)),
+            ];
+            let body = StreamBody::new(futures::stream::iter(frames));
+            Ok::<_, std::convert::Infallible>(hyper::Response::new(body))
+        });
+        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let _ = builder
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+    })
+    .await;
+    let rig = rig_of(&quiet(), address, BackendProtocol::H2c);
+    let mut sender = h2_client(&rig).await;
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-sum", "42".parse().unwrap());
+    let frames = [
+        Ok::<_, hyper::Error>(Frame::data(Bytes::from_static(b"hello"))),
+        Ok(Frame::trailers(trailers)),
+    ];
+    let body = StreamBody::new(futures::stream::iter(frames)).boxed();
+    let request = Request::post(format!("http://{HOST}/")).body(body).unwrap();
+    let answer = within("an answer", sender.send_request(request))
+        .await
+        .unwrap();
+    let collected = answer.into_body().collect().await.unwrap();
+    assert_eq!(collected.trailers().unwrap()["x-seen"], "42");
+    assert_eq!(&*collected.to_bytes(), b"hello");
+}
+
+/// Answers an upgrade, and then sends back what comes.
+async fn upgrading(mut stream: TcpStream) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => return,
+        }
+    }
+    let text = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let asked = text.contains("\r\nconnection: upgrade\r\n")
+        && text.contains("\r\nupgrade: websocket\r\n")
+        && text.contains("\r\nsec-websocket-key: k\r\n");
+    if !asked {
+        let _ = stream
+            .write_all(b"HTTP/1.1 426 Upgrade\r\ncontent-length: 0\r\n\r\n")
+            .await;
+        return;
+    }
+    let agreed =
+        b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+                   sec-websocket-accept: a\r\n\r\nfirst";
+    stream.write_all(agreed).await.unwrap();
+    echo(stream).await;
+}
+
+const UPGRADE: &str = "GET /chat HTTP/1.1\r\nhost: a.example.com\r\nconnection: keep-alive, Upgrade\r\n\
+                       upgrade: WebSocket\r\nsec-websocket-key: k\r\n\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn websockets_go_both_ways_in_plaintext_and_tls() {
+    let address = serve(upgrading).await;
+    let own = Identity::new(HOST);
+    for protocol in [BackendProtocol::Unspecified, BackendProtocol::Websocket] {
+        let mut rig = Rig::start(&quiet(), |port| {
+            vec![
+                own.resource("team-a/own"),
+                http(port, "web", HOST, Some("team-a/own")),
+                http_route("web", HOST, vec![rule("/", BACKEND)]),
+                backend_of(BACKEND, &[address], protocol),
+            ]
+        });
+        let stream = tls(rig.connect().await, client_config(&own), HOST).await;
+        websocket(stream.unwrap()).await;
+        rig.wait_closed(CloseReason::ClientClosed, 1).await;
+        let plain = rig_of(&quiet(), address, protocol);
+        websocket(plain.connect().await).await;
+        plain.wait_closed(CloseReason::ClientClosed, 1).await;
+        // A drain waits for them, and cuts them in the end.
+        let mut stream = tls(rig.connect().await, client_config(&own), HOST)
+            .await
+            .unwrap();
+        stream.write_all(UPGRADE.as_bytes()).await.unwrap();
+        assert_eq!(answer(&mut stream).await.status, 101);
+        let workers = rig.workers.take().unwrap();
+        assert_eq!(within("the drain", workers.drain(Duration::ZERO)).await, 1);
+    }
+}
+
+async fn websocket(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) {
+    stream.write_all(UPGRADE.as_bytes()).await.unwrap();
+    let got = answer(&mut stream).await;
+    assert_eq!(got.status, 101, "{}", got.head);
+    assert_eq!(got.header("upgrade"), Some("websocket"));
+    assert_eq!(got.header("sec-websocket-accept"), Some("a"));
+    let mut first = [0; 5];
+    within("bytes", stream.read_exact(&mut first))
+        .await
+        .unwrap();
+    assert_eq!(&first, b"first");
+    let (mut read, mut write) = tokio::io::split(stream);
+    let sends = async {
+        send(&mut write, 3, 3_000_000).await;
+        write.shutdown().await.unwrap();
+    };
+    let receives = async {
+        receive(&mut read, 3, 3_000_000).await;
+        assert_eq!(read_to_end(&mut read).await.unwrap(), b"");
+    };
+    tokio::join!(sends, receives);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_but_websockets_is_upgraded() {
+    let address = serve(upgrading).await;
+    let rig = rig(address);
+    for (from, to) in [
+        ("upgrade: WebSocket", "upgrade: h2c"),
+        ("keep-alive, Upgrade", "keep-alive"),
+    ] {
+        let mut stream = rig.connect().await;
+        stream
+            .write_all(UPGRADE.replace(from, to).as_bytes())
+            .await
+            .unwrap();
+        assert_eq!(answer(&mut stream).await.status, 426);
+    }
+    // A backend that changes the protocol by itself is not believed.
+    let rude = serve(|mut stream| async move {
+        let mut head = [0; 4096];
+        let _ = stream.read(&mut head).await;
+        let switched =
+            b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+        let _ = stream.write_all(switched).await;
+        let _ = stream.read(&mut head).await;
+    })
+    .await;
+    assert_eq!(get(&self::rig(rude), HOST, "/").await.status, 502);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_flow_and_are_not_kept() {
+    // Reads nothing of a body until it is told to.
+    let (go, wait) = tokio::sync::watch::channel(false);
+    let address = serve(move |stream| {
+        let wait = wait.clone();
+        async move {
+            let service =
+                hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                    let mut wait = wait.clone();
+                    async move {
+                        wait.wait_for(|go| *go).await.unwrap();
+                        // And then sends it back as it comes.
+                        Ok::<_, std::convert::Infallible>(hyper::Response::new(request.into_body()))
+                    }
+                });
+            let builder = hyper::server::conn::http1::Builder::new();
+            let _ = builder
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        }
+    })
+    .await;
+    let rig = rig(address);
+    let length = 64_000_000_u64;
+    let stream = rig.connect().await;
+    let (mut read, mut write) = stream.into_split();
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+    );
+    write.write_all(head.as_bytes()).await.unwrap();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    let sends = tokio::spawn(async move {
+        let chunk = [7; 64 * 1024];
+        let mut left = length;
+        while left > 0 {
+            let now = left.min(chunk.len() as u64);
+            write
+                .write_all(&chunk[..usize::try_from(now).unwrap()])
+                .await
+                .unwrap();
+            count.fetch_add(usize::try_from(now).unwrap(), Ordering::SeqCst);
+            left -= now;
+        }
+        write
+    });
+    // It comes to a halt well before the end: what is under way is in sockets and small buffers.
+    let mut last = usize::MAX;
+    let halted = async {
+        loop {
+            let now = sent.load(Ordering::SeqCst);
+            if now == last && now > 0 {
+                return now;
+            }
+            last = now;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    let halted = within("a halt", halted).await;
+    assert!(halted < 40_000_000, "{halted} bytes were taken");
+    go.send(true).unwrap();
+    let mut got = 0;
+    let mut buffer = vec![0; 64 * 1024];
+    let receives = async {
+        loop {
+            match read.read(&mut buffer).await.unwrap() {
+                0 => return,
+                n => got += n,
+            }
+        }
+    };
+    within("the rest", receives).await;
+    assert!(got as u64 > length, "{got} bytes of head and body");
+    sends.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_is_asked_for_when_the_backend_takes_it() {
+    let one = Echo::start("one").await;
+    let rig = rig(one.address);
+    let mut stream = rig.connect().await;
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: {HOST}\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.status, 100);
+    stream.write_all(b"hello").await.unwrap();
+    assert!(answer(&mut stream).await.body.ends_with("\n\nhello"));
+    // Where there is no route, the body is not asked for.
+    let nowhere = rig_of(&quiet(), nobody(), BackendProtocol::Unspecified);
+    let mut stream = nowhere.connect().await;
+    stream.write_all(head.as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.status, 503);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_takes_its_request_along() {
+    // Tells when the proxy's connection to it ends.
+    let (tell, ended) = tokio::sync::mpsc::channel(1);
+    let address = serve(move |mut stream| {
+        let tell = tell.clone();
+        async move {
+            let mut bytes = Vec::new();
+            let _ = stream.read_to_end(&mut bytes).await;
+            let _ = tell.send(()).await;
+        }
+    })
+    .await;
+    let rig = rig(address);
+    let mut stream = rig.connect().await;
+    let head = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let opened = || {
+        rig.plane
+            .metrics
+            .encode()
+            .unwrap()
+            .contains("connections_opened_total 1")
+    };
+    wait("a backend connection", opened).await;
+    drop(stream);
+    let mut ended = ended;
+    within("the backend's end", ended.recv()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_stall_end_their_connection() {
+    let one = Echo::start("one").await;
+    let limits = Limits {
+        http: HttpLimits {
+            head_deadline: Duration::from_millis(50),
+            stall: Duration::from_millis(300),
+            ..HttpLimits::default()
+        },
+        ..quiet()
+    };
+    let rig = rig_of(&limits, one.address, BackendProtocol::Unspecified);
+    let mut slow = rig.connect().await;
+    let head = format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: 1000\r\n\r\nx");
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let _ = within("the end", slow.read_to_end(&mut Vec::new())).await;
+    rig.wait_closed(CloseReason::ClientStalled, 1).await;
+    // A backend that takes its time is none of the client's doing.
+    assert_eq!(get(&rig, HOST, "/?delay=900").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_lets_requests_end() {
+    let one = Echo::start("one").await;
+    let mut rig = rig(one.address);
+    let mut stream = rig.connect().await;
+    let head = format!("GET /?delay=500 HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    wait("the request", || one.requests() == 1).await;
+    let workers = rig.workers.take().unwrap();
+    let drained = tokio::spawn(workers.drain(Duration::from_hours(1)));
+    let got = answer(&mut stream).await;
+    assert_eq!(got.status, 200);
+    assert_eq!(got.header("connection"), Some("close"));
+    assert_eq!(within("the drain", drained).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn https_routes_by_listener_and_refuses_other_listeners_names() {
+    let (one, two) = (Echo::start("one").await, Echo::start("two").await);
+    let own = Identity::new("*.example.com");
+    let rig = Rig::start(&quiet(), |port| {
+        vec![
+            own.resource("team-a/own"),
+            http(port, "a", "a.example.com", Some("team-a/own")),
+            http(port, "b", "b.example.com", Some("team-a/own")),
+            http_route("a", "a.example.com", vec![rule("/", BACKEND)]),
+            http_route("b", "b.example.com", vec![rule("/", "team-a/two:80")]),
+            backend(BACKEND, &[one.address]),
+            backend("team-a/two:80", &[two.address]),
+        ]
+    });
+    for (host, status, name) in [
+        ("a.example.com", 200, Some("one")),
+        ("b.example.com", 421, None),
+        ("c.example.com", 404, None),
+    ] {
+        let mut stream = tls(rig.connect().await, client_config(&own), HOST)
+            .await
+            .unwrap();
+        let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let text = read_to_end(&mut stream).await.unwrap();
+        let answer = parse(&String::from_utf8_lossy(&text));
+        assert_eq!(answer.status, status, "{host}");
+        assert_eq!(answer.header("x-backend"), name);
+        if status == 200 {
+            assert_eq!(answer.echoed("x-forwarded-proto").as_deref(), Some("https"));
+        }
+    }
+}
