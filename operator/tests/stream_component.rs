@@ -489,6 +489,41 @@ async fn a_hello_is_judged_before_anything_is_sent() {
 }
 
 #[tokio::test]
+async fn a_newer_stream_ends_the_older_one_whatever_that_waits_for() {
+    let config = publish::Config {
+        silence: Duration::from_hours(1),
+        patience: Duration::from_hours(1),
+        ..publish::Config::default()
+    };
+    let publisher = leader(config);
+    publisher.update(changes(&[backend("a", 1)], &[]));
+    // One waits for something to publish, and one for an ack.
+    let mut idle = Raw::hello(&publisher, "p").await;
+    let batch = idle.batch().await;
+    idle.ack(&batch).await;
+    let mut busy = Raw::hello(&publisher, "p").await;
+    assert_eq!(idle.next().await, None);
+    busy.batch().await;
+    let mut newest = Raw::hello(&publisher, "p").await;
+    newest.batch().await;
+    assert_eq!(busy.next().await, None);
+    assert_eq!(publisher.proxies().len(), 1);
+}
+
+#[tokio::test]
+async fn what_a_proxy_says_of_a_refusal_is_cut() {
+    let publisher = leader(publish::Config::default());
+    publisher.update(changes(&[backend("a", 1)], &[]));
+    publisher.set_ready(names(&["p"]));
+    let mut raw = Raw::hello(&publisher, "p").await;
+    let batch = raw.batch().await;
+    raw.refuse(&batch, &"x".repeat(1 << 20)).await;
+    let refusals = || publisher.programmed(&[key("a")]).refusals;
+    until(&publisher, |_| !refusals().is_empty()).await;
+    assert!(refusals()[0].1.reason.len() <= 1024);
+}
+
+#[tokio::test]
 async fn a_refused_base_leads_to_a_resync_and_refusing_for_ever_ends_the_stream() {
     let publisher = leader(publish::Config::default());
     publisher.update(changes(&[backend("a", 1), backend("b", 1)], &[]));

@@ -158,6 +158,33 @@ async fn a_stream_ends_with_its_token_and_goes_on_with_the_next() {
     assert_eq!(after, sent, "nothing was sent twice");
 }
 
+/// Who has one proxy's token takes nothing that the others need.
+#[tokio::test]
+async fn the_streams_of_one_proxy_are_few() {
+    let operator = Operator::start(Limits::default()).await;
+    let token = token(tls_support::USER, "vestibule-config", 600);
+    let header = MetadataValue::try_from(format!("Bearer {token}")).unwrap();
+    let mut held = Vec::new();
+    let refused = loop {
+        let channel = operator.connector().connect(&operator.address).await;
+        let mut client = ConfigStreamClient::new(channel.unwrap());
+        let (sender, messages) = mpsc::channel(1);
+        let mut request = Request::new(ReceiverStream::new(messages));
+        let header = header.clone();
+        request.metadata_mut().insert("authorization", header);
+        match timeout(BOUND, client.subscribe(request)).await.unwrap() {
+            Ok(stream) => held.push((stream, sender)),
+            Err(status) => break status,
+        }
+        assert!(held.len() < 100, "there is no bound");
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    drop(held);
+    operator.publish(&[backend("a/b:1", 1)]);
+    let mut proxy = operator.proxy(POD);
+    proxy.until(|state| state.held.is_some()).await;
+}
+
 #[tokio::test]
 async fn calls_without_a_good_token_are_refused_before_a_message_is_read() {
     let operator = Operator::start(Limits::default()).await;

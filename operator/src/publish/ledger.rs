@@ -102,16 +102,17 @@ impl Ledger {
         self.ready = Some(ready);
     }
 
-    /// A stream of a proxy that holds `held` begins; it replaces an older stream of the same proxy.
+    /// A stream of a proxy that holds `held` begins; it replaces an older stream of the same proxy. Says
+    /// whether there was one.
     pub(super) fn connect(
         &mut self,
         proxy: &str,
         session: u64,
         held: Option<Generation>,
         capabilities: Vec<String>,
-    ) {
+    ) -> bool {
         let entry = self.proxies.entry(proxy.to_owned()).or_default();
-        entry.session = Some(session);
+        let replaced = entry.session.replace(session).is_some();
         entry.capabilities = capabilities;
         entry.refusal = None;
         // A process that was started anew, or that is not where its acks say.
@@ -119,6 +120,7 @@ impl Ledger {
             entry.acked = None;
             entry.rejects.clear();
         }
+        replaced
     }
 
     /// A stream ended. The proxy goes on serving, so it stays expected until the cluster says it is

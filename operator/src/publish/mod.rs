@@ -10,6 +10,7 @@ mod content;
 mod in_process;
 mod ledger;
 mod metrics;
+mod seats;
 mod session;
 pub mod tls;
 
@@ -43,6 +44,7 @@ pub use metrics::Metrics;
 use auth::{Authenticator, Identity};
 use content::Content;
 use ledger::Ledger;
+use seats::Seats;
 use tls::{Guest, Stay};
 
 /// Deadlines and bounds of the publisher.
@@ -124,8 +126,11 @@ pub struct Publisher {
     epoch: watch::Sender<u64>,
     /// Moves when an answer of [`Publisher::programmed`] may have changed.
     facts: watch::Sender<u64>,
+    /// Moves when a stream takes the place of an older one of the same proxy.
+    replaced: watch::Sender<u64>,
     sessions: AtomicU64,
     streams: Arc<Semaphore>,
+    seats: Seats,
 }
 
 impl Publisher {
@@ -148,8 +153,10 @@ impl Publisher {
             published: watch::Sender::new(Generation::default()),
             epoch: watch::Sender::new(0),
             facts: watch::Sender::new(0),
+            replaced: watch::Sender::new(0),
             sessions: AtomicU64::new(0),
             streams,
+            seats: Seats::default(),
         })
     }
 
@@ -357,6 +364,18 @@ impl ConfigStream for Service {
             self.publisher.metrics.ended("TooManyStreams");
             return Err(Status::resource_exhausted("too many streams"));
         };
+        let seat = match &admitted {
+            Some((identity, _)) => {
+                let seat = self.publisher.seats.take(&identity.proxy);
+                if seat.is_none() {
+                    self.publisher.metrics.ended("TooManyStreams");
+                    let text = "this proxy has too many streams";
+                    return Err(Status::resource_exhausted(text));
+                }
+                seat
+            }
+            None => None,
+        };
         // One message beside the one that the transport holds: more would be a queue.
         let (outbound, messages) = mpsc::channel(1);
         let id = self.publisher.sessions.fetch_add(1, Ordering::Relaxed);
@@ -364,7 +383,7 @@ impl ConfigStream for Service {
         tokio::spawn(async move {
             let (identity, stay) = admitted.unzip();
             session::run(publisher, id, identity, request.into_inner(), outbound).await;
-            drop((permit, stay));
+            drop((permit, seat, stay));
         });
         Ok(Response::new(ReceiverStream::new(messages)))
     }

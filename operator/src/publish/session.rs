@@ -19,8 +19,8 @@ use vestibule_stream::{
     limits::{MAX_ENTRIES, MAX_NAME_BYTES, cut},
     negotiate,
     proto::{
-        Ack, Batch, Heartbeat, Hello, Inventory, InventoryRequest, NotLeader, OperatorMessage,
-        ProxyMessage, Refused, Welcome, operator_message, proxy_message,
+        Ack, Batch, BatchRefusal, Heartbeat, Hello, Inventory, InventoryRequest, NotLeader,
+        OperatorMessage, ProxyMessage, Refused, Welcome, operator_message, proxy_message,
     },
 };
 
@@ -194,6 +194,7 @@ impl Session {
         // Before the role is looked at, so that no change of it is missed.
         let mut epoch = self.publisher.epoch.subscribe();
         let mut published = self.publisher.published.subscribe();
+        let mut replaced = self.publisher.replaced.subscribe();
         let greeting = self.admit(hello);
         let refused = match &greeting {
             operator_message::Message::NotLeader(_) => Some(End::NotLeader),
@@ -238,6 +239,11 @@ impl Session {
                     }
                 }
                 _ = published.changed(), if idle => {}
+                _ = replaced.changed() => {
+                    if !self.speaks() {
+                        return End::Replaced;
+                    }
+                }
                 // Not between a batch and its ack: that would have to be found out again.
                 () = until(self.expires), if idle => {
                     let status = Status::aborted("the token has expired; show the next one");
@@ -311,9 +317,14 @@ impl Session {
             .cloned()
             .map(cut)
             .collect();
-        state
+        let replaced = state
             .ledger
             .connect(&self.proxy, self.id, hello.held, capabilities);
+        if replaced {
+            // The older one ends now, whatever it waits for.
+            let replaced = &self.publisher.replaced;
+            replaced.send_modify(|moves| *moves = moves.wrapping_add(1));
+        }
         gauge(&publisher, &state);
         info!(
             proxy = self.proxy,
@@ -344,6 +355,12 @@ impl Session {
             return self.send(request).await;
         }
         Ok(())
+    }
+
+    /// Whether this stream is still the one that speaks for the proxy.
+    fn speaks(&self) -> bool {
+        let mut state = self.publisher.state.lock();
+        state.ledger.of_session(&self.proxy, self.id).is_some()
     }
 
     fn until(&self, more: Duration) -> Instant {
@@ -458,6 +475,10 @@ impl Session {
             .of_session(&self.proxy, self.id)
             .ok_or(End::Replaced)?;
         if let Some(refusal) = ack.refusal {
+            let refusal = BatchRefusal {
+                reason: cut(refusal.reason),
+                message: cut(refusal.message),
+            };
             warn!(
                 proxy = self.proxy,
                 generation = %in_flight.generation,
