@@ -25,7 +25,11 @@ impl State {
         dirty: &mut BTreeSet<Arc<str>>,
     ) {
         // The new one's backends first: those that stay are not made anew between.
-        let rules = spec.rules.into_iter().map(|rule| self.rule(rule)).collect::<Vec<_>>();
+        let rules = spec
+            .rules
+            .into_iter()
+            .map(|rule| self.rule(rule))
+            .collect::<Vec<_>>();
         self.drop_http_route(name, dirty);
         let key: Arc<str> = name.into();
         let tenant = self.names.intern(&spec.tenant);

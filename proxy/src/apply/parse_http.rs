@@ -68,11 +68,17 @@ fn rule(wire: &proto::HttpRule) -> Result<RuleSpec, RejectReason> {
     bounded(wire.matches.len(), "a list of matches")?;
     bounded(wire.filters.len(), "a list of filters")?;
     bounded(wire.backends.len(), "a list of backends")?;
-    let matches: Vec<Match> = wire.matches.iter().map(one_match).collect::<Result<_, _>>()?;
+    let matches: Vec<Match> = wire
+        .matches
+        .iter()
+        .map(one_match)
+        .collect::<Result<_, _>>()?;
     let filters = filters(&wire.filters)?;
     let backends = wire.backends.iter().map(backend);
     let backends: Vec<BackendSpec> = backends.collect::<Result<_, _>>()?;
-    let mut all = filters.iter().chain(backends.iter().flat_map(|b| &b.filters));
+    let mut all = filters
+        .iter()
+        .chain(backends.iter().flat_map(|b| &b.filters));
     let no_prefix = |of: &Match| !matches!(of.path, PathMatch::Prefix(_));
     if all.any(replaces_prefix) && matches.iter().any(no_prefix) {
         return Err(RejectReason::InvalidFilter(
@@ -126,7 +132,10 @@ fn one_match(wire: &proto::HttpMatch) -> Result<Match, RejectReason> {
     };
     let method = match &*wire.method {
         "" => None,
-        text => Some(Method::from_bytes(text.as_bytes()).map_err(|_| RejectReason::InvalidMatch("a method"))?),
+        text => Some(
+            Method::from_bytes(text.as_bytes())
+                .map_err(|_| RejectReason::InvalidMatch("a method"))?,
+        ),
     };
     let headers = wire.headers.iter().map(|header| {
         let name = HeaderName::try_from(&header.name);
@@ -286,7 +295,9 @@ fn header_edit(wire: &proto::HeaderModifier) -> Result<HeaderEdit, RejectReason>
     bounded(wire.remove.len(), "a list of headers")?;
     let name = |text: &str| match HeaderName::try_from(text) {
         Ok(name) if !KEPT.contains(&name) => Ok(name),
-        Ok(_) => Err(RejectReason::InvalidFilter("a header that filters must not change")),
+        Ok(_) => Err(RejectReason::InvalidFilter(
+            "a header that filters must not change",
+        )),
         Err(_) => Err(RejectReason::InvalidFilter("the name of a header")),
     };
     let field = |field: &proto::HttpField| {
@@ -297,7 +308,11 @@ fn header_edit(wire: &proto::HeaderModifier) -> Result<HeaderEdit, RejectReason>
     Ok(HeaderEdit {
         set: wire.set.iter().map(field).collect::<Result<_, _>>()?,
         add: wire.add.iter().map(field).collect::<Result<_, _>>()?,
-        remove: wire.remove.iter().map(|text| name(text)).collect::<Result<_, _>>()?,
+        remove: wire
+            .remove
+            .iter()
+            .map(|text| name(text))
+            .collect::<Result<_, _>>()?,
     })
 }
 
@@ -347,12 +362,18 @@ mod tests {
         assert_eq!(reason(proto::HttpRule::default()), "");
         assert_eq!(reason(with_path(Path::Exact("/a".into()))), "");
         assert_eq!(reason(with_path(Path::Exact("a".into()))), "InvalidMatch");
-        assert_eq!(reason(with_path(Path::Prefix(String::new()))), "InvalidMatch");
+        assert_eq!(
+            reason(with_path(Path::Prefix(String::new()))),
+            "InvalidMatch"
+        );
         let long = format!("/{}", "a".repeat(MAX_PATH));
         assert_eq!(reason(with_path(Path::Prefix(long))), "InvalidMatch");
         assert_eq!(reason(with_path(Path::Regex("/a|b".into()))), "");
         assert_eq!(reason(with_path(Path::Regex("(".into()))), "InvalidRegex");
-        assert_eq!(reason(with_path(Path::Regex("a)|(b".into()))), "InvalidRegex");
+        assert_eq!(
+            reason(with_path(Path::Regex("a)|(b".into()))),
+            "InvalidRegex"
+        );
         let huge = with_path(Path::Regex("((a{99}){99}){99}".into()));
         assert_eq!(reason(huge), "InvalidRegex");
         let method = proto::HttpMatch {
@@ -391,7 +412,10 @@ mod tests {
         assert_eq!(reason(headers("x a", "b")), "InvalidFilter");
         assert_eq!(reason(headers("x-a", "b\r\nc: d")), "InvalidFilter");
         assert_eq!(reason(headers("Content-Length", "1")), "InvalidFilter");
-        assert_eq!(reason(headers("transfer-encoding", "chunked")), "InvalidFilter");
+        assert_eq!(
+            reason(headers("transfer-encoding", "chunked")),
+            "InvalidFilter"
+        );
         let redirect = |scheme: &str, hostname: &str, port, status| {
             with_filter(Wire::Redirect(proto::HttpRedirect {
                 scheme: scheme.into(),
