@@ -32,7 +32,9 @@ kinds! {
     NAMESPACE = "/api/v1" "namespaces";
     NODE = "/api/v1" "nodes";
     POD = "/api/v1" "pods";
+    REFERENCE_GRANT = "/apis/gateway.networking.k8s.io/v1" "referencegrants";
     ROLE_BINDING = "/apis/rbac.authorization.k8s.io/v1" "rolebindings";
+    SECRET = "/api/v1" "secrets";
     SERVICE = "/api/v1" "services";
     SERVICE_ACCOUNT = "/api/v1" "serviceaccounts";
     TLS_ROUTE = "/apis/gateway.networking.k8s.io/v1" "tlsroutes";

@@ -27,6 +27,13 @@ pub(crate) struct Leaf {
     pub(crate) key: String,
 }
 
+impl Leaf {
+    /// The leaf itself, as a client sees it.
+    pub(crate) fn certificate(&self) -> Result<CertificateDer<'static>> {
+        CertificateDer::from_pem_slice(self.chain.as_bytes()).context("own leaf")
+    }
+}
+
 impl Authority {
     /// Makes a root and an intermediate that carry the name.
     pub(crate) fn new(name: &str) -> Result<Self> {

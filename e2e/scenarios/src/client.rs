@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::ServerName;
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -118,6 +118,12 @@ impl Target {
 }
 
 impl Conversation {
+    /// The certificate that the other side showed.
+    pub(crate) fn certificate(&self) -> Option<CertificateDer<'static>> {
+        let shown = self.stream.get_ref().1.peer_certificates()?.first()?;
+        Some(shown.clone().into_owned())
+    }
+
     /// Sends a request and reads the answer.
     pub(crate) async fn ask(&mut self) -> Result<Answer, Failure> {
         match timeout(PATIENCE, self.exchange()).await {

@@ -143,6 +143,47 @@ pub(crate) fn is_served(object: &Value, routes: u64) -> Result<()> {
     Ok(())
 }
 
+/// That an object and all its listeners are programmed and free of conflict, and that these are all of its
+/// listeners, with this many routes each.
+pub(crate) fn is_programmed(object: &Value, listeners: &[(&str, u64)]) -> Result<()> {
+    for kind in ["Accepted", "Programmed"] {
+        of_object(object, kind, "True", None)?;
+    }
+    for (name, _) in listeners {
+        for kind in ["Accepted", "ResolvedRefs", "Programmed"] {
+            of_listener(object, name, kind, "True", None)?;
+        }
+        of_listener(object, name, "Conflicted", "False", None)?;
+    }
+    counts_routes(object, listeners)
+}
+
+/// That the status is about these listeners and no others, with this many routes each.
+pub(crate) fn counts_routes(object: &Value, listeners: &[(&str, u64)]) -> Result<()> {
+    let entries = items(object, "/status/listeners");
+    if entries.len() != listeners.len() {
+        bail!("{} listeners, not {}", entries.len(), listeners.len());
+    }
+    for (name, routes) in listeners {
+        let attached = listener_entry(object, name)?.get("attachedRoutes");
+        let attached = attached.and_then(Value::as_u64);
+        if attached != Some(*routes) {
+            bail!("listener {name} counts {attached:?} routes, not {routes}");
+        }
+    }
+    Ok(())
+}
+
+/// That a Gateway counts this many ListenerSets.
+pub(crate) fn counts_sets(gateway: &Value, sets: u64) -> Result<()> {
+    let attached = gateway.pointer("/status/attachedListenerSets");
+    let attached = attached.and_then(Value::as_u64);
+    if attached != Some(sets) {
+        bail!("it counts {attached:?} sets, not {sets}");
+    }
+    Ok(())
+}
+
 /// That a route is accepted, with its references resolved.
 pub(crate) fn is_attached(route: &Value) -> Result<()> {
     of_route(route, "Accepted", "True", None)?;

@@ -18,6 +18,8 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::certificate::Authority;
 
+/// A protocol that nobody but this backend offers: who sees it agreed on has spoken with the backend.
+pub(crate) const OWN_ALPN: &[u8] = b"vestibule-e2e";
 /// Longest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
@@ -93,9 +95,11 @@ fn configuration(args: &Args) -> Result<ServerConfig> {
     };
     let chain = CertificateDer::pem_slice_iter(&chain).collect::<Result<Vec<_>, _>>()?;
     let key = PrivateKeyDer::from_pem_slice(&key)?;
-    Ok(ServerConfig::builder()
+    let mut config = ServerConfig::builder()
         .with_no_client_auth()
-        .with_single_cert(chain, key)?)
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![OWN_ALPN.to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
 }
 
 async fn answer_tls(

@@ -8,6 +8,7 @@ mod echo;
 mod lb;
 mod load;
 mod manifests;
+mod openssl;
 mod report;
 mod runner;
 mod scenarios;

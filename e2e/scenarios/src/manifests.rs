@@ -108,6 +108,19 @@ pub(crate) fn tls_secret(namespace: &str, name: &str, chain: &str, key: &str) ->
     })
 }
 
+/// Lets objects of a kind and namespace refer to objects of another kind in `namespace`.
+pub(crate) fn reference_grant(namespace: &str, name: &str, from: (&str, &str), to: &str) -> Value {
+    json!({
+        "apiVersion": GATEWAY_API,
+        "kind": "ReferenceGrant",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "from": [{"group": "gateway.networking.k8s.io", "kind": from.0, "namespace": from.1}],
+            "to": [{"group": "", "kind": to}],
+        },
+    })
+}
+
 /// A namespace that belongs to a stage.
 pub(crate) fn namespace(name: &str, stage: &str) -> Value {
     json!({

@@ -3,10 +3,13 @@
 mod admission;
 mod bad_input;
 mod cases;
+mod certificates;
 mod documentation;
 mod faults;
+mod handover;
 mod install;
 mod latency;
+mod one_port;
 mod programmed;
 mod quiet;
 mod tenants;
@@ -28,6 +31,7 @@ macro_rules! scenario {
 }
 
 /// All of them, in their order inside a phase.
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub(crate) fn all() -> Vec<Scenario> {
     vec![
         scenario!(
@@ -70,6 +74,16 @@ pub(crate) fn all() -> Vec<Scenario> {
             "long-name",
             bad_input::a_gateway_with_a_name_of_253_characters_is_served
         ),
+        scenario!(
+            Together,
+            "one-port",
+            one_port::kinds_and_tenants_share_one_port_by_name
+        ),
+        scenario!(
+            Together,
+            "certificates",
+            certificates::certificates_follow_their_references
+        ),
         scenario!(Together, "cases", cases::the_case_table_holds_in_admission),
         scenario!(
             Together,
@@ -80,6 +94,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             Alone,
             "programmed",
             programmed::programmed_waits_for_every_ready_proxy
+        ),
+        scenario!(
+            Alone,
+            "handover",
+            handover::a_hostname_changes_hands_and_no_other_notices
         ),
         scenario!(
             Alone,
