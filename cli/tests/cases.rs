@@ -89,6 +89,9 @@ struct Expected {
     /// The same by parent reference.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     parents: Vec<Vec<String>>,
+    /// The same by Gateway, of a policy.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    ancestors: BTreeMap<String, Vec<String>>,
     /// Number of attached ListenerSets, where there are any.
     #[serde(default, skip_serializing_if = "is_zero")]
     attached_listener_sets: usize,
@@ -119,6 +122,9 @@ fn is_circumstantial(reason: Reason) -> bool {
             | Reason::NoMatchingParent
             | Reason::NoMatchingListenerHostname
             | Reason::InvalidCertificateRef
+            | Reason::NoValidCACertificate
+            | Reason::InvalidCACertificateRef
+            | Reason::InvalidCACertificateKind
             | Reason::InvalidRouteKinds
             | Reason::RefNotPermitted
             | Reason::BackendNotFound
@@ -404,6 +410,13 @@ fn outcome(case: &Case) -> BTreeMap<String, Expected> {
                     said.push(format!("{} routes", listener.attached_routes));
                     expected.listeners.insert(listener.name.to_string(), said);
                 }
+            }
+            Some(Status::Policy(status)) => {
+                let said = status.ancestors.iter().map(|ancestor| {
+                    let conditions = ancestor.conditions.iter().map(condition).collect();
+                    (ancestor.gateway.to_string(), conditions)
+                });
+                expected.ancestors = said.collect();
             }
             Some(Status::Route(status)) => {
                 expected.parents = status

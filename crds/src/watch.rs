@@ -34,8 +34,8 @@ use served::{Served, served};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
-/// Secrets per page: each may be 1 MiB, and a page is in memory whole.
-const SECRETS_PAGE: u32 = 50;
+/// Secrets and ConfigMaps per page: each may be 1 MiB, and a page is in memory whole.
+const LARGE_PAGE: u32 = 50;
 /// Types of Secrets that are no certificate and that clusters are full of.
 const SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token,\
                        type!=bootstrap.kubernetes.io/token";
@@ -217,9 +217,10 @@ impl One {
         }
         let api: Api<Raw> = Api::all_with(self.client.clone(), &served.resource);
         let secrets = self.kind == Kind::Secret;
+        let large = secrets || self.kind == Kind::ConfigMap;
         let config = watcher::Config {
             field_selector: secrets.then(|| SECRETS.to_owned()),
-            page_size: Some(if secrets { SECRETS_PAGE } else { PAGE }),
+            page_size: Some(if large { LARGE_PAGE } else { PAGE }),
             timeout: Some(WATCH_SECONDS),
             ..watcher::Config::default()
         };

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::{ApiResource, DynamicResourceScope};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -20,6 +20,8 @@ use crate::decode::{self, Decoded};
 
 /// The only type of Secret whose content is looked at.
 const TLS_SECRET: &str = "kubernetes.io/tls";
+/// Certificates of authorities, which are no secret: they stay in a Secret of any type.
+const AUTHORITIES: &str = "ca.crt";
 
 /// One object of a list or a watch.
 #[derive(Clone)]
@@ -161,16 +163,21 @@ fn unreadable(key: &ObjectKey, uid: &Arc<str>, finding: Finding) -> Object {
     Object::Unreadable(key.clone(), meta, finding)
 }
 
-/// Erases what a Secret holds, unless it is a TLS Secret. Its type stays, so that a reference to the
-/// wrong type can be told from one to nothing.
+/// Erases what a Secret holds but certificates of authorities, unless it is a TLS Secret. Its type stays,
+/// so that a reference to the wrong type can be told from one to nothing.
 fn drop_foreign_data(body: &mut Value) {
     if body.get("type").and_then(Value::as_str) == Some(TLS_SECRET) {
         return;
     }
     let Value::Object(body) = body else { return };
     for field in ["data", "stringData"] {
-        if let Some(mut held) = body.remove(field) {
-            erase(&mut held);
+        let Some(mut held) = body.remove(field) else {
+            continue;
+        };
+        let kept = held.as_object_mut().and_then(|held| held.remove(AUTHORITIES));
+        erase(&mut held);
+        if let Some(kept) = kept {
+            body.insert(field.into(), json!({ AUTHORITIES: kept }));
         }
     }
 }
@@ -187,7 +194,6 @@ fn erase(value: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn raw(value: Value) -> Raw {
         serde_json::from_value(value).unwrap()
@@ -225,17 +231,18 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_another_type_keeps_its_type_and_nothing_else() {
+    fn a_secret_of_another_type_keeps_its_type_and_authorities_only() {
         let watched = raw(json!({
             "metadata": {"name": "s", "namespace": "a"},
             "type": "Opaque",
-            "data": {"tls.crt": "c2VjcmV0", "tls.key": "c2VjcmV0"},
+            "data": {"tls.crt": "c2VjcmV0", "tls.key": "c2VjcmV0", "ca.crt": "Y2VydA=="},
         }))
         .decode(Kind::Secret, "v1");
         let Object::Secret(secret) = watched.object else {
             panic!("{:?}", watched.object);
         };
         assert_eq!(&*secret.secret_type, "Opaque");
+        assert_eq!(secret.authorities.as_deref(), Some(&b"cert"[..]));
         assert!(secret.certificate.is_none() && secret.private_key.is_none());
     }
 

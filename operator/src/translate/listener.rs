@@ -51,10 +51,15 @@ pub(super) struct ListenerState {
 }
 
 impl ListenerState {
+    /// Whether its hostname on its port is its own: accepted, or closed because no client can be let in.
+    pub(super) fn takes_part(&self) -> bool {
+        self.refused.is_none() || self.closed
+    }
+
     /// Whether the proxies get it. One without a certificate is bound and closed: challenges come to
     /// it, and it never speaks plaintext.
     pub(super) fn is_served(&self) -> bool {
-        (self.refused.is_none() || self.closed) && !self.supported_kinds.is_empty()
+        self.takes_part() && !self.supported_kinds.is_empty()
     }
 }
 

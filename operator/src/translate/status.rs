@@ -498,7 +498,7 @@ fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
         // It takes no part, so nothing stands in its way or does not.
         _ => {}
     }
-    if state.overlaps && state.refused.is_none() {
+    if state.overlaps && state.takes_part() {
         conditions.push(Condition::holds(
             ConditionType::OverlappingTLSConfig,
             Reason::OverlappingHostnames,

@@ -1,0 +1,401 @@
+//! TLS towards clients and backends, as it is on the stream: what is trusted, what is closed, and that
+//! nothing falls back to plaintext or to no check at all.
+
+mod common;
+
+use common::tls::{Trusts, config_map, core, gateway_tls, policy, validation, with_tls};
+use common::*;
+use prost::Message;
+use vestibule_model::condition::{ConditionType, Reason, Truth};
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::{Meta, Object, Protocol};
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::translate::{Change, Status, Translator};
+use vestibule_stream::proto::{self, listener, resource, tls_listener};
+use vestibule_stream::{ResourceKey, ResourceKind};
+
+fn resource(translator: &Translator, kind: ResourceKind, name: &str) -> Option<resource::Resource> {
+    let encoded = translator.resources().get(&ResourceKey::new(kind, name))?;
+    let decoded = proto::Resource::decode(encoded.upsert().resource).expect("a resource");
+    decoded.resource
+}
+
+fn bundle(translator: &Translator, name: &str) -> Option<usize> {
+    match resource(translator, ResourceKind::TrustBundle, name)? {
+        resource::Resource::TrustBundle(bundle) => Some(bundle.certificates.len()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn backend_tls(translator: &Translator, name: &str) -> Option<proto::BackendTls> {
+    match resource(translator, ResourceKind::Backend, name).expect("a backend") {
+        resource::Resource::Backend(backend) => backend.tls,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn held_listener(translator: &Translator, name: &str) -> Option<proto::Listener> {
+    match resource(translator, ResourceKind::Listener, name)? {
+        resource::Resource::Listener(listener) => Some(listener),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What an HTTPS listener asks of clients.
+fn asked(translator: &Translator, name: &str) -> Option<proto::ClientValidation> {
+    let listener = held_listener(translator, name).expect("it is bound");
+    match listener.protocol.expect("a protocol") {
+        listener::Protocol::Http(http) => http.terminate.expect("TLS").client_validation,
+        listener::Protocol::Tls(tls) => match tls.mode.expect("a mode") {
+            tls_listener::Mode::Terminate(terminate) => terminate.client_validation,
+            tls_listener::Mode::Passthrough(_) => None,
+        },
+    }
+}
+
+/// `Type=Status/Reason` of a Gateway's listener.
+fn conditions(translator: &Translator, object: &ObjectKey, listener: &str) -> Vec<String> {
+    let Some(Status::Listeners(status)) = translator.statuses().get(object) else {
+        panic!("{object} has no status");
+    };
+    let listener = status.listeners.iter().find(|l| &*l.name == listener);
+    let conditions = &listener.expect("the listener").conditions;
+    let shown = conditions
+        .iter()
+        .filter(|c| c.kind != ConditionType::Conflicted);
+    shown
+        .map(|c| format!("{}={}/{}", c.kind, c.truth.as_str(), c.reason))
+        .collect()
+}
+
+fn ca(name: &str) -> vestibule_model::object::Reference {
+    core("ConfigMap", "platform", name, "spec.tls")
+}
+
+/// A Gateway with HTTPS on 443 and 8443 and terminated TLS on 9443, and a set with HTTPS on 8443.
+fn world(tls: vestibule_model::tls_policy::GatewayTls) -> Vec<Object> {
+    let terminate = || Some(Tls::Terminate("platform".into(), "cert".into()));
+    let own = vec![
+        listener("a", 443, Protocol::Https, "a.example.com", terminate()),
+        listener("b", 8443, Protocol::Https, "b.example.com", terminate()),
+        listener("t", 9443, Protocol::Tls, "t.example.com", terminate()),
+    ];
+    let of_set = Some(Tls::Terminate("a".into(), "cert".into()));
+    let of_set = vec![listener(
+        "s",
+        8443,
+        Protocol::Https,
+        "s.example.com",
+        of_set,
+    )];
+    vec![
+        our_class(),
+        with_tls(gateway("one", own, NamespaceScope::All), tls),
+        set("a", "web", 1, "one", of_set),
+        secret("platform", "cert", Holds::Pair(0)),
+        secret("a", "cert", Holds::Pair(1)),
+    ]
+}
+
+const A: &str = "Gateway/platform/one/a";
+const B: &str = "Gateway/platform/one/b";
+const T: &str = "Gateway/platform/one/t";
+const S: &str = "ListenerSet/a/web/s";
+
+fn one() -> ObjectKey {
+    key(Kind::Gateway, "platform", "one")
+}
+
+#[test]
+fn the_default_and_the_ports_cover_https_listeners_and_nothing_else() {
+    let tls = gateway_tls(
+        Some(validation(vec![ca("one")], false)),
+        Some(Some(validation(vec![ca("two")], true))),
+        None,
+    );
+    let mut objects = world(tls);
+    objects.push(config_map("platform", "one", Trusts::Pair(0)));
+    objects.push(config_map("platform", "two", Trusts::Both));
+    let translator = translated(objects);
+    let said = |name| {
+        let asked = asked(&translator, name)?;
+        Some((asked.trust_bundles.clone(), asked.mode()))
+    };
+    let strict = proto::ClientValidationMode::AllowValidOnly;
+    let insecure = proto::ClientValidationMode::AllowInsecureFallback;
+    assert_eq!(
+        said(A),
+        Some((vec!["ConfigMap/platform/one".into()], strict))
+    );
+    assert_eq!(
+        said(B),
+        Some((vec!["ConfigMap/platform/two".into()], insecure))
+    );
+    assert_eq!(said(S), said(B));
+    assert_eq!(said(T), None);
+    assert_eq!(bundle(&translator, "ConfigMap/platform/one"), Some(1));
+    assert_eq!(bundle(&translator, "ConfigMap/platform/two"), Some(2));
+    // Programmed waits for the bundles too.
+    let listener = vestibule_model::key::ListenerKey {
+        parent: vestibule_model::key::ParentKey::Gateway(one().name),
+        listener: "b".into(),
+    };
+    let needed = translator.resources_of(&listener);
+    let name = ResourceKey::new(ResourceKind::TrustBundle, "ConfigMap/platform/two");
+    assert!(needed.contains(&name), "{needed:?}");
+}
+
+#[test]
+fn a_port_may_ask_for_nothing() {
+    let tls = gateway_tls(Some(validation(vec![ca("one")], false)), Some(None), None);
+    let mut objects = world(tls);
+    objects.push(config_map("platform", "one", Trusts::Pair(0)));
+    let translator = translated(objects);
+    assert!(asked(&translator, A).is_some());
+    assert_eq!(asked(&translator, B), None);
+    assert_eq!(asked(&translator, S), None);
+}
+
+#[test]
+fn one_reference_of_several_suffices_and_none_closes_the_port() {
+    let tls = |names: &[&str]| {
+        let references = names.iter().map(|name| ca(name)).collect();
+        gateway_tls(Some(validation(references, false)), None, None)
+    };
+    let mut objects = world(tls(&["one", "two"]));
+    objects.push(config_map("platform", "two", Trusts::Pair(0)));
+    let mut translator = translated(objects);
+    assert_eq!(
+        conditions(&translator, &one(), "a"),
+        [
+            "Accepted=True/Accepted",
+            "ResolvedRefs=False/InvalidCACertificateRef"
+        ]
+    );
+    let before = held_listener(&translator, A);
+
+    for trusts in [Trusts::NotPem, Trusts::Nothing, Trusts::NoEntry] {
+        translator.apply([Change::Put(config_map("platform", "two", trusts))]);
+        assert_eq!(
+            conditions(&translator, &one(), "a"),
+            [
+                "Accepted=False/NoValidCACertificate",
+                "ResolvedRefs=False/InvalidCACertificateRef"
+            ]
+        );
+        let set = key(Kind::ListenerSet, "a", "web");
+        assert_eq!(
+            conditions(&translator, &set, "s"),
+            conditions(&translator, &one(), "a")
+        );
+        assert_eq!(
+            conditions(&translator, &one(), "t")[0],
+            "Accepted=True/Accepted"
+        );
+        // It stays bound, asks for what nobody can show, and no bundle is held.
+        assert_eq!(held_listener(&translator, A), before);
+        assert_eq!(bundle(&translator, "ConfigMap/platform/two"), None);
+    }
+
+    translator.apply([Change::Put(config_map("platform", "one", Trusts::Pair(1)))]);
+    assert_eq!(
+        conditions(&translator, &one(), "a"),
+        [
+            "Accepted=True/Accepted",
+            "ResolvedRefs=False/InvalidCACertificateRef"
+        ]
+    );
+    assert_eq!(held_listener(&translator, A), before);
+}
+
+#[test]
+fn what_may_not_be_referred_to_is_not_read() {
+    let elsewhere = core("ConfigMap", "vault", "ca", "spec.tls");
+    let client = core("Secret", "vault", "client", "spec.tls.backend");
+    let tls = gateway_tls(Some(validation(vec![elsewhere], false)), None, Some(client));
+    let mut objects = world(tls);
+    objects.push(config_map("vault", "ca", Trusts::Pair(0)));
+    objects.push(secret("vault", "client", Holds::Pair(0)));
+    let mut translator = translated(objects);
+    let in_vault = |translator: &Translator| {
+        let sources = translator.sources();
+        sources
+            .filter(|key| &*key.name.namespace == "vault")
+            .count()
+    };
+    assert_eq!(in_vault(&translator), 0);
+    assert_eq!(
+        asked(&translator, A).expect("closed").trust_bundles,
+        [""; 0]
+    );
+    // No certificate has this name, so there are no connections to backends over TLS.
+    let shown =
+        |translator: &Translator| held_listener(translator, A).map(|l| l.backend_certificate);
+    assert_eq!(shown(&translator).as_deref(), Some("Gateway/platform/one"));
+
+    translator.apply(
+        [
+            grant("vault", "maps", ("Gateway", "platform"), "ConfigMap"),
+            grant("vault", "secrets", ("Gateway", "platform"), "Secret"),
+        ]
+        .map(Change::Put),
+    );
+    assert_eq!(in_vault(&translator), 2);
+    assert_eq!(bundle(&translator, "ConfigMap/vault/ca"), Some(1));
+    assert_eq!(shown(&translator).as_deref(), Some("vault/client"));
+    let certificate = ResourceKey::new(ResourceKind::Certificate, "vault/client");
+    assert!(translator.resources().contains_key(&certificate));
+
+    let output = translator.apply([Change::Remove(key(
+        Kind::ReferenceGrant,
+        "vault",
+        "secrets",
+    ))]);
+    assert_eq!(
+        output.resources.get(&certificate).map(Option::is_some),
+        Some(false)
+    );
+    assert_eq!(shown(&translator).as_deref(), Some("Gateway/platform/one"));
+}
+
+/// A route of tenant `a` to port 1 of Service `one`, on a terminated listener.
+fn routed() -> Vec<Object> {
+    let mut objects = world(gateway_tls(None, None, None));
+    let mut gateway = objects.remove(1);
+    if let Object::Gateway(gateway) = &mut gateway {
+        for listener in &mut gateway.listeners {
+            listener.allowed_namespaces = NamespaceScope::All;
+        }
+    }
+    let parents = vec![parent("Gateway", Some("platform"), "one", Some("t"))];
+    let backends = vec![backend("a", "one", 1, 1)];
+    objects.push(gateway);
+    objects.push(route("a", "r", 1, parents, &["t.example.com"], backends));
+    objects.push(service("a", "one", &[1, 2]));
+    objects.push(slice("a", "one", 0, 1, &[1]));
+    objects
+}
+
+const BACKEND: &str = "a/one:1";
+
+#[test]
+fn a_policy_says_whom_to_trust_and_its_end_is_plaintext() {
+    let mut objects = routed();
+    objects.push(policy("a", "p", 1, ("one", Some("p1")), Some("ca")));
+    objects.push(config_map("a", "ca", Trusts::Both));
+    let mut translator = translated(objects);
+    let tls = backend_tls(&translator, BACKEND).expect("TLS");
+    assert_eq!(tls.hostname, "backend.example.com");
+    assert_eq!(tls.trust_bundles, ["ConfigMap/a/ca"]);
+    assert!(!tls.system_trust && !tls.invalid);
+    assert_eq!(tls.subject_alt_names.len(), 1);
+    assert_eq!(bundle(&translator, "ConfigMap/a/ca"), Some(2));
+
+    // New certificates move nothing but the bundle.
+    let put = Change::Put(config_map("a", "ca", Trusts::Pair(1)));
+    let output = translator.apply([put]);
+    let moved: Vec<_> = output.resources.keys().map(ResourceKey::kind).collect();
+    assert_eq!(moved, [ResourceKind::TrustBundle]);
+    assert!(output.statuses.is_empty());
+
+    translator.apply([Change::Remove(key(Kind::BackendTlsPolicy, "a", "p"))]);
+    assert_eq!(backend_tls(&translator, BACKEND), None);
+    assert_eq!(bundle(&translator, "ConfigMap/a/ca"), None);
+    assert!(!translator.sources().any(|key| key.kind == Kind::ConfigMap));
+}
+
+#[test]
+fn a_policy_that_is_not_valid_never_ends_in_plaintext() {
+    let unreadable = Object::Unreadable(
+        key(Kind::BackendTlsPolicy, "a", "p"),
+        Meta::default(),
+        Finding::refused(Reason::Unreadable, "spec", "does not decode", ""),
+    );
+    let refused = |mut object: Object| {
+        if let Object::BackendTlsPolicy(policy) = &mut object {
+            let field = "spec.validation.hostname";
+            policy
+                .findings
+                .push(Finding::refused(Reason::InvalidHostname, field, "", ""));
+        }
+        object
+    };
+    for bad in [
+        policy("a", "p", 1, ("one", None), Some("missing")),
+        refused(policy("a", "p", 1, ("one", None), None)),
+        unreadable,
+    ] {
+        let mut objects = routed();
+        objects.push(bad.clone());
+        let tls = backend_tls(&translated(objects), BACKEND).expect("no plaintext");
+        assert!(tls.invalid, "{bad:?}");
+    }
+    // One of another namespace is none of this Service's business.
+    let mut objects = routed();
+    objects.push(policy("b", "p", 1, ("one", None), Some("missing")));
+    assert_eq!(backend_tls(&translated(objects), BACKEND), None);
+}
+
+#[test]
+fn an_invalid_policy_that_comes_first_is_not_replaced_by_the_next() {
+    let mut objects = routed();
+    objects.push(policy("a", "old", 1, ("one", None), Some("missing")));
+    objects.push(policy("a", "young", 2, ("one", None), None));
+    let mut translator = translated(objects);
+    assert!(backend_tls(&translator, BACKEND).expect("TLS").invalid);
+    let accepted = |translator: &Translator, name: &str| {
+        let status = translator
+            .statuses()
+            .get(&key(Kind::BackendTlsPolicy, "a", name));
+        let Some(Status::Policy(status)) = status else {
+            panic!("{name} has no status")
+        };
+        let condition = &status.ancestors[0].conditions[0];
+        (condition.truth, condition.reason)
+    };
+    assert_eq!(
+        accepted(&translator, "old"),
+        (Truth::False, Reason::NoValidCACertificate)
+    );
+    assert_eq!(
+        accepted(&translator, "young"),
+        (Truth::False, Reason::Conflicted)
+    );
+
+    // A port's own comes before the Service's, whatever their age.
+    translator.apply([Change::Put(policy(
+        "a",
+        "port",
+        3,
+        ("one", Some("p1")),
+        None,
+    ))]);
+    assert!(backend_tls(&translator, BACKEND).expect("TLS").system_trust);
+    assert_eq!(
+        accepted(&translator, "port"),
+        (Truth::True, Reason::Accepted)
+    );
+    translator.apply([Change::Remove(key(Kind::BackendTlsPolicy, "a", "port"))]);
+    translator.apply([Change::Remove(key(Kind::BackendTlsPolicy, "a", "old"))]);
+    assert!(backend_tls(&translator, BACKEND).expect("TLS").system_trust);
+    assert_eq!(
+        accepted(&translator, "young"),
+        (Truth::True, Reason::Accepted)
+    );
+}
+
+#[test]
+fn a_policy_for_what_nobody_uses_is_left_to_others() {
+    let objects = [
+        our_class(),
+        service("a", "one", &[1]),
+        policy("a", "p", 1, ("one", None), Some("ca")),
+        config_map("a", "ca", Trusts::Pair(0)),
+    ];
+    let translator = translated(objects);
+    let key = key(Kind::BackendTlsPolicy, "a", "p");
+    assert!(!translator.statuses().contains_key(&key));
+    assert_eq!(translator.sources().count(), 0);
+    assert!(translator.resources().is_empty());
+}
