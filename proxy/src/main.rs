@@ -20,12 +20,13 @@ use clap::Parser;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use vestibule_proxy::http::HttpLimits;
 use vestibule_proxy::plane::Limits;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
 use vestibule_stream::Identity;
 use vestibule_stream::client::{self, Tls, TlsError};
 
-/// The data plane of Vestibule: relays TLS connections by their server name.
+/// The data plane of Vestibule: relays TLS connections by their server name, and routes HTTP requests.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
@@ -69,6 +70,50 @@ struct Args {
     /// Most connections at one time.
     #[arg(long, default_value_t = Limits::default().max_connections)]
     max_connections: usize,
+    #[command(flatten)]
+    http: HttpArgs,
+}
+
+/// What clients of HTTP and HTTPS listeners may do.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
+struct HttpArgs {
+    /// Most bytes of a request's head.
+    #[arg(long, env = "VESTIBULE_HTTP_HEAD_BYTES", default_value_t = Limits::default().http.head_bytes)]
+    http_head_bytes: u32,
+    /// Most fields in a request's head, in HTTP/1.1.
+    #[arg(long, env = "VESTIBULE_HTTP_FIELDS", default_value_t = Limits::default().http.fields)]
+    http_fields: usize,
+    /// Seconds from the first byte of a request's head to its end.
+    #[arg(long, env = "VESTIBULE_HTTP_HEAD_SECONDS", default_value_t = Limits::default().http.head_deadline.as_secs())]
+    http_head_seconds: u64,
+    /// Seconds that a connection may stay without a request.
+    #[arg(long, env = "VESTIBULE_HTTP_IDLE_SECONDS", default_value_t = Limits::default().http.idle.as_secs())]
+    http_idle_seconds: u64,
+    /// Seconds in which a client has to send at least 1 KiB of a request that it has begun, or take as
+    /// much of an answer.
+    #[arg(long, env = "VESTIBULE_HTTP_STALL_SECONDS", default_value_t = Limits::default().http.stall.as_secs())]
+    http_stall_seconds: u64,
+    /// Most requests at one time on an HTTP/2 connection.
+    #[arg(long, env = "VESTIBULE_HTTP_STREAMS", default_value_t = Limits::default().http.streams)]
+    http_streams: u32,
+    /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
+    #[arg(long, env = "VESTIBULE_HTTP_RESETS", default_value_t = Limits::default().http.resets)]
+    http_resets: usize,
+}
+
+impl From<HttpArgs> for HttpLimits {
+    fn from(args: HttpArgs) -> Self {
+        Self {
+            head_bytes: args.http_head_bytes,
+            fields: args.http_fields,
+            head_deadline: Duration::from_secs(args.http_head_seconds),
+            idle: Duration::from_secs(args.http_idle_seconds),
+            stall: Duration::from_secs(args.http_stall_seconds),
+            streams: args.http_streams,
+            resets: args.http_resets,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -143,6 +188,7 @@ fn config(args: Args) -> Result<ProxyConfig, TlsError> {
         connect_deadline: Duration::from_secs(args.connect_seconds),
         max_connections: args.max_connections,
         access_log: args.access_log,
+        http: args.http.into(),
         ..defaults
     };
     let mut config = ProxyConfig::new(source(args.source, args.tls, args.name)?);
@@ -249,10 +295,13 @@ mod tests {
             "false",
             "--workers",
             "3",
+            "--http-stall-seconds",
+            "7",
         ]);
         let made = config(args.unwrap()).unwrap();
         assert!(!made.limits.access_log);
         assert_eq!(made.workers, 3);
+        assert_eq!(made.limits.http.stall, Duration::from_secs(7));
         assert!(parse(&["--config-stream", "https://a:1"]).is_err());
         assert!(parse(&["--config-file", "x", "--config-ca", "y"]).is_err());
         assert!(parse(&["--config-stream", "a:1", "--config-token", "y"]).is_err());

@@ -111,6 +111,58 @@ async fn a_connection_leaves_one_line() {
     assert_eq!(sink.lines().len(), 2);
 
     a_request_leaves_one_line_and_its_connection_none(&mut rig, &sink, &identity_for_shop).await;
+    a_request_that_was_served_says_by_whom(&mut rig, &sink, &identity_for_shop).await;
+}
+
+async fn a_request_that_was_served_says_by_whom(rig: &mut Rig, sink: &Sink, identity: &Identity) {
+    let echo = web::Echo::start("one").await;
+    let mut rule = web::rule("/", "team-a/shop:80");
+    rule.name = "all".into();
+    let edit = vec![
+        web::http_route("shop", "shop.example.com", vec![rule]),
+        backend("team-a/shop:80", &[echo.address]),
+    ];
+    assert_eq!(rig.apply(edit), Vec::<String>::new());
+    let config = client_config(identity);
+    let client = tls(rig.connect().await, config, "shop.example.com").await;
+    let mut client = client.unwrap();
+    let request = "POST /cart?token=secret HTTP/1.1\r\nhost: shop.example.com\r\n\
+                   content-length: 5\r\nconnection: close\r\n\r\nhello";
+    client.write_all(request.as_bytes()).await.unwrap();
+    let answer = read_to_end(&mut client).await.unwrap();
+    let answer = web::parse(&String::from_utf8(answer).unwrap());
+    assert_eq!(answer.status, 200);
+    wait("the end", || rig.plane.active() == 0).await;
+    let mut line = sink.lines().remove(3);
+    let fields = line.as_object_mut().unwrap();
+    for key in ["timestamp", "client", "duration_ms", "backend_ms"] {
+        assert!(fields.remove(key).is_some(), "{key} is missing");
+    }
+    let expected = serde_json::json!({
+        "level": "INFO",
+        "target": "access",
+        "bind": rig.address.to_string(),
+        "server_name": "shop.example.com",
+        "tls_version": "1.3",
+        "protocol": "HTTP/1.1",
+        "method": "POST",
+        "authority": "shop.example.com",
+        "path": "/cart",
+        "status": 200,
+        "tenant": "team-a",
+        "gateway": "infra/edge",
+        "listener": "ListenerSet/team-a/shop/tls",
+        "route": "team-a/shop",
+        "rule": "all",
+        "rule_index": 0,
+        "backend": "team-a/shop:80",
+        "endpoint": echo.address.to_string(),
+        "reused": false,
+        "body_bytes_in": 5,
+        "body_bytes_out": answer.body.len(),
+        "reason": "Served",
+    });
+    assert_eq!(line, expected);
 }
 
 async fn a_request_leaves_one_line_and_its_connection_none(
@@ -155,6 +207,7 @@ async fn a_request_leaves_one_line_and_its_connection_none(
         "tenant": "team-a",
         "gateway": "infra/edge",
         "listener": "ListenerSet/team-a/shop/tls",
+        "body_bytes_in": 0,
         "body_bytes_out": body.len(),
         "reason": "NoRoute",
     });

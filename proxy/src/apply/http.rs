@@ -90,3 +90,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@ mod serve;
 mod table;
 mod transport;
 mod tunnel;
-mod view;
+pub(crate) mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
