@@ -30,13 +30,13 @@ pub use tls::CertificateInfo;
 
 use crate::metrics::Metrics;
 use crate::table::{
-    Backend, BindKey, Generation, Layer, Listener, Mode, NotServing, Place, Route, Routes, Snapshot, Target,
-    WeightedBackend,
+    Backend, BindKey, Generation, Layer, Listener, Mode, NotServing, Place, Route, Routes,
+    Snapshot, Target, WeightedBackend,
 };
 use crate::tenants::Tenants;
 use crate::upstream::{self, ClientCertificate};
-use http::HeldHttpRoute;
 use backend_tls::TlsSpec;
+use http::HeldHttpRoute;
 use names::Names;
 use parse::{ListenerSpec, Protocol, RouteSpec};
 use parse_http::HttpRouteSpec;
@@ -581,9 +581,9 @@ impl State {
         let gateway = self.names.intern(&spec.gateway);
         let tenant = self.names.intern(&spec.tenant);
         // Tickets outlive every edit of the listener but one that makes it somebody else's.
-        let old = self.drop_listener(name).filter(|old| {
-            (&old.built.gateway, &old.built.tenant) == (&gateway, &tenant)
-        });
+        let old = self
+            .drop_listener(name)
+            .filter(|old| (&old.built.gateway, &old.built.tenant) == (&gateway, &tenant));
         let old = old.and_then(|old| old.terminate);
         let (kind, terminate) = match spec.protocol {
             Protocol::Passthrough => (Mode::Passthrough, None),
@@ -639,11 +639,7 @@ impl State {
         let Some(held) = self.listeners.get(name) else {
             return;
         };
-        let routes = self
-            .tables
-            .get(name)
-            .cloned()
-            .unwrap_or_else(Routes::new);
+        let routes = self.tables.get(name).cloned().unwrap_or_else(Routes::new);
         self.work.places += 1;
         self.snapshot
             .place(held.place(), Arc::clone(&held.built), routes);

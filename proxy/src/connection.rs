@@ -189,37 +189,58 @@ pub(crate) fn serve(
     async move {
         let Some(Open {
             mut client,
+            mut backend,
             mut record,
             kind,
         }) = opening.await
         else {
             return;
         };
-        let moved = &mut record.moved;
-        let (ended, passed) = match kind {
-            Kind::Passthrough(mut backend, replay) => {
-                let relay = Relay::new(&mut client, &mut backend, moved, replay);
-                let ended = unless_cut(relay).await.map(CloseReason::from);
-                (ended, Some(backend))
+        let plain_backend = matches!(kind, Kind::Terminated(_));
+        let ended = match kind {
+            Kind::Passthrough(replay) => {
+                let moved = &mut record.moved;
+                unless_cut(Relay::new(&mut client, &mut backend, moved, replay))
+                    .await
+                    .map(CloseReason::from)
             }
-            Kind::Terminated(mut backend, mut session) => {
-                let tunnel = Tunnel::new(&mut client, &mut backend, moved, &mut session);
-                (unless_cut(tunnel).await.map(CloseReason::from), None)
-            }
-            Kind::Reencrypted(mut backend, mut session) => {
-                let tunnel = Tunnel::new(&mut client, &mut *backend, moved, &mut session);
-                (unless_cut(tunnel).await.map(CloseReason::from), None)
+            Kind::Terminated(mut session) => {
+                let moved = &mut record.moved;
+                unless_cut(Tunnel::new(&mut client, &mut backend, moved, &mut session))
+                    .await
+                    .map(CloseReason::from)
             }
         };
-        match (ended, passed) {
-            (Ok(reason), _) => record.reason = reason,
-            // What is missing shows within TLS, so the ends of TCP can be orderly.
-            (Err(Cut), Some(backend)) => {
+        match ended {
+            Ok(reason) => record.reason = reason,
+            // What is missing shows within TLS, so the ends of TCP can be orderly. Plain TCP has only
+            // the reset to say it with, which the tunnel has asked for.
+            Err(Cut) if plain_backend => {
+                drop(backend);
+                Box::pin(linger(client)).await;
+            }
+            Err(Cut) => {
                 Box::pin(async { tokio::join!(linger(client), linger(backend)) }).await;
             }
-            // A backend of our own has the reset, which the tunnel has asked for: plain TCP has no
-            // other way to say it.
-            (Err(Cut), None) => Box::pin(linger(client)).await,
+        }
+    }
+}
+
+/// Relays between a terminated client and a backend that is spoken to over TLS.
+async fn reencrypt(
+    mut client: TcpStream,
+    mut backend: Box<TlsStream<TcpStream>>,
+    mut session: Box<Session>,
+    mut record: Record,
+) {
+    let moved = &mut record.moved;
+    let tunnel = Tunnel::new(&mut client, &mut *backend, moved, &mut session);
+    match unless_cut(tunnel).await {
+        Ok(end) => record.reason = end.into(),
+        Err(Cut) => {
+            // A reset, which the tunnel has asked for.
+            drop(backend);
+            linger(client).await;
         }
     }
 }
@@ -253,21 +274,21 @@ impl From<TunnelEnd> for CloseReason {
 /// A connection that is ready to be relayed.
 struct Open {
     client: TcpStream,
+    backend: TcpStream,
     record: Record,
     kind: Kind,
 }
 
-/// What connects a client to its backend.
 enum Kind {
-    Passthrough(TcpStream, Vec<u8>),
-    Terminated(TcpStream, Box<Session>),
-    /// Terminated, and TLS again to the backend.
-    Reencrypted(Box<TlsStream<TcpStream>>, Box<Session>),
+    Passthrough(Vec<u8>),
+    Terminated(Box<Session>),
 }
 
 /// What was selected for a connection.
 enum Step {
-    Relay(Kind),
+    Relay(TcpStream, Kind),
+    /// Terminated, and TLS again.
+    Reencrypt(Box<TlsStream<TcpStream>>, Box<Session>),
     /// Plaintext, with what was read of it.
     Http(Vec<u8>, Version),
     /// A handshake that is to be done on the replayed hello.
@@ -286,12 +307,18 @@ async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) ->
         try_open(&mut client, &mut record, permit).await
     };
     let begun = match step {
-        Ok(Step::Relay(kind)) => {
+        Ok(Step::Relay(backend, kind)) => {
             return Some(Open {
                 client,
+                backend,
                 record,
                 kind,
             });
+        }
+        // It has buffers of rustls', so that what the phases before it leave is nothing beside them.
+        Ok(Step::Reencrypt(backend, session)) => {
+            Box::pin(reencrypt(client, backend, session, record)).await;
+            return None;
         }
         Ok(Step::Http(head, version)) => Ok(Begun::plain(client, head, version, record)),
         Ok(Step::Https(config, replay, permit)) => {
@@ -345,7 +372,7 @@ async fn try_open(
         Mode::Passthrough => {
             drop(permit);
             match connect(record, Carries::Passthrough).await? {
-                Stream::Plain(backend) => Ok(Step::Relay(Kind::Passthrough(backend, replay))),
+                Stream::Plain(backend) => Ok(Step::Relay(backend, Kind::Passthrough(replay))),
                 // Not opened for what is TLS already.
                 Stream::Tls(_) => Err(CloseReason::Internal),
             }
@@ -365,11 +392,11 @@ async fn try_open(
                 .observe(begun.elapsed().as_secs_f64());
             plane.metrics.handshake(agreed.version, agreed.resumed);
             record.agreed = Some(Box::new(agreed));
-            let kind = match connect(record, Carries::Terminated(&listener)).await? {
-                Stream::Plain(backend) => Kind::Terminated(backend, session),
-                Stream::Tls(backend) => Kind::Reencrypted(backend, session),
-            };
-            Ok(Step::Relay(kind))
+            let carries = Carries::Terminated(&listener);
+            Ok(match connect(record, carries).await? {
+                Stream::Plain(backend) => Step::Relay(backend, Kind::Terminated(session)),
+                Stream::Tls(backend) => Step::Reencrypt(backend, session),
+            })
         }
         // Not selected by a server name: the configuration changed within this connection's hello.
         Mode::Http | Mode::Https(_) => Err(CloseReason::NoListener),

@@ -39,7 +39,11 @@ impl TlsSpec {
             return Self::Closed;
         }
         Self::read(wire).unwrap_or_else(|what| {
-            tracing::warn!(backend, what, "unreadable TLS settings: no connection is made");
+            tracing::warn!(
+                backend,
+                what,
+                "unreadable TLS settings: no connection is made"
+            );
             Self::Closed
         })
     }

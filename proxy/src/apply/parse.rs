@@ -309,7 +309,11 @@ pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, Rejec
         Err(_) => return Err(RejectReason::UnknownResource("the backend's protocol")),
     };
     Ok(Target {
-        endpoints: wire.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?,
+        endpoints: wire
+            .endpoints
+            .iter()
+            .map(endpoint)
+            .collect::<Result<_, _>>()?,
         protocol,
         // By its own reader: it depends on what else is held.
         tls: None,
@@ -518,7 +522,9 @@ mod tests {
             assert_eq!(error.reason(), "InvalidEndpoint", "{address} {port}");
         }
         assert_eq!(
-            backend(name, &with("::ffff:127.0.0.1", 443)).unwrap().endpoints,
+            backend(name, &with("::ffff:127.0.0.1", 443))
+                .unwrap()
+                .endpoints,
             ["127.0.0.1:443".parse().unwrap()]
         );
         for name in ["team-a/web", "team-a/web:0", "web:443", "team-a/web:99999"] {

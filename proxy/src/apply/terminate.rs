@@ -106,7 +106,12 @@ impl State {
         let certificate = first.ok_or(NotServing::NoCertificate)?;
         self.work.tls_configs += 1;
         self.configs
-            .build(certificate, &terminate.tickets.ticketer, alpn, auth.as_ref())
+            .build(
+                certificate,
+                &terminate.tickets.ticketer,
+                alpn,
+                auth.as_ref(),
+            )
             .ok_or(NotServing::NoTrustBundle)
     }
 
@@ -118,7 +123,8 @@ impl State {
         let shown = Arc::new(ClientCertificate::default());
         let held = self.certificates.get(name);
         shown.set(held.map(|held| Arc::clone(held.certified())));
-        self.shown.insert(self.names.intern(name), Arc::clone(&shown));
+        self.shown
+            .insert(self.names.intern(name), Arc::clone(&shown));
         shown
     }
 

@@ -174,7 +174,11 @@ impl ConfigFactory {
         Arc::new(ListenerTicketer {
             shared: Arc::clone(&self.tickets),
             begun: self.begun,
-            lifetime: if validates { VALIDATED.min(shared) } else { shared },
+            lifetime: if validates {
+                VALIDATED.min(shared)
+            } else {
+                shared
+            },
             id: self
                 .next_ticket_id
                 .fetch_add(1, Ordering::Relaxed)

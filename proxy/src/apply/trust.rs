@@ -142,7 +142,12 @@ mod tests {
         let bundle = proto::TrustBundle {
             certificates: vec![a.into()],
         };
-        for name in ["team-a/ca", "Service/team-a/ca", "ConfigMap/team-a/ca/x", "ConfigMap//ca"] {
+        for name in [
+            "team-a/ca",
+            "Service/team-a/ca",
+            "ConfigMap/team-a/ca/x",
+            "ConfigMap//ca",
+        ] {
             let error = HeldTrust::parse(name, &bundle).err().unwrap();
             assert_eq!(error.reason(), "InvalidName", "{name}");
         }

@@ -40,7 +40,10 @@ fn a_configuration_is_made_once_per_certificate_and_protocols() {
     let (bare, shows) = (listener(None), listener(Some(Arc::clone(&slot))));
     let first = tls.config(&bare, Alpn::Both).unwrap();
     assert!(Arc::ptr_eq(&first, &tls.config(&bare, Alpn::Both).unwrap()));
-    assert!(!Arc::ptr_eq(&first, &tls.config(&bare, Alpn::None).unwrap()));
+    assert!(!Arc::ptr_eq(
+        &first,
+        &tls.config(&bare, Alpn::None).unwrap()
+    ));
     assert_eq!(first.alpn_protocols, [&b"h2"[..], b"http/1.1"]);
     let missing = tls.config(&shows, Alpn::Both).unwrap_err();
     assert_eq!(missing, CloseReason::BackendTlsInvalid);

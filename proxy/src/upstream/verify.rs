@@ -88,9 +88,8 @@ fn has_another(der: &CertificateDer<'_>, names: &[&AltName]) -> Result<bool, Err
         (GeneralName::URI(uri), AltName::Uri(wanted)) => *uri == &**wanted,
         (GeneralName::DNSName(name), AltName::Wildcard(suffix)) => {
             let first_and_rest = name.split_once('.');
-            first_and_rest.is_some_and(|(first, rest)| {
-                !first.is_empty() && rest.eq_ignore_ascii_case(suffix)
-            })
+            first_and_rest
+                .is_some_and(|(first, rest)| !first.is_empty() && rest.eq_ignore_ascii_case(suffix))
         }
         _ => false,
     };

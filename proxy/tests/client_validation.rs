@@ -1,0 +1,420 @@
+//! Clients that have to show a certificate: who is let in, and that no session ticket is a way around.
+
+mod common;
+mod pki;
+
+use std::collections::VecDeque;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use common::*;
+use pki::{Authority, Leaf};
+use rustls::client::Tls13ClientSessionValue;
+use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue};
+use rustls::pki_types::ServerName;
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, HandshakeKind, NamedGroup, SignatureScheme, SupportedProtocolVersion};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::plane::Limits;
+use vestibule_stream::{Resource, ResourceKind, proto};
+
+use proto::ClientValidationMode as Mode;
+use proto::resource::Resource as Wire;
+
+/// Terminated by a TLS listener that validates, and one that does not.
+const VALIDATING: &str = "a.example.com";
+const OPEN: &str = "b.example.com";
+/// By an HTTPS listener that validates.
+const WEB: &str = "c.example.com";
+const BACKEND: &str = "team-a/web:80";
+const BUNDLE: &str = "ConfigMap/infra/clients";
+const NONE: Vec<String> = Vec::new();
+
+/// Has a listener validate its clients.
+fn validating(mut resource: Resource, bundles: &[&str], mode: Mode) -> Resource {
+    use proto::listener::Protocol;
+    use proto::tls_listener::Mode as Tls;
+    let Some(Wire::Listener(listener)) = &mut resource.resource else {
+        panic!("no listener");
+    };
+    let terminate = match listener.protocol.as_mut().unwrap() {
+        Protocol::Http(http) => http.terminate.as_mut().unwrap(),
+        Protocol::Tls(tls) => match tls.mode.as_mut().unwrap() {
+            Tls::Terminate(terminate) => terminate,
+            Tls::Passthrough(_) => panic!("passthrough"),
+        },
+    };
+    terminate.client_validation = Some(proto::ClientValidation {
+        trust_bundles: bundles.iter().map(|name| (*name).to_owned()).collect(),
+        mode: mode.into(),
+    });
+    resource
+}
+
+struct World {
+    rig: Rig,
+    server: Identity,
+    clients: Authority,
+}
+
+/// Three listeners on one port.
+async fn world(mode: Mode) -> World {
+    let server = Identity::new("*.example.com");
+    let clients = Authority::new("clients");
+    let address = serve(echo).await;
+    let rig = Rig::start(&Limits::default(), |port| {
+        let certificate = Some("team-a/cert");
+        vec![
+            validating(
+                listener(port, "a", VALIDATING, certificate),
+                &[BUNDLE],
+                mode,
+            ),
+            listener(port, "b", OPEN, certificate),
+            validating(http(port, "c", WEB, certificate), &[BUNDLE], mode),
+            route("a", VALIDATING, Some(BACKEND)),
+            route("b", OPEN, Some(BACKEND)),
+            backend(BACKEND, &[address]),
+            server.resource("team-a/cert"),
+            Authority::bundle(BUNDLE, &[&clients]),
+        ]
+    });
+    World {
+        rig,
+        server,
+        clients,
+    }
+}
+
+/// What a client has, and what it was asked for.
+#[derive(Debug)]
+struct Shows {
+    certified: Option<Arc<CertifiedKey>>,
+    asked: Mutex<Vec<usize>>,
+}
+
+impl rustls::client::ResolvesClientCert for Shows {
+    fn resolve(&self, hints: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.asked.lock().unwrap().push(hints.len());
+        self.certified.clone()
+    }
+
+    fn has_certs(&self) -> bool {
+        self.certified.is_some()
+    }
+}
+
+fn shows(leaf: Option<&Leaf>) -> Arc<Shows> {
+    let certified = leaf.map(|leaf| {
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&leaf.key()).unwrap();
+        Arc::new(CertifiedKey::new(leaf.chain.clone(), key))
+    });
+    Arc::new(Shows {
+        certified,
+        asked: Mutex::default(),
+    })
+}
+
+fn client(
+    server: &Identity,
+    version: &'static SupportedProtocolVersion,
+    shows: Arc<Shows>,
+) -> ClientConfig {
+    let mut config = client_config_with(server, provider(), &[version]);
+    config.client_auth_cert_resolver = shows;
+    config
+}
+
+/// Whether a client is let in, and how: it counts only what comes back, as in TLS 1.3 a client is done
+/// before the server has looked at its certificate.
+async fn visit(rig: &Rig, config: &ClientConfig, name: &str) -> Option<HandshakeKind> {
+    let mut stream = tls(rig.connect().await, config.clone(), name).await.ok()?;
+    let (ping, pong) = if name == WEB {
+        let request = format!("GET / HTTP/1.1\r\nhost: {WEB}\r\n\r\n");
+        (request, &b"HTTP/1.1 404"[..])
+    } else {
+        ("ping".to_owned(), &b"ping"[..])
+    };
+    stream.write_all(ping.as_bytes()).await.ok()?;
+    let mut back = vec![0; pong.len()];
+    within("an answer", stream.read_exact(&mut back))
+        .await
+        .ok()?;
+    assert_eq!(back, pong);
+    let kind = stream.get_ref().1.handshake_kind();
+    let _ = stream.shutdown().await;
+    kind
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_clients_with_a_valid_certificate_are_let_in() {
+    let World {
+        rig,
+        server,
+        clients,
+    } = world(Mode::AllowValidOnly).await;
+    let other = Authority::new("others");
+    let good = clients.client("good");
+    let bad = other.client("bad");
+    // Issued by the right authority, for another use.
+    let misused = clients.server(&["a.example.com"], &[]);
+    let mut refused = 0;
+    for version in [&TLS13, &TLS12] {
+        for name in [VALIDATING, WEB] {
+            let asked = shows(Some(&good));
+            let config = client(&server, version, Arc::clone(&asked));
+            assert!(visit(&rig, &config, name).await.is_some(), "{name}");
+            assert_eq!(*asked.asked.lock().unwrap(), [1], "with one authority");
+            for leaf in [None, Some(&bad), Some(&misused)] {
+                let config = client(&server, version, shows(leaf));
+                assert_eq!(visit(&rig, &config, name).await, None, "{name}");
+                refused += 1;
+            }
+        }
+        let config = client(&server, version, shows(None));
+        assert!(visit(&rig, &config, OPEN).await.is_some());
+    }
+    rig.wait_closed(CloseReason::HandshakeFailed, refused).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_insecure_mode_everybody_is_asked_and_let_in() {
+    let World {
+        rig,
+        server,
+        clients,
+    } = world(Mode::AllowInsecureFallback).await;
+    let good = clients.client("good");
+    let bad = Authority::new("others").client("bad");
+    for version in [&TLS13, &TLS12] {
+        for name in [VALIDATING, WEB] {
+            for leaf in [None, Some(&bad), Some(&good)] {
+                let asked = shows(leaf);
+                let config = client(&server, version, Arc::clone(&asked));
+                assert!(visit(&rig, &config, name).await.is_some(), "{name}");
+                assert_eq!(asked.asked.lock().unwrap().len(), 1);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_bundle_nobody_is_let_in() {
+    for mode in [Mode::AllowValidOnly, Mode::AllowInsecureFallback] {
+        let World {
+            mut rig,
+            server,
+            clients,
+        } = world(mode).await;
+        let good = client(&server, &TLS13, shows(Some(&clients.client("good"))));
+        assert!(visit(&rig, &good, VALIDATING).await.is_some());
+        rig.remove(ResourceKind::TrustBundle, BUNDLE);
+        for name in [VALIDATING, WEB] {
+            assert_eq!(visit(&rig, &good, name).await, None);
+        }
+        rig.wait_closed(CloseReason::NoTrustBundle, 2).await;
+        assert!(visit(&rig, &good, OPEN).await.is_some());
+        assert_eq!(
+            rig.apply(vec![Authority::bundle(BUNDLE, &[&clients])]),
+            NONE
+        );
+        for name in [VALIDATING, WEB] {
+            assert!(visit(&rig, &good, name).await.is_some());
+        }
+        // One that does not parse leaves the last good one.
+        let rejects = rig.apply(vec![Authority::bundle(BUNDLE, &[])]);
+        assert!(rejects[0].starts_with("MissingField"), "{rejects:?}");
+        assert!(visit(&rig, &good, VALIDATING).await.is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_mode_is_rejected() {
+    let World { mut rig, .. } = world(Mode::AllowValidOnly).await;
+    let port = rig.address.port();
+    let listener = listener(port, "a", VALIDATING, Some("team-a/cert"));
+    let rejects = rig.apply(vec![validating(listener, &[BUNDLE], Mode::Unspecified)]);
+    assert!(rejects[0].starts_with("UnknownResource"), "{rejects:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_end_with_the_settings_that_they_were_made_with() {
+    for version in [&TLS13, &TLS12] {
+        let World {
+            mut rig,
+            server,
+            clients,
+        } = world(Mode::AllowValidOnly).await;
+        let port = rig.address.port();
+        let listener = || listener(port, "a", VALIDATING, Some("team-a/cert"));
+        let strict = || validating(listener(), &[BUNDLE], Mode::AllowValidOnly);
+        let lax = || validating(listener(), &[BUNDLE], Mode::AllowInsecureFallback);
+        let config = client(&server, version, shows(Some(&clients.client("good"))));
+        let visit = async |rig: &Rig| visit(rig, &config, VALIDATING).await;
+        let full = Some(HandshakeKind::Full);
+        assert_eq!(visit(&rig).await, full);
+        assert_eq!(visit(&rig).await, Some(HandshakeKind::Resumed));
+        // The same again is no change.
+        assert_eq!(rig.apply(vec![strict()]), NONE);
+        assert_eq!(
+            rig.apply(vec![Authority::bundle(BUNDLE, &[&clients])]),
+            NONE
+        );
+        assert_eq!(rig.apply(vec![server.resource("team-a/cert")]), NONE);
+        assert_eq!(visit(&rig).await, Some(HandshakeKind::Resumed));
+        assert_eq!(rig.apply(vec![lax()]), NONE);
+        assert!(matches!(visit(&rig).await, Some(kind) if kind != HandshakeKind::Resumed));
+        assert_eq!(rig.apply(vec![listener()]), NONE);
+        assert!(matches!(visit(&rig).await, Some(kind) if kind != HandshakeKind::Resumed));
+        assert_eq!(rig.apply(vec![strict()]), NONE);
+        assert!(matches!(visit(&rig).await, Some(kind) if kind != HandshakeKind::Resumed));
+        assert_eq!(visit(&rig).await, Some(HandshakeKind::Resumed));
+        // The authority is no longer trusted: its clients' sessions are worth nothing.
+        let others = Authority::new("others");
+        assert_eq!(rig.apply(vec![Authority::bundle(BUNDLE, &[&others])]), NONE);
+        assert_eq!(visit(&rig).await, None);
+    }
+}
+
+/// Remembers sessions whatever the server's name, as a hostile client does.
+#[derive(Debug, Default)]
+struct AnyName {
+    tls12: Mutex<Option<Tls12ClientSessionValue>>,
+    tls13: Mutex<VecDeque<Tls13ClientSessionValue>>,
+}
+
+impl ClientSessionStore for AnyName {
+    fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        None
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
+        *self.tls12.lock().unwrap() = Some(value);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.tls12.lock().unwrap().clone()
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'_>) {}
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        self.tls13.lock().unwrap().push_back(value);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'_>) -> Option<Tls13ClientSessionValue> {
+        self.tls13.lock().unwrap().pop_back()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_one_listener_is_none_with_another() {
+    for version in [&TLS13, &TLS12] {
+        let World {
+            mut rig, server, ..
+        } = world(Mode::AllowValidOnly).await;
+        let mut config = client(&server, version, shows(None));
+        config.resumption = Resumption::store(Arc::new(AnyName::default()));
+        assert!(visit(&rig, &config, OPEN).await.is_some());
+        let again = visit(&rig, &config, OPEN).await;
+        assert_eq!(again, Some(HandshakeKind::Resumed));
+        for name in [VALIDATING, WEB] {
+            assert!(visit(&rig, &config, OPEN).await.is_some());
+            assert_eq!(visit(&rig, &config, name).await, None, "{name}");
+        }
+        // Neither on the listener itself, once it validates.
+        assert!(visit(&rig, &config, OPEN).await.is_some());
+        let port = rig.address.port();
+        let strict = listener(port, "b", OPEN, Some("team-a/cert"));
+        let strict = validating(strict, &[BUNDLE], Mode::AllowValidOnly);
+        assert_eq!(rig.apply(vec![strict]), NONE);
+        assert_eq!(visit(&rig, &config, OPEN).await, None);
+    }
+}
+
+/// Runs openssl, says something, and returns what came back and whether the session was resumed.
+fn openssl(rig: &Rig, version: &str, name: &str, more: &[&str]) -> Option<(bool, bool)> {
+    let mut process = std::process::Command::new("openssl");
+    process
+        .args(["s_client", version, "-servername", name, "-connect"])
+        .arg(rig.address.to_string())
+        .args(["-ign_eof"])
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    // Not installed.
+    let mut child = process.spawn().ok()?;
+    // The backend sends it back and, at its end, ends the connection.
+    let mut stdin = child.stdin.take().unwrap();
+    let _ = std::io::Write::write_all(&mut stdin, b"a line that comes back\n");
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Some((
+        text.contains("a line that comes back"),
+        text.contains("Reused, TLSv1."),
+    ))
+}
+
+/// Sends the first line back and ends.
+async fn line(mut stream: tokio::net::TcpStream) {
+    let mut text = Vec::new();
+    while !text.ends_with(b"\n") {
+        match stream.read_u8().await {
+            Ok(byte) => text.push(byte),
+            Err(_) => return,
+        }
+    }
+    let _ = stream.write_all(&text).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openssl_gets_around_nothing_with_a_session() {
+    let World {
+        mut rig, clients, ..
+    } = world(Mode::AllowValidOnly).await;
+    let address = serve(line).await;
+    assert_eq!(rig.apply(vec![backend(BACKEND, &[address])]), NONE);
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = |name: &str| {
+        let name = format!("client-validation-{name}-{}", std::process::id());
+        directory.join(name).to_str().unwrap().to_owned()
+    };
+    let (certificate, key) = clients.client("good").pem();
+    std::fs::write(path("cert"), certificate).unwrap();
+    std::fs::write(path("key"), key).unwrap();
+    let (session, cert, key) = (path("session"), path("cert"), path("key"));
+    let shown = ["-cert", &cert, "-key", &key];
+    let run = async |version: &'static str, name: &'static str, more: &[&str]| {
+        let more: Vec<String> = more.iter().map(|arg| (*arg).to_owned()).collect();
+        let rig = &rig;
+        tokio::task::block_in_place(|| {
+            let more: Vec<&str> = more.iter().map(String::as_str).collect();
+            openssl(rig, version, name, &more)
+        })
+    };
+    for version in ["-tls1_3", "-tls1_2"] {
+        let out = ["-sess_out", &session];
+        let with = ["-sess_in", &session];
+        let Some(first) = run(version, OPEN, &out).await else {
+            return;
+        };
+        assert_eq!(first, (true, false));
+        // It is a session that can be resumed, and not with another listener.
+        assert_eq!(run(version, OPEN, &with).await, Some((true, true)));
+        let (let_in, _) = run(version, VALIDATING, &with).await.unwrap();
+        assert!(!let_in, "{version}");
+        // Who has shown a certificate need not show it again.
+        let full = [&shown[..], &out].concat();
+        assert_eq!(run(version, VALIDATING, &full).await, Some((true, false)));
+        assert_eq!(run(version, VALIDATING, &with).await, Some((true, true)));
+        assert_eq!(run(version, VALIDATING, &shown).await, Some((true, false)));
+        let (let_in, _) = run(version, VALIDATING, &[]).await.unwrap();
+        assert!(!let_in, "{version}");
+    }
+}
