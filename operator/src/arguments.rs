@@ -35,13 +35,6 @@ pub(crate) struct Arguments {
     /// `GatewayClass`es with this controller name are Vestibule's.
     #[arg(long, env = "VESTIBULE_CONTROLLER", default_value = CONTROLLER)]
     controller: String,
-    /// Name of the release's `GatewayClass`, for messages.
-    #[arg(
-        long,
-        env = "VESTIBULE_GATEWAY_CLASS_NAME",
-        default_value = "vestibule"
-    )]
-    gateway_class_name: String,
     /// Address of the configuration stream (gRPC over TLS).
     #[arg(long, env = "VESTIBULE_STREAM", default_value = "[::]:9443")]
     pub(crate) stream: SocketAddr,

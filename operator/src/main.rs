@@ -12,6 +12,8 @@
 
 mod arguments;
 
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,27 +97,27 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     let auth = Authenticator::new(arguments.fleets(), KubeReviewer::new(client.clone()));
     auth.metrics().register(&mut registry.write());
 
-    let admin = TcpListener::bind(arguments.admin)
+    let admin = listen(arguments.admin)
         .await
         .with_context(|| format!("cannot listen on {}", arguments.admin))?;
-    let stream = TcpListener::bind(arguments.stream)
+    let stream = listen(arguments.stream)
         .await
         .with_context(|| format!("cannot listen on {}", arguments.stream))?;
     // From the first moment on, whether the API server answers or not.
     let admin = axum::serve(admin, router(health.clone(), Arc::clone(&registry)));
-    tokio::spawn(admin.into_future());
+    let mut admin = tokio::spawn(admin.into_future());
     info!(admin = %arguments.admin, stream = %arguments.stream, release = %arguments.release, "started");
 
     let owner = match arguments.owner_cluster_role.as_str() {
         "" => None,
         name => tokio::select! {
-            owner = owner::find(&client, name) => Some(owner),
+            owner = owner::find(&client, name, &health) => Some(owner),
             () = end.cancelled() => return Ok(()),
         },
     };
     let (keeper, certificates) = serving::start(client.clone(), arguments.serving(owner.clone()));
     keeper.metrics().register(&mut registry.write());
-    tokio::spawn(keeper.run(leads));
+    let mut keeper = tokio::spawn(keeper.run(leads));
     let secure = Secure::new(
         Arc::clone(&publisher),
         certificates.resolver(),
@@ -125,14 +127,20 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     let ended = end.clone();
     let mut server = tokio::spawn(secure.serve(stream, async move { ended.cancelled().await }));
 
-    let settings = arguments.settings(owner)?;
+    let settings = arguments.settings(owner.clone())?;
     let outside = Outside {
         health,
         metrics,
         leading,
     };
+    let replaced = async {
+        match &owner {
+            Some(owner) => owner::replaced(&client, owner, owner::LOOK).await,
+            None => std::future::pending().await,
+        }
+    };
     let running = cluster::run(
-        client,
+        client.clone(),
         settings,
         Arc::clone(&publisher),
         outside,
@@ -147,6 +155,12 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
                 bail!("the configuration stream ended early");
             }
         }
+        _ = &mut keeper => bail!("the task for certificates ended"),
+        _ = &mut admin => bail!("the endpoint for probes ended"),
+        () = replaced => {
+            warn!("the owner of what is made is another object now; starting anew with that one");
+            end.cancel();
+        }
         () = end.cancelled() => {}
     }
     if tokio::time::timeout(GRACE, running).await.is_err() {
@@ -154,6 +168,22 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     }
     info!("ended");
     Ok(())
+}
+
+/// Listens on `address`; on `[::]` where there is no IPv6, on every address of IPv4.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && is_without_ipv6(&error) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        other => other,
+    }
+}
+
+fn is_without_ipv6(error: &io::Error) -> bool {
+    /// `EAFNOSUPPORT` of Linux, which has no kind of its own.
+    const NO_SUCH_FAMILY: i32 = 97;
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_SUCH_FAMILY)
 }
 
 fn end_on_signal(end: CancellationToken) -> anyhow::Result<impl Future<Output = ()>> {
@@ -176,9 +206,28 @@ fn init_log(format: LogFormat) {
         .unwrap_or_else(|_| EnvFilter::new(format!("info,{QUIET}")));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(io::stderr);
     match format {
         LogFormat::Json => builder.json().flatten_event(true).init(),
         LogFormat::Text => builder.init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_lack_of_ipv6_falls_back_to_ipv4() {
+        assert!(is_without_ipv6(&io::Error::from_raw_os_error(97)));
+        let taken = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await;
+        let taken = taken.unwrap();
+        let error = listen(taken.local_addr().unwrap()).await.unwrap_err();
+        assert!(!is_without_ipv6(&error));
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let any = listen(any).await.unwrap();
+        let port = any.local_addr().unwrap().port();
+        let reached = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+        reached.await.unwrap();
     }
 }
