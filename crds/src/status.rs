@@ -98,81 +98,88 @@ pub fn class(old: &Value, new: &ClassStatus, observed: Observed) -> Value {
     Value::Object(status)
 }
 
-/// Renders the status of a route. Entries of controllers other than `controller` stay as they are, in
-/// their order, before ours.
+/// Renders the status of a route. Entries of controllers other than `controller` stay as they are; of
+/// ours, those that were there keep their place, or two controllers would change places for ever.
 #[must_use]
 pub fn route(old: &Value, new: &RouteStatus, controller: &str, observed: Observed) -> Value {
-    let mut status = fields(old);
-    let entries: &[Value] = old
-        .get("parents")
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice);
-    let is_ours =
-        |entry: &&Value| entry.get("controllerName").and_then(Value::as_str) == Some(controller);
-    let mut parents: Vec<Value> = entries.iter().filter(|e| !is_ours(e)).cloned().collect();
-    for parent in &new.parents {
-        if parents.len() >= MAX_PARENTS {
-            break;
-        }
-        let reference = parent_ref(&parent.parent);
-        let before = entries.iter().filter(is_ours).find(|entry| {
-            entry
-                .get("parentRef")
-                .is_some_and(|r| same_parent(r, &reference))
-        });
-        let mut entry = before.map(fields).unwrap_or_default();
-        let conditions = conditions(
-            before.and_then(|b| b.get("conditions")),
-            &parent.conditions,
-            observed,
-        );
-        entry.insert("parentRef".into(), reference);
-        entry.insert("controllerName".into(), controller.into());
-        entry.insert("conditions".into(), conditions);
-        parents.push(Value::Object(entry));
-    }
-    status.insert("parents".into(), Value::Array(parents));
-    Value::Object(status)
+    let list = List {
+        name: "parents",
+        reference: "parentRef",
+        max: MAX_PARENTS,
+    };
+    let ours = new
+        .parents
+        .iter()
+        .map(|parent| (parent_ref(&parent.parent), &*parent.conditions));
+    list.render(old, ours.collect(), controller, observed)
 }
 
-/// Renders the status of a policy. Entries of controllers other than `controller` stay as they are, in
-/// their order, before ours.
+/// Renders the status of a policy; see [`route`].
 #[must_use]
 pub fn policy(old: &Value, new: &PolicyStatus, controller: &str, observed: Observed) -> Value {
-    let mut status = fields(old);
-    let entries: &[Value] = old
-        .get("ancestors")
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice);
-    let is_ours =
-        |entry: &&Value| entry.get("controllerName").and_then(Value::as_str) == Some(controller);
-    let mut ancestors: Vec<Value> = entries.iter().filter(|e| !is_ours(e)).cloned().collect();
-    let room = MAX_ANCESTORS.saturating_sub(ancestors.len());
-    for ancestor in new.ancestors.iter().take(room) {
+    let list = List {
+        name: "ancestors",
+        reference: "ancestorRef",
+        max: MAX_ANCESTORS,
+    };
+    let ours = new.ancestors.iter().map(|ancestor| {
         let reference = json!({
             "group": GATEWAY_GROUP,
             "kind": "Gateway",
             "namespace": &*ancestor.gateway.namespace,
             "name": &*ancestor.gateway.name,
         });
-        let before = entries.iter().filter(is_ours).find(|entry| {
-            entry
-                .get("ancestorRef")
-                .is_some_and(|r| same_parent(r, &reference))
-        });
-        let conditions = conditions(
-            before.and_then(|b| b.get("conditions")),
-            &ancestor.conditions,
-            observed,
-        );
-        let mut entry = before.map(fields).unwrap_or_default();
-        entry.insert("ancestorRef".into(), reference);
-        entry.insert("controllerName".into(), controller.into());
-        entry.insert("conditions".into(), conditions);
-        ancestors.push(Value::Object(entry));
+        (reference, &*ancestor.conditions)
+    });
+    list.render(old, ours.collect(), controller, observed)
+}
+
+/// A list in a status that controllers share, each with entries of its own by reference.
+struct List {
+    name: &'static str,
+    reference: &'static str,
+    max: usize,
+}
+
+impl List {
+    fn render(
+        &self,
+        old: &Value,
+        mut ours: Vec<(Value, &[Condition])>,
+        controller: &str,
+        observed: Observed,
+    ) -> Value {
+        let mut status = fields(old);
+        let before: &[Value] = old
+            .get(self.name)
+            .and_then(Value::as_array)
+            .map_or(&[], Vec::as_slice);
+        let render = |before: Option<&Value>, (reference, due): (Value, &[Condition])| {
+            let old = before.and_then(|before| before.get("conditions"));
+            let conditions = conditions(old, due, observed);
+            let mut entry = before.map(fields).unwrap_or_default();
+            entry.insert(self.reference.into(), reference);
+            entry.insert("controllerName".into(), controller.into());
+            entry.insert("conditions".into(), conditions);
+            Value::Object(entry)
+        };
+        let mut entries = Vec::with_capacity(before.len());
+        for entry in before {
+            if entry.get("controllerName").and_then(Value::as_str) != Some(controller) {
+                entries.push(entry.clone());
+                continue;
+            }
+            let reference = entry.get(self.reference).unwrap_or(&Value::Null);
+            let still = ours.iter().position(|(due, _)| same_parent(reference, due));
+            if let Some(still) = still {
+                entries.push(render(Some(entry), ours.remove(still)));
+            }
+        }
+        let room = self.max.saturating_sub(entries.len());
+        entries.extend(ours.into_iter().take(room).map(|due| render(None, due)));
+        status.insert(self.name.into(), Value::Array(entries));
+        Value::Object(status)
     }
-    status.insert("ancestors".into(), Value::Array(ancestors));
-    Value::Object(status)
 }
 
 fn listeners(

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use vestibule_model::condition::{
-    Condition, ConditionType, ListenerStatus, ListenersStatus, Programmed, Reason,
-    RouteParentStatus, RouteStatus,
+    Condition, ConditionType, ListenerStatus, ListenersStatus, PolicyAncestor, PolicyStatus,
+    Programmed, Reason, RouteParentStatus, RouteStatus,
 };
+use vestibule_model::key::ObjectName;
 use vestibule_model::object::ParentRef;
 
 use super::*;
@@ -247,4 +248,50 @@ fn any_old_status_will_do() {
         let parents = route(&old, &RouteStatus { parents: vec![] }, "c", NOW);
         assert!(parents["parents"].is_array());
     }
+}
+
+fn policy_status(gateways: &[&str]) -> PolicyStatus {
+    let ancestors = gateways.iter().map(|name| PolicyAncestor {
+        gateway: ObjectName::new("platform", *name),
+        conditions: vec![accepted()],
+    });
+    PolicyStatus {
+        ancestors: ancestors.collect(),
+    }
+}
+
+#[test]
+fn two_controllers_in_one_list_come_to_rest() {
+    let (one, two) = (policy_status(&["a", "b"]), policy_status(&["c"]));
+    let mut status = policy(&Value::Null, &one, "example.com/one", NOW);
+    status = policy(&status, &two, "example.com/two", NOW);
+    for (due, controller) in [(&one, "example.com/one"), (&two, "example.com/two")] {
+        assert_eq!(policy(&status, due, controller, NOW), status);
+    }
+    let of = |status: &Value| -> Vec<String> {
+        let entries = status["ancestors"].as_array().unwrap().iter();
+        let name = |entry: &Value| entry["ancestorRef"]["name"].as_str().unwrap().to_owned();
+        entries.map(name).collect()
+    };
+    assert_eq!(of(&status), ["a", "b", "c"]);
+    // What is no longer ours goes, what is new comes last.
+    let moved = policy(&status, &policy_status(&["b", "d"]), "example.com/one", NOW);
+    assert_eq!(of(&moved), ["b", "c", "d"]);
+    assert_eq!(moved["ancestors"][1], status["ancestors"][2]);
+    assert_eq!(
+        moved["ancestors"][0]["ancestorRef"],
+        json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "platform", "name": "b"})
+    );
+}
+
+#[test]
+fn a_list_that_is_full_takes_no_more() {
+    let theirs: Vec<Value> = (0..15)
+        .map(|n| json!({"ancestorRef": {"name": n.to_string()}, "controllerName": "example.com/two"}))
+        .collect();
+    let old = json!({ "ancestors": theirs });
+    let rendered = policy(&old, &policy_status(&["a", "b"]), "example.com/one", NOW);
+    let ancestors = rendered["ancestors"].as_array().unwrap();
+    assert_eq!(ancestors.len(), 16);
+    assert_eq!(ancestors[..15], theirs[..]);
 }

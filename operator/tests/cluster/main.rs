@@ -3,6 +3,7 @@
 
 mod crowd;
 mod handover;
+mod policies;
 mod services;
 mod shared;
 mod statuses;

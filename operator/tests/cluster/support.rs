@@ -108,12 +108,15 @@ impl World {
             "metadata": {"name": name},
             "rules": [
                 {"apiGroups": [gateway], "verbs": read,
-                 "resources": ["gatewayclasses", "gateways", "listenersets", "tlsroutes", "referencegrants"]},
+                 "resources": ["gatewayclasses", "gateways", "listenersets", "httproutes", "tlsroutes",
+                               "referencegrants", "backendtlspolicies"]},
                 {"apiGroups": [gateway], "verbs": ["update"],
-                 "resources": ["gatewayclasses/status", "gateways/status", "listenersets/status", "tlsroutes/status"]},
+                 "resources": ["gatewayclasses/status", "gateways/status", "listenersets/status",
+                               "httproutes/status", "tlsroutes/status", "backendtlspolicies/status"]},
                 {"apiGroups": ["vestibule.dev"], "resources": ["gatewayparameters"], "verbs": read},
                 {"apiGroups": [""], "resources": ["namespaces"], "verbs": read},
-                {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]},
+                {"apiGroups": [""], "resources": ["secrets", "configmaps"],
+                 "verbs": ["get", "list", "watch"]},
                 {"apiGroups": [""], "resources": ["services"],
                  "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
                 {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
@@ -171,6 +174,7 @@ impl World {
         let plural = match kind {
             "GatewayClass" => "gatewayclasses".to_owned(),
             "GatewayParameters" => "gatewayparameters".to_owned(),
+            "BackendTLSPolicy" => "backendtlspolicies".to_owned(),
             kind => format!("{}s", kind.to_lowercase()),
         };
         let resource = ApiResource::from_gvk_with_plural(&gvk, &plural);
@@ -381,11 +385,12 @@ impl World {
     }
 }
 
-/// A condition of an object, or of the first parent of a route.
+/// A condition of an object, of the first parent of a route, or of the first ancestor of a policy.
 pub(crate) fn condition(object: &Value, r#type: &str) -> Option<Value> {
     let conditions = object
         .pointer("/status/conditions")
-        .or_else(|| object.pointer("/status/parents/0/conditions"))?;
+        .or_else(|| object.pointer("/status/parents/0/conditions"))
+        .or_else(|| object.pointer("/status/ancestors/0/conditions"))?;
     let mut conditions = conditions.as_array()?.iter();
     conditions.find(|c| c["type"] == r#type).cloned()
 }
