@@ -5,14 +5,19 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use common::http::{Rule, http_route};
 use common::tls::{Trusts, config_map, core, gateway_tls, policy, validation, with_tls};
 use common::*;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Address, AddressRequest, Listener, Meta, Object, Port, Protocol};
+use vestibule_model::object::{
+    Address, AddressRequest, BackendRef, Listener, Meta, Object, ParentRef, Port, Protocol,
+};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
 use vestibule_model::tls_policy::GatewayTls;
@@ -30,11 +35,11 @@ const HOSTS: [&str; 7] = [
     "z.x.example.com",
 ];
 
-fn a_tenant() -> impl Strategy<Value = &'static str> {
+fn a_tenant() -> impl Strategy<Value = &'static str> + Clone {
     prop::sample::select(&TENANTS[..])
 }
 
-fn a_name() -> impl Strategy<Value = &'static str> {
+fn a_name() -> impl Strategy<Value = &'static str> + Clone {
     prop::sample::select(&["one", "two"][..])
 }
 
@@ -45,8 +50,8 @@ fn a_host() -> impl Strategy<Value = &'static str> {
 fn a_protocol() -> impl Strategy<Value = Protocol> {
     prop_oneof![
         8 => Just(Protocol::Tls),
-        1 => Just(Protocol::Https),
-        1 => Just(Protocol::Http),
+        2 => Just(Protocol::Https),
+        5 => Just(Protocol::Http),
         1 => Just(Protocol::Tcp),
         1 => Just(Protocol::Udp),
     ]
@@ -57,7 +62,7 @@ fn a_listener() -> impl Strategy<Value = Listener> {
         Just(Some(Tls::Passthrough)),
         (a_tenant(), a_name()).prop_map(|(ns, name)| Some(Tls::Terminate(ns.into(), name.into()))),
     ];
-    let port = prop::sample::select(&[443u16, 8443, 9443][..]);
+    let port = prop::sample::select(&[443u16, 443, 8443, 9443][..]);
     let scope = prop_oneof![
         2 => Just(NamespaceScope::Same),
         2 => Just(NamespaceScope::All),
@@ -67,6 +72,12 @@ fn a_listener() -> impl Strategy<Value = Listener> {
     (name, port, a_protocol(), a_host(), tls, scope).prop_map(
         |(name, port, protocol, host, tls, scope)| {
             let with_tls = matches!(protocol, Protocol::Tls | Protocol::Https);
+            // Where TLS does not stand in its way, mostly.
+            let port = if protocol == Protocol::Http && port == 443 {
+                80
+            } else {
+                port
+            };
             let host = if with_tls || protocol == Protocol::Http {
                 host
             } else {
@@ -117,6 +128,7 @@ fn an_object() -> impl Strategy<Value = Object> {
             .prop_map(|(ns, name, port, weight)| backend(ns, name, port, weight)),
         1..3,
     );
+    let from_kind = prop::sample::select(&["ListenerSet", "TLSRoute", "HTTPRoute"][..]);
     let holds = prop::sample::select(
         &[
             Holds::Pair(0),
@@ -135,18 +147,23 @@ fn an_object() -> impl Strategy<Value = Object> {
         3 => a_policy(),
         6 => (a_tenant(), a_name(), 0i64..3, a_name(), some_listeners())
             .prop_map(|(ns, n, created, gw, l)| set(ns, n, created, gw, l)),
+        6 => an_http_route(parents.clone(), backends.clone()),
         6 => (a_tenant(), a_name(), 0i64..3, parents, hosts, backends)
             .prop_map(|(ns, n, created, p, h, b)| route(ns, n, created, p, &h, b)),
         4 => (a_tenant(), prop::bool::ANY)
             .prop_map(|(ns, red)| namespace(ns, if red { &[("team", "red")] } else { &[] })),
-        2 => (a_tenant(), a_name(), prop::sample::subsequence(vec![1u16, 2], 1..=2))
-            .prop_map(|(ns, n, ports)| service(ns, n, &ports)),
+        2 => (
+            a_tenant(),
+            a_name(),
+            prop::sample::subsequence(vec![1u16, 2], 1..=2),
+            prop::sample::select(&[None, None, Some("kubernetes.io/h2c"), Some("https"), Some("redis")][..]),
+        )
+            .prop_map(|(ns, n, ports, says)| speaking(service(ns, n, &ports), says)),
         2 => (a_tenant(), a_name(), 0u8..2, 1u16..3, prop::collection::vec(1u8..4, 0..3))
             .prop_map(|(ns, n, suffix, port, a)| slice(ns, n, suffix, port, &a)),
         2 => (a_tenant(), a_name(), holds).prop_map(|(ns, n, h)| secret(ns, n, h)),
-        2 => (a_tenant(), a_name(), a_tenant(), prop::bool::ANY, prop::bool::ANY).prop_map(
-            |(ns, n, from, to_secret, from_set)| {
-                let from_kind = if from_set { "ListenerSet" } else { "TLSRoute" };
+        2 => (a_tenant(), a_name(), a_tenant(), prop::bool::ANY, from_kind).prop_map(
+            |(ns, n, from, to_secret, from_kind)| {
                 grant(ns, n, (from_kind, from), if to_secret { "Secret" } else { "Service" })
             }
         ),
@@ -223,6 +240,34 @@ fn a_policy() -> impl Strategy<Value = Object> {
     ]
 }
 
+fn an_http_route(
+    parents: impl Strategy<Value = Vec<ParentRef>>,
+    backends: impl Strategy<Value = Vec<BackendRef>>,
+) -> impl Strategy<Value = Object> {
+    let hosts = prop::collection::vec(prop::sample::select(&HOSTS[1..]), 0..3);
+    let rules = prop::collection::vec(prop::sample::select(&Rule::ALL[..]), 1..4);
+    (
+        a_tenant(),
+        a_name(),
+        0i64..3,
+        parents,
+        hosts,
+        rules,
+        backends,
+    )
+        .prop_map(|(ns, n, created, p, h, r, b)| http_route((ns, n, created), p, &h, &r, &b))
+}
+
+/// A Service whose ports say this of themselves.
+fn speaking(mut service: Object, says: Option<&str>) -> Object {
+    if let Object::Service(service) = &mut service {
+        for port in &mut service.ports {
+            port.app_protocol = says.map(Into::into);
+        }
+    }
+    service
+}
+
 fn a_change() -> impl Strategy<Value = Change> {
     prop_oneof![
         4 => an_object().prop_map(Change::Put),
@@ -242,8 +287,31 @@ fn a_history() -> impl Strategy<Value = Vec<Change>> {
             ),
             gateway("two", vec![passthrough("l", "")], NamespaceScope::All),
         ];
-        world.into_iter().map(Change::Put).chain(changes).collect()
+        let objects = world.into_iter().chain(some_teams());
+        objects.map(Change::Put).chain(changes).collect()
     })
+}
+
+/// Two teams that are served: most of what random objects refer to is not there, and what is there is
+/// seldom in force.
+fn some_teams() -> impl Iterator<Item = Object> {
+    [("a", "x.example.com"), ("b", "y.example.com")]
+        .into_iter()
+        .flat_map(|(team, host)| {
+            let listeners = vec![
+                passthrough("l", host),
+                listener("m", 80, Protocol::Http, host, None),
+            ];
+            let at = |section| vec![parent("ListenerSet", None, "one", Some(section))];
+            let backends = vec![backend(team, "one", 1, 1), backend("a-b", "one", 2, 1)];
+            [
+                set(team, "one", 0, "one", listeners),
+                service(team, "one", &[1, 2]),
+                slice(team, "one", 0, 1, &[1, 2]),
+                route(team, "one", 0, at("l"), &[host], backends.clone()),
+                http_route((team, "one", 0), at("m"), &[], &Rule::ALL, &backends),
+            ]
+        })
 }
 
 fn final_objects(history: &[Change]) -> BTreeMap<ObjectKey, Object> {
@@ -322,7 +390,7 @@ fn an_input() -> impl Strategy<Value = Change> {
     let uid = || prop::sample::select(&["one-0", "one-1", "two-0"][..]);
     let wish = (
         uid(),
-        prop::sample::select(&[443u16, 8443, 9443][..]),
+        prop::sample::select(&[80u16, 443, 8443, 9443][..]),
         prop::bool::ANY,
     )
         .prop_map(|(uid, port, tcp)| PortWish {
@@ -358,7 +426,7 @@ fn a_cluster_history() -> impl Strategy<Value = Vec<Change>> {
             }
             gateway
         });
-        let world = [our_class()].into_iter().chain(uids);
+        let world = [our_class()].into_iter().chain(uids).chain(some_teams());
         world.map(Change::Put).chain(changes).collect()
     })
 }
@@ -511,14 +579,13 @@ proptest! {
 fn refers_into(object: &Object, prefix: &str) -> bool {
     let inside = |name: &ObjectName| name.namespace.starts_with(prefix);
     match object {
-        Object::TlsRoute(route) => {
-            route.backends.iter().any(|b| inside(&b.reference.target))
-                || route
-                    .parents
-                    .iter()
-                    .filter_map(|p| p.parent(&route.name.namespace))
+        Object::TlsRoute(_) | Object::HttpRoute(_) => object.as_route().is_some_and(|route| {
+            let parents = route.parents().iter();
+            route.backends().any(|b| inside(&b.reference.target))
+                || parents
+                    .filter_map(|p| p.parent(&route.name().namespace))
                     .any(|p| prefix == "a" && inside(p.name()))
-        }
+        }),
         Object::ListenerSet(set) => set
             .listeners
             .iter()
@@ -570,8 +637,33 @@ fn takes_none_of(object: &Object, names: &Names) -> bool {
             .filter(|(_, theirs)| theirs.port == listener.port)
             .all(|(gateway, theirs)| {
                 *gateway == set.gateway
-                    && [&listener.protocol, &theirs.protocol] == [&Protocol::Tls; 2]
+                    && listener.protocol == theirs.protocol
+                    && matches!(theirs.protocol, Protocol::Tls | Protocol::Http)
                     && theirs.hostname != listener.hostname
             })
     })
+}
+
+/// The properties above are worth something only if routes of each kind come into force in some of the
+/// histories.
+#[test]
+fn histories_are_about_routes_of_each_kind() {
+    let mut runner = TestRunner::deterministic();
+    let mut counts = BTreeMap::new();
+    for _ in 0..100 {
+        let history = a_history().new_tree(&mut runner).expect("a history");
+        let world = translated(final_objects(&history.current()).into_values());
+        let kinds: BTreeSet<&str> = world
+            .resources()
+            .keys()
+            .map(|key| key.kind().label())
+            .collect();
+        for kind in kinds {
+            *counts.entry(kind).or_insert(0) += 1;
+        }
+    }
+    for kind in ["listener", "tlsroute", "httproute", "backend"] {
+        let count = counts.get(kind).copied().unwrap_or_default();
+        assert!(count >= 20, "{kind} in {count} of 100: {counts:?}");
+    }
 }

@@ -2,6 +2,7 @@
 //! the same names, and every way in which their objects depend on one another.
 #![allow(dead_code, reason = "each test binary uses its own part of it")]
 
+pub(crate) mod http;
 pub(crate) mod tls;
 
 use std::collections::BTreeMap;

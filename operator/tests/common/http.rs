@@ -1,0 +1,112 @@
+//! HTTPRoutes of the small world.
+
+use std::time::Duration;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::http::{
+    HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRoute, HttpRule, HttpTimeouts,
+    PathMatch,
+};
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::{BackendRef, Object, ParentRef, Reference};
+
+use super::{meta, pattern};
+
+/// What a rule is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Every request, to the backends.
+    Plain,
+    /// A path, with a filter and a timeout.
+    Filtered,
+    /// A path, with a filter that is not there.
+    Extension,
+    /// Refused, but its path can be read.
+    Refused,
+    /// Refused, and nothing can be read.
+    Unreadable,
+}
+
+impl Rule {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Plain,
+        Self::Filtered,
+        Self::Extension,
+        Self::Refused,
+        Self::Unreadable,
+    ];
+
+    fn build(self, index: usize, backends: &[BackendRef]) -> HttpRule {
+        let field = format!("spec.rules[{index}]");
+        let mut rule = HttpRule {
+            name: None,
+            field: field.clone(),
+            matches: vec![HttpMatch {
+                path: PathMatch::Prefix(format!("/{index}").into()),
+                ..HttpMatch::default()
+            }],
+            filters: Vec::new(),
+            backends: backends
+                .iter()
+                .map(|backend| HttpBackend {
+                    backend: backend.clone(),
+                    filters: Vec::new(),
+                })
+                .collect(),
+            timeouts: HttpTimeouts::default(),
+            findings: Vec::new(),
+        };
+        let refusal = || Finding::refused(Reason::UnsupportedValue, &field, "is wrong", "");
+        match self {
+            Self::Plain => rule.matches = vec![HttpMatch::default()],
+            Self::Filtered => {
+                rule.filters
+                    .push(HttpFilter::RequestHeaders(HeaderModifier {
+                        remove: vec!["x-a".into()],
+                        ..HeaderModifier::default()
+                    }));
+                rule.timeouts.request = Some(Duration::from_secs(1));
+            }
+            Self::Extension => rule.filters.push(HttpFilter::Extension(Reference {
+                group: "example.com".into(),
+                kind: "Limit".into(),
+                target: ObjectName::new("a", "one"),
+                field: format!("{field}.filters[0].extensionRef"),
+            })),
+            Self::Refused => rule.findings.push(refusal()),
+            Self::Unreadable => {
+                rule.matches.clear();
+                rule.findings.push(refusal());
+            }
+        }
+        rule
+    }
+}
+
+/// An HTTPRoute; without hostnames it is for all of them.
+pub(crate) fn http_route(
+    (namespace, name, created): (&str, &str, i64),
+    parents: Vec<ParentRef>,
+    hostnames: &[&str],
+    rules: &[Rule],
+    backends: &[BackendRef],
+) -> Object {
+    let mut patterns: Vec<_> = hostnames.iter().map(|h| pattern(h)).enumerate().collect();
+    if patterns.is_empty() {
+        patterns.push((0, HostPattern::Any));
+    }
+    Object::HttpRoute(HttpRoute {
+        name: ObjectName::new(namespace, name),
+        meta: meta(created),
+        parents,
+        hostnames: patterns,
+        rules: rules
+            .iter()
+            .enumerate()
+            .map(|(index, rule)| rule.build(index, backends))
+            .collect(),
+        findings: Vec::new(),
+    })
+}
