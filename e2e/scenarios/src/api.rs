@@ -21,6 +21,7 @@ macro_rules! kinds {
 }
 
 kinds! {
+    BACKEND_TLS_POLICY = "/apis/gateway.networking.k8s.io/v1" "backendtlspolicies";
     CONFIG_MAP = "/api/v1" "configmaps";
     CRD = "/apis/apiextensions.k8s.io/v1" "customresourcedefinitions";
     DEPLOYMENT = "/apis/apps/v1" "deployments";

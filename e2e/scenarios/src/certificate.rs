@@ -54,12 +54,21 @@ impl Authority {
 
     /// Signs a leaf for the hostnames.
     pub(crate) fn leaf(&self, hostnames: &[&str]) -> Result<Leaf> {
+        self.sign(hostnames, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    /// Signs a leaf for a client.
+    pub(crate) fn client(&self) -> Result<Leaf> {
+        self.sign(&[], ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn sign(&self, hostnames: &[&str], purpose: ExtendedKeyUsagePurpose) -> Result<Leaf> {
         let hostnames: Vec<String> = hostnames.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(hostnames)?;
         params
             .distinguished_name
             .push(DnType::CommonName, format!("{} leaf", self.name));
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = vec![purpose];
         let key = KeyPair::generate()?;
         let leaf = params.signed_by(&key, &self.issuer)?;
         Ok(Leaf {

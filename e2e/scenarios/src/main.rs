@@ -4,6 +4,7 @@ mod api;
 mod certificate;
 mod client;
 mod conditions;
+mod curl;
 mod echo;
 mod lb;
 mod load;

@@ -82,6 +82,19 @@ pub(crate) fn tls_route(
     })
 }
 
+/// An HTTPRoute from a parent to a Service of its namespace, for every request to the hostname.
+pub(crate) fn http_route(
+    namespace: &str,
+    name: &str,
+    parent: &Value,
+    hostname: &str,
+    backend: (&str, u16),
+) -> Value {
+    let mut route = tls_route(namespace, name, parent, hostname, backend);
+    route["kind"] = "HTTPRoute".into();
+    route
+}
+
 /// A reference to a ListenerSet of the route's own namespace, or to one of its listeners.
 pub(crate) fn to_listener_set(name: &str, listener: Option<&str>) -> Value {
     let mut parent =
@@ -105,6 +118,40 @@ pub(crate) fn tls_secret(namespace: &str, name: &str, chain: &str, key: &str) ->
         "type": "kubernetes.io/tls",
         "metadata": {"name": name, "namespace": namespace},
         "stringData": {"tls.crt": chain, "tls.key": key},
+    })
+}
+
+/// A ConfigMap with the certificate of an authority.
+pub(crate) fn authority(namespace: &str, name: &str, root: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace},
+        "data": {"ca.crt": root},
+    })
+}
+
+/// TLS to a port (by name) of a Service, for a hostname, with the authority of a ConfigMap.
+pub(crate) fn backend_tls_policy(
+    namespace: &str,
+    name: &str,
+    service: (&str, &str),
+    hostname: &str,
+    authority: &str,
+) -> Value {
+    json!({
+        "apiVersion": GATEWAY_API,
+        "kind": "BackendTLSPolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "targetRefs": [
+                {"group": "", "kind": "Service", "name": service.0, "sectionName": service.1},
+            ],
+            "validation": {
+                "hostname": hostname,
+                "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": authority}],
+            },
+        },
     })
 }
 

@@ -13,6 +13,7 @@ mod one_port;
 mod programmed;
 mod quiet;
 mod tenants;
+mod tls_ends;
 mod upgrade;
 
 use futures::FutureExt as _;
@@ -83,6 +84,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             Together,
             "certificates",
             certificates::certificates_follow_their_references
+        ),
+        scenario!(
+            Together,
+            "tls-ends",
+            tls_ends::both_ends_of_terminated_tls_are_who_they_say
         ),
         scenario!(Together, "cases", cases::the_case_table_holds_in_admission),
         scenario!(
