@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::{
-    BackendRef, Gateway, Listener, ListenerSet, Object, ParentRef, Protocol, TlsMode, TlsRoute,
+    BackendRef, Gateway, Listener, ListenerSet, Object, ParentRef, Protocol, TlsMode,
 };
+use vestibule_model::route::Route;
 use vestibule_model::selector::{NamespaceScope, Requirement};
 
 pub(crate) type Objects = BTreeMap<ObjectKey, Object>;
@@ -221,39 +222,37 @@ impl<'a> Judge<'a> {
             .filter(|l| matches(&host(l.listener), name))
             .max_by_key(|l| specificity(&host(l.listener)));
         most_specific.map_or(Answer::Nobody, |judged| {
-            let route = self.route_for(judged, name).map(|r| r.name.to_string());
+            let route = self.route_for(judged, name).map(|r| r.name().to_string());
             Answer::Listener(judged.name(), judged.resolved(), route)
         })
     }
 
     /// The route that a listener has for a name: the most specific hostname as it was written, then
     /// the older one, then the name.
-    fn route_for(&self, at: &Judged<'_>, name: &str) -> Option<&'a TlsRoute> {
-        let best = |route: &TlsRoute| {
-            let names = route.hostnames.iter().map(|(_, h)| h.to_string());
+    fn route_for(&self, at: &Judged<'_>, name: &str) -> Option<Route<'a>> {
+        let best = |route: Route<'_>| {
+            let names = route.hostnames().iter().map(|(_, h)| h.to_string());
             let found = names.filter(|h| matches(h, name)).map(|h| specificity(&h));
             found.max()
         };
         self.routes()
-            .filter(|route| self.attached(route).any(|parent| parent.takes(at)))
-            .filter(|route| best(route).is_some())
+            .filter(|route| route.kind() == Kind::TlsRoute)
+            .filter(|route| self.attached(*route).any(|parent| parent.takes(at)))
+            .filter(|route| best(*route).is_some())
             .min_by_key(|route| {
-                let rank = std::cmp::Reverse(best(route));
-                (rank, route.meta.created, route.name.to_string())
+                let rank = std::cmp::Reverse(best(*route));
+                (rank, route.meta().created, route.name().to_string())
             })
     }
 
-    pub(crate) fn routes(&self) -> impl Iterator<Item = &'a TlsRoute> {
-        self.objects.values().filter_map(|object| match object {
-            Object::TlsRoute(route) => Some(route),
-            _ => None,
-        })
+    pub(crate) fn routes(&self) -> impl Iterator<Item = Route<'a>> {
+        self.objects.values().filter_map(Object::as_route)
     }
 
     /// The parents of a route that are ours, each by itself: which listeners take the route there.
-    pub(crate) fn attached<'b>(&'b self, route: &'b TlsRoute) -> impl Iterator<Item = Parent<'b>> {
-        route.parents.iter().filter_map(|reference| {
-            let parent = reference.parent(&route.name.namespace)?;
+    pub(crate) fn attached<'b>(&'b self, route: Route<'b>) -> impl Iterator<Item = Parent<'b>> {
+        route.parents().iter().filter_map(move |reference| {
+            let parent = reference.parent(&route.name().namespace)?;
             let known = match &parent {
                 ParentKey::Gateway(name) => *name == self.gateway.name,
                 ParentKey::ListenerSet(name) => self.sets().any(|set| set.name == *name),
@@ -269,14 +268,14 @@ impl<'a> Judge<'a> {
 
     /// Where the connections of a route go: by index of the reference, its weight, and the last octets
     /// of the endpoints if it resolves.
-    pub(crate) fn backends(&self, route: &TlsRoute) -> Vec<(u32, Option<Vec<u8>>)> {
+    pub(crate) fn backends(&self, route: Route<'_>) -> Vec<(u32, Option<Vec<u8>>)> {
         let weighted = |backend: &BackendRef| (backend.weight, self.endpoints(route, backend));
-        route.backends.iter().map(weighted).collect()
+        route.backends().map(weighted).collect()
     }
 
-    fn endpoints(&self, route: &TlsRoute, backend: &BackendRef) -> Option<Vec<u8>> {
+    fn endpoints(&self, route: Route<'_>, backend: &BackendRef) -> Option<Vec<u8>> {
         let target = &backend.reference.target;
-        let from = (Kind::TlsRoute, &*route.name.namespace);
+        let from = (route.kind(), &*route.name().namespace);
         if !self.granted(from, Kind::Service, target) {
             return None;
         }
@@ -317,25 +316,30 @@ pub(crate) struct Parent<'a> {
     judge: &'a Judge<'a>,
     reference: &'a ParentRef,
     key: ParentKey,
-    route: &'a TlsRoute,
+    route: Route<'a>,
 }
 
 impl Parent<'_> {
     /// Whether this listener takes the route by this reference.
     pub(crate) fn takes(&self, at: &Judged<'_>) -> bool {
         let (reference, listener) = (self.reference, at.listener);
-        let (own, theirs) = (&self.key.name().namespace, &self.route.name.namespace);
+        let (own, theirs) = (&self.key.name().namespace, &self.route.name().namespace);
+        let kind = match listener.protocol {
+            Protocol::Tls => self.route.kind() == Kind::TlsRoute,
+            Protocol::Http | Protocol::Https => self.route.kind() == Kind::HttpRoute,
+            _ => false,
+        };
         at.parent == self.key
             && reference
                 .section
                 .as_ref()
                 .is_none_or(|s| *s == listener.name)
             && reference.port.is_none_or(|p| Some(p) == listener.port)
-            && listener.protocol == Protocol::Tls
+            && kind
             && self.judge.admits(&listener.allowed_namespaces, own, theirs)
             && self
                 .route
-                .hostnames
+                .hostnames()
                 .iter()
                 .any(|(_, h)| overlap(&h.to_string(), &host(listener)))
     }

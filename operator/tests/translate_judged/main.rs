@@ -157,10 +157,7 @@ impl Run {
     fn check_routes(&self, judge: &Judge<'_>) {
         for route in judge.routes() {
             let expected: Vec<bool> = judge.attached(route).map(|p| p.accepted()).collect();
-            let of = ObjectKey {
-                kind: Kind::TlsRoute,
-                name: route.name.clone(),
-            };
+            let of = route.key();
             let parents = match self.translator.statuses().get(&of) {
                 Some(Status::Route(status)) => status.parents.as_slice(),
                 None => &[],
@@ -170,22 +167,24 @@ impl Run {
                 .iter()
                 .map(|p| truth(&p.conditions, ConditionType::Accepted) == Some(Truth::True))
                 .collect();
-            assert_eq!(said, expected, "{}", route.name);
+            assert_eq!(said, expected, "{of}");
             let resolved = judge
                 .backends(route)
                 .iter()
                 .all(|(_, there)| there.is_some());
             for parent in parents {
                 let refs = truth(&parent.conditions, ConditionType::ResolvedRefs);
-                assert_eq!(refs == Some(Truth::True), resolved, "{}", route.name);
+                assert_eq!(refs == Some(Truth::True), resolved, "{of}");
             }
         }
     }
 }
 
 fn check_backends(judge: &Judge<'_>, route: &Route) {
-    let key = judge.routes().find(|r| *r.name.to_string() == *route.key);
-    let expected = judge.backends(key.expect("a route that is there"));
+    let written = judge.routes().find(|written| {
+        written.kind() == Kind::TlsRoute && *written.name().to_string() == *route.key
+    });
+    let expected = judge.backends(written.expect("a route that is there"));
     let weighted: Vec<(u32, bool)> = route
         .backends()
         .iter()
@@ -250,7 +249,7 @@ fn check_listeners(judge: &Judge<'_>, parent: &ParentKey, status: &ListenersStat
         );
         let programmed = matches!(said.programmed, Programmed::WhenHeld(_));
         assert_eq!(programmed, judged.accepted() && judged.resolved(), "{at}");
-        let takes = |route: &&_| judge.attached(route).any(|parent| parent.takes(judged));
+        let takes = |route: &_| judge.attached(*route).any(|parent| parent.takes(judged));
         let routes = judge.routes().filter(takes).count();
         assert_eq!(said.attached_routes, routes, "{at}");
     }

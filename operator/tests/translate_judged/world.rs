@@ -5,6 +5,7 @@ use vestibule_model::object::{Listener, Object, Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::Change;
 
+use crate::common::http::{Rule, http_route};
 use crate::common::*;
 
 const SPACES: [&str; 4] = ["a-b", "a", "b", "platform"];
@@ -91,6 +92,7 @@ fn a_set() -> impl Strategy<Value = Object> {
     )
 }
 
+/// A TLSRoute, or an HTTPRoute of the same.
 fn a_route() -> impl Strategy<Value = Object> {
     let section = || prop::option::weighted(0.3, prop::sample::select(&["l0", "l1", "no"][..]));
     let port = prop::option::weighted(0.3, prop::sample::select(&[443u16, 8443, 1][..]));
@@ -118,15 +120,28 @@ fn a_route() -> impl Strategy<Value = Object> {
     // Mostly to a namespace that the route need not ask.
     let backends = prop::collection::vec((weighted, prop::bool::weighted(0.6)), 1..4);
     let parents = prop::collection::vec(to, 1..3);
-    (a_space(), a_name(), 0i64..3, parents, hosts, backends).prop_map(
-        |(space, name, created, parents, hosts, backends)| {
+    let named = (a_space(), a_name(), 0i64..3);
+    (named, parents, hosts, backends, prop::bool::weighted(0.3)).prop_map(
+        |((space, name, created), parents, hosts, backends, http)| {
             let hosts: Vec<&str> = hosts.into_iter().collect();
             let backends = backends
                 .into_iter()
                 .map(|((there, service, port, weight), home)| {
                     backend(if home { space } else { there }, service, port, weight)
-                });
-            route(space, name, created, parents, &hosts, backends.collect())
+                })
+                .collect();
+            if !http {
+                return route(space, name, created, parents, &hosts, backends);
+            }
+            // Of HTTPRoutes, one name fewer: it may be the last.
+            let rules = [Rule::Plain];
+            http_route(
+                (space, name, created),
+                parents,
+                &hosts[1..],
+                &rules,
+                &backends,
+            )
         },
     )
 }
@@ -136,6 +151,7 @@ fn a_grant() -> impl Strategy<Value = Object> {
         3 => Just(("ListenerSet", "Secret")),
         1 => Just(("Gateway", "Secret")),
         3 => Just(("TLSRoute", "Service")),
+        1 => Just(("HTTPRoute", "Service")),
         1 => Just(("TLSRoute", "Secret")),
     ];
     (a_space(), a_name(), a_space(), from)
