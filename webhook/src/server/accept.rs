@@ -7,7 +7,7 @@
 //! last answer.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -93,7 +93,7 @@ impl Acceptor {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let Some(place) = places.take(peer.ip()) else {
+                    let Some(place) = places.take(peer.ip(), 1) else {
                         this.metrics.failed("TooManyConnections");
                         continue;
                     };
@@ -136,7 +136,7 @@ impl Acceptor {
             }
         };
         let activity = Activity::new(&self.limits);
-        let service = service_fn(|request| self.answer(request, &activity));
+        let service = service_fn(|request| self.answer(request, peer.ip(), &activity));
         let connection = hyper::server::conn::http1::Builder::new()
             // Ours, below, tells idling from dawdling.
             .header_read_timeout(None)
@@ -178,10 +178,12 @@ impl Acceptor {
 
     async fn answer(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
+        source: IpAddr,
         activity: &Activity,
     ) -> Result<Response<Body>, std::convert::Infallible> {
         let _busy = activity.begin();
+        request.extensions_mut().insert(source);
         let mut response = self.router.clone().oneshot(request.map(Body::new)).await?;
         if *self.phase.borrow() != Phase::Serving {
             response

@@ -1,25 +1,27 @@
 //! Owns what happens to one HTTP request: bounds, the review, its metrics and its line in the log.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http_body_util::BodyExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{timeout, timeout_at};
 
 use crate::envelope::{self, Answer, MAX_BYTES, Outcome, Record};
 use crate::server::Shared;
+use crate::server::places::{Place, Places};
 
 /// Longest wait for a request's body, and for a review's turn.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// KiB of bodies held at one time. What is over that waits.
-const MAX_HELD_KIB: usize = 32 << 10;
+/// Bytes of bodies held at one time, shared fairly between sources. What is over that waits.
+const MAX_HELD: usize = 32 << 20;
 /// Shares in judging at one time: it is bound by the processor and by the memory that parsing takes,
 /// which may be thirty times the text. A review of usual size takes one share, and one of
 /// [`LONG`] bytes or more takes all.
@@ -30,14 +32,14 @@ const LONG: usize = 2 << 20;
 /// Bounds that requests share.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    held: Arc<Semaphore>,
+    held: Places,
     judged: Arc<Semaphore>,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            held: Arc::new(Semaphore::new(MAX_HELD_KIB)),
+            held: Places::new(MAX_HELD),
             judged: Arc::new(Semaphore::new(MAX_JUDGED as usize)),
         }
     }
@@ -49,8 +51,13 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-async fn validate(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    match review(&shared, &headers, body).await {
+async fn validate(
+    State(shared): State<Arc<Shared>>,
+    Extension(source): Extension<IpAddr>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    match review(&shared, source, &headers, body).await {
         Ok(answer) => respond(answer),
         Err(failure) => {
             shared.metrics.failed(failure.reason());
@@ -59,11 +66,16 @@ async fn validate(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: B
     }
 }
 
-async fn review(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Answer, Failure> {
+async fn review(
+    shared: &Arc<Shared>,
+    source: IpAddr,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Answer, Failure> {
     if !is_json(headers) {
         return Err(Failure::NotJson);
     }
-    let (body, held) = collect(shared, headers, body).await?;
+    let (body, held) = collect(shared, source, headers, body).await?;
     let judged = Arc::clone(&shared.bounds.judged).acquire_many_owned(shares(body.len()));
     let turn = timeout(PATIENCE, judged)
         .await
@@ -101,9 +113,10 @@ fn is_json(headers: &HeaderMap) -> bool {
 /// takes it by announcing what is never sent.
 async fn collect(
     shared: &Shared,
+    source: IpAddr,
     headers: &HeaderMap,
     mut body: Body,
-) -> Result<(Vec<u8>, Vec<OwnedSemaphorePermit>), Failure> {
+) -> Result<(Vec<u8>, Vec<Place>), Failure> {
     let announced = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok())
@@ -112,7 +125,7 @@ async fn collect(
         return Err(Failure::TooLong);
     }
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    let (mut bytes, mut held): (Vec<u8>, Vec<OwnedSemaphorePermit>) = (Vec::new(), Vec::new());
+    let (mut bytes, mut held): (Vec<u8>, Vec<Place>) = (Vec::new(), Vec::new());
     let mut room = 0;
     loop {
         let frame = timeout_at(deadline, body.frame()).await;
@@ -128,17 +141,11 @@ async fn collect(
             return Err(Failure::TooLong);
         }
         if length > room {
-            // In steps, so that small frames do not make many permits.
-            let more = (length - room).max(room).max(4 << 10).div_ceil(1 << 10);
-            let permits = u32::try_from(more).map_err(|_| Failure::TooLong)?;
-            let permit = Arc::clone(&shared.bounds.held).acquire_many_owned(permits);
-            let permit = timeout_at(deadline, permit).await;
-            held.push(
-                permit
-                    .map_err(|_| Failure::Busy)?
-                    .map_err(|_| Failure::Busy)?,
-            );
-            room += more << 10;
+            // In steps, so that small frames do not make many places.
+            let more = (length - room).max(room).max(4 << 10);
+            let place = timeout_at(deadline, shared.bounds.held.wait(source, more));
+            held.push(place.await.map_err(|_| Failure::Busy)?);
+            room += more;
         }
         bytes.extend_from_slice(&data);
     }

@@ -1,21 +1,24 @@
-//! Owns the places for connections, shared fairly between sources: whoever can reach the port, API
-//! servers find a place.
+//! Owns the places for connections and the room for bodies, shared fairly between sources: whoever can
+//! reach the port, API servers find some.
 //!
-//! A source gets one as long as it holds fewer than are free. So one alone can hold half of them, `n`
-//! can hold `n/(n+1)`, and who comes then still gets one.
+//! A source gets more as long as it then holds no more than was free. So one alone can hold half, `n` can
+//! hold `n/(n+1)`, and who comes then still gets some.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 /// Places that are shared.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     limit: usize,
     taken: Arc<Mutex<Taken>>,
+    freed: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -25,11 +28,12 @@ struct Taken {
     by_source: HashMap<IpAddr, usize>,
 }
 
-/// One place; free again when it is dropped.
+/// Some places; free again when it is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     source: IpAddr,
-    taken: Arc<Mutex<Taken>>,
+    count: usize,
+    places: Places,
 }
 
 impl Places {
@@ -37,37 +41,55 @@ impl Places {
         Self {
             limit,
             taken: Arc::default(),
+            freed: Arc::default(),
         }
     }
 
-    /// A place for `source`, if it may have one.
-    pub(super) fn take(&self, source: IpAddr) -> Option<Place> {
+    /// So many places for `source`, if it may have them.
+    pub(super) fn take(&self, source: IpAddr, count: usize) -> Option<Place> {
         let source = source.to_canonical();
         let mut taken = self.taken.lock();
         let held = taken.by_source.get(&source).copied().unwrap_or_default();
-        if held >= self.limit.saturating_sub(taken.total) {
+        let held = held.saturating_add(count);
+        if held > self.limit.saturating_sub(taken.total) {
             return None;
         }
-        taken.total += 1;
-        taken.by_source.insert(source, held + 1);
+        taken.total += count;
+        taken.by_source.insert(source, held);
         drop(taken);
         Some(Place {
             source,
-            taken: Arc::clone(&self.taken),
+            count,
+            places: self.clone(),
         })
+    }
+
+    /// The same as soon as it may have them.
+    pub(super) async fn wait(&self, source: IpAddr, count: usize) -> Place {
+        loop {
+            // Before looking, so that what is freed meanwhile is not missed.
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if let Some(place) = self.take(source, count) {
+                return place;
+            }
+            freed.await;
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.taken.lock();
-        taken.total = taken.total.saturating_sub(1);
+        let mut taken = self.places.taken.lock();
+        taken.total = taken.total.saturating_sub(self.count);
         if let Entry::Occupied(mut held) = taken.by_source.entry(self.source) {
-            *held.get_mut() -= 1;
+            *held.get_mut() = held.get().saturating_sub(self.count);
             if *held.get() == 0 {
                 held.remove();
             }
         }
+        drop(taken);
+        self.places.freed.notify_waiters();
     }
 }
 
@@ -77,7 +99,7 @@ mod tests {
 
     fn all(places: &Places, last: u8) -> Vec<Place> {
         let address = IpAddr::from([192, 0, 2, last]);
-        std::iter::from_fn(|| places.take(address)).collect()
+        std::iter::from_fn(|| places.take(address, 1)).collect()
     }
 
     #[test]
@@ -85,10 +107,14 @@ mod tests {
         let places = Places::new(100);
         let one = all(&places, 1);
         assert_eq!(one.len(), 50);
-        assert!(places.take("::ffff:192.0.2.1".parse().unwrap()).is_none());
+        assert!(
+            places
+                .take("::ffff:192.0.2.1".parse().unwrap(), 1)
+                .is_none()
+        );
         assert_eq!(all(&places, 2).len(), 25);
         for last in 3..=255 {
-            assert!(places.take(IpAddr::from([192, 0, 2, last])).is_some());
+            assert!(places.take(IpAddr::from([192, 0, 2, last]), 1).is_some());
         }
         drop(one);
         assert!(places.taken.lock().by_source.is_empty());
@@ -99,5 +125,24 @@ mod tests {
     fn a_single_place_can_be_had() {
         assert_eq!(all(&Places::new(1), 1).len(), 1);
         assert_eq!(all(&Places::new(0), 1).len(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_waits_gets_what_is_freed() {
+        let places = Places::new(32);
+        let (one, two) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let held = places.take(one, 16).unwrap();
+        assert!(places.take(one, 1).is_none());
+        let other = places.wait(two, 8).await;
+        let waiting = tokio::spawn({
+            let places = places.clone();
+            async move { places.wait(one, 16).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(held);
+        drop(waiting.await.unwrap());
+        drop(other);
+        assert_eq!(places.taken.lock().total, 0);
     }
 }
