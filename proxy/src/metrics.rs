@@ -120,6 +120,7 @@ impl Metrics {
 
     /// As [`Self::new`], with what `tenants` use.
     #[must_use]
+    #[expect(clippy::too_many_lines, reason = "it is a list")]
     pub fn for_tenants(tenants: Tenants) -> Self {
         let mut registry = Registry::with_prefix("vestibule_proxy");
         let r = &mut registry;

@@ -212,12 +212,10 @@ async fn http2_by_prior_knowledge_to_the_backend() {
     // Requests of one connection share one to the backend, at the same time.
     let before = one.connections();
     let sender = h2_client(&rig).await;
-    let mut warm = sender.clone();
     let request = |path: &str| {
         let uri = format!("http://{HOST}{path}");
         Request::post(uri).body(full("hello")).unwrap()
     };
-    h2_ask(&mut warm, request("/warm")).await;
     let asked = (0..50).map(|_| {
         let (mut sender, request) = (sender.clone(), request("/?delay=50"));
         async move { h2_ask(&mut sender, request).await }

@@ -2,7 +2,7 @@
 //! is idle. hyper's own deadline for heads also runs between requests, so it cannot tell a slow head
 //! from a client that keeps its connection.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -15,6 +15,8 @@ pub(super) struct Activity {
     begun: Instant,
     under_way: AtomicU32,
     requests: AtomicU64,
+    ended: AtomicU64,
+    upgraded: AtomicBool,
     received: AtomicU64,
     sent: AtomicU64,
     /// Milliseconds from `begun` to when nothing was under way any more.
@@ -51,6 +53,8 @@ impl Activity {
             begun: Instant::now(),
             under_way: AtomicU32::new(0),
             requests: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            upgraded: AtomicBool::new(false),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
@@ -98,9 +102,24 @@ impl Activity {
     /// An answer is out.
     pub(super) fn end(&self) {
         self.stalled_since.store(0, Ordering::Relaxed);
+        self.ended.fetch_add(1, Ordering::Relaxed);
         if self.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.idle_since.store(self.now(), Ordering::Relaxed);
         }
+    }
+
+    /// Requests whose answer is out.
+    pub(super) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// An answer makes of the connection something else.
+    pub(super) fn upgrade(&self) {
+        self.upgraded.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Relaxed)
     }
 
     /// Requests so far.

@@ -22,6 +22,8 @@ pub(super) struct Upload {
 pub(super) struct UploadState {
     activity: Arc<Activity>,
     received: AtomicU64,
+    /// It broke, or is not what HTTP is.
+    broken: AtomicBool,
     /// The client is waited for.
     owed: AtomicBool,
     /// The answer has begun: from here on it is a conversation, which may pause.
@@ -33,6 +35,7 @@ impl UploadState {
         Arc::new(Self {
             activity,
             received: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
             owed: AtomicBool::new(false),
             answered: AtomicBool::new(false),
         })
@@ -43,15 +46,20 @@ impl UploadState {
         self.received.load(Ordering::Relaxed)
     }
 
+    /// Whether it broke on the client's side.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
     pub(super) fn answered(&self) {
         self.answered.store(true, Ordering::Relaxed);
         self.owe(false);
     }
 
     fn owe(&self, owes: bool) {
-        let owes = owes && !self.answered.load(Ordering::Relaxed);
-        let owed = self.owed.swap(owes, Ordering::Relaxed);
-        self.activity.owe(owed, owes);
+        let is = owes && !self.answered.load(Ordering::Relaxed);
+        let was = self.owed.swap(is, Ordering::Relaxed);
+        self.activity.owe(was, is);
     }
 }
 
@@ -74,11 +82,15 @@ impl Body for Upload {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         self.state.owe(polled.is_pending());
-        if let Poll::Ready(Some(Ok(frame))) = &polled {
-            let data = frame.data_ref().map_or(0, Buf::remaining);
-            self.state
-                .received
-                .fetch_add(data as u64, Ordering::Relaxed);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                let data = frame.data_ref().map_or(0, Buf::remaining);
+                self.state
+                    .received
+                    .fetch_add(data as u64, Ordering::Relaxed);
+            }
+            Poll::Ready(Some(Err(_))) => self.state.broken.store(true, Ordering::Relaxed),
+            _ => {}
         }
         polled
     }
@@ -145,7 +157,7 @@ impl Body for Download {
         let polled = match &mut *self {
             Self::Own(body) => Pin::new(body)
                 .poll_frame(cx)
-                .map(|frame| frame.map(|Ok(frame)| Ok(frame))),
+                .map_err(|never| match never {}),
             Self::Backend { body, .. } => Pin::new(body).poll_frame(cx),
         };
         let ended = match &polled {

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper::header::{HOST, HeaderValue};
+use hyper::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::body::Upload;
-use super::pool::{self, Key, Lease, Sender};
+use super::pool::{self, Key, Lease, Sender, Turn};
 use crate::backend::Protocol;
 use crate::connection::CloseReason;
 use crate::deadline::within;
@@ -128,7 +128,20 @@ impl Exchange<'_> {
             trace.reused = false;
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                failure = Failure::Connect(CloseReason::BackendConnectTimeout);
                 break;
+            }
+            // Requests that come at the same time share one connection of HTTP/2.
+            let _opening = match (key.alpn == Alpn::Http2).then(|| pool::turn(&key)) {
+                None => None,
+                Some(Turn::Open(opening)) => Some(opening),
+                Some(Turn::Wait(other)) => {
+                    let _ = within(left, other.notified()).await;
+                    continue;
+                }
+            };
+            if !tried.is_empty() {
+                self.plane.metrics.connect_retries.inc();
             }
             // An endpoint that vanished must leave time for the others.
             let others = target.endpoints.len().min(ATTEMPTS);
@@ -152,9 +165,6 @@ impl Exchange<'_> {
             self.plane.metrics.connect_failed(reason.reason());
             self.backend.avoid(endpoint);
             tried.push(endpoint);
-            if tried.len() < ATTEMPTS {
-                self.plane.metrics.connect_retries.inc();
-            }
         }
         Err(failure)
     }
@@ -162,9 +172,9 @@ impl Exchange<'_> {
     fn key(&self, target: &Target, endpoint: SocketAddr) -> Key {
         let tls = upstream::identity(target, self.listener);
         let alpn = match target.protocol {
-            Protocol::H2c if !self.upgrade => Alpn::Http2,
+            Protocol::H2c => Alpn::Http2,
             Protocol::Any if tls.is_some() && !self.upgrade => Alpn::Both,
-            Protocol::Any | Protocol::H2c | Protocol::WebSocket => Alpn::Http1,
+            Protocol::Any | Protocol::WebSocket => Alpn::Http1,
         };
         Key {
             backend: Arc::clone(self.backend),
@@ -270,7 +280,10 @@ impl Exchange<'_> {
                 *request.version_mut() = Version::HTTP_11;
             }
             Sender::Two(..) => {
-                request.headers_mut().remove(HOST);
+                let headers = request.headers_mut();
+                for name in [HOST, CONNECTION, UPGRADE] {
+                    headers.remove(name);
+                }
                 let mut parts = hyper::http::uri::Parts::default();
                 let tls = lease.is_tls();
                 parts.scheme = Some(if tls { Scheme::HTTPS } else { Scheme::HTTP });

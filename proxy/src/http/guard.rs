@@ -95,7 +95,7 @@ enum State {
     Undecided,
     /// Another protocol.
     Raw,
-    Refused(Refusal),
+    Refused(Stop),
 }
 
 /// A field whose value matters.
@@ -129,8 +129,10 @@ pub enum Stop {
     /// The request before them may make of the connection something else: they are to be shown again
     /// once that is known ([`Guard::decide`]).
     Undecided,
-    /// The first of them is wrong, in a head or in the framing of a body.
-    Refused(Refusal),
+    /// The first of them is wrong, in a head.
+    Head(Refusal),
+    /// The first of them is wrong in how a body is framed, whose request is under way.
+    Body(Refusal),
 }
 
 /// Follows the bytes of one connection.
@@ -199,8 +201,7 @@ impl Guard {
     }
 
     /// Whether the next byte belongs to a body, or to how it is framed.
-    #[must_use]
-    pub fn is_in_body(&self) -> bool {
+    fn is_in_body(&self) -> bool {
         self.trailers
             || matches!(
                 self.state,
@@ -235,7 +236,7 @@ impl Guard {
             let passed = match &mut self.state {
                 State::Raw => left,
                 State::Undecided => return stopped(at, Stop::Undecided),
-                State::Refused(refusal) => return stopped(at, Stop::Refused(*refusal)),
+                State::Refused(stop) => return stopped(at, *stop),
                 State::Body(rest) | State::Chunk(rest) => {
                     let all = usize::try_from(*rest).unwrap_or(usize::MAX);
                     let now = left.min(all);
@@ -248,14 +249,19 @@ impl Guard {
                         1
                     }
                     Err(refusal) => {
-                        self.state = State::Refused(refusal);
-                        return stopped(at, Stop::Refused(refusal));
+                        let stop = if self.is_in_body() {
+                            Stop::Body(refusal)
+                        } else {
+                            Stop::Head(refusal)
+                        };
+                        self.state = State::Refused(stop);
+                        return stopped(at, stop);
                     }
                 },
             };
             at += passed;
             match self.state {
-                State::Body(0) => self.state = State::Start,
+                State::Body(0) => self.state = self.next(),
                 State::Chunk(0) => self.state = State::ChunkCr,
                 _ => {}
             }
@@ -507,3 +513,6 @@ fn expect(byte: u8, expected: u8, next: State) -> Result<State, Refusal> {
         Err(Refusal::LineEnd)
     }
 }
+
+#[cfg(test)]
+mod tests;

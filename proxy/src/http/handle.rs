@@ -22,6 +22,7 @@ use super::serve::Shared;
 use super::table::Found;
 use super::tunnel::Tunnel;
 use super::view::View;
+use crate::backend::Protocol;
 use crate::table::{Layer, Listener};
 
 /// An answer of our own making.
@@ -95,6 +96,7 @@ pub(super) fn handle(
             Ok(Outcome::Upgrade(response, tunnel)) => {
                 record.status = response.status();
                 record.reason = "Upgraded";
+                shared.activity.upgrade();
                 let (client, backend) = tunnel;
                 *shared.tunnel.lock() = Some(Tunnel {
                     client,
@@ -189,7 +191,7 @@ async fn outcome(
         port: listener.port,
     };
     headers::say_asker(request.headers_mut(), &asker);
-    let asked = Head {
+    let head = Head {
         host: target.host_text(),
         scheme,
         listener: &listener,
@@ -198,14 +200,12 @@ async fn outcome(
     let Some(rule) = found.rule() else {
         return Err(Own::internal("NoBackend"));
     };
+    let authority = target.text.as_deref();
     let mut to = Changed {
-        authority: target
-            .text
-            .as_deref()
-            .and_then(|a| HeaderValue::try_from(a).ok()),
+        authority: authority.and_then(|text| HeaderValue::try_from(text).ok()),
         path: None,
     };
-    asked.apply(&rule.filters, &mut request, &mut to, edits)?;
+    head.apply(&rule.filters, &mut request, &mut to, edits)?;
     let Some(picked) = rule.pick(shared.plane.random()) else {
         return Err(Own::internal("NoBackend"));
     };
@@ -213,18 +213,14 @@ async fn outcome(
         return Err(Own::internal("InvalidBackend"));
     };
     record.backend = Some(Arc::clone(backend));
-    asked.apply(&picked.filters, &mut request, &mut to, edits)?;
+    head.apply(&picked.filters, &mut request, &mut to, edits)?;
 
-    let path = match to.path {
-        Some(path) => path,
-        None => whole_path(&request),
-    };
-    let upgrade =
-        upgrade && request.version() == Version::HTTP_11 && request.body().is_end_stream();
-    let client = upgrade.then(|| hyper::upgrade::on(&mut request));
-    if upgrade {
-        headers::ask_upgrade(request.headers_mut());
-    }
+    let path = to.path.unwrap_or_else(|| whole_path(&request));
+    // HTTP/1.1 alone can be upgraded, on either side.
+    let upgrade = upgrade
+        && request.version() == Version::HTTP_11
+        && request.body().is_end_stream()
+        && backend.target().protocol != Protocol::H2c;
     let exchange = Exchange {
         plane: &shared.plane,
         listener: &listener,
@@ -233,50 +229,70 @@ async fn outcome(
         path,
         upgrade,
     };
+    forward(&exchange, rule, request, record, edits).await
+}
+
+/// Has a backend answer, and makes what comes fit for the client.
+async fn forward(
+    exchange: &Exchange<'_>,
+    rule: &Rule,
+    mut request: Request<Incoming>,
+    record: &mut RequestRecord,
+    edits: &[HeaderEdit],
+) -> Result<Outcome, Own> {
+    let client = exchange.upgrade.then(|| hyper::upgrade::on(&mut request));
+    if exchange.upgrade {
+        headers::ask_upgrade(request.headers_mut());
+    }
     request.extensions_mut().clear();
     let request = request.map(|body| Upload::new(body, &record.upload));
-    let sent = with_timeouts(rule, exchange.send(request, &mut record.trace)).await;
+    let answered = with_timeouts(rule, exchange.send(request, &mut record.trace)).await;
     record.upload.answered();
-    let (mut response, lease) = sent?;
-    *response.version_mut() = Version::HTTP_11;
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let Some(client) = client.filter(|_| headers::is_websocket(response.headers())) else {
-            let text = "the backend changed the protocol without being asked\n";
-            return Err(Own::new(StatusCode::BAD_GATEWAY, "BackendBroken", text));
-        };
-        let backend = hyper::upgrade::on(&mut response);
-        drop(lease);
-        headers::strip_response(response.headers_mut());
-        headers::ask_upgrade(response.headers_mut());
-        for edit in edits.iter() {
-            edit.apply(response.headers_mut());
+    let (mut response, lease) = match answered {
+        Err(_) if record.upload.is_broken() => {
+            let text = "the body did not come to its end\n";
+            return Err(Own::unclear("BodyBroken", text));
         }
-        let response = response.map(|_| Download::own(""));
-        return Ok(Outcome::Upgrade(response, (client, backend)));
-    }
+        answered => answered?,
+    };
+    *response.version_mut() = Version::HTTP_11;
+    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let agreed = headers::is_websocket(response.headers());
     headers::strip_response(response.headers_mut());
-    Ok(Outcome::Answer(
-        response.map(|body| Download::backend(body, lease)),
-    ))
+    if !switched {
+        let response = response.map(|body| Download::backend(body, lease));
+        return Ok(Outcome::Answer(response));
+    }
+    let Some(client) = client.filter(|_| agreed) else {
+        let text = "the backend changed the protocol without being asked\n";
+        return Err(Own::new(StatusCode::BAD_GATEWAY, "BackendBroken", text));
+    };
+    let backend = hyper::upgrade::on(&mut response);
+    headers::ask_upgrade(response.headers_mut());
+    for edit in edits {
+        edit.apply(response.headers_mut());
+    }
+    let response = response.map(|_| Download::own(""));
+    Ok(Outcome::Upgrade(response, (client, backend)))
 }
 
 /// Ends what takes longer than the rule allows.
 async fn with_timeouts<T>(
     rule: &Rule,
-    send: impl Future<Output = Result<T, Failure>>,
+    exchange: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Own> {
     let late = |reason| {
         let text = "the backend did not answer in time\n";
         Own::new(StatusCode::GATEWAY_TIMEOUT, reason, text)
     };
     let (allowed, reason) = match (rule.request_timeout, rule.backend_timeout) {
-        (None, None) => return send.await.map_err(Own::from),
+        (None, None) => return exchange.await.map_err(Own::from),
         (Some(request), Some(backend)) if backend < request => (backend, "BackendTimeout"),
         (Some(request), _) => (request, "RequestTimeout"),
         (None, Some(backend)) => (backend, "BackendTimeout"),
     };
-    match tokio::time::timeout(allowed, send).await {
-        Ok(sent) => sent.map_err(Own::from),
+    match tokio::time::timeout(allowed, exchange).await {
+        Ok(ended) => ended.map_err(Own::from),
         Err(_) => Err(late(reason)),
     }
 }

@@ -10,6 +10,7 @@ mod authority;
 mod body;
 mod exchange;
 pub(crate) mod filter;
+pub mod guard;
 mod handle;
 mod headers;
 pub(crate) mod pool;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::{http1, http2};
+use tokio::sync::Notify;
 
 use super::body::Upload;
 use crate::metrics::Metrics;
@@ -79,6 +80,8 @@ pub(super) enum Sender {
 #[derive(Default)]
 struct Pool {
     endpoints: HashMap<Key, Kept>,
+    /// HTTP/2 connections that are being opened, with those that wait for it.
+    opening: HashMap<Key, Arc<Notify>>,
     /// HTTP/1.1 connections in all of them.
     idle: usize,
 }
@@ -176,6 +179,37 @@ impl Lease {
         // A connection that falls out is dropped outside of the borrow.
         let _ = POOL.try_with(|pool| pool.borrow_mut().put(key, sender));
     }
+}
+
+/// Whose turn it is to open an HTTP/2 connection that many requests can share.
+pub(super) enum Turn {
+    /// The caller's.
+    Open(Opening),
+    /// Somebody else does; told when it is done, or given up.
+    Wait(Arc<Notify>),
+}
+
+/// Held while a connection is being opened.
+pub(super) struct Opening(Key);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let waiting = POOL.try_with(|pool| pool.borrow_mut().opening.remove(&self.0));
+        if let Ok(Some(waiting)) = waiting {
+            waiting.notify_waiters();
+        }
+    }
+}
+
+/// Asks whether to open an HTTP/2 connection or to wait for one.
+pub(super) fn turn(key: &Key) -> Turn {
+    POOL.with_borrow_mut(|pool| {
+        if let Some(waiting) = pool.opening.get(key) {
+            return Turn::Wait(Arc::clone(waiting));
+        }
+        pool.opening.insert(key.clone(), Arc::default());
+        Turn::Open(Opening(key.clone()))
+    })
 }
 
 /// A connection that stands.

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use vestibule_model::hostname::Hostname;
 
 use super::activity::{Activity, Verdict};
+use super::guard::Refusal;
 use super::handle::handle;
 use super::transport::Counted;
 use super::tunnel::Tunnel;
@@ -69,7 +70,11 @@ pub(crate) async fn serve(begun: Begun) {
         tunnel: Mutex::default(),
     });
     let _untie = Untie(&shared);
-    let io = TokioIo::new(Counted::new(transport, Arc::clone(&activity)));
+    let io = TokioIo::new(Counted::new(
+        transport,
+        Arc::clone(&activity),
+        version == Version::One,
+    ));
     let limits = &shared.plane.limits.http;
     let service = {
         let shared = Arc::clone(&shared);
@@ -203,8 +208,13 @@ fn failed(error: &hyper::Error) -> CloseReason {
     tracing::debug!(%error, "an HTTP connection failed");
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
-        if inner.is::<std::io::Error>() {
-            return CloseReason::ClientReset;
+        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+            let refused = io.get_ref().is_some_and(|inner| inner.is::<Refusal>());
+            return if refused {
+                CloseReason::HttpError
+            } else {
+                CloseReason::ClientReset
+            };
         }
         cause = inner.source();
     }

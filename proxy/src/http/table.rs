@@ -241,15 +241,15 @@ impl HttpTable {
                 .find(|row| takes(&row.pattern, host) && row.entry.accepts(view))
                 .map(|row| row.entry.found()),
             Rows::Many(index) => {
-                let mut levels: Vec<_> = match host {
-                    Some(host) => index
-                        .matching(host)
-                        .flat_map(|hosts| hosts.iter())
-                        .collect(),
-                    None => {
-                        let any = index.get(&HostPattern::Any);
-                        any.into_iter().flat_map(|hosts| hosts.iter()).collect()
-                    }
+                let mut levels: Vec<_> = if let Some(host) = host {
+                    let ranks = index.matching(host);
+                    ranks.flat_map(RedBlackTreeMapSync::iter).collect()
+                } else {
+                    let ranks = index.get(&HostPattern::Any);
+                    ranks
+                        .into_iter()
+                        .flat_map(RedBlackTreeMapSync::iter)
+                        .collect()
                 };
                 levels.sort_by_key(|(rank, _)| **rank);
                 levels

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use super::activity::Activity;
+use super::guard::{Guard, Stop};
 
 /// A socket of which some bytes were read already.
 pub(super) struct Replayed {
@@ -99,36 +100,159 @@ trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// A transport whose bytes are counted.
+/// Most bytes of a client that wait until it is known what its request made of the connection. More
+/// stay in the socket.
+const MAX_HELD: usize = 16 * 1024;
+/// What hyper takes in no head: it answers with 400 where it meets it, behind the answers to the requests
+/// before. It looks at a head again only when that may be whole, hence the end.
+const POISON: &[u8] = b"\0\r\n\r\n";
+/// Reads that are done of what a refused client goes on sending, so that closing does not reset what it
+/// was answered.
+const MAX_DISCARDS: usize = 8;
+
+/// A transport whose bytes are counted, and those of HTTP/1 guarded.
 pub(super) struct Counted {
     transport: Transport,
     activity: Arc<Activity>,
+    guard: Option<Box<Guarded>>,
+}
+
+#[derive(Default)]
+struct Guarded {
+    guard: Guard,
+    /// Read, and not passed on yet.
+    held: Vec<u8>,
+    /// Why nothing is passed on any more.
+    refused: Option<Stop>,
+}
+
+impl Guarded {
+    /// Passes on of what is held.
+    fn give(&mut self, buffer: &mut ReadBuf<'_>) {
+        let now = self.held.len().min(buffer.remaining());
+        buffer.put_slice(self.held.get(..now).unwrap_or_default());
+        self.held.drain(..now);
+    }
 }
 
 impl Counted {
-    pub(super) fn new(transport: Transport, activity: Arc<Activity>) -> Self {
+    /// `guarded`: HTTP/1 is spoken.
+    pub(super) fn new(transport: Transport, activity: Arc<Activity>, guarded: bool) -> Self {
         Self {
             transport,
             activity,
+            guard: guarded.then(Box::default),
         }
     }
 
     fn inner(self: Pin<&mut Self>) -> Pin<&mut (dyn Stream + '_)> {
         Pin::new(&mut self.get_mut().transport).inner()
     }
-}
 
-impl AsyncRead for Counted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+    fn poll_receive(
+        &mut self,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(self.as_mut().inner().poll_read(cx, buffer))?;
+        ready!(Pin::new(&mut self.transport).inner().poll_read(cx, buffer))?;
         let read = buffer.filled().len().saturating_sub(before);
         self.activity.received(read as u64);
         Poll::Ready(Ok(()))
+    }
+
+    /// While it is not known what comes, it is only kept.
+    fn poll_hold(&mut self, cx: &mut Context<'_>, guarded: &mut Guarded) -> Poll<io::Result<()>> {
+        let mut scratch = [0; 1024];
+        loop {
+            if guarded.held.len() >= MAX_HELD {
+                // Whoever decides reads on: hyper for the next request, or the tunnel.
+                return Poll::Pending;
+            }
+            let mut buffer = ReadBuf::new(&mut scratch);
+            ready!(self.poll_receive(cx, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            guarded.held.extend_from_slice(buffer.filled());
+        }
+    }
+
+    fn poll_guarded(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+        guarded: &mut Guarded,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            match guarded.refused {
+                Some(Stop::Body(refusal)) => {
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal)));
+                }
+                // Nothing comes behind the poison.
+                Some(_) => {
+                    guarded.give(buffer);
+                    return Poll::Ready(Ok(()));
+                }
+                None => {}
+            }
+            if guarded.guard.is_undecided() {
+                if self.activity.is_upgraded() {
+                    guarded.guard.decide(true);
+                } else if self.activity.ended() >= guarded.guard.requests() {
+                    guarded.guard.decide(false);
+                } else {
+                    return self.poll_hold(cx, guarded);
+                }
+            }
+            let before = buffer.filled().len();
+            if guarded.held.is_empty() {
+                ready!(self.poll_receive(cx, buffer))?;
+                if buffer.filled().len() == before {
+                    return Poll::Ready(Ok(()));
+                }
+            } else {
+                guarded.give(buffer);
+            }
+            let bytes = buffer.filled().get(before..).unwrap_or_default();
+            let outcome = guarded.guard.check(bytes);
+            let left = bytes.get(outcome.passed..).unwrap_or_default().to_vec();
+            buffer.set_filled(before + outcome.passed);
+            match outcome.stopped {
+                None => {}
+                Some(Stop::Undecided) => {
+                    // In front of what was held, of which these may be the first.
+                    guarded.held.splice(..0, left);
+                }
+                Some(stop @ (Stop::Head(refusal) | Stop::Body(refusal))) => {
+                    tracing::debug!(%refusal, "a request is refused");
+                    guarded.refused = Some(stop);
+                    guarded.held = match stop {
+                        Stop::Head(_) => POISON.to_vec(),
+                        _ => Vec::new(),
+                    };
+                }
+            }
+            if buffer.filled().len() > before {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let Some(mut guarded) = this.guard.take() else {
+            return this.poll_receive(cx, buffer);
+        };
+        let polled = this.poll_guarded(cx, buffer, &mut guarded);
+        this.guard = Some(guarded);
+        polled
     }
 }
 
@@ -165,6 +289,21 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.inner().poll_shutdown(cx)
+        let refused = self
+            .guard
+            .as_ref()
+            .is_some_and(|guarded| guarded.refused.is_some());
+        let this = self.get_mut();
+        ready!(Pin::new(&mut this.transport).inner().poll_shutdown(cx))?;
+        let mut scratch = [0; 4096];
+        let discards = if refused { MAX_DISCARDS } else { 0 };
+        for _ in 0..discards {
+            let mut unread = ReadBuf::new(&mut scratch);
+            match this.poll_receive(cx, &mut unread) {
+                Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }

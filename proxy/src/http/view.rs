@@ -16,8 +16,10 @@ pub(crate) struct View<'a> {
     headers: &'a HeaderMap,
     raw_query: Option<&'a str>,
     /// Read when a match asks: the first value of each name.
-    query: OnceCell<HashMap<Cow<'a, [u8]>, Cow<'a, [u8]>>>,
+    query: OnceCell<Params<'a>>,
 }
+
+type Params<'a> = HashMap<Cow<'a, [u8]>, Cow<'a, [u8]>>;
 
 impl<'a> View<'a> {
     pub(crate) fn new<B>(request: &'a Request<B>, authority: Option<&'a str>) -> Self {
@@ -58,7 +60,7 @@ impl<'a> View<'a> {
     }
 }
 
-fn params(query: &str) -> HashMap<Cow<'_, [u8]>, Cow<'_, [u8]>> {
+fn params(query: &str) -> Params<'_> {
     let mut params = HashMap::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -96,6 +98,8 @@ fn digit(byte: u8) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -131,7 +135,10 @@ mod tests {
 
         #[test]
         fn encoding_is_undone(value in proptest::collection::vec(any::<u8>(), 0..32)) {
-            let encoded: String = value.iter().map(|byte| format!("%{byte:02X}")).collect();
+            let mut encoded = String::new();
+            for byte in &value {
+                write!(encoded, "%{byte:02X}").unwrap();
+            }
             prop_assert_eq!(&*decode(&encoded), &*value);
         }
     }

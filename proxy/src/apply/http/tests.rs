@@ -186,8 +186,11 @@ const PATHS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
 struct Edit {
     name: usize,
     /// `None` removes it.
-    to: Option<(i64, Vec<(usize, usize)>, Vec<usize>)>,
+    to: Option<To>,
 }
+
+/// Creation, places, paths.
+type To = (i64, Vec<(usize, usize)>, Vec<usize>);
 
 fn edit() -> impl Strategy<Value = Edit> {
     let at = prop::collection::vec((0..LISTENERS.len(), 0..HOSTS.len()), 0..4);
@@ -215,8 +218,7 @@ proptest! {
         let mut held = BTreeMap::new();
         for Edit { name, to } in edits {
             let name = format!("team-a/r{name}");
-            match to {
-                Some((created, at, rules)) => {
+            if let Some((created, at, rules)) = to {
                     let at: Vec<_> = at
                         .iter()
                         .map(|(listener, host)| (LISTENERS[*listener].0, HOSTS[*host]))
@@ -225,11 +227,9 @@ proptest! {
                     let made = route(&name, created, &at, &rules);
                     h.apply(vec![made.clone()], Vec::new());
                     held.insert(name, made);
-                }
-                None => {
-                    h.apply(Vec::new(), vec![key(&name)]);
-                    held.remove(&name);
-                }
+            } else {
+                h.apply(Vec::new(), vec![key(&name)]);
+                held.remove(&name);
             }
         }
         let mut scratch = Harness::new();

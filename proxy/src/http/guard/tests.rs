@@ -1,0 +1,269 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// What the guard lets pass of `bytes` when they come in pieces of `size`, and why not all.
+fn run(bytes: &[u8], size: usize) -> (usize, Option<Stop>, u64) {
+    let mut guard = Guard::new();
+    let mut passed = 0;
+    for piece in bytes.chunks(size.max(1)) {
+        let outcome = guard.check(piece);
+        passed += outcome.passed;
+        if outcome.stopped.is_some() {
+            // It stays so.
+            assert_eq!(
+                guard.check(b"GET"),
+                Outcome {
+                    passed: 0,
+                    ..outcome
+                }
+            );
+            return (passed, outcome.stopped, guard.requests());
+        }
+        assert_eq!(outcome.passed, piece.len());
+    }
+    (passed, None, guard.requests())
+}
+
+fn all_sizes(bytes: &[u8]) -> (usize, Option<Stop>, u64) {
+    let whole = run(bytes, usize::MAX);
+    for size in [1, 2, 3, 7, 16] {
+        assert_eq!(
+            run(bytes, size),
+            whole,
+            "{:?}",
+            String::from_utf8_lossy(bytes)
+        );
+    }
+    whole
+}
+
+const HOST: &str = "host: a.example.com\r\n";
+
+#[test]
+fn what_every_reader_reads_alike_passes() {
+    let chunked = "transfer-encoding: chunked\r\n";
+    let cases: [(String, u64); 15] = [
+        (format!("GET / HTTP/1.1\r\n{HOST}\r\n"), 1),
+        ("GET / HTTP/1.0\r\n\r\n".into(), 1),
+        (format!("\r\nGET / HTTP/1.1\r\n{HOST}\r\n"), 1),
+        (format!("OPTIONS * HTTP/1.1\r\n{HOST}\r\n"), 1),
+        (
+            format!("M-SEARCH http://a/x?y=%20'()[] HTTP/1.1\r\n{HOST}\r\n"),
+            1,
+        ),
+        (
+            format!(
+                "POST / HTTP/1.1\r\n{HOST}content-length: 3\r\n\r\nabcGET / HTTP/1.1\r\n{HOST}\r\n"
+            ),
+            2,
+        ),
+        (
+            format!(
+                "POST / HTTP/1.1\r\nContent-Length:\t 003 \t\r\n{HOST}\r\n\r\n\nGET / HTTP/1.1\r\n"
+            ),
+            1,
+        ),
+        (
+            format!("POST / HTTP/1.1\r\n{HOST}content-length: 0\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
+            2,
+        ),
+        (
+            format!("POST / HTTP/1.1\r\n{HOST}{chunked}\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
+            2,
+        ),
+        (
+            format!(
+                "POST / HTTP/1.1\r\n{HOST}Transfer-Encoding:  CHUNKED \r\n\r\n3;a=b;c=\"d e\"\r\n\r\n\r\r\n0aB\r\n{}\r\n0\r\nx: y\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+                "0".repeat(0xab)
+            ),
+            2,
+        ),
+        (
+            format!("GET / HTTP/1.1\r\n{HOST}x:\r\ny:  \r\nz: \t a\tb  \r\nutf: \u{fc}\r\n\r\n"),
+            1,
+        ),
+        (
+            format!("GET / HTTP/1.1\r\n{HOST}transfer-encodings: x\r\ncontent-lengt: x\r\n\r\n"),
+            1,
+        ),
+        ("GET / HTTP/1.1\r\nx: y\r\n".into(), 0),
+        (
+            format!("POST / HTTP/1.1\r\n{HOST}expect: 100-continue\r\ncontent-length: 1\r\n\r\nx"),
+            1,
+        ),
+        (
+            format!("GET / HTTP/1.1\r\n{HOST}\r\n\r\nGET / HTTP/1.1\r\n{HOST}\r\n"),
+            2,
+        ),
+    ];
+    for (bytes, requests) in cases {
+        let outcome = all_sizes(bytes.as_bytes());
+        assert_eq!(outcome, (bytes.len(), None, requests), "{bytes:?}");
+    }
+}
+
+#[test]
+fn what_two_readers_could_read_differently_is_refused_at_its_first_byte() {
+    let cases = corpus();
+    assert!(cases.len() > 90, "{}", cases.len());
+    for (bytes, at, refusal) in cases {
+        let (passed, stopped, _) = all_sizes(&bytes);
+        let text = String::from_utf8_lossy(&bytes);
+        let refused = match stopped {
+            Some(Stop::Head(refusal) | Stop::Body(refusal)) => format!("{refusal:?}"),
+            _ => String::new(),
+        };
+        assert_eq!(refused, refusal, "{text:?}");
+        assert_eq!(passed, at, "{text:?}");
+    }
+}
+
+/// What is to be refused, how many of its bytes are right, and why it is refused.
+fn corpus() -> Vec<(Vec<u8>, usize, String)> {
+    include_str!("../../../tests/smuggling/corpus.txt")
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| {
+            let (refusal, request) = line.split_once(' ').unwrap();
+            let (right, wrong) = request.split_once('¦').unwrap();
+            let right = unescape(right);
+            let whole = [&right[..], &unescape(wrong)].concat();
+            (whole, right.len(), refusal.to_owned())
+        })
+        .collect()
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        match (char, char == '\\') {
+            (_, true) => match chars.next().unwrap() {
+                'r' => bytes.push(b'\r'),
+                'n' => bytes.push(b'\n'),
+                't' => bytes.push(b'\t'),
+                '0' => bytes.push(0),
+                'x' => {
+                    let digits: String = chars.by_ref().take(2).collect();
+                    bytes.push(u8::from_str_radix(&digits, 16).unwrap());
+                }
+                other => panic!("\\{other}"),
+            },
+            _ => bytes.push(u8::try_from(char).unwrap()),
+        }
+    }
+    bytes
+}
+
+#[test]
+fn what_may_leave_http_waits_for_the_answer() {
+    for head in [
+        "GET /chat HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        "GET / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n",
+        "CONNECT a.example.com:443 HTTP/1.1\r\n\r\n",
+        "POST / HTTP/1.1\r\nupgrade: x\r\ncontent-length: 2\r\n\r\nhi",
+        "POST / HTTP/1.1\r\nupgrade: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        let bytes = [head.as_bytes(), b"\x81\x05"].concat();
+        let (passed, stopped, requests) = all_sizes(&bytes);
+        let expected = (head.len(), Some(Stop::Undecided), 1);
+        assert_eq!((passed, stopped, requests), expected, "{head:?}");
+        let mut guard = Guard::new();
+        guard.check(head.as_bytes());
+        assert!(guard.is_undecided());
+        let mut upgraded = guard.clone();
+        upgraded.decide(true);
+        assert_eq!(upgraded.check(b"\x81\0\n").passed, 3);
+        guard.decide(false);
+        let again = guard.check(b"GET / HTTP/1.1\r\n\r\n");
+        assert_eq!((again.stopped, guard.requests()), (None, 2));
+        assert_eq!(guard.check(b"\x81").passed, 0);
+    }
+    let mut guard = Guard::new();
+    guard.check(b"CONNECTS / HTTP/1.1\r\n\r\n");
+    assert!(!guard.is_undecided());
+}
+
+/// A request, and its parts joined.
+fn request() -> impl Strategy<Value = Vec<u8>> {
+    let line = ("[A-Z]{1,12}", "/[!-\"$-~]{0,20}", prop::bool::ANY);
+    let field = ("x-[a-z]{0,30}", "[ -~\t]{0,40}");
+    let fields = prop::collection::vec(field, 0..5);
+    let body = prop_oneof![
+        Just(None),
+        prop::collection::vec(any::<u8>(), 0..200).prop_map(|body| Some((body, None))),
+        (
+            prop::collection::vec(any::<u8>(), 0..200),
+            1..50_usize,
+            "(;[a-z]{1,8}(=[a-z]{1,8})?){0,2}"
+        )
+            .prop_map(|(body, size, extension)| Some((body, Some((size, extension))))),
+    ];
+    (line, fields, body).prop_map(|((method, target, old), fields, body)| {
+        let chunked = body.as_ref().is_some_and(|(_, chunks)| chunks.is_some());
+        let version = if old && !chunked { "1.0" } else { "1.1" };
+        let mut bytes = format!("{method} {target} HTTP/{version}\r\n").into_bytes();
+        for (name, value) in fields {
+            bytes.extend_from_slice(format!("{name}:{value}\r\n").as_bytes());
+        }
+        match body {
+            None => bytes.extend_from_slice(b"\r\n"),
+            Some((body, None)) => {
+                bytes.extend_from_slice(
+                    format!("content-length: {}\r\n\r\n", body.len()).as_bytes(),
+                );
+                bytes.extend_from_slice(&body);
+            }
+            Some((body, Some((size, extension)))) => {
+                bytes.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+                for chunk in body.chunks(size) {
+                    bytes.extend_from_slice(format!("{:x}{extension}\r\n", chunk.len()).as_bytes());
+                    bytes.extend_from_slice(chunk);
+                    bytes.extend_from_slice(b"\r\n");
+                }
+                bytes.extend_from_slice(b"0\r\ntrailer: x\r\n\r\n");
+            }
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #[test]
+    fn valid_requests_pass_in_any_pieces(
+        requests in prop::collection::vec(request(), 1..6),
+        cuts in prop::collection::vec(1..100_usize, 1..40),
+    ) {
+        let bytes = requests.concat();
+        let mut guard = Guard::new();
+        let mut rest = &bytes[..];
+        for cut in cuts.iter().cycle() {
+            let (now, later) = rest.split_at((*cut).min(rest.len()));
+            let outcome = guard.check(now);
+            prop_assert_eq!(outcome, Outcome { passed: now.len(), stopped: None });
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(guard.requests(), requests.len() as u64);
+    }
+
+    #[test]
+    fn pieces_change_nothing(bytes in prop::collection::vec(noise(), 0..200), size in 1..20_usize) {
+        let bytes = bytes.concat();
+        prop_assert_eq!(run(&bytes, size), run(&bytes, usize::MAX));
+    }
+}
+
+/// Bytes that requests are made of, in any order.
+fn noise() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => prop::sample::select(vec![
+            "GET / HTTP/1.1\r\n", "POST / HTTP/1.1\r\n", "content-length: 5\r\n", "\r\n", "hello",
+            "transfer-encoding: chunked\r\n", "5\r\n", "0\r\n", "0\r\n\r\n", "host: a\r\n", "upgrade: x\r\n",
+        ]).prop_map(|text| text.as_bytes().to_vec()),
+        1 => any::<u8>().prop_map(|byte| vec![byte]),
+    ]
+}
