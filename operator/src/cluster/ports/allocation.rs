@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,12 @@ use crate::translate::PortWish;
 pub const RANGE: RangeInclusive<u16> = 10_000..=32_767;
 /// Ports in that range that the proxies use themselves (administration, health).
 const RESERVED: RangeInclusive<u16> = 15_000..=15_099;
+
+/// Most ports that are given out: more would not fit into a ConfigMap.
+const MOST: usize = 16_000;
+/// Most ports of one Gateway, however many its ListenerSets ask for: a Service with many more would be
+/// refused, and every tenant of the Gateway with it.
+const MOST_OF_A_GATEWAY: usize = 1_000;
 
 /// What is given out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,20 +103,32 @@ impl Allocation {
     }
 
     /// This allocation with a port for each of `wanted` and for nothing else. Those that there is no
-    /// port left for are without one.
+    /// port left for are without one; whoever has one keeps it.
     #[must_use]
     pub fn settle(&self, wanted: &BTreeSet<PortWish>) -> Self {
         let mut settled = self.clone();
         settled.ports.retain(|id, _| wanted.contains(id));
         // What is freed now stays taken for this time: it is not to be given out in the same breath.
         let mut taken: BTreeSet<u16> = self.ports.values().copied().collect();
+        let mut counts: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        for id in settled.ports.keys() {
+            *counts.entry(id.gateway.clone()).or_default() += 1;
+        }
         for id in wanted {
             if settled.ports.contains_key(id) {
+                continue;
+            }
+            if settled.ports.len() >= MOST {
+                break;
+            }
+            let count = counts.entry(id.gateway.clone()).or_default();
+            if *count >= MOST_OF_A_GATEWAY {
                 continue;
             }
             let Some(port) = free(settled.next, &taken) else {
                 break;
             };
+            *count += 1;
             taken.insert(port);
             settled.ports.insert(id.clone(), port);
             settled.next = after(port);

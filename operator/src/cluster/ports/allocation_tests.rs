@@ -64,8 +64,34 @@ fn without_a_port_left_the_others_keep_theirs() {
         .map(|n| id(&format!("{n:05}"), 443))
         .collect();
     let full = Allocation::default().settle(&all);
-    assert_eq!(full.len(), RANGE.len() - RESERVED.len());
+    assert_eq!(full.len(), MOST);
     assert_eq!(full.settle(&all), full);
+}
+
+#[test]
+fn no_gateway_takes_the_ports_of_all_and_what_is_persisted_fits() {
+    let uid = |n: u32| format!("{n:08}-0000-0000-0000-000000000000");
+    let all: BTreeSet<PortWish> = (0..20)
+        .flat_map(|gateway| (1..=2_000).map(move |port| id(&uid(gateway), port)))
+        .collect();
+    let full = Allocation::default().settle(&all);
+    let of = |n: u32| {
+        let uid = uid(n);
+        full.iter().filter(|(id, _)| *id.gateway == *uid).count()
+    };
+    assert_eq!((of(0), of(15), full.len()), (1_000, 1_000, 16_000));
+    // A ConfigMap has a MiB in all.
+    assert!(full.to_json().len() < 1_000_000);
+    assert_eq!(full.settle(&all), full);
+    // Who has one keeps it, though others come before it in order.
+    let kept = Allocation::default().settle(&[id("g", 60_000)].into());
+    let crowd: BTreeSet<PortWish> = (1..=2_000)
+        .chain([60_000])
+        .map(|port| id("g", port))
+        .collect();
+    let crowded = kept.settle(&crowd);
+    assert_eq!(crowded.get(&id("g", 60_000)), kept.get(&id("g", 60_000)));
+    assert_eq!(crowded.len(), 1_000);
 }
 
 #[test]
