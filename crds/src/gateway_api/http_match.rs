@@ -144,14 +144,14 @@ impl Reader<'_> {
             );
         }
         HttpMatch {
-            path: self.path(wire.path.unwrap_or_default()),
+            path: self.path(&wire.path.unwrap_or_default()),
             headers: self.values(wire.headers, "headers"),
             query: self.values(wire.query_params, "queryParams"),
             method,
         }
     }
 
-    fn path(&mut self, wire: HTTPPathMatch) -> PathMatch {
+    fn path(&mut self, wire: &HTTPPathMatch) -> PathMatch {
         let value: Arc<str> = wire.value.as_deref().unwrap_or("/").into();
         if value.len() > MAX_TEXT {
             self.too_long("path.value", MAX_TEXT);

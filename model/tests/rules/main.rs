@@ -4,6 +4,7 @@ mod attach;
 mod conflict;
 mod grant;
 mod hostname;
+mod http;
 mod issuer;
 mod merge;
 mod policy;
