@@ -8,6 +8,7 @@ use crate::support::{Manager, Network, World, eventually};
 /// How often each of the others writes.
 const WRITES: usize = 25;
 const SEEN: &str = "example.com/Seen";
+const OTHER: &str = "example.com/other";
 
 /// A condition of somebody else's, whose message counts.
 fn seen(count: usize) -> Value {
@@ -31,15 +32,27 @@ fn of_listener(object: &mut Value) -> Option<&mut Vec<Value>> {
 
 /// The conditions of the other controller's entry for a route.
 fn of_their_parent(object: &mut Value) -> Option<&mut Vec<Value>> {
-    let parents = object.pointer_mut("/status/parents")?.as_array_mut()?;
-    let theirs = |entry: &Value| entry["controllerName"] == "example.com/other";
-    if !parents.iter().any(theirs) {
-        parents.push(json!({
-            "parentRef": {"name": "elsewhere"}, "controllerName": "example.com/other",
-            "conditions": [],
+    of_their_entry(object, "parents", "parentRef")
+}
+
+/// The same for a policy.
+fn of_their_ancestor(object: &mut Value) -> Option<&mut Vec<Value>> {
+    of_their_entry(object, "ancestors", "ancestorRef")
+}
+
+fn of_their_entry<'a>(
+    object: &'a mut Value,
+    list: &str,
+    reference: &str,
+) -> Option<&'a mut Vec<Value>> {
+    let entries = object["status"][list].as_array_mut()?;
+    let theirs = |entry: &Value| entry["controllerName"] == OTHER;
+    if !entries.iter().any(theirs) {
+        entries.push(json!({
+            reference: {"name": "elsewhere"}, "controllerName": OTHER, "conditions": [],
         }));
     }
-    let entry = parents.iter_mut().find(|entry| theirs(entry))?;
+    let entry = entries.iter_mut().find(|entry| theirs(entry))?;
     entry["conditions"].as_array_mut()
 }
 
@@ -71,10 +84,10 @@ async fn count_up(world: &World, (kind, part, name): (&str, &str, &str), place: 
 /// Conditions that are ours and not about the present generation.
 fn outdated(object: &Value) -> Vec<Value> {
     let mut lists = vec![&object["status"]["conditions"]];
-    for parts in ["listeners", "parents"] {
+    for parts in ["listeners", "parents", "ancestors"] {
         let parts = object["status"][parts].as_array();
         let ours = parts.into_iter().flatten();
-        let ours = ours.filter(|part| part["controllerName"] != "example.com/other");
+        let ours = ours.filter(|part| part["controllerName"] != OTHER);
         lists.extend(ours.map(|part| &part["conditions"]));
     }
     lists
@@ -93,6 +106,36 @@ async fn at_rest(manager: &Manager) {
     eventually("nothing that waits", rest).await;
 }
 
+/// A set that speaks HTTP, an HTTPRoute with this hostname, its Service, and a policy for that.
+fn over_http(world: &World, hostname: &str) -> [Value; 4] {
+    let mut set = world.set("a", "plain", "shared", "*.example.com");
+    let listener = &mut set["spec"]["listeners"][0];
+    listener["protocol"] = json!("HTTP");
+    listener["port"] = json!(80);
+    listener.as_object_mut().expect("an object").remove("tls");
+    let mut route = world.route("a", "plain", "plain", hostname);
+    route["kind"] = json!("HTTPRoute");
+    route["spec"]["rules"][0]["backendRefs"][0]["name"] = json!("plain");
+    let space = world.ns("a");
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "plain", "namespace": space},
+        "spec": {"ports": [{"port": 443}], "clusterIP": "None"},
+    });
+    let policy = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
+        "metadata": {"name": "plain", "namespace": space},
+        "spec": {
+            "targetRefs": [{"group": "", "kind": "Service", "name": "plain"}],
+            "validation": {
+                "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "absent"}],
+                "hostname": hostname,
+            },
+        },
+    });
+    [set, route, service, policy]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
 async fn what_others_write_at_the_same_time_is_not_lost() {
@@ -109,14 +152,25 @@ async fn what_others_write_at_the_same_time_is_not_lost() {
     world
         .apply(world.route("a", "web", "mine", &hostname(0)))
         .await;
+    let (plain, policy) = (
+        ("HTTPRoute", "a", "plain"),
+        ("BackendTLSPolicy", "a", "plain"),
+    );
+    for object in over_http(&world, &hostname(0)) {
+        world.apply(object).await;
+    }
     let manager = world.manager("one");
     let _proxy = Network::of(&[&manager]).proxy("p-1");
     world
         .condition(set, ("Programmed", "True", "Programmed"))
         .await;
-    world
-        .condition(route, ("Accepted", "True", "Accepted"))
-        .await;
+    for route in [route, plain] {
+        world
+            .condition(route, ("Accepted", "True", "Accepted"))
+            .await;
+    }
+    let no_map = ("Accepted", "False", "NoValidCACertificate");
+    world.condition(policy, no_map).await;
 
     let gateway = ("Gateway", "infra", "shared");
     let others = [
@@ -125,6 +179,8 @@ async fn what_others_write_at_the_same_time_is_not_lost() {
         (set, of_object),
         (set, of_listener),
         (route, of_their_parent),
+        (plain, of_their_parent),
+        (policy, of_their_ancestor),
     ];
     let writers = others
         .iter()
@@ -138,6 +194,9 @@ async fn what_others_write_at_the_same_time_is_not_lost() {
             world
                 .apply(world.route("a", "web", "mine", &hostname(n)))
                 .await;
+            for object in over_http(&world, &hostname(n)) {
+                world.apply(object).await;
+            }
             let mut gateway = world.gateway("shared");
             gateway["spec"]["listeners"][0]["hostname"] = json!(format!("own-{n}.example.com"));
             world.apply(gateway).await;
@@ -145,15 +204,15 @@ async fn what_others_write_at_the_same_time_is_not_lost() {
     };
     tokio::join!(futures::future::join_all(writers), user);
 
-    for (kind, part, name) in [gateway, set, route] {
+    for (kind, part, name) in [gateway, set, route, plain, policy] {
         let current = async || {
             let object = world.get(kind, part, name).await?;
-            let conditions = object["status"].get("parents").is_some() || {
+            let programmed = object["status"].get("listeners").is_none() || {
                 let c = object["status"]["conditions"].as_array()?;
                 c.iter()
                     .any(|c| c["type"] == "Programmed" && c["status"] == "True")
             };
-            (conditions && outdated(&object).is_empty()).then_some(())
+            (programmed && outdated(&object).is_empty()).then_some(())
         };
         eventually("conditions about the present generation", current).await;
     }
@@ -165,12 +224,16 @@ async fn what_others_write_at_the_same_time_is_not_lost() {
         // As it was written, its time included, and not one of the writes undone.
         assert_eq!(theirs, [&seen(WRITES)], "{kind}");
     }
-    let route = world
-        .get("TLSRoute", "a", "web")
-        .await
-        .expect("it is there");
-    let parents = route["status"]["parents"].as_array().map(Vec::len);
-    assert_eq!(parents, Some(2), "{route:#}");
+    let lists = [
+        (route, "parents"),
+        (plain, "parents"),
+        (policy, "ancestors"),
+    ];
+    for ((kind, part, name), list) in lists {
+        let object = world.get(kind, part, name).await.expect("it is there");
+        let entries = object["status"][list].as_array().map(Vec::len);
+        assert_eq!(entries, Some(2), "{object:#}");
+    }
     manager.stop().await;
 }
 
