@@ -447,7 +447,7 @@ fn precedence(rank: Specificity, route: &Route) -> Precedence {
     }
 }
 
-/// The routes of a listener: of the kind that it takes.
+/// The routes of a listener, of either kind.
 #[derive(Clone)]
 pub(crate) struct Routes {
     pub(crate) tls: RouteTable,
@@ -471,7 +471,37 @@ impl Routes {
 #[derive(Clone)]
 struct Entry {
     listener: Arc<Listener>,
-    routes: Routes,
+    routes: OfKind,
+}
+
+/// The routes of the kind that a listener takes.
+#[derive(Clone)]
+enum OfKind {
+    Tls(RouteTable),
+    Http(HttpTable),
+}
+
+impl OfKind {
+    fn new(mode: &Mode, routes: Routes) -> Self {
+        match mode {
+            Mode::Passthrough | Mode::Terminate(_) => Self::Tls(routes.tls),
+            Mode::Http | Mode::Https(_) => Self::Http(routes.http),
+        }
+    }
+
+    fn http(&self) -> HttpTable {
+        match self {
+            Self::Http(routes) => routes.clone(),
+            Self::Tls(_) => HttpTable::default(),
+        }
+    }
+
+    fn select(&self, name: &Hostname) -> Option<Arc<Route>> {
+        match self {
+            Self::Tls(routes) => routes.select(name).cloned(),
+            Self::Http(_) => None,
+        }
+    }
 }
 
 /// The listeners of one socket. At most one of the two has any, except where the operator sends what
@@ -559,7 +589,7 @@ impl Snapshot {
             Some(host) => listeners.matching(host).next(),
             None => listeners.any.as_ref(),
         };
-        entry.map(|entry| (Arc::clone(&entry.listener), entry.routes.http.clone()))
+        entry.map(|entry| (Arc::clone(&entry.listener), entry.routes.http()))
     }
 
     /// Selects listener and route for a TLS connection that came in on `bind`.
@@ -582,7 +612,7 @@ impl Snapshot {
             .ok_or(Unmatched::NoListener)?;
         Ok(Selection {
             listener: Arc::clone(&entry.listener),
-            route: entry.routes.tls.select(name).cloned(),
+            route: entry.routes.select(name),
         })
     }
 
@@ -631,7 +661,10 @@ impl Snapshot {
         routes: Routes,
     ) {
         let mut listeners = self.binds.get(&bind).cloned().unwrap_or_else(Bind::new);
-        let entry = Entry { listener, routes };
+        let entry = Entry {
+            routes: OfKind::new(&listener.mode, routes),
+            listener,
+        };
         listeners.of_mut(layer).insert(pattern, entry);
         self.binds.insert_mut(bind, listeners);
     }

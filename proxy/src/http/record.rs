@@ -40,8 +40,9 @@ pub(super) struct RequestRecord {
     pub(super) status: StatusCode,
     pub(super) reason: &'static str,
     /// Within a WebSocket.
-    tunnelled_in: u64,
-    sent: u64,
+    pub(super) tunnelled_in: u64,
+    /// Of the answer's body, or within a WebSocket.
+    pub(super) sent: u64,
 }
 
 impl RequestRecord {
@@ -65,12 +66,6 @@ impl RequestRecord {
             sent: 0,
             shared,
         }
-    }
-
-    /// Bytes that went through after an upgrade.
-    pub(super) fn tunnelled(&mut self, up: u64, down: u64) {
-        self.tunnelled_in = up;
-        self.sent = down;
     }
 
     fn protocol(&self) -> &'static str {

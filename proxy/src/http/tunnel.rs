@@ -1,10 +1,26 @@
-//! Owns a connection that became a WebSocket: bytes both ways until both are done.
+//! Owns a connection that became a WebSocket: bytes both ways until both are done. One that is idle
+//! holds no buffer: bytes are read into one of the thread's, and kept only if they are not taken.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::record::RequestRecord;
 use crate::connection::CloseReason;
+
+/// Bytes that are read at one time.
+const SCRATCH: usize = 16 * 1024;
+/// Reads in one turn of a direction, before others get theirs.
+const TURN: usize = 16;
+
+thread_local! {
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
+}
 
 /// Two connections whose HTTP is over.
 pub(super) struct Tunnel {
@@ -15,26 +31,186 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// Copies until both directions have ended.
-    pub(super) async fn run(mut self) -> CloseReason {
+    pub(super) async fn run(self) -> CloseReason {
+        let mut record = self.record;
         let (client, backend) = match futures::future::try_join(self.client, self.backend).await {
             Ok(both) => both,
             Err(error) => {
                 tracing::debug!(%error, "an upgrade failed");
-                self.record.reason = "BackendBroken";
+                record.reason = "BackendBroken";
                 return CloseReason::BackendReset;
             }
         };
         let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
-        match tokio::io::copy_bidirectional(&mut client, &mut backend).await {
-            Ok((up, down)) => {
-                self.record.tunnelled(up, down);
-                CloseReason::ClientClosed
+        let (mut up, mut down) = (Direction::default(), Direction::default());
+        let mut first = None;
+        let copied = std::future::poll_fn(|cx| {
+            let record = &mut record;
+            let up_is = up.poll(&mut client, &mut backend, cx, &mut |n| {
+                record.tunnelled_in += n
+            })?;
+            if up_is.is_ready() {
+                first.get_or_insert(CloseReason::ClientClosed);
             }
-            Err(error) => {
-                tracing::debug!(%error, "a WebSocket broke");
-                self.record.reason = "TunnelBroken";
-                CloseReason::ClientReset
+            let down_is = down.poll(&mut backend, &mut client, cx, &mut |n| record.sent += n)?;
+            if down_is.is_ready() {
+                first.get_or_insert(CloseReason::BackendClosed);
+            }
+            match (up_is, down_is) {
+                (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(io::Result::Ok(())),
+                _ => Poll::Pending,
+            }
+        });
+        if let Err(error) = copied.await {
+            tracing::debug!(%error, "a WebSocket broke");
+            record.reason = "TunnelBroken";
+            return CloseReason::ClientReset;
+        }
+        first.unwrap_or(CloseReason::ClientClosed)
+    }
+}
+
+/// One direction.
+#[derive(Default)]
+struct Direction {
+    /// What was read and not taken, from `at` on.
+    left: Vec<u8>,
+    at: usize,
+    /// Something was written since the last flush.
+    unflushed: bool,
+    /// Nothing more comes.
+    ended: bool,
+    /// And that was said.
+    closed: bool,
+}
+
+impl Direction {
+    /// Ready when all is done.
+    fn poll<R, W>(
+        &mut self,
+        from: &mut R,
+        to: &mut W,
+        cx: &mut Context<'_>,
+        moved: &mut dyn FnMut(u64),
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        if self.closed {
+            return Poll::Ready(Ok(()));
+        }
+        for _ in 0..TURN {
+            ready!(self.write_left(to, cx, moved))?;
+            if self.ended {
+                ready!(Pin::new(&mut *to).poll_shutdown(cx))?;
+                self.closed = true;
+                return Poll::Ready(Ok(()));
+            }
+            let read = BUFFER.with_borrow_mut(|buffer| {
+                let mut buffer = ReadBuf::new(buffer);
+                ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer))?;
+                let read = buffer.filled();
+                self.ended = read.is_empty();
+                self.write(read, to, cx, moved)?;
+                Poll::Ready(io::Result::Ok(()))
+            });
+            if read?.is_pending() {
+                if self.unflushed {
+                    ready!(Pin::new(&mut *to).poll_flush(cx))?;
+                    self.unflushed = false;
+                }
+                return Poll::Pending;
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Writes what is taken of `bytes`, and keeps the rest.
+    fn write<W: AsyncWrite + Unpin>(
+        &mut self,
+        mut bytes: &[u8],
+        to: &mut W,
+        cx: &mut Context<'_>,
+        moved: &mut dyn FnMut(u64),
+    ) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let Poll::Ready(written) = Pin::new(&mut *to).poll_write(cx, bytes)? else {
+                self.left = bytes.to_vec();
+                self.at = 0;
+                return Ok(());
+            };
+            bytes = self.count(bytes, written, moved)?;
+        }
+        Ok(())
+    }
+
+    fn write_left<W: AsyncWrite + Unpin>(
+        &mut self,
+        to: &mut W,
+        cx: &mut Context<'_>,
+        moved: &mut dyn FnMut(u64),
+    ) -> Poll<io::Result<()>> {
+        let left = std::mem::take(&mut self.left);
+        let mut rest = left.get(self.at..).unwrap_or_default();
+        while !rest.is_empty() {
+            match Pin::new(&mut *to).poll_write(cx, rest)? {
+                Poll::Ready(written) => rest = self.count(rest, written, moved)?,
+                Poll::Pending => {
+                    self.at = left.len() - rest.len();
+                    self.left = left;
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn count<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        written: usize,
+        moved: &mut dyn FnMut(u64),
+    ) -> io::Result<&'a [u8]> {
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.unflushed = true;
+        moved(written as u64);
+        Ok(bytes.get(written..).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_direction_carries_everything_and_then_its_end() {
+        // The receiver has room for little, so that most is kept for a while.
+        let (mut sender, mut from) = duplex(100_000);
+        let (mut to, mut receiver) = duplex(7);
+        let sent: Vec<u8> = (0..200_000_u32)
+            .map(|n| n.to_le_bytes()[n as usize % 3])
+            .collect();
+        let expected = sent.clone();
+        let sends = async move {
+            sender.write_all(&sent).await.unwrap();
+            sender.shutdown().await.unwrap();
+        };
+        let mut direction = Direction::default();
+        let mut count = 0;
+        let copies =
+            std::future::poll_fn(|cx| direction.poll(&mut from, &mut to, cx, &mut |n| count += n));
+        let mut got = Vec::new();
+        let receives = receiver.read_to_end(&mut got);
+        let ((), copied, received) = tokio::join!(sends, copies, receives);
+        copied.unwrap();
+        received.unwrap();
+        assert_eq!((count, got), (200_000, expected));
+        assert_eq!(direction.left.capacity(), 0);
     }
 }
