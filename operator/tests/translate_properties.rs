@@ -6,7 +6,9 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::http::{Rule, http_route};
-use common::tls::{Trusts, config_map, core, gateway_tls, policy, validation, with_tls};
+use common::tls::{
+    PerPort, Trusts, config_map, core, gateway_tls, on_8443, policy, validation, with_tls,
+};
 use common::*;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -207,7 +209,10 @@ fn some_tls() -> impl Strategy<Value = GatewayTls> {
     };
     let some = (
         prop::option::of(asked()),
-        prop::option::of(prop::option::of(asked())),
+        prop_oneof![
+            Just(PerPort::default()),
+            prop::option::of(asked()).prop_map(on_8443),
+        ],
         prop::option::of(reference(&["Secret", "Secret", "ConfigMap"])),
     )
         .prop_map(|(default, per_port, certificate)| gateway_tls(default, per_port, certificate));

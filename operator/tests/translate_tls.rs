@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::tls::{Trusts, config_map, core, gateway_tls, policy, validation, with_tls};
+use common::tls::{
+    PerPort, Trusts, config_map, core, gateway_tls, on_8443, policy, validation, with_tls,
+};
 use common::*;
 use prost::Message;
 use vestibule_model::condition::{ConditionType, Reason, Truth};
@@ -111,7 +113,7 @@ fn one() -> ObjectKey {
 fn the_default_and_the_ports_cover_https_listeners_and_nothing_else() {
     let tls = gateway_tls(
         Some(validation(vec![ca("one")], false)),
-        Some(Some(validation(vec![ca("two")], true))),
+        on_8443(Some(validation(vec![ca("two")], true))),
         None,
     );
     let mut objects = world(tls);
@@ -148,7 +150,11 @@ fn the_default_and_the_ports_cover_https_listeners_and_nothing_else() {
 
 #[test]
 fn a_port_may_ask_for_nothing() {
-    let tls = gateway_tls(Some(validation(vec![ca("one")], false)), Some(None), None);
+    let tls = gateway_tls(
+        Some(validation(vec![ca("one")], false)),
+        on_8443(None),
+        None,
+    );
     let mut objects = world(tls);
     objects.push(config_map("platform", "one", Trusts::Pair(0)));
     let translator = translated(objects);
@@ -161,7 +167,11 @@ fn a_port_may_ask_for_nothing() {
 fn one_reference_of_several_suffices_and_none_closes_the_port() {
     let tls = |names: &[&str]| {
         let references = names.iter().map(|name| ca(name)).collect();
-        gateway_tls(Some(validation(references, false)), None, None)
+        gateway_tls(
+            Some(validation(references, false)),
+            PerPort::default(),
+            None,
+        )
     };
     let mut objects = world(tls(&["one", "two"]));
     objects.push(config_map("platform", "two", Trusts::Pair(0)));
@@ -213,7 +223,11 @@ fn one_reference_of_several_suffices_and_none_closes_the_port() {
 fn what_may_not_be_referred_to_is_not_read() {
     let elsewhere = core("ConfigMap", "vault", "ca", "spec.tls");
     let client = core("Secret", "vault", "client", "spec.tls.backend");
-    let tls = gateway_tls(Some(validation(vec![elsewhere], false)), None, Some(client));
+    let tls = gateway_tls(
+        Some(validation(vec![elsewhere], false)),
+        PerPort::default(),
+        Some(client),
+    );
     let mut objects = world(tls);
     objects.push(config_map("vault", "ca", Trusts::Pair(0)));
     objects.push(secret("vault", "client", Holds::Pair(0)));
@@ -261,7 +275,7 @@ fn what_may_not_be_referred_to_is_not_read() {
 
 /// A route of tenant `a` to port 1 of Service `one`, on a terminated listener.
 fn routed() -> Vec<Object> {
-    let mut objects = world(gateway_tls(None, None, None));
+    let mut objects = world(gateway_tls(None, PerPort::default(), None));
     let mut gateway = objects.remove(1);
     if let Object::Gateway(gateway) = &mut gateway {
         for listener in &mut gateway.listeners {

@@ -104,26 +104,22 @@ impl Translator {
     ) {
         dirty.policies.insert(key.name.clone());
         for object in objects.into_iter().flatten() {
-            match object {
-                Object::BackendTlsPolicy(policy) => {
-                    for service in policy.targets.iter().filter_map(PolicyTarget::service) {
-                        self.mark_policies(service, dirty);
-                        self.dirty_backends(service, dirty);
-                        // Some backends are of no use without a policy.
-                        dirty.routes.extend(self.index.routes_of_service(service));
-                    }
-                }
+            let Object::BackendTlsPolicy(policy) = object else {
                 // It may have been about any Service of its namespace.
-                _ => {
-                    let all = BackendKey::range_in(&key.name.namespace);
-                    let namespace = &key.name.namespace;
-                    let backends = self.backend_users.range(all).map(|(backend, _)| backend);
-                    let backends = backends.take_while(|b| b.is_in(namespace));
-                    dirty.backends.extend(backends.cloned());
-                    dirty
-                        .routes
-                        .extend(self.index.routes_of_services_in(namespace));
-                }
+                let namespace = &key.name.namespace;
+                let backends = self.backend_users.range(BackendKey::range_in(namespace));
+                let backends = backends.map(|(backend, _)| backend);
+                let backends = backends.take_while(|backend| backend.is_in(namespace));
+                dirty.backends.extend(backends.cloned());
+                let routes = self.index.routes_of_services_in(namespace);
+                dirty.routes.extend(routes);
+                continue;
+            };
+            for service in policy.targets.iter().filter_map(PolicyTarget::service) {
+                self.mark_policies(service, dirty);
+                self.dirty_backends(service, dirty);
+                // Some backends are of no use without a policy.
+                dirty.routes.extend(self.index.routes_of_service(service));
             }
         }
     }
@@ -132,11 +128,11 @@ impl Translator {
         for name in std::mem::take(&mut dirty.policies) {
             output.work.policies += 1;
             let policy = self.backend_tls_policy(&name).cloned();
-            let used = policy
+            let in_use = policy
                 .as_ref()
                 .filter(|policy| self.is_used(policy))
                 .cloned();
-            let state = used.map(|policy| self.judge_policy(&policy, output));
+            let state = in_use.map(|policy| self.judge_policy(&policy, output));
             let old = match state.clone() {
                 Some(state) => self.policies.insert(name.clone(), state),
                 None => self.policies.remove(&name),

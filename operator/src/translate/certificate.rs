@@ -139,10 +139,10 @@ impl Translator {
         &mut self,
         secret: &ObjectName,
         user: &User,
-        uses: bool,
+        there: bool,
         dirty: &mut Dirty,
     ) {
-        set_user(&mut self.certificate_users, secret, user, uses);
+        set_user(&mut self.certificate_users, secret, user, there);
         dirty.certificates.insert(secret.clone());
     }
 

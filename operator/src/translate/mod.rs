@@ -22,6 +22,7 @@ mod listener;
 mod mark;
 mod output;
 mod route;
+mod route_status;
 mod service;
 mod status;
 mod tls_route;

@@ -6,10 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use vestibule_model::attach::Attached;
 use vestibule_model::condition::{
     ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, PolicyStatus,
-    Programmed, Reason, RouteParentStatus, RouteStatus,
+    Programmed, Reason, RouteStatus,
 };
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
@@ -17,7 +16,6 @@ use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{Listener, Object};
 
 use super::listener::ListenerState;
-use super::route::{self, RouteState};
 use super::{Dirty, Output, Translator, features, set_user};
 
 /// The status of an object that has one.
@@ -191,36 +189,6 @@ impl Translator {
         self.settle_findings(&key, findings, output);
     }
 
-    fn assemble_route(&mut self, key: &ObjectKey, output: &mut Output) {
-        let mut findings = self.own_findings(key);
-        let status = match (self.route(key), self.routes.get(key)) {
-            (Some(route), Some(state)) if !state.parents.is_empty() => {
-                findings.extend(state.findings.iter().cloned());
-                let resolved = match &state.unresolved {
-                    None => Condition::holds(
-                        ConditionType::ResolvedRefs,
-                        Reason::ResolvedRefs,
-                        "All references are resolved",
-                    ),
-                    Some(finding) => fails(ConditionType::ResolvedRefs, finding),
-                };
-                let parents = route::parent_outcomes(route, state)
-                    .map(|(parent, outcome)| RouteParentStatus {
-                        parent: parent.clone(),
-                        conditions: route_conditions(state, outcome, &resolved),
-                    })
-                    .collect();
-                Some(Status::Route(RouteStatus { parents }))
-            }
-            (_, state) => {
-                findings.extend(state.into_iter().flat_map(|s| s.findings.iter().cloned()));
-                None
-            }
-        };
-        self.settle_status(key.clone(), status, output);
-        self.settle_findings(key, findings, output);
-    }
-
     fn class_status(&self, refused: Option<&Finding>) -> ClassStatus {
         match refused {
             Some(finding) => ClassStatus {
@@ -385,7 +353,7 @@ impl Translator {
     }
 }
 
-fn fails(kind: ConditionType, finding: &Finding) -> Condition {
+pub(super) fn fails(kind: ConditionType, finding: &Finding) -> Condition {
     Condition::fails(kind, finding.reason.in_condition(), finding.to_string())
 }
 
@@ -408,38 +376,6 @@ fn not_allowed(message: String) -> ListenersStatus {
         attached_listener_sets: 0,
         addresses: None,
     }
-}
-
-/// What is said of a route towards one parent.
-fn route_conditions(
-    state: &RouteState,
-    outcome: &Result<Vec<Attached>, Finding>,
-    resolved: &Condition,
-) -> Vec<Condition> {
-    let accepted = match outcome {
-        Ok(_) => Condition::holds(ACCEPTED, Reason::Accepted, "The route is accepted"),
-        Err(finding) => fails(ACCEPTED, finding),
-    };
-    let mut conditions = vec![accepted, resolved.clone()];
-    // Of a route that is not accepted there is nothing to drop.
-    if let (Ok(_), Some((_, first))) = (outcome, state.dropped.first()) {
-        let rules: Vec<&str> = state
-            .dropped
-            .iter()
-            .map(|(rule, _)| rule.as_str())
-            .collect();
-        // The API wants this beginning.
-        let message = format!(
-            "Dropped Rule {}, whose requests are answered with 500: {first}",
-            rules.join(", ")
-        );
-        conditions.push(Condition::holds(
-            ConditionType::PartiallyInvalid,
-            first.reason.in_condition(),
-            message,
-        ));
-    }
-    conditions
 }
 
 /// Adds Accepted: all listeners valid, some, or none (spec digest A4).

@@ -186,11 +186,11 @@ impl Translator {
         &mut self,
         source: &ObjectKey,
         user: &User,
-        uses: bool,
+        there: bool,
         output: &mut Output,
     ) {
         let was = self.source_users.contains_key(source);
-        set_user(&mut self.source_users, source, user, uses);
+        set_user(&mut self.source_users, source, user, there);
         if self.source_users.contains_key(source) != was {
             // Given up and taken again within one pass is no news.
             let news = output.sources.remove(source).is_none();
@@ -220,9 +220,9 @@ impl Translator {
                     .map(|source| (source, true)),
             )
             .collect();
-        for (source, uses) in changed {
-            set_user(&mut self.bundle_users, source, user, uses);
-            self.set_source_user(source, user, uses, output);
+        for (source, there) in changed {
+            set_user(&mut self.bundle_users, source, user, there);
+            self.set_source_user(source, user, there, output);
             dirty.bundles.insert(source.clone());
         }
     }

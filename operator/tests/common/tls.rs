@@ -1,5 +1,6 @@
 //! What TLS towards clients and backends takes: ConfigMaps, `spec.tls` of Gateways, policies.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vestibule_model::hostname::Hostname;
@@ -62,16 +63,21 @@ pub(crate) fn validation(authorities: Vec<Reference>, insecure: bool) -> ClientV
     }
 }
 
-/// `spec.tls` with this default, this for port 8443, and this client certificate.
+/// What is asked by port.
+pub(crate) type PerPort = BTreeMap<Port, Option<ClientValidation>>;
+
+pub(crate) fn on_8443(asked: Option<ClientValidation>) -> PerPort {
+    BTreeMap::from([(Port::new(8443).expect("a port"), asked)])
+}
+
 pub(crate) fn gateway_tls(
     default: Option<ClientValidation>,
-    per_port: Option<Option<ClientValidation>>,
+    per_port: PerPort,
     client_certificate: Option<Reference>,
 ) -> GatewayTls {
-    let port = Port::new(8443).expect("a port");
     GatewayTls {
         default,
-        per_port: per_port.into_iter().map(|asked| (port, asked)).collect(),
+        per_port,
         client_certificate,
         unknown: None,
     }
