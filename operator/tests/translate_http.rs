@@ -1,0 +1,501 @@
+//! HTTPRoutes, as they are on the stream: every part of a rule, what is made of rules and references
+//! that cannot be kept, and what follows when something else changes.
+
+mod common;
+
+use std::fmt::Write as _;
+
+use common::*;
+use prost::Message;
+use vestibule_crds::{decode, yaml};
+use vestibule_model::condition::{ConditionType, Reason};
+use vestibule_model::key::Kind;
+use vestibule_model::object::Object;
+use vestibule_operator::translate::{Change, Status, Translator};
+use vestibule_stream::proto::{
+    self, BackendProtocol, http_filter, http_match, http_value_match, path_modifier, resource,
+};
+use vestibule_stream::{ResourceKey, ResourceKind};
+
+const WORLD: &str = r"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: one, namespace: platform}
+spec:
+  gatewayClassName: vestibule
+  listeners:
+  - {name: http, port: 80, protocol: HTTP, hostname: '*.example.com', allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: red}}}}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: red, labels: {team: red}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: red}
+spec:
+  ports:
+  - {name: plain, port: 80}
+  - {name: h2c, port: 81, appProtocol: kubernetes.io/h2c}
+  - {name: ws, port: 82, appProtocol: kubernetes.io/ws}
+  - {name: safe, port: 83, appProtocol: https}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: blue}
+spec: {ports: [{port: 80}]}
+";
+
+fn objects(text: &str) -> Vec<Object> {
+    yaml::documents(text)
+        .expect("YAML")
+        .into_iter()
+        .map(|(_, document)| decode(document).into_object().expect("an object").0)
+        .collect()
+}
+
+fn world() -> Translator {
+    translated(std::iter::once(our_class()).chain(objects(WORLD)))
+}
+
+fn put(world: &mut Translator, text: &str) -> vestibule_operator::translate::Output {
+    world.apply(objects(text).into_iter().map(Change::Put))
+}
+
+/// An HTTPRoute `red/web` with these rules.
+fn web(rules: &str) -> String {
+    format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: web, namespace: red, creationTimestamp: '1970-01-01T00:01:00Z'}}
+spec:
+  parentRefs: [{{name: one, namespace: platform}}]
+  hostnames: [a.example.com, other.example.net]
+  rules: {rules}
+"
+    )
+}
+
+fn resource(world: &Translator, kind: ResourceKind, name: &str) -> Option<resource::Resource> {
+    let encoded = world.resources().get(&ResourceKey::new(kind, name))?;
+    let decoded = proto::Resource::decode(encoded.upsert().resource).expect("a resource");
+    decoded.resource
+}
+
+fn held(world: &Translator) -> Option<proto::HttpRoute> {
+    match resource(world, ResourceKind::HttpRoute, "red/web")? {
+        resource::Resource::HttpRoute(route) => Some(route),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn protocol(world: &Translator, name: &str) -> Option<BackendProtocol> {
+    match resource(world, ResourceKind::Backend, name)? {
+        resource::Resource::Backend(backend) => Some(backend.protocol()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `Type=Status/Reason` towards the only parent.
+fn conditions(world: &Translator) -> String {
+    let status = world.statuses().get(&key(Kind::HttpRoute, "red", "web"));
+    let Some(Status::Route(status)) = status else {
+        return String::new();
+    };
+    let mut text = String::new();
+    for condition in &status.parents[0].conditions {
+        let (kind, truth, reason) = (condition.kind, condition.truth.as_str(), condition.reason);
+        write!(text, "{kind}={truth}/{reason} ").expect("a String takes all");
+    }
+    text.trim_end().to_owned()
+}
+
+fn attached(world: &Translator) -> usize {
+    match &world.statuses()[&key(Kind::Gateway, "platform", "one")] {
+        Status::Listeners(status) => status.listeners[0].attached_routes,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn filter(filter: http_filter::Filter) -> proto::HttpFilter {
+    proto::HttpFilter {
+        filter: Some(filter),
+    }
+}
+
+fn field(name: &str, value: &str) -> proto::HttpField {
+    proto::HttpField {
+        name: name.into(),
+        value: value.into(),
+    }
+}
+
+const FINE: &str = "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs";
+
+#[test]
+fn every_part_of_a_rule_is_on_the_stream() {
+    let mut world = world();
+    put(
+        &mut world,
+        &web(r#"
+  - name: first
+    matches:
+    - path: {type: Exact, value: /a}
+      method: GET
+      headers: [{name: X-One, value: "1"}, {type: RegularExpression, name: X-Two, value: "[0-9]+"}]
+      queryParams: [{name: Q, value: v}]
+    - path: {type: RegularExpression, value: "/b.*"}
+    filters:
+    - {type: ResponseHeaderModifier, responseHeaderModifier: {set: [{name: X-A, value: a}], add: [{name: X-B, value: b}], remove: [X-C]}}
+    - {type: URLRewrite, urlRewrite: {hostname: b.example.com, path: {type: ReplaceFullPath, replaceFullPath: /new}}}
+    backendRefs:
+    - {name: web, port: 80, weight: 3, filters: [{type: RequestHeaderModifier, requestHeaderModifier: {remove: [X-D]}}]}
+    timeouts: {request: 10s, backendRequest: 0s}
+  - matches: [{path: {value: /old/}}]
+    filters:
+    - {type: RequestRedirect, requestRedirect: {scheme: https, hostname: c.example.com, port: 8443, statusCode: 308, path: {type: ReplacePrefixMatch, replacePrefixMatch: ""}}}
+  - {}
+"#),
+    );
+    let regex = |text: &str| http_value_match::Value::Regex(text.into());
+    let exact = |text: &str| http_value_match::Value::Exact(text.into());
+    let value = |name: &str, value| proto::HttpValueMatch {
+        name: name.into(),
+        value: Some(value),
+    };
+    let path = |path| proto::HttpMatch {
+        path: Some(path),
+        ..proto::HttpMatch::default()
+    };
+    let first = proto::HttpRule {
+        name: "first".into(),
+        matches: vec![
+            proto::HttpMatch {
+                path: Some(http_match::Path::Exact("/a".into())),
+                headers: vec![value("x-one", exact("1")), value("x-two", regex("[0-9]+"))],
+                query: vec![value("Q", exact("v"))],
+                method: "GET".into(),
+            },
+            path(http_match::Path::Regex("/b.*".into())),
+        ],
+        filters: vec![
+            filter(http_filter::Filter::ResponseHeaders(
+                proto::HeaderModifier {
+                    set: vec![field("x-a", "a")],
+                    add: vec![field("x-b", "b")],
+                    remove: vec!["x-c".into()],
+                },
+            )),
+            filter(http_filter::Filter::Rewrite(proto::UrlRewrite {
+                hostname: "b.example.com".into(),
+                path: Some(proto::PathModifier {
+                    path: Some(path_modifier::Path::Full("/new".into())),
+                }),
+            })),
+        ],
+        backends: vec![proto::HttpBackend {
+            backend: "red/web:80".into(),
+            weight: 3,
+            filters: vec![filter(http_filter::Filter::RequestHeaders(
+                proto::HeaderModifier {
+                    remove: vec!["x-d".into()],
+                    ..proto::HeaderModifier::default()
+                },
+            ))],
+        }],
+        timeouts: Some(proto::HttpTimeouts {
+            request: Some(10_000),
+            backend_request: Some(0),
+        }),
+    };
+    let second = proto::HttpRule {
+        matches: vec![path(http_match::Path::Prefix("/old/".into()))],
+        filters: vec![filter(http_filter::Filter::Redirect(proto::HttpRedirect {
+            scheme: "https".into(),
+            hostname: "c.example.com".into(),
+            port: 8443,
+            path: Some(proto::PathModifier {
+                path: Some(path_modifier::Path::Prefix(String::new())),
+            }),
+            status: 308,
+        }))],
+        ..proto::HttpRule::default()
+    };
+    let third = proto::HttpRule {
+        matches: vec![path(http_match::Path::Prefix("/".into()))],
+        ..proto::HttpRule::default()
+    };
+    let expected = proto::HttpRoute {
+        tenant: "red".into(),
+        created: 60,
+        attachments: vec![proto::Attachment {
+            listener: "Gateway/platform/one/http".into(),
+            hostnames: vec![proto::RouteHostname {
+                r#match: "a.example.com".into(),
+                rank: "a.example.com".into(),
+            }],
+        }],
+        rules: vec![first, second, third],
+    };
+    assert_eq!(held(&world), Some(expected));
+    assert_eq!(conditions(&world), FINE);
+    assert_eq!(attached(&world), 1);
+}
+
+#[test]
+fn a_rule_that_cannot_be_kept_answers_with_500_where_it_would_match() {
+    let mut world = world();
+    put(
+        &mut world,
+        &web(r#"
+  - {backendRefs: [{name: web, port: 80}]}
+  - matches: [{path: {value: /private}}, {path: {type: Glob, value: /x}}]
+    filters: [{type: ExternalAuth, externalAuth: {}}]
+    backendRefs: [{name: web, port: 81}]
+  - {matches: [{path: {type: RegularExpression, value: "("}}], backendRefs: [{name: web, port: 82}]}
+"#),
+    );
+    let rules = held(&world).expect("held").rules;
+    // Of the last one there is nothing to match by.
+    assert_eq!(rules.len(), 2);
+    let paths: Vec<_> = rules[1].matches.iter().map(|m| m.path.clone()).collect();
+    assert_eq!(
+        paths,
+        [Some(http_match::Path::Prefix("/private".into()))],
+        "what can be read of it"
+    );
+    assert_eq!(rules[1].filters, [filter(http_filter::Filter::Fail(500))]);
+    assert!(rules[1].backends.is_empty());
+    assert_eq!(
+        protocol(&world, "red/web:81"),
+        None,
+        "nothing is sent there"
+    );
+    assert_eq!(
+        conditions(&world),
+        format!("{FINE} PartiallyInvalid=True/UnsupportedValue")
+    );
+    let status = &world.statuses()[&key(Kind::HttpRoute, "red", "web")];
+    let Status::Route(status) = status else {
+        panic!("{status:?}")
+    };
+    let partially = &status.parents[0].conditions[2];
+    assert_eq!(partially.kind, ConditionType::PartiallyInvalid);
+    let beginning = "Dropped Rule spec.rules[1], spec.rules[2],";
+    assert!(
+        partially.message.starts_with(beginning),
+        "{}",
+        partially.message
+    );
+
+    put(&mut world, &web("[{matches: [{method: FETCH}]}]"));
+    assert_eq!(held(&world), None);
+    assert_eq!(
+        conditions(&world),
+        "Accepted=False/UnsupportedValue ResolvedRefs=True/ResolvedRefs"
+    );
+    assert_eq!(attached(&world), 0);
+}
+
+#[test]
+fn a_filter_that_is_not_there_answers_with_500_in_its_place() {
+    let mut world = world();
+    let missing = "{type: ExtensionRef, extensionRef: {group: example.com, kind: Limit, name: a}}";
+    put(
+        &mut world,
+        &web(&format!(
+            "
+  - {{filters: [{missing}], backendRefs: [{{name: web, port: 80}}]}}
+  - {{backendRefs: [{{name: web, port: 80, filters: [{missing}]}}, {{name: web, port: 80}}]}}
+"
+        )),
+    );
+    let rules = held(&world).expect("held").rules;
+    let fail = [filter(http_filter::Filter::Fail(500))];
+    assert_eq!(rules[0].filters, fail);
+    assert_eq!(rules[1].backends[0].filters, fail);
+    assert_eq!(rules[1].backends[1].filters, []);
+    assert_eq!(
+        conditions(&world),
+        "Accepted=True/Accepted ResolvedRefs=False/InvalidKind"
+    );
+}
+
+#[test]
+fn backends_that_do_not_resolve_keep_their_share_and_come_back() {
+    let mut world = world();
+    put(
+        &mut world,
+        &web(
+            "[{backendRefs: [{name: web, namespace: blue, port: 80, weight: 7}, {name: web, port: 81}, {name: gone, port: 80, weight: 0}]}]",
+        ),
+    );
+    let shares = |world: &Translator| -> Vec<(String, u32)> {
+        let rules = held(world).expect("held").rules;
+        let backends = rules[0].backends.iter();
+        backends.map(|b| (b.backend.clone(), b.weight)).collect()
+    };
+    let closed = [
+        (String::new(), 7),
+        ("red/web:81".to_owned(), 1),
+        (String::new(), 0),
+    ];
+    assert_eq!(shares(&world), closed);
+    // The first one that does not resolve gives the reason.
+    let refused = "Accepted=True/Accepted ResolvedRefs=False/RefNotPermitted";
+    assert_eq!(conditions(&world), refused);
+
+    let grant = grant("blue", "red", ("HTTPRoute", "red"), "Service");
+    let granted = grant.key();
+    world.apply([Change::Put(grant)]);
+    assert_eq!(shares(&world)[0], ("blue/web:80".to_owned(), 7));
+    assert_eq!(
+        conditions(&world),
+        "Accepted=True/Accepted ResolvedRefs=False/BackendNotFound"
+    );
+    world.apply([Change::Remove(granted)]);
+    assert_eq!(shares(&world), closed);
+    assert_eq!(protocol(&world, "blue/web:80"), None);
+    assert_eq!(conditions(&world), refused);
+}
+
+#[test]
+fn services_say_what_they_speak() {
+    let mut world = world();
+    put(
+        &mut world,
+        &web(
+            "[{backendRefs: [{name: web, port: 80}, {name: web, port: 81}, {name: web, port: 82}, {name: web, port: 83}]}]",
+        ),
+    );
+    let speak = |world: &Translator| {
+        [80, 81, 82, 83].map(|port| protocol(world, &format!("red/web:{port}")))
+    };
+    let plain = Some(BackendProtocol::Unspecified);
+    let (h2c, websocket) = (BackendProtocol::H2c, BackendProtocol::Websocket);
+    assert_eq!(speak(&world), [plain, Some(h2c), Some(websocket), None]);
+    assert_eq!(
+        conditions(&world),
+        "Accepted=True/Accepted ResolvedRefs=False/UnsupportedProtocol"
+    );
+
+    // TLS needs somebody who says whom to trust; a policy for another port does not.
+    let policy = |section: &str| common::tls::policy("red", "web", 0, ("web", Some(section)), None);
+    world.apply([Change::Put(policy("h2c"))]);
+    assert_eq!(speak(&world)[3], None);
+    world.apply([Change::Put(policy("safe"))]);
+    assert_eq!(speak(&world)[3], plain);
+    assert_eq!(conditions(&world), FINE);
+    world.apply([Change::Remove(policy("safe").key())]);
+    assert_eq!(speak(&world)[3], None);
+}
+
+#[test]
+fn a_route_goes_with_what_let_it_in() {
+    let mut world = world();
+    put(&mut world, &web("[{backendRefs: [{name: web, port: 80}]}]"));
+    assert!(held(&world).is_some());
+
+    // The namespace's label, the listener, the route itself.
+    world.apply([Change::Put(namespace("red", &[]))]);
+    assert_eq!(held(&world), None);
+    assert_eq!(protocol(&world, "red/web:80"), None, "it has no user");
+    assert_eq!(
+        conditions(&world),
+        "Accepted=False/NotAllowedByListeners ResolvedRefs=True/ResolvedRefs"
+    );
+    world.apply([Change::Put(namespace("red", &[("team", "red")]))]);
+    assert!(held(&world).is_some());
+    let gateway = key(Kind::Gateway, "platform", "one");
+    world.apply([Change::Remove(gateway)]);
+    assert_eq!(held(&world), None);
+    assert_eq!(conditions(&world), "", "it leads to no Gateway of ours");
+    put(&mut world, WORLD);
+    assert_eq!(attached(&world), 1);
+    let route = key(Kind::HttpRoute, "red", "web");
+    let output = world.apply([Change::Remove(route)]);
+    assert_eq!(output.resources.len(), 2, "the route and its backend");
+    assert_eq!(attached(&world), 0);
+}
+
+#[test]
+fn an_edit_of_a_route_is_one_route() {
+    let mut world = world();
+    let mut many = String::new();
+    for n in 0..50 {
+        many += &web("[{backendRefs: [{name: web, port: 80}]}]").replace(
+            "name: web, namespace: red, c",
+            &format!("name: r{n}, namespace: red, c"),
+        );
+        many += "---\n";
+    }
+    put(&mut world, &many);
+    put(&mut world, &web("[{backendRefs: [{name: web, port: 80}]}]"));
+    let output = put(
+        &mut world,
+        &web("[{backendRefs: [{name: web, port: 80, weight: 2}]}]"),
+    );
+    let work = output.work;
+    assert_eq!(
+        (work.routes, work.listeners, work.backends, work.statuses),
+        (1, 0, 0, 1)
+    );
+    assert_eq!(output.resources.len(), 1);
+}
+
+#[test]
+fn a_route_that_proxies_could_not_take_says_so() {
+    let mut world = translated([our_class()]);
+    // Each listener takes each hostname: together they are more than a message may be.
+    let hosts: Vec<String> = (0..16)
+        .map(|n| {
+            format!(
+                "'*.{n}.{}.example.com'",
+                ["x".repeat(60).as_str(); 3].join(".")
+            )
+        })
+        .collect();
+    let mut text = String::new();
+    let mut parents = Vec::new();
+    for n in 0..32 {
+        write!(
+            text,
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {{name: s{n}, namespace: red}}
+spec:
+  parentRef: {{name: one, namespace: platform}}
+  listeners: ["
+        )
+        .expect("a String takes all");
+        for port in 0..64 {
+            let port = 1000 + n * 64 + port;
+            write!(text, "{{name: l{port}, port: {port}, protocol: HTTP}},").expect("as above");
+        }
+        text += "]\n---\n";
+        parents.push(format!("{{kind: ListenerSet, name: s{n}}}"));
+    }
+    let gateway = gateway(
+        "one",
+        vec![passthrough("l", "")],
+        vestibule_model::selector::NamespaceScope::All,
+    );
+    world.apply([Change::Put(gateway)]);
+    put(&mut world, &text);
+    let route = web("[{}]")
+        .replace(
+            "[{name: one, namespace: platform}]",
+            &format!("[{}]", parents.join(",")),
+        )
+        .replace(
+            "[a.example.com, other.example.net]",
+            &format!("[{}]", hosts.join(",")),
+        );
+    put(&mut world, &route);
+    assert_eq!(held(&world), None);
+    let reasons = reasons(&world, &key(Kind::HttpRoute, "red", "web"));
+    assert_eq!(reasons, [Reason::UnsupportedValue.as_str()]);
+    assert!(conditions(&world).starts_with("Accepted=False/UnsupportedValue"));
+}
