@@ -174,7 +174,9 @@ fn drop_foreign_data(body: &mut Value) {
         let Some(mut held) = body.remove(field) else {
             continue;
         };
-        let kept = held.as_object_mut().and_then(|held| held.remove(AUTHORITIES));
+        let kept = held
+            .as_object_mut()
+            .and_then(|held| held.remove(AUTHORITIES));
         erase(&mut held);
         if let Some(kept) = kept {
             body.insert(field.into(), json!({ AUTHORITIES: kept }));
