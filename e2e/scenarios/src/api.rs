@@ -28,6 +28,7 @@ kinds! {
     ENDPOINT_SLICE = "/apis/discovery.k8s.io/v1" "endpointslices";
     GATEWAY = "/apis/gateway.networking.k8s.io/v1" "gateways";
     GATEWAY_CLASS = "/apis/gateway.networking.k8s.io/v1" "gatewayclasses";
+    HTTP_ROUTE = "/apis/gateway.networking.k8s.io/v1" "httproutes";
     LEASE = "/apis/coordination.k8s.io/v1" "leases";
     LISTENER_SET = "/apis/gateway.networking.k8s.io/v1" "listenersets";
     NAMESPACE = "/api/v1" "namespaces";

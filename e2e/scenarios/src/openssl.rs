@@ -40,6 +40,16 @@ impl Shown {
         Ok(())
     }
 
+    /// Whether a session was taken up again.
+    pub(crate) fn resumed(&self) -> bool {
+        self.text.contains("\nReused, ")
+    }
+
+    /// Whether the handshake came to its end.
+    pub(crate) fn finished(&self) -> bool {
+        self.text.contains("Session-ID: ") && !self.text.contains("alert")
+    }
+
     /// That the connection was closed before anything of TLS was said: no certificate, no alert.
     pub(crate) fn closed_silently(&self) -> Result<()> {
         let text = &self.text;

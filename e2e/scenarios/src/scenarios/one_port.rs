@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::api;
 use crate::client::Failure;
 use crate::conditions::{self, listener_entry};
+use crate::curl::Curl;
 use crate::echo;
 use crate::load::burst;
 use crate::manifests::{self, Mode};
@@ -42,6 +43,7 @@ pub(super) async fn kinds_and_tenants_share_one_port_by_name(stage: &Stage) -> R
     names_find_their_listener(address, &a, &b).await?;
     alpn_is_whose_it_is(address, &a, &b).await?;
 
+    requests_go_where_their_authority_says(&Curl::new(world, &a, address).await?, &a).await?;
     for name in [SHOP, DEEP] {
         a.answers(&a.target(world, name).await?).await?;
     }
@@ -78,12 +80,14 @@ fn objects_of_a(team: &Team) -> Result<Vec<Value>> {
     let mut secure = manifests::listener("secure", SECURE, Mode::Terminate("site-tls"));
     secure["protocol"] = "HTTPS".into();
     let to_wild = manifests::to_listener_set("web", Some("wild"));
+    let to_secure = manifests::to_listener_set("web", Some("secure"));
     let plain = ("web", 80);
     Ok(vec![
         manifests::tls_secret(space, "site-tls", &leaf.chain, &leaf.key),
         manifests::listener_set(space, "web", team.parent(), &[wild, secure]),
         manifests::tls_route(space, "shop", &to_wild, SHOP, plain),
         manifests::tls_route(space, "deep", &to_wild, DEEP, plain),
+        manifests::http_route(space, "secure", &to_secure, SECURE, plain),
     ])
 }
 
@@ -123,7 +127,7 @@ async fn conditions_are_exact(stage: &Stage, a: &Team, b: &Team) -> Result<()> {
     };
     stage
         .see(api::LISTENER_SET, &a.namespace, "web", |set| {
-            conditions::is_programmed(set, &[("wild", 2), ("secure", 0)])?;
+            conditions::is_programmed(set, &[("wild", 2), ("secure", 1)])?;
             overlaps(set, "wild", true)?;
             overlaps(set, "secure", true)
         })
@@ -215,6 +219,24 @@ async fn alpn_is_whose_it_is(address: SocketAddr, a: &Team, b: &Team) -> Result<
         let shown = offer(API, &offered).await?;
         shown.issued_by(&b.authority.intermediate_name())?;
         shown.agreed_on(Some(agreed)).context("passed through")?;
+    }
+    Ok(())
+}
+
+/// On the HTTPS listener's connections: its own hostname is served; one that another listener of the port
+/// has is sent there (421), one that nobody has is not found.
+async fn requests_go_where_their_authority_says(curl: &Curl, a: &Team) -> Result<()> {
+    for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
+        let got = curl.get(SECURE, &[flag]).await?;
+        ensure!(got.status == format!("200 {version}"), "{got:?}");
+        let answer = got.answer()?;
+        ensure!(answer.namespace == a.namespace, "answered by {answer:?}");
+        for (authority, status) in [(API, 421), (SHOP, 421), ("nobody.test", 404)] {
+            let host = format!("host: {authority}");
+            let got = curl.get(SECURE, &[flag, "--header", &host]).await?;
+            let expected = format!("{status} {version}");
+            ensure!(got.status == expected, "{authority}: {got:?}");
+        }
     }
     Ok(())
 }

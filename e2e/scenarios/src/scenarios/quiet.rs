@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::api::text;
+use crate::api::{self, name, text};
 use crate::report;
 use crate::runner::Verdict;
 use crate::world::{NAMESPACE, OPERATOR, PROXY, Stage, WEBHOOK, World};
@@ -27,15 +27,19 @@ pub(super) async fn nothing_is_written_while_nothing_changes(stage: &Stage) -> R
     // Something to write about: a team that is served.
     let (_team, _target) = super::faults::served(stage).await?;
     settled(world).await?;
+    let current = all_is_about_the_present(world).await?;
     let usage = report::Usage::start(world).await?;
     let started = Timestamp::now();
     tokio::time::sleep(IDLE).await;
     let idle = writes_since(world, started).await?;
     ensure!(idle.is_empty(), "written while idle: {idle:?}");
-    let mut notes = vec![format!(
-        "0 API writes in {} s idle, the Lease excepted",
-        IDLE.as_secs()
-    )];
+    let mut notes = vec![
+        format!("{current} conditions of all objects are about the present generation"),
+        format!(
+            "0 API writes in {} s idle, the Lease excepted",
+            IDLE.as_secs()
+        ),
+    ];
     notes.extend(usage.finish(world).await?);
 
     let started = Timestamp::now();
@@ -83,6 +87,47 @@ async fn settled(world: &World) -> Result<()> {
         Ok::<_, anyhow::Error>(())
     })
     .await
+}
+
+/// That every condition in the cluster that anybody decided is about its object's present generation; how
+/// many there are.
+async fn all_is_about_the_present(world: &World) -> Result<usize> {
+    let kinds = [
+        api::GATEWAY_CLASS,
+        api::GATEWAY,
+        api::LISTENER_SET,
+        api::TLS_ROUTE,
+        api::HTTP_ROUTE,
+        api::BACKEND_TLS_POLICY,
+    ];
+    let mut conditions = 0;
+    for kind in kinds {
+        for object in world.api.list(kind, "", "").await? {
+            let generation = &object["metadata"]["generation"];
+            for condition in decided(&object["status"]) {
+                ensure!(
+                    condition["observedGeneration"] == *generation,
+                    "{} {}/{}, generation {generation}: {condition}",
+                    text(&object, "/kind"),
+                    text(&object, "/metadata/namespace"),
+                    name(&object)
+                );
+                conditions += 1;
+            }
+        }
+    }
+    Ok(conditions)
+}
+
+/// Conditions of a status and of the parts of its lists; those that only the schema put there are unknown.
+fn decided(status: &Value) -> impl Iterator<Item = &Value> {
+    let parts = ["listeners", "parents", "ancestors"]
+        .into_iter()
+        .flat_map(|list| status[list].as_array().into_iter().flatten());
+    parts
+        .chain([status])
+        .flat_map(|part| part["conditions"].as_array().into_iter().flatten())
+        .filter(|condition| condition["status"] != "Unknown")
 }
 
 /// Finished writes by our own identities since then, Leases excepted, by what was written.

@@ -12,6 +12,7 @@ use crate::client::Failure;
 use crate::conditions;
 use crate::curl::Curl;
 use crate::manifests::{self, Mode};
+use crate::openssl::Shown as Handshake;
 use crate::runner::Verdict;
 use crate::wait::{SOON, until};
 use crate::world::{Stage, Team};
@@ -81,6 +82,7 @@ pub(super) async fn both_ends_of_terminated_tls_are_who_they_say(stage: &Stage) 
         team,
     };
     ends.clients().await.context("clients")?;
+    ends.tickets(&gateway).await.context("tickets")?;
     ends.backend().await.context("backend")?;
     ends.authorities().await.context("authorities")?;
     Ok(Verdict::passed())
@@ -237,6 +239,35 @@ impl Ends<'_> {
             Ok(())
         })
         .await
+    }
+
+    /// A session of a client without a certificate is taken up again where that is allowed, and not where
+    /// a certificate is asked for.
+    async fn tickets(&self, gateway: &(String, String)) -> Result<()> {
+        let world = &self.stage.world;
+        let file = world.out.join(format!("{}.session", self.stage.name));
+        let file = file.to_string_lossy();
+        // Of TLS 1.2, whose tickets are part of the handshake: there is nothing to wait for.
+        let common = ["-servername", SITE, "-tls1_2"];
+        let (lax, strict) = (
+            world.address(&gateway.0, &gateway.1, LAX).await?,
+            world.address(&gateway.0, &gateway.1, 443).await?,
+        );
+        let shown = Handshake::of(lax, &[&common[..], &["-sess_out", &file]].concat()).await?;
+        ensure!(shown.finished(), "{shown:?}");
+        let with_it = [&common[..], &["-sess_in", &file]].concat();
+        // Each proxy has keys of its own, and it may be the other one's turn.
+        until("a session that is taken up again", SOON, async || {
+            let shown = Handshake::of(lax, &with_it).await?;
+            ensure!(shown.resumed() && shown.finished(), "{shown:?}");
+            Ok(())
+        })
+        .await?;
+        for _ in 0..8 {
+            let shown = Handshake::of(strict, &with_it).await?;
+            ensure!(!shown.resumed() && !shown.finished(), "{shown:?}");
+        }
+        Ok(())
     }
 
     /// A policy whose authority is not there fails closed; one whose authority is another does not
