@@ -237,23 +237,6 @@ async fn requests_that_two_readers_could_read_differently_are_refused() {
     }
 }
 
-/// hyper takes these, as RFC 9112 (sections 2.2 and 6.1) lets it. A backend would get a head and a
-/// length that hyper writes anew, but whoever is in front of this proxy may have read otherwise: to
-/// be refused before requests are routed.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_taken_and_need_not_be() {
-    let rig = plain_rig(&quiet());
-    let host = "host: a.example.com\r\nconnection: close\r\n";
-    let chunked = "transfer-encoding: chunked\r\n";
-    for head in [
-        "GET / HTTP/1.1\nhost: a.example.com\nconnection: close\n\n".to_owned(),
-        format!("POST / HTTP/1.1\r\n{host}{chunked}content-length: 5\r\n\r\n0\r\n\r\n"),
-    ] {
-        let answer = exchange(&rig, head.as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 404 "), "{head:?}: {answer}");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_are_bounded_in_bytes_and_in_time() {
     let limits = Limits {

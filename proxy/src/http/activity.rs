@@ -3,8 +3,10 @@
 //! from a client that keeps its connection.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::task::Context;
 use std::time::Duration;
 
+use futures::task::AtomicWaker;
 use tokio::time::Instant;
 
 use super::{HttpLimits, Version};
@@ -17,6 +19,8 @@ pub(super) struct Activity {
     requests: AtomicU64,
     ended: AtomicU64,
     upgraded: AtomicBool,
+    /// Waits for an answer, to know what it reads.
+    reader: AtomicWaker,
     received: AtomicU64,
     sent: AtomicU64,
     /// Milliseconds from `begun` to when nothing was under way any more.
@@ -55,6 +59,7 @@ impl Activity {
             requests: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             upgraded: AtomicBool::new(false),
+            reader: AtomicWaker::new(),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
@@ -103,9 +108,15 @@ impl Activity {
     pub(super) fn end(&self) {
         self.stalled_since.store(0, Ordering::Relaxed);
         self.ended.fetch_add(1, Ordering::Relaxed);
+        self.reader.wake();
         if self.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.idle_since.store(self.now(), Ordering::Relaxed);
         }
+    }
+
+    /// Has the reader be woken when one of the two below changes.
+    pub(super) fn wait(&self, cx: &Context<'_>) {
+        self.reader.register(cx.waker());
     }
 
     /// Requests whose answer is out.
@@ -116,6 +127,7 @@ impl Activity {
     /// An answer makes of the connection something else.
     pub(super) fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
+        self.reader.wake();
     }
 
     pub(super) fn is_upgraded(&self) -> bool {

@@ -166,7 +166,6 @@ impl Counted {
         let mut scratch = [0; 1024];
         loop {
             if guarded.held.len() >= MAX_HELD {
-                // Whoever decides reads on: hyper for the next request, or the tunnel.
                 return Poll::Pending;
             }
             let mut buffer = ReadBuf::new(&mut scratch);
@@ -197,6 +196,7 @@ impl Counted {
                 None => {}
             }
             if guarded.guard.is_undecided() {
+                self.activity.wait(cx);
                 if self.activity.is_upgraded() {
                     guarded.guard.decide(true);
                 } else if self.activity.ended() >= guarded.guard.requests() {

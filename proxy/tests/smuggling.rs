@@ -1,0 +1,197 @@
+//! Requests that two readers could read differently: each is refused, whole or in pieces, in plaintext
+//! and within TLS, and nothing that it carries is ever a request to a backend.
+
+mod common;
+
+use common::web::*;
+use common::*;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::plane::Limits;
+
+const HOST: &str = "a.example.com";
+const BACKEND: &str = "team-a/web:80";
+/// Comes behind each of them.
+const HIDDEN: &[u8] = b"GET /admin HTTP/1.1\r\nhost: a.example.com\r\n\r\n";
+
+/// The requests, with the number of whole ones in front of what is wrong.
+fn corpus() -> Vec<(String, Vec<u8>, usize)> {
+    include_str!("smuggling/corpus.txt")
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| {
+            let (_, request) = line.split_once(' ').unwrap();
+            let (right, _) = request.split_once('¦').unwrap();
+            let whole = unescape(&request.replace('¦', ""));
+            let heads = right.matches("\\r\\n\\r\\n").count();
+            (line.to_owned(), whole, heads)
+        })
+        .collect()
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        if char != '\\' {
+            bytes.push(u8::try_from(char).unwrap());
+            continue;
+        }
+        bytes.push(match chars.next().unwrap() {
+            'r' => b'\r',
+            'n' => b'\n',
+            't' => b'\t',
+            '0' => 0,
+            'x' => {
+                let digits: String = chars.by_ref().take(2).collect();
+                u8::from_str_radix(&digits, 16).unwrap()
+            }
+            other => panic!("\\{other}"),
+        });
+    }
+    bytes
+}
+
+/// Everything that comes until the end, be it a reset.
+async fn read_all(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut bytes = Vec::new();
+    let _ = within("the end", stream.read_to_end(&mut bytes)).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn world() -> (Rig, Rig, Identity, Echo) {
+    let (echo, identity) = (Echo::start("web").await, Identity::new(HOST));
+    let limits = Limits {
+        access_log: false,
+        ..Limits::default()
+    };
+    let resources = |port, certificate| {
+        vec![
+            http(port, "web", HOST, certificate),
+            http_route("web", HOST, vec![rule("/", BACKEND)]),
+            backend(BACKEND, &[echo.address]),
+            identity.resource("team-a/cert"),
+        ]
+    };
+    let plain = Rig::start(&limits, |port| resources(port, None));
+    let secure = Rig::start(&limits, |port| resources(port, Some("team-a/cert")));
+    (plain, secure, identity, echo)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_is_refused_and_carries_no_request() {
+    let (plain, secure, identity, echo) = world().await;
+    let corpus = corpus();
+    assert!(corpus.len() > 90);
+    let mut refused = 0;
+    for (line, bytes, heads) in &corpus {
+        let all = [bytes, HIDDEN].concat();
+        for pieces in [false, true] {
+            let mut stream = plain.connect().await;
+            stream.set_nodelay(true).unwrap();
+            refuse(&mut stream, &all, pieces, line, *heads, &echo).await;
+            refused += 1;
+        }
+        let mut config = client_config(&identity);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let tcp = secure.connect().await;
+        let mut stream = tls(tcp, config, HOST).await.unwrap();
+        refuse(&mut stream, &all, false, line, *heads, &echo).await;
+    }
+    // It is the client's doing, and said to be.
+    wait("the ends", || plain.plane.active() == 0).await;
+    assert!(plain.closed(CloseReason::HttpError) > 0);
+    assert!(plain.closed(CloseReason::HttpError) <= refused);
+}
+
+async fn refuse(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    bytes: &[u8],
+    pieces: bool,
+    line: &str,
+    heads: usize,
+    echo: &Echo,
+) {
+    let before = echo.requests();
+    if pieces {
+        for byte in bytes {
+            // It may be refused before it is all out.
+            if stream.write_all(&[*byte]).await.is_err() || stream.flush().await.is_err() {
+                break;
+            }
+        }
+    } else {
+        let _ = stream.write_all(bytes).await;
+    }
+    let _ = stream.flush().await;
+    let answers = read_all(stream).await;
+    let asked = echo.requests() - before;
+    assert!(asked <= heads && heads <= 1, "{line}: {asked}\n{answers}");
+    assert!(!answers.contains("/admin"), "{line}\n{answers}");
+    // Of what comes in pieces, the answer may be overtaken by the reset that the pieces behind it meet.
+    if !pieces {
+        let last = answers.rfind("HTTP/1.1 ").map(|at| &answers[at..]);
+        let is_400 = last.is_some_and(|last| last.starts_with("HTTP/1.1 400 "));
+        assert!(is_400, "{line}\n{answers}");
+    }
+}
+
+/// Not by a deadline that happens to come by.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_an_answer_goes_on_with_it() {
+    let (echo, limits) = (Echo::start("web").await, Limits::default());
+    let hour = std::time::Duration::from_hours(1);
+    let limits = Limits {
+        access_log: false,
+        http: vestibule_proxy::http::HttpLimits {
+            head_deadline: hour,
+            idle: hour,
+            ..limits.http
+        },
+        ..limits
+    };
+    let rig = Rig::start(&limits, |port| {
+        vec![
+            http(port, "web", HOST, None),
+            http_route("web", HOST, vec![rule("/", BACKEND)]),
+            backend(BACKEND, &[echo.address]),
+        ]
+    });
+    let mut stream = rig.connect().await;
+    let first = "GET /one HTTP/1.1\r\nhost: a.example.com\r\nupgrade: h2c\r\n\r\n";
+    let last = "GET /two HTTP/1.1\r\nhost: a.example.com\r\nconnection: close\r\n\r\n";
+    stream
+        .write_all([first, last].concat().as_bytes())
+        .await
+        .unwrap();
+    let answers = read_all(&mut stream).await;
+    assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 2, "{answers}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_right_goes_through_in_pieces_and_pipelined() {
+    let (plain, _, _, echo) = world().await;
+    let requests = [
+        "POST /one HTTP/1.1\r\nhost: a.example.com\r\ncontent-length: 5\r\n\r\nhello",
+        "\r\nGET /two HTTP/1.1\r\nHost: a.example.com\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
+        "POST /three HTTP/1.1\r\nhost: a.example.com\r\ntransfer-encoding: chunked\r\n\r\n\
+         5;a=b\r\nhello\r\n6\r\n world\r\n0\r\nx-trailer: y\r\n\r\n",
+        "GET /four HTTP/1.1\r\nhost: a.example.com\r\nconnection: close\r\n\r\n",
+    ]
+    .concat();
+    for size in [1, 7, usize::MAX] {
+        let mut stream = plain.connect().await;
+        stream.set_nodelay(true).unwrap();
+        for piece in requests.as_bytes().chunks(size.min(requests.len())) {
+            stream.write_all(piece).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let answers = read_all(&mut stream).await;
+        assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 4, "{answers}");
+        for path in ["/one", "/two", "/three", "/four"] {
+            assert!(answers.contains(path), "{answers}");
+        }
+        assert!(answers.contains("hello world"), "{answers}");
+    }
+    assert_eq!(echo.requests(), 12);
+}
