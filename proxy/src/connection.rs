@@ -235,13 +235,12 @@ async fn reencrypt(
 ) {
     let moved = &mut record.moved;
     let tunnel = Tunnel::new(&mut client, &mut *backend, moved, &mut session);
-    match unless_cut(tunnel).await {
-        Ok(end) => record.reason = end.into(),
-        Err(Cut) => {
-            // A reset, which the tunnel has asked for.
-            drop(backend);
-            linger(client).await;
-        }
+    if let Ok(end) = unless_cut(tunnel).await {
+        record.reason = end.into();
+    } else {
+        // A reset, which the tunnel has asked for.
+        drop(backend);
+        linger(client).await;
     }
 }
 

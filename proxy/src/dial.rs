@@ -65,9 +65,8 @@ pub(crate) async fn connect(
             }
         };
         let next = match &result {
-            Ok(_) => None,
-            // It is the same for every endpoint, and none of them was asked.
-            Err(CloseReason::BackendTlsInvalid) => None,
+            // The latter is the same for every endpoint, and none of them was asked.
+            Ok(_) | Err(CloseReason::BackendTlsInvalid) => None,
             Err(reason) => {
                 plane.metrics.connect_failed(reason.reason());
                 backend.avoid(endpoint);

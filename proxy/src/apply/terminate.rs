@@ -48,10 +48,11 @@ impl State {
         for name in validation.iter().flat_map(|(names, _)| names) {
             self.client_trust.add(name, listener);
         }
-        let tickets = old.map(|old| old.tickets).unwrap_or_else(|| Tickets {
+        let none = || Tickets {
             ticketer: self.configs.ticketer(false),
             auth: None,
-        });
+        };
+        let tickets = old.map_or_else(none, |old| old.tickets);
         HeldTerminate {
             certificates,
             validation,

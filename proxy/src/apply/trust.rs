@@ -25,7 +25,7 @@ pub(super) struct HeldTrust {
 impl HeldTrust {
     pub(super) fn parse(name: &str, wire: &proto::TrustBundle) -> Result<Self, RejectReason> {
         parse::trust_bundle_name(name)?;
-        let bytes: usize = wire.certificates.iter().map(|der| der.len()).sum();
+        let bytes: usize = wire.certificates.iter().map(Vec::len).sum();
         if wire.certificates.len() > MAX_CERTIFICATES || bytes > MAX_BYTES {
             return Err(RejectReason::TooLarge("the trust bundle"));
         }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn parse(certificates: &[&[u8]]) -> Result<HeldTrust, RejectReason> {
-        let certificates = certificates.iter().map(|der| der.to_vec().into()).collect();
+        let certificates = certificates.iter().map(|der| der.to_vec()).collect();
         HeldTrust::parse("ConfigMap/team-a/ca", &proto::TrustBundle { certificates })
     }
 
@@ -137,10 +137,10 @@ mod tests {
         assert_eq!(reason(&[]), "MissingField");
         assert_eq!(reason(&[&a, b"x"]), "InvalidTrustBundle");
         assert_eq!(reason(&[&[&a[..], b"x"].concat()]), "InvalidTrustBundle");
-        assert_eq!(reason(&[&a[..]; MAX_CERTIFICATES + 1]), "TooLarge");
+        assert_eq!(reason(&vec![&a[..]; MAX_CERTIFICATES + 1]), "TooLarge");
         assert_eq!(reason(&[&vec![0; MAX_BYTES + 1]]), "TooLarge");
         let bundle = proto::TrustBundle {
-            certificates: vec![a.into()],
+            certificates: vec![a],
         };
         for name in [
             "team-a/ca",

@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::record::RequestRecord;
 use crate::connection::CloseReason;
+use crate::relay::yield_now;
 
 /// Bytes that are read at one time.
 const SCRATCH: usize = 16 * 1024;
@@ -47,7 +48,7 @@ impl Tunnel {
         let copied = std::future::poll_fn(|cx| {
             let record = &mut record;
             let up_is = up.poll(&mut client, &mut backend, cx, &mut |n| {
-                record.tunnelled_in += n
+                record.tunnelled_in += n;
             })?;
             if up_is.is_ready() {
                 first.get_or_insert(CloseReason::ClientClosed);
@@ -123,7 +124,7 @@ impl Direction {
                 return Poll::Pending;
             }
         }
-        cx.waker().wake_by_ref();
+        yield_now(cx);
         Poll::Pending
     }
 
@@ -191,25 +192,25 @@ mod tests {
     #[tokio::test]
     async fn a_direction_carries_everything_and_then_its_end() {
         // The receiver has room for little, so that most is kept for a while.
-        let (mut sender, mut from) = duplex(100_000);
-        let (mut to, mut receiver) = duplex(7);
+        let (mut source, mut from) = duplex(100_000);
+        let (mut to, mut sink) = duplex(7);
         let sent: Vec<u8> = (0..200_000_u32)
             .map(|n| n.to_le_bytes()[n as usize % 3])
             .collect();
         let expected = sent.clone();
-        let sends = async move {
-            sender.write_all(&sent).await.unwrap();
-            sender.shutdown().await.unwrap();
+        let feed = async move {
+            source.write_all(&sent).await.unwrap();
+            source.shutdown().await.unwrap();
         };
         let mut direction = Direction::default();
         let mut count = 0;
         let copies =
             std::future::poll_fn(|cx| direction.poll(&mut from, &mut to, cx, &mut |n| count += n));
         let mut got = Vec::new();
-        let receives = receiver.read_to_end(&mut got);
-        let ((), copied, received) = tokio::join!(sends, copies, receives);
-        copied.unwrap();
-        received.unwrap();
+        let receives = sink.read_to_end(&mut got);
+        let ((), done, read) = tokio::join!(feed, copies, receives);
+        done.unwrap();
+        read.unwrap();
         assert_eq!((count, got), (200_000, expected));
         assert_eq!(direction.left.capacity(), 0);
     }
