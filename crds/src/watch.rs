@@ -4,7 +4,8 @@
 //! - An object that does not decode comes as [`Object::Unreadable`] under its key; it never holds up
 //!   the others.
 //! - A kind that is not installed is [`Event::Synced`] at once, and is watched when it appears. One
-//!   that is uninstalled loses its objects.
+//!   that is uninstalled loses its objects, unless it is back in a moment: an API server that starts may
+//!   not know all its kinds yet.
 //! - After a list that had to be made anew, what vanished meanwhile comes as [`Event::Remove`], and
 //!   what did not change does not come again.
 //! - Memory is bounded: objects are pulled one at a time out of a page; what is kept is their names.
@@ -22,7 +23,7 @@ use futures::stream::{BoxStream, Stream, StreamExt, select_all, unfold};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -147,6 +148,8 @@ struct One {
     /// Between attempts after a failure.
     retry: Backoff,
     failed_starts: u32,
+    /// Since when it is not served, while that is not believed yet.
+    unserved: Option<Instant>,
     /// The failure that was logged last, if it is not over.
     trouble: Option<String>,
 }
@@ -178,6 +181,7 @@ impl One {
             look: Backoff::new(Duration::from_secs(2).min(poll), poll),
             retry: Backoff::new(first.min(max_backoff), max_backoff),
             failed_starts: 0,
+            unserved: None,
             trouble: None,
         }
     }
@@ -202,9 +206,22 @@ impl One {
     async fn look(&mut self) {
         match served(&self.client, self.kind).await {
             Ok(Some(served)) => self.begin(served),
+            Ok(None) if self.is_doubtful() => {
+                debug!(kind = %self.kind, "not served any more; looking again");
+                sleep(self.retry.delay()).await;
+            }
             Ok(None) => self.missing(),
-            Err(error) => self.failed(&error).await,
+            Err(error) => {
+                self.unserved = None;
+                self.failed(&error).await;
+            }
         }
+    }
+
+    /// Whether a kind that is not served has objects and was served a moment ago.
+    fn is_doubtful(&mut self) -> bool {
+        let since = *self.unserved.get_or_insert_with(Instant::now);
+        !self.known.is_empty() && since.elapsed() < self.poll / 2
     }
 
     fn begin(&mut self, served: Served) {
@@ -225,6 +242,7 @@ impl One {
             ..watcher::Config::default()
         };
         self.listed = None;
+        self.unserved = None;
         self.look.reset();
         self.phase = Phase::Watching(served, watcher(api, config).boxed());
     }
@@ -235,6 +253,7 @@ impl One {
         }
         self.recovered();
         self.listed = None;
+        self.unserved = None;
         let kind = self.kind;
         let known = std::mem::take(&mut self.known);
         let removed = known

@@ -272,6 +272,31 @@ async fn a_kind_that_is_uninstalled_loses_its_objects_and_can_come_back() {
     listener.until(|l| l.names() == ["back"]).await;
 }
 
+/// As an API server says while it starts, before it has looked at all of its CRDs.
+#[tokio::test(start_paused = true)]
+async fn a_moment_without_a_kind_removes_nothing() {
+    let server = Server::new();
+    let group_version = "gateway.networking.k8s.io/v1";
+    server.put(GATEWAYS, "a", "one", gateway());
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    server.uninstall(group_version, GATEWAYS);
+    let looks = || {
+        let of_discovery = |request: &&String| request.ends_with(group_version);
+        server.requests().iter().filter(of_discovery).count()
+    };
+    let before = looks();
+    let nothing = timeout(Duration::from_secs(3), listener.events.next()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    assert!(looks() > before, "it was looked for");
+    server.put(GATEWAYS, "a", "one", gateway());
+    server.put(GATEWAYS, "a", "two", gateway());
+    server.serve(group_version, "Gateway", GATEWAYS);
+    let next = listener.next().await;
+    assert!(matches!(next, Some(Event::Put(_))), "{next:?}");
+    listener.until(|l| l.names() == ["one", "two"]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_older_version_is_read_until_there_is_a_better_one() {
     let server = Server::new();
