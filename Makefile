@@ -42,6 +42,11 @@ fuzz: ## Every fuzz target, RUNS executions each (default 100000)
 bench: ## The proxy beside HAProxy and Envoy (minutes; prints a table)
 	e2e/bench/run
 
+.PHONY: bench-scale
+bench-scale: ## Operator and proxy at 10 and at 2,500 ListenerSets (minutes; ARGS=--help)
+	cargo build --quiet --profile $(or $(PROFILE),release) -p vestibule-proxy -p vestibule-bench
+	target/$(or $(PROFILE),release)/vestibule-bench scale $(ARGS)
+
 .PHONY: build
 build: ## Release binaries: vestibule, and the three that the images hold
 	cargo build --locked --release -p vestibule-cli -p vestibule-proxy -p vestibule-operator

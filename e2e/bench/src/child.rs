@@ -1,7 +1,7 @@
 //! Child processes: started pinned, ended by their own process id whatever happens.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,6 +96,16 @@ impl Guarded {
         let output = self.output.as_mut().context("a child without a pipe")?;
         output.read_line(&mut line)?;
         serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))
+    }
+
+    /// Writes one line to its standard input.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
+        let input = self
+            .child
+            .stdin
+            .as_mut()
+            .context("a child without a pipe")?;
+        writeln!(input, "{line}").with_context(|| format!("{} does not listen", self.name))
     }
 
     /// Closes its standard input, which asks our own children to end, and waits.

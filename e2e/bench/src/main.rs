@@ -14,6 +14,7 @@ mod metric;
 mod peers;
 mod proc;
 mod report;
+mod scale;
 mod sys;
 mod tls;
 mod wire;
@@ -58,7 +59,7 @@ struct Cli {
     run: RunArgs,
 }
 
-/// The processes of a run; started by it.
+/// Another bench, and the processes of a run, which are started by it.
 #[derive(Subcommand, Debug)]
 enum Part {
     /// Answers on loopback.
@@ -67,6 +68,11 @@ enum Part {
     /// Makes load.
     #[command(hide = true)]
     Client(client::ClientArgs),
+    /// Measures operator and proxy with thousands of ListenerSets, in place of the peers.
+    Scale(scale::ScaleArgs),
+    /// One size of that.
+    #[command(hide = true)]
+    Size(scale::part::PartArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -137,6 +143,8 @@ fn main() -> ExitCode {
         Some(Part::Client(args)) => sys::raise_open_files(0)
             .map_err(Into::into)
             .and_then(|_| client::run(&args)),
+        Some(Part::Scale(args)) => scale::run(&args),
+        Some(Part::Size(args)) => scale::part::run(&args),
         None => run(cli.run),
     };
     match result {

@@ -88,31 +88,50 @@ pub(crate) struct Memory {
 pub(crate) fn memory(root: u32) -> Memory {
     let mut sum = Memory::default();
     for pid in tree(root) {
-        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        for line in text.lines() {
-            let mut words = line.split_whitespace();
-            let (name, kilobytes) = (
-                words.next(),
-                words.next().and_then(|word| word.parse::<u64>().ok()),
-            );
-            match (name, kilobytes) {
-                (Some("Anonymous:"), Some(value)) => sum.user += value * 1024,
-                (Some("Rss:"), Some(value)) => sum.resident += value * 1024,
-                _ => {}
-            }
-        }
-        for entry in fs::read_dir(format!("/proc/{pid}/fd"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let target = fs::read_link(entry.path()).unwrap_or_default();
-            let target = target.to_string_lossy();
-            sum.pipes += u64::from(target.starts_with("pipe:"));
-            sum.sockets += u64::from(target.starts_with("socket:"));
-        }
+        let one = memory_alone(pid);
+        sum.user += one.user;
+        sum.resident += one.resident;
+        sum.pipes += one.pipes;
+        sum.sockets += one.sockets;
     }
     sum
+}
+
+/// What this process holds now, its descendants not counted.
+pub(crate) fn memory_alone(pid: u32) -> Memory {
+    let mut sum = Memory::default();
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let (name, kilobytes) = (
+            words.next(),
+            words.next().and_then(|word| word.parse::<u64>().ok()),
+        );
+        match (name, kilobytes) {
+            (Some("Anonymous:"), Some(value)) => sum.user += value * 1024,
+            (Some("Rss:"), Some(value)) => sum.resident += value * 1024,
+            _ => {}
+        }
+    }
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        let target = target.to_string_lossy();
+        sum.pipes += u64::from(target.starts_with("pipe:"));
+        sum.sockets += u64::from(target.starts_with("socket:"));
+    }
+    sum
+}
+
+/// Most bytes that were ever resident at a time in this process, its descendants not counted.
+pub(crate) fn peak(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
 }
 
 /// A reading of the machine's clocks, to tell afterwards how much CPU went to others.

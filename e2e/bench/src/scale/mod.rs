@@ -1,0 +1,181 @@
+//! The scale bench: the operator's translation and publishing, and a proxy on the real stream, with a
+//! few ListenerSets and with thousands, side by side. Prints a table; asserts no time.
+
+mod control;
+pub(crate) mod part;
+mod probe;
+mod report;
+mod world;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::child::{Guarded, stopped};
+use crate::proc::Machine;
+use crate::{network, sys, watch_for_stop};
+use part::{Loaded, Round};
+use world::Routes;
+
+/// Ports of one part: for TLS, the stream, the proxy's admin endpoint, for HTTP.
+const PORTS: u16 = 4;
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ScaleArgs {
+    /// ListenerSets of each part; ratios are to the first.
+    #[arg(long, value_delimiter = ',', default_value = "10,2500", value_parser = clap::value_parser!(u32).range(1..))]
+    sets: Vec<u32>,
+    /// Kinds of route, each measured for itself.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "tls,http")]
+    routes: Vec<Routes>,
+    /// Rounds of edits; in each, every part has its turn.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Edits of one round that are measured one by one; as many follow back to back.
+    #[arg(long, default_value_t = 90)]
+    edits: usize,
+    /// vestibule-proxy [default: beside this binary]
+    #[arg(long)]
+    proxy: Option<PathBuf>,
+    /// Write every figure there, as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Stay in the machine's network namespace, and take ports from this one on.
+    #[arg(long, value_name = "PORT")]
+    shared_network: Option<u16>,
+}
+
+/// What came of one part.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    routes: Routes,
+    sets: u32,
+    loaded: Loaded,
+    rounds: Vec<Round>,
+    /// Most CPU that others used during a round, in cores.
+    foreign: f64,
+}
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(args: &ScaleArgs) -> Result<()> {
+    println!("Loopback of {}.", network(args.shared_network.is_some()));
+    watch_for_stop()?;
+    let folder =
+        Folder(std::env::temp_dir().join(format!("vestibule-scale-{}", std::process::id())));
+    fs::create_dir_all(&folder.0)?;
+    let cores = sys::cores();
+    let (proxy_core, own_core) = (
+        *cores.first().context("no core")?,
+        *cores.last().context("no core")?,
+    );
+    println!(
+        "Proxies on core {proxy_core}, the operator's part, clients and backends on core {own_core}. {} rounds of {} \
+         edits one by one, and as many back to back, at each size in turn.\n",
+        args.rounds, args.edits
+    );
+    let mut outcomes = Vec::new();
+    for routes in &args.routes {
+        let measured = measure(args, *routes, &folder.0, [proxy_core, own_core])?;
+        println!("{}", report::markdown(*routes, &measured));
+        outcomes.extend(measured);
+    }
+    if let Some(path) = &args.json {
+        fs::write(path, serde_json::to_vec_pretty(&outcomes)?).context("writing the JSON")?;
+    }
+    Ok(())
+}
+
+/// All sizes with one kind of route: each is a process of its own, and they take turns.
+fn measure(
+    args: &ScaleArgs,
+    routes: Routes,
+    folder: &Path,
+    [proxy_core, own_core]: [usize; 2],
+) -> Result<Vec<Outcome>> {
+    let itself = std::env::current_exe()?;
+    let proxy = args
+        .proxy
+        .clone()
+        .unwrap_or_else(|| itself.with_file_name("vestibule-proxy"));
+    ensure!(proxy.exists(), "{} is not there", proxy.display());
+    let mut parts = Vec::new();
+    let mut port = args.shared_network.unwrap_or(20_000);
+    for sets in &args.sets {
+        eprintln!("{}s: bringing {sets} sets in", routes.kind());
+        let mut command = Command::new(&itself);
+        command
+            .arg("size")
+            .args(["--sets", &sets.to_string()])
+            .args(["--routes", &routes.to_string()])
+            .args(["--proxy-core", &proxy_core.to_string()])
+            .args(["--port", &port.to_string()])
+            .arg("--proxy")
+            .arg(&proxy)
+            .arg("--folder")
+            .arg(folder);
+        let name = format!("the part of {sets} sets");
+        let log = folder.join(format!("part-{sets}.log"));
+        let mut child = Guarded::start(command, &name, own_core, &log, true)?;
+        let loaded = child.line::<Loaded>().with_context(|| tail(&log))?;
+        parts.push((
+            child,
+            log,
+            Outcome {
+                routes,
+                sets: *sets,
+                loaded,
+                rounds: Vec::new(),
+                foreign: 0.0,
+            },
+        ));
+        port += PORTS;
+    }
+    let pids: Vec<u32> = parts.iter().map(|(child, ..)| child.pid()).collect();
+    for round in 0..args.rounds {
+        for (child, log, outcome) in &mut parts {
+            if stopped() {
+                break;
+            }
+            eprintln!(
+                "{}s: round {} with {} sets",
+                routes.kind(),
+                round + 1,
+                outcome.sets
+            );
+            let before = Machine::read(&pids);
+            child.tell(&args.edits.to_string())?;
+            outcome
+                .rounds
+                .push(child.line::<Round>().with_context(|| tail(log))?);
+            outcome.foreign = outcome
+                .foreign
+                .max(Machine::read(&pids).foreign_since(&before));
+        }
+    }
+    let mut outcomes = Vec::new();
+    for (mut child, _, outcome) in parts {
+        child.finish(Duration::from_mins(1))?;
+        outcomes.push(outcome);
+    }
+    Ok(outcomes)
+}
+
+/// What a part said last on standard error.
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join("\n")
+}

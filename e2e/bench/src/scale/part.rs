@@ -1,0 +1,472 @@
+//! One size of the scale bench: a process that is the operator, with a vestibule-proxy beside it. Told
+//! by lines on standard input what to do next; answers each with a line of JSON.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use vestibule_operator::publish::{self, Publisher};
+use vestibule_stream::ResourceKey;
+
+use super::control::{BATCH, Control};
+use super::probe::{self, Probe};
+use super::world::{Edit, Routes, World};
+use crate::child::Guarded;
+use crate::{proc, sys};
+
+/// Name of the proxy, and of the one that takes its place.
+const PROXY: &str = "proxy";
+/// Objects in a page of a list.
+const PAGE: usize = 500;
+/// Longest that anything may take.
+const PATIENCE: Duration = Duration::from_mins(10);
+/// Between two edits, so that each is alone.
+const PAUSE: Duration = Duration::from_millis(4);
+const MEBIBYTE: f64 = 1_048_576.0;
+
+/// Arguments of one part.
+#[derive(clap::Args, Debug)]
+pub(crate) struct PartArgs {
+    /// ListenerSets.
+    #[arg(long)]
+    sets: usize,
+    /// Kind of route.
+    #[arg(long)]
+    routes: Routes,
+    /// vestibule-proxy
+    #[arg(long)]
+    proxy: PathBuf,
+    /// The core the proxies run on.
+    #[arg(long)]
+    proxy_core: usize,
+    /// First of the ports that are taken: for TLS, the stream, the proxy's admin endpoint, for HTTP.
+    #[arg(long)]
+    port: u16,
+    /// Where the proxies' logs go.
+    #[arg(long)]
+    folder: PathBuf,
+}
+
+/// What a process has used.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Used {
+    /// Heap, stacks and the like, MiB.
+    pub(crate) heap: f64,
+    /// Resident set, MiB.
+    pub(crate) resident: f64,
+    /// Most that was ever resident, MiB.
+    pub(crate) peak: f64,
+    /// CPU so far, seconds.
+    pub(crate) cpu: f64,
+}
+
+impl Used {
+    fn of(pid: u32) -> Self {
+        let memory = proc::memory_alone(pid);
+        Self {
+            heap: memory.user as f64 / MEBIBYTE,
+            resident: memory.resident as f64 / MEBIBYTE,
+            peak: proc::peak(pid) as f64 / MEBIBYTE,
+            cpu: proc::cpu(pid).as_secs_f64(),
+        }
+    }
+}
+
+/// What came of bringing everything in.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Loaded {
+    /// Objects.
+    pub(crate) objects: usize,
+    /// Resources that follow from them.
+    pub(crate) resources: usize,
+    /// Seconds until everything was acknowledged.
+    pub(crate) acked: f64,
+    /// Seconds until every status was written, Programmed=True.
+    pub(crate) programmed: f64,
+    /// Statuses written.
+    pub(crate) writes: u64,
+    /// Before anything came, and after.
+    pub(crate) operator: [Used; 2],
+    /// The same of the proxy.
+    pub(crate) proxy: [Used; 2],
+    /// Seconds from the start of a fresh proxy's process to its acknowledgement of everything.
+    pub(crate) fresh: f64,
+    /// Bytes sent to it.
+    pub(crate) fresh_bytes: u64,
+    /// What it has used by then.
+    pub(crate) fresh_used: Used,
+}
+
+/// One edit.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Edited {
+    /// Its kind.
+    pub(crate) edit: Edit,
+    /// Milliseconds to the acknowledgement.
+    pub(crate) acked: f64,
+    /// Milliseconds to the first answer that shows it.
+    pub(crate) served: f64,
+    /// Bytes of the batches sent for it.
+    pub(crate) bytes: u64,
+    /// Statuses written for it.
+    pub(crate) writes: u64,
+    /// Asked again since the answer did not show it though it was acknowledged.
+    pub(crate) late: u32,
+}
+
+/// One round of edits.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Round {
+    /// Each, measured.
+    pub(crate) edits: Vec<Edited>,
+    /// Edits back to back, without traffic.
+    pub(crate) burst: usize,
+    /// Seconds they took, until the last was acknowledged and every status written.
+    pub(crate) burst_seconds: f64,
+    /// CPU of the operator for them, seconds.
+    pub(crate) burst_operator: f64,
+    /// CPU of the proxy for them, seconds.
+    pub(crate) burst_proxy: f64,
+}
+
+/// Runs a part until its standard input ends.
+pub(crate) fn run(args: &PartArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    // On the main thread: the kernel ends the proxies when the thread that started them ends.
+    let done = runtime.block_on(serve(args));
+    runtime.shutdown_background();
+    done
+}
+
+async fn serve(args: &PartArgs) -> Result<()> {
+    let mut part = Part::start(args).await?;
+    say(&part.load(args).await?)?;
+    let mut lines = std::io::stdin().lock().lines();
+    let mut from = 0;
+    while let Some(line) = lines.next().transpose()? {
+        let count: usize = line.trim().parse().context("a number of edits")?;
+        say(&part.round(from, count).await?)?;
+        from += 2 * count;
+    }
+    Ok(())
+}
+
+fn say(what: &impl Serialize) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, what)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+struct Part {
+    sets: usize,
+    control: Control,
+    publisher: Arc<Publisher>,
+    facts: watch::Receiver<u64>,
+    probe: Probe,
+    proxy: Option<Guarded>,
+}
+
+impl Part {
+    async fn start(args: &PartArgs) -> Result<Self> {
+        let backends = probe::backends().await?;
+        let publisher = Publisher::new(publish::Config::default());
+        publisher.set_ready(BTreeSet::from([PROXY.to_owned()]));
+        let stream = ([127, 0, 0, 1], args.port + 1).into();
+        let server = publish::server()
+            .add_service(publish::service(&publisher))
+            .serve(stream);
+        tokio::spawn(async move {
+            if let Err(error) = server.await {
+                eprintln!("the stream ended: {error}");
+            }
+        });
+        let ports = BTreeMap::from([(443, args.port), (80, args.port + 3)]);
+        let world = World::new(args.sets, args.routes, backends);
+        let mut part = Self {
+            sets: args.sets,
+            control: Control::new(world, Arc::clone(&publisher), ports)?,
+            facts: publisher.facts(),
+            publisher,
+            probe: Probe::new(
+                args.routes,
+                match args.routes {
+                    Routes::Tls => args.port,
+                    Routes::Http => args.port + 3,
+                },
+            )?,
+            proxy: Some(proxy(args, "first")?),
+        };
+        part.control.put(&World::platform())?;
+        let keys = part.control.resources();
+        part.acked(&keys).await?;
+        part.settle().await?;
+        Ok(part)
+    }
+
+    /// Brings the teams' objects in, kinds side by side as lists come, with the proxy connected.
+    async fn load(&mut self, args: &PartArgs) -> Result<Loaded> {
+        let us = std::process::id();
+        let before = [Used::of(us), Used::of(self.proxy_pid())];
+        let own_before = sys::own_cpu().as_secs_f64();
+        let writes = self.control.writes;
+        let teams = self.control.world.teams();
+        let objects = teams.iter().map(Vec::len).sum();
+        let mut lists: Vec<_> = teams.iter().map(|list| list.chunks(PAGE)).collect();
+        let begin = Instant::now();
+        loop {
+            let page: Vec<_> = lists
+                .iter_mut()
+                .filter_map(Iterator::next)
+                .flatten()
+                .copied()
+                .collect();
+            if page.is_empty() {
+                break;
+            }
+            for batch in page.chunks(BATCH) {
+                self.control.put(batch)?;
+                if self.facts.has_changed()? {
+                    self.facts.mark_unchanged();
+                    self.control.facts_moved();
+                }
+                self.control.turn()?;
+                tokio::task::yield_now().await;
+            }
+        }
+        let keys = self.control.resources();
+        self.acked(&keys).await?;
+        let acked = begin.elapsed().as_secs_f64();
+        self.settle().await?;
+        let programmed = begin.elapsed().as_secs_f64();
+        let not = self.control.not_programmed();
+        ensure!(
+            not.is_empty(),
+            "{} are not Programmed, such as {:?}",
+            not.len(),
+            not.first()
+        );
+        let mut after = [Used::of(us), Used::of(self.proxy_pid())];
+        // The proxy is a child, whose CPU is another figure.
+        after[0].cpu = sys::own_cpu().as_secs_f64();
+        let mut loaded = Loaded {
+            objects,
+            resources: keys.len(),
+            acked,
+            programmed,
+            writes: self.control.writes - writes,
+            operator: [
+                Used {
+                    cpu: own_before,
+                    ..before[0]
+                },
+                after[0],
+            ],
+            proxy: [before[1], after[1]],
+            ..Loaded::default()
+        };
+        self.traffic().await?;
+        self.fresh(args, &mut loaded).await?;
+        Ok(loaded)
+    }
+
+    /// A few names answer.
+    async fn traffic(&self) -> Result<()> {
+        for set in [0, self.sets / 2, self.sets - 1] {
+            for listener in [0, 1, 15] {
+                let name = self.control.world.hostname(set, listener);
+                let answer = self.probe.ask(&self.probe.request(&name)?).await?;
+                let due = self.control.world.answer(set, listener);
+                ensure!(answer == Some(due), "{name} is answered by {answer:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// The proxy ends, and one that holds nothing takes its place, and everything.
+    async fn fresh(&mut self, args: &PartArgs, loaded: &mut Loaded) -> Result<()> {
+        let status = |publisher: &Publisher| publisher.proxies().remove(PROXY).context("no proxy");
+        drop(self.proxy.take());
+        while status(&self.publisher)?.connected {
+            tokio::time::timeout(PATIENCE, self.facts.changed()).await??;
+        }
+        let before = status(&self.publisher)?;
+        let begin = Instant::now();
+        self.proxy = Some(proxy(args, "fresh")?);
+        let now = loop {
+            let now = status(&self.publisher)?;
+            if now.acked > before.acked {
+                break now;
+            }
+            ensure!(
+                begin.elapsed() < PATIENCE,
+                "a fresh proxy is not there within {PATIENCE:?}"
+            );
+            tokio::time::timeout(PATIENCE, self.facts.changed()).await??;
+        };
+        loaded.fresh = begin.elapsed().as_secs_f64();
+        let reject = now.rejects.first();
+        ensure!(reject.is_none(), "the fresh proxy rejects {reject:?}");
+        loaded.fresh_bytes = now.sent.bytes - before.sent.bytes;
+        loaded.fresh_used = Used::of(self.proxy_pid());
+        self.traffic().await?;
+        self.control.facts_moved();
+        self.settle().await
+    }
+
+    /// `count` edits of every kind in turn, each until it is served; then as many back to back.
+    async fn round(&mut self, from: usize, count: usize) -> Result<Round> {
+        let mut round = Round::default();
+        let kinds = || Edit::ALL.into_iter().cycle();
+        for (number, edit) in (from..from + count).zip(kinds()) {
+            round
+                .edits
+                .push(self.edit(self.spread(number), edit).await?);
+            tokio::time::sleep(PAUSE).await;
+        }
+        let proxy = self.proxy_pid();
+        let us = || (sys::own_cpu().as_secs_f64(), proc::cpu(proxy).as_secs_f64());
+        let (begin, before) = (Instant::now(), us());
+        for (number, edit) in (from + count..from + 2 * count).zip(kinds()) {
+            let object = self.control.world.edit(self.spread(number), edit);
+            let keys = self.control.put(&[object])?;
+            self.acked(&keys).await?;
+        }
+        self.settle().await?;
+        let after = us();
+        round.burst = count;
+        round.burst_seconds = begin.elapsed().as_secs_f64();
+        round.burst_operator = after.0 - before.0;
+        round.burst_proxy = after.1 - before.1;
+        Ok(round)
+    }
+
+    /// The set of an edit: all over the namespaces.
+    fn spread(&self, number: usize) -> usize {
+        number.wrapping_mul(7_919) % self.sets
+    }
+
+    async fn edit(&mut self, set: usize, edit: Edit) -> Result<Edited> {
+        let object = self.control.world.edit(set, edit);
+        let listener = edit.listener();
+        let request = self
+            .probe
+            .request(&self.control.world.hostname(set, listener))?;
+        let due = self.control.world.answer(set, listener);
+        let was = self.probe.ask(&request).await?;
+        ensure!(
+            was != Some(due),
+            "{edit:?} of set {set} is served before it is made"
+        );
+        let event = self.control.event(object)?;
+        let before = (self.sent(), self.control.writes);
+
+        let begin = Instant::now();
+        let keys = self.control.take(&[event])?;
+        self.acked(&keys).await?;
+        let acked = begin.elapsed();
+        let mut late = 0;
+        while self.probe.ask(&request).await? != Some(due) {
+            late += 1;
+            ensure!(begin.elapsed() < PATIENCE, "{edit:?} is not served");
+        }
+        let served = begin.elapsed();
+
+        self.settle().await?;
+        Ok(Edited {
+            edit,
+            acked: acked.as_secs_f64() * 1e3,
+            served: served.as_secs_f64() * 1e3,
+            bytes: self.sent() - before.0,
+            writes: self.control.writes - before.1,
+            late,
+        })
+    }
+
+    fn proxy_pid(&self) -> u32 {
+        // Of nobody, where there is none.
+        self.proxy.as_ref().map_or(0, Guarded::pid)
+    }
+
+    fn sent(&self) -> u64 {
+        let proxies = self.publisher.proxies();
+        proxies.get(PROXY).map_or(0, |status| status.sent.bytes)
+    }
+
+    /// Until the proxy has these resources in force.
+    async fn acked(&mut self, keys: &[ResourceKey]) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            self.facts.mark_unchanged();
+            let programmed = self.publisher.programmed(keys);
+            if programmed.fact().is_some() {
+                self.control.facts_moved();
+                return Ok(());
+            }
+            if let Some((proxy, reject)) = programmed.rejects.first() {
+                bail!("{proxy} rejects {reject:?}");
+            }
+            if let Some(proxy) = &mut self.proxy
+                && let Some(ended) = proxy.ended()?
+            {
+                bail!("the proxy ended: {ended}");
+            }
+            ensure!(
+                begin.elapsed() < PATIENCE,
+                "not acknowledged within {PATIENCE:?}"
+            );
+            let _ = tokio::time::timeout(Duration::from_secs(1), self.facts.changed()).await;
+        }
+    }
+
+    /// Until every status is written and none waits.
+    async fn settle(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            while self.control.turn()? {
+                tokio::task::yield_now().await;
+            }
+            if self.control.waiting() == 0 && self.control.deadline().is_none() {
+                return Ok(());
+            }
+            ensure!(
+                begin.elapsed() < PATIENCE,
+                "statuses wait for more than {PATIENCE:?}"
+            );
+            let wait = self
+                .control
+                .deadline()
+                .map_or(PATIENCE, |at| at.saturating_duration_since(Instant::now()));
+            if let Ok(changed) = tokio::time::timeout(wait, self.facts.changed()).await {
+                changed?;
+                self.control.facts_moved();
+            }
+        }
+    }
+}
+
+/// Starts a proxy; its log has this name.
+fn proxy(args: &PartArgs, log: &str) -> Result<Guarded> {
+    let mut command = Command::new(&args.proxy);
+    command
+        .arg("--config-stream")
+        .arg(format!("127.0.0.1:{}", args.port + 1))
+        .args(["--name", PROXY])
+        .arg("--admin")
+        .arg(format!("127.0.0.1:{}", args.port + 2))
+        .args(["--shutdown-delay-seconds", "0", "--drain-seconds", "0"])
+        .args(["--access-log", "false"])
+        .env("RUST_LOG", "warn");
+    let log = args.folder.join(format!("{log}-{}.log", args.sets));
+    Guarded::start(command, "vestibule-proxy", args.proxy_core, &log, false)
+}

@@ -1,0 +1,274 @@
+//! The table of the scale bench: a line per figure, a column per size, the goal beside it.
+
+use std::fmt::Write as _;
+
+use super::Outcome;
+use super::part::{Edited, Round};
+use super::world::{Edit, LISTENERS, NAMESPACES, Routes};
+
+/// A line: what, a cell for each size, the goal.
+struct Line {
+    what: String,
+    cells: Vec<String>,
+    goal: String,
+}
+
+/// The table of one kind of route.
+pub(crate) fn markdown(routes: Routes, outcomes: &[Outcome]) -> String {
+    let mut out = format!(
+        "{}s: {LISTENERS} listeners and routes for each set, {NAMESPACES} namespaces, one Gateway\n\n| |",
+        routes.kind()
+    );
+    for outcome in outcomes {
+        let _ = write!(
+            out,
+            " {} sets, {} routes |",
+            outcome.sets,
+            outcome.sets as usize * LISTENERS
+        );
+    }
+    out.push_str(" Goal |\n|---|");
+    out.push_str(&"---:|".repeat(outcomes.len()));
+    out.push_str("---|\n");
+    for line in lines(outcomes) {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} |",
+            line.what,
+            line.cells.join(" | "),
+            line.goal
+        );
+    }
+    let late: u32 = outcomes.iter().flat_map(edits).map(|edit| edit.late).sum();
+    let foreign = outcomes
+        .iter()
+        .map(|outcome| outcome.foreign)
+        .fold(0.0, f64::max);
+    let _ = writeln!(
+        out,
+        "\nEdits acknowledged but not served at the first request after that: {late}. Others used up to {foreign:.2} \
+         cores during a round."
+    );
+    out
+}
+
+fn edits(outcome: &Outcome) -> impl Iterator<Item = &Edited> {
+    outcome.rounds.iter().flat_map(|round| &round.edits)
+}
+
+fn lines(outcomes: &[Outcome]) -> Vec<Line> {
+    let mut lines = brought_in(outcomes);
+    lines.extend(edited(outcomes));
+    lines.extend(held(outcomes));
+    lines
+}
+
+/// A line of any figure.
+fn line(outcomes: &[Outcome], what: &str, goal: &str, cell: impl Fn(&Outcome) -> String) -> Line {
+    Line {
+        what: what.into(),
+        cells: outcomes.iter().map(cell).collect(),
+        goal: goal.into(),
+    }
+}
+
+fn brought_in(outcomes: &[Outcome]) -> Vec<Line> {
+    vec![
+        line(outcomes, "objects, resources on the stream", "", |one| {
+            format!("{}, {}", one.loaded.objects, one.loaded.resources)
+        }),
+        line(outcomes, "all of them acknowledged, s", "", |one| {
+            format!("{:.2}", one.loaded.acked)
+        }),
+        line(
+            outcomes,
+            "every status says Programmed=True, s",
+            "",
+            |one| format!("{:.2}", one.loaded.programmed),
+        ),
+        line(outcomes, "statuses written for that", "", |one| {
+            one.loaded.writes.to_string()
+        }),
+        line(outcomes, "CPU for that: operator, proxy, s", "", |one| {
+            let used = |[before, after]: [super::part::Used; 2]| after.cpu - before.cpu;
+            format!(
+                "{:.2}, {:.2}",
+                used(one.loaded.operator),
+                used(one.loaded.proxy)
+            )
+        }),
+    ]
+}
+
+fn edited(outcomes: &[Outcome]) -> Vec<Line> {
+    let (what, goal) = ("edit to served, p50 / p99, ms", "≤ 50 / ≤ 200");
+    let acked = "edit to acknowledged, p50 / p99, ms";
+    let mut lines = vec![
+        edit_line(outcomes, what, None, |edit| edit.served, goal),
+        ratio_line(outcomes),
+        edit_line(outcomes, acked, None, |edit| edit.acked, ""),
+    ];
+    for edit in Edit::ALL {
+        let what = format!("{}: to served, p50 / p99, ms", edit.title());
+        lines.push(edit_line(
+            outcomes,
+            &what,
+            Some(edit),
+            |edit| edit.served,
+            "",
+        ));
+    }
+    for edit in Edit::ALL {
+        lines.push(line(
+            outcomes,
+            &format!("{}: bytes sent, least – most", edit.title()),
+            "the same",
+            |one| {
+                let bytes = || {
+                    edits(one)
+                        .filter(|edited| edited.edit == edit)
+                        .map(|edit| edit.bytes)
+                };
+                format!(
+                    "{} – {}",
+                    bytes().min().unwrap_or(0),
+                    bytes().max().unwrap_or(0)
+                )
+            },
+        ));
+    }
+    for edit in Edit::ALL {
+        lines.push(line(
+            outcomes,
+            &format!("{}: statuses written, most", edit.title()),
+            "",
+            |one| {
+                let writes = edits(one)
+                    .filter(|edited| edited.edit == edit)
+                    .map(|edit| edit.writes);
+                writes.max().unwrap_or(0).to_string()
+            },
+        ));
+    }
+    lines
+}
+
+fn held(outcomes: &[Outcome]) -> Vec<Line> {
+    vec![
+        line(
+            outcomes,
+            "CPU per edit, back to back: operator, proxy, ms",
+            "",
+            |one| {
+                let per_edit = |of: fn(&Round) -> f64| {
+                    let count: usize = one.rounds.iter().map(|round| round.burst).sum();
+                    one.rounds.iter().map(of).sum::<f64>() * 1e3 / count.max(1) as f64
+                };
+                format!(
+                    "{:.2}, {:.2}",
+                    per_edit(|round| round.burst_operator),
+                    per_edit(|round| round.burst_proxy)
+                )
+            },
+        ),
+        line(
+            outcomes,
+            "operator: heap, resident, most resident, MiB",
+            "",
+            |one| used(one.loaded.operator[1]),
+        ),
+        line(
+            outcomes,
+            "proxy: heap, resident, most resident, MiB",
+            "≤ 100 resident",
+            |one| used(one.loaded.proxy[1]),
+        ),
+        line(
+            outcomes,
+            "fresh proxy: process start to everything acknowledged, s",
+            "≤ 3",
+            |one| format!("{:.2}", one.loaded.fresh),
+        ),
+        line(outcomes, "fresh proxy: bytes sent, MiB", "", |one| {
+            format!("{:.1}", one.loaded.fresh_bytes as f64 / 1_048_576.0)
+        }),
+        line(
+            outcomes,
+            "fresh proxy: heap, resident, most resident, MiB",
+            "≤ 100 resident",
+            |one| used(one.loaded.fresh_used),
+        ),
+        line(outcomes, "fresh proxy: CPU, s", "", |one| {
+            format!("{:.2}", one.loaded.fresh_used.cpu)
+        }),
+    ]
+}
+
+fn used(used: super::part::Used) -> String {
+    format!("{:.1}, {:.1}, {:.1}", used.heap, used.resident, used.peak)
+}
+
+fn edit_line(
+    outcomes: &[Outcome],
+    what: &str,
+    kind: Option<Edit>,
+    of: fn(&Edited) -> f64,
+    goal: &str,
+) -> Line {
+    let cell = |one: &Outcome| {
+        let figures = figures(one, kind, of);
+        format!(
+            "{:.2} / {:.2}",
+            percentile(&figures, 50),
+            percentile(&figures, 99)
+        )
+    };
+    Line {
+        what: what.into(),
+        cells: outcomes.iter().map(cell).collect(),
+        goal: goal.into(),
+    }
+}
+
+/// How much longer an edit takes than at the first size.
+fn ratio_line(outcomes: &[Outcome]) -> Line {
+    let at = |one: &Outcome, part| percentile(&figures(one, None, |edit| edit.served), part);
+    let cell = |one: &Outcome| {
+        let ratio = |part| at(one, part) / outcomes.first().map_or(1.0, |first| at(first, part));
+        format!("{:.2} / {:.2}", ratio(50), ratio(99))
+    };
+    Line {
+        what: "the same, ratio to the first size".into(),
+        cells: outcomes.iter().map(cell).collect(),
+        goal: "≤ 1.5".into(),
+    }
+}
+
+fn figures(outcome: &Outcome, kind: Option<Edit>, of: fn(&Edited) -> f64) -> Vec<f64> {
+    let mut figures: Vec<f64> = edits(outcome)
+        .filter(|edited| kind.is_none_or(|kind| kind == edited.edit))
+        .map(of)
+        .collect();
+    figures.sort_by(f64::total_cmp);
+    figures
+}
+
+/// The smallest figure that so many percent do not exceed; of sorted ones.
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_what_was_measured() {
+        let figures: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert!((percentile(&figures, 50) - 100.0).abs() < 1e-9);
+        assert!((percentile(&figures, 99) - 198.0).abs() < 1e-9);
+        assert!((percentile(&[7.0], 99) - 7.0).abs() < 1e-9);
+        assert!(percentile(&[], 50).is_nan());
+    }
+}

@@ -1,0 +1,454 @@
+//! The objects of the scale bench, as an API server would send them: many teams with ListenerSets of
+//! sixteen listeners, a route each, all on one Gateway. Made when asked for, so that they take no memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::{Value, json};
+use vestibule_model::key::{Kind, ObjectKey};
+
+/// Namespaces that the sets are spread over.
+pub(crate) const NAMESPACES: usize = 50;
+/// Listeners of a set, and routes.
+pub(crate) const LISTENERS: usize = 16;
+/// The one Gateway's namespace and name.
+const PLATFORM: &str = "platform";
+const GATEWAY: &str = "edge";
+const GROUP: &str = "gateway.networking.k8s.io/v1";
+
+/// Which kind of route leads from listener to backend.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    clap::ValueEnum,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Routes {
+    /// TLSRoutes on TLS listeners of mode Passthrough.
+    Tls,
+    /// HTTPRoutes on HTTP listeners.
+    Http,
+}
+
+impl Routes {
+    /// As written in Gateway API.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Self::Tls => "TLSRoute",
+            Self::Http => "HTTPRoute",
+        }
+    }
+}
+
+impl fmt::Display for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls => "tls",
+            Self::Http => "http",
+        })
+    }
+}
+
+/// An object of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Id {
+    /// The GatewayClass.
+    Class,
+    /// The Gateway.
+    Gateway,
+    /// A team's namespace; the platform's is number `NAMESPACES`.
+    Namespace(usize),
+    /// A ListenerSet.
+    Set(usize),
+    /// A route of a set: set, listener.
+    Route(usize, usize),
+    /// A Service of a set.
+    Service(usize, To),
+    /// Its EndpointSlice.
+    Slice(usize, To),
+}
+
+/// The two Services of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum To {
+    /// Where all routes lead at first.
+    Web,
+    /// Where a route may lead after an edit.
+    Next,
+}
+
+impl To {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Web => "web",
+            Self::Next => "next",
+        }
+    }
+}
+
+/// What is edited, each kind on a listener of its own. In the order of the table.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Edit {
+    /// A route leads to another Service.
+    RouteBackend,
+    /// A listener of a set has another hostname.
+    ListenerHostname,
+    /// A Service, to which sixteen routes lead, has another endpoint.
+    Endpoint,
+}
+
+impl Edit {
+    /// Every kind.
+    pub(crate) const ALL: [Self; 3] = [Self::RouteBackend, Self::ListenerHostname, Self::Endpoint];
+
+    /// The listener whose traffic shows it.
+    pub(crate) fn listener(self) -> usize {
+        match self {
+            Self::ListenerHostname => 0,
+            Self::RouteBackend => 1,
+            Self::Endpoint => 2,
+        }
+    }
+
+    /// For people.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::RouteBackend => "a route's backend",
+            Self::ListenerHostname => "a listener's hostname",
+            Self::Endpoint => "an endpoint",
+        }
+    }
+}
+
+/// How a set differs from what it was at first.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    moved_route: bool,
+    new_hostname: bool,
+    new_endpoint: bool,
+    generation: u32,
+}
+
+/// All objects.
+#[derive(Debug)]
+pub(crate) struct World {
+    sets: usize,
+    routes: Routes,
+    /// Ports of the backends A, B and C.
+    backends: [u16; 3],
+    edited: BTreeMap<usize, State>,
+}
+
+impl World {
+    /// So many sets, with these backends on loopback.
+    pub(crate) fn new(sets: usize, routes: Routes, backends: [u16; 3]) -> Self {
+        Self {
+            sets,
+            routes,
+            backends,
+            edited: BTreeMap::new(),
+        }
+    }
+
+    /// Class, Gateway and namespaces: what is there before the teams come.
+    pub(crate) fn platform() -> Vec<Id> {
+        let namespaces = (0..=NAMESPACES).map(Id::Namespace);
+        [Id::Class, Id::Gateway]
+            .into_iter()
+            .chain(namespaces)
+            .collect()
+    }
+
+    /// What the teams have, each kind as one list: so they come from an API server.
+    pub(crate) fn teams(&self) -> Vec<Vec<Id>> {
+        let services = |make: fn(usize, To) -> Id| {
+            (0..self.sets)
+                .flat_map(|set| [make(set, To::Web), make(set, To::Next)])
+                .collect()
+        };
+        vec![
+            (0..self.sets).map(Id::Set).collect(),
+            (0..self.sets)
+                .flat_map(|set| (0..LISTENERS).map(move |n| Id::Route(set, n)))
+                .collect(),
+            services(Id::Service),
+            services(Id::Slice),
+        ]
+    }
+
+    /// Makes an edit in a set and returns the object that it changes.
+    pub(crate) fn edit(&mut self, set: usize, edit: Edit) -> Id {
+        let state = self.edited.entry(set).or_default();
+        match edit {
+            Edit::RouteBackend => {
+                state.moved_route ^= true;
+                state.generation += 1;
+                Id::Route(set, edit.listener())
+            }
+            Edit::ListenerHostname => {
+                state.new_hostname ^= true;
+                state.generation += 1;
+                Id::Set(set)
+            }
+            Edit::Endpoint => {
+                state.new_endpoint ^= true;
+                Id::Slice(set, To::Web)
+            }
+        }
+    }
+
+    /// The hostname that a listener has now.
+    pub(crate) fn hostname(&self, set: usize, listener: usize) -> String {
+        let new = listener == Edit::ListenerHostname.listener() && self.state(set).new_hostname;
+        name_of(set, listener, new)
+    }
+
+    /// Who answers on a listener now.
+    pub(crate) fn answer(&self, set: usize, listener: usize) -> u8 {
+        let state = self.state(set);
+        let moved = listener == Edit::RouteBackend.listener() && state.moved_route;
+        match (moved, state.new_endpoint) {
+            (true, _) => b'B',
+            (false, false) => b'A',
+            (false, true) => b'C',
+        }
+    }
+
+    fn state(&self, set: usize) -> State {
+        self.edited.get(&set).copied().unwrap_or_default()
+    }
+
+    /// The object as the API server would send it, with this status.
+    pub(crate) fn json(&self, id: Id, version: u64, status: Option<Value>) -> Value {
+        let mut object = self.body(id);
+        let generation = match id {
+            Id::Set(set) | Id::Route(set, _) => self.state(set).generation + 1,
+            _ => 1,
+        };
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            let uid = format!("{:032x}", hash(&format!("{id:?}")));
+            metadata.insert("uid".into(), uid.into());
+            metadata.insert("resourceVersion".into(), version.to_string().into());
+            metadata.insert("generation".into(), generation.into());
+            metadata.insert("creationTimestamp".into(), "2026-01-02T03:04:05Z".into());
+        }
+        if let (Some(status), Some(fields)) = (status, object.as_object_mut()) {
+            fields.insert("status".into(), status);
+        }
+        object
+    }
+
+    fn body(&self, id: Id) -> Value {
+        match id {
+            Id::Class => json!({
+                "apiVersion": GROUP, "kind": "GatewayClass",
+                "metadata": { "name": "vestibule" },
+                "spec": { "controllerName": "vestibule.dev/gateway-controller" },
+            }),
+            Id::Gateway => json!({
+                "apiVersion": GROUP, "kind": "Gateway",
+                "metadata": { "namespace": PLATFORM, "name": GATEWAY },
+                "spec": {
+                    "gatewayClassName": "vestibule",
+                    "allowedListeners": { "namespaces": { "from": "All" } },
+                    "listeners": [{
+                        "name": "own", "hostname": "status.example.com",
+                        "port": 443, "protocol": "TLS", "tls": { "mode": "Passthrough" },
+                    }],
+                },
+            }),
+            Id::Namespace(number) => {
+                let name = if number == NAMESPACES {
+                    PLATFORM.to_owned()
+                } else {
+                    format!("team-{number}")
+                };
+                json!({
+                    "apiVersion": "v1", "kind": "Namespace",
+                    "metadata": { "name": name, "labels": { "kubernetes.io/metadata.name": name } },
+                })
+            }
+            Id::Set(set) => self.set(set),
+            Id::Route(set, listener) => self.route(set, listener),
+            Id::Service(set, to) => json!({
+                "apiVersion": "v1", "kind": "Service",
+                "metadata": { "namespace": team(set), "name": service(set, to) },
+                "spec": {
+                    "type": "ClusterIP", "clusterIP": "10.96.0.7", "selector": { "app": service(set, to) },
+                    "ports": [{ "name": "web", "port": 80, "protocol": "TCP", "targetPort": "web" }],
+                },
+            }),
+            Id::Slice(set, to) => {
+                let [a, b, c] = self.backends;
+                let port = match (to, self.state(set).new_endpoint) {
+                    (To::Next, _) => b,
+                    (To::Web, false) => a,
+                    (To::Web, true) => c,
+                };
+                json!({
+                    "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                    "metadata": {
+                        "namespace": team(set), "name": format!("{}-x7k2p", service(set, to)),
+                        "labels": { "kubernetes.io/service-name": service(set, to) },
+                    },
+                    "addressType": "IPv4",
+                    "ports": [{ "name": "web", "port": port, "protocol": "TCP" }],
+                    "endpoints": [{ "addresses": ["127.0.0.1"], "conditions": { "ready": true } }],
+                })
+            }
+        }
+    }
+
+    fn set(&self, set: usize) -> Value {
+        let listener = |number: usize| {
+            let mut listener =
+                json!({ "name": section(number), "hostname": self.hostname(set, number) });
+            let more = match self.routes {
+                Routes::Tls => {
+                    json!({ "port": 443, "protocol": "TLS", "tls": { "mode": "Passthrough" } })
+                }
+                Routes::Http => json!({ "port": 80, "protocol": "HTTP" }),
+            };
+            if let (Some(listener), Value::Object(more)) = (listener.as_object_mut(), more) {
+                listener.extend(more);
+            }
+            listener
+        };
+        json!({
+            "apiVersion": GROUP, "kind": "ListenerSet",
+            "metadata": { "namespace": team(set), "name": format!("set-{set}") },
+            "spec": {
+                "parentRef": { "namespace": PLATFORM, "name": GATEWAY },
+                "listeners": (0..LISTENERS).map(listener).collect::<Vec<_>>(),
+            },
+        })
+    }
+
+    fn route(&self, set: usize, listener: usize) -> Value {
+        let mut hostnames = vec![name_of(set, listener, false)];
+        if listener == Edit::ListenerHostname.listener() {
+            // It follows its listener.
+            hostnames.push(name_of(set, listener, true));
+        }
+        let moved = listener == Edit::RouteBackend.listener() && self.state(set).moved_route;
+        let to = if moved { To::Next } else { To::Web };
+        json!({
+            "apiVersion": GROUP, "kind": self.routes.kind(),
+            "metadata": { "namespace": team(set), "name": format!("set-{set}-{listener}") },
+            "spec": {
+                "parentRefs": [{ "kind": "ListenerSet", "name": format!("set-{set}"), "sectionName": section(listener) }],
+                "hostnames": hostnames,
+                "rules": [{ "backendRefs": [{ "name": service(set, to), "port": 80 }] }],
+            },
+        })
+    }
+
+    /// The key of an object that has a status and is a team's.
+    pub(crate) fn key(&self, id: Id) -> Option<ObjectKey> {
+        match id {
+            Id::Set(set) => Some(ObjectKey::new(
+                Kind::ListenerSet,
+                team(set),
+                format!("set-{set}"),
+            )),
+            Id::Route(set, listener) => {
+                let kind = match self.routes {
+                    Routes::Tls => Kind::TlsRoute,
+                    Routes::Http => Kind::HttpRoute,
+                };
+                Some(ObjectKey::new(
+                    kind,
+                    team(set),
+                    format!("set-{set}-{listener}"),
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    /// The object with this name in lists of its kind; none of the platform's.
+    pub(crate) fn find(kind: &str, name: &str) -> Option<Id> {
+        let mut numbers = name.strip_prefix("set-")?.splitn(2, '-').map(str::parse);
+        let set = numbers.next()?.ok()?;
+        match (kind, numbers.next()) {
+            ("ListenerSet", None) => Some(Id::Set(set)),
+            ("TLSRoute" | "HTTPRoute", Some(Ok(listener))) => Some(Id::Route(set, listener)),
+            _ => None,
+        }
+    }
+}
+
+fn team(set: usize) -> String {
+    format!("team-{}", set % NAMESPACES)
+}
+
+fn name_of(set: usize, listener: usize, new: bool) -> String {
+    let prefix = if new { "new" } else { "app" };
+    format!("{prefix}-{listener}.set-{set}.{}.example.com", team(set))
+}
+
+fn section(listener: usize) -> String {
+    format!("app-{listener}")
+}
+
+fn service(set: usize, to: To) -> String {
+    format!("{}-{set}", to.as_str())
+}
+
+/// FNV-1a, twice: enough for names that must differ.
+fn hash(text: &str) -> u128 {
+    text.bytes()
+        .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+            (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edit_changes_its_object_and_what_answers() {
+        let mut world = World::new(3, Routes::Tls, [1, 2, 3]);
+        for edit in Edit::ALL {
+            let before = (
+                world.hostname(1, edit.listener()),
+                world.answer(1, edit.listener()),
+            );
+            let other = (
+                world.hostname(2, edit.listener()),
+                world.answer(2, edit.listener()),
+            );
+            let object = world.edit(1, edit);
+            let after = (
+                world.hostname(1, edit.listener()),
+                world.answer(1, edit.listener()),
+            );
+            assert_ne!(before, after, "{edit:?} of {object:?}");
+            assert_eq!(
+                other,
+                (
+                    world.hostname(2, edit.listener()),
+                    world.answer(2, edit.listener())
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn names_lead_back_to_objects() {
+        assert_eq!(World::find("ListenerSet", "set-12"), Some(Id::Set(12)));
+        assert_eq!(World::find("TLSRoute", "set-12-3"), Some(Id::Route(12, 3)));
+        assert_eq!(World::find("Gateway", "edge"), None);
+    }
+}
