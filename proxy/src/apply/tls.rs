@@ -135,12 +135,13 @@ pub(super) struct ConfigFactory {
     provider: Arc<CryptoProvider>,
     builder: ConfigBuilder<ServerConfig, WantsVerifier>,
     sessions: Arc<NoServerSessionStorage>,
-    tickets: Arc<dyn ProducesTickets>,
+    tickets: Arc<SharedTickets>,
+    /// Of listeners that validate their clients.
+    validated_tickets: Arc<SharedTickets>,
     key_log: Arc<dyn KeyLog>,
     time: Arc<dyn TimeProvider>,
     no_compression: Arc<CompressionCache>,
     next_ticket_id: AtomicU64,
-    begun: Instant,
 }
 
 impl fmt::Debug for ConfigFactory {
@@ -153,32 +154,40 @@ impl ConfigFactory {
     /// The one provider (aws-lc-rs), TLS 1.2 and 1.3.
     pub(super) fn new() -> Result<Self, rustls::Error> {
         let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
+        let keys = aws_lc_rs::Ticketer::new()?;
+        let begun = Instant::now();
+        let lifetime = Duration::from_secs(keys.lifetime().into());
+        let shared_tickets = |lifetime| {
+            Arc::new(SharedTickets {
+                keys: Arc::clone(&keys),
+                begun,
+                lifetime,
+            })
+        };
         Ok(Self {
             builder: ServerConfig::builder_with_provider(Arc::clone(&provider))
                 .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?,
             provider,
             sessions: Arc::new(NoServerSessionStorage {}),
-            tickets: aws_lc_rs::Ticketer::new()?,
+            tickets: shared_tickets(lifetime),
+            validated_tickets: shared_tickets(VALIDATED.min(lifetime)),
             key_log: Arc::new(NoKeyLog),
             time: Arc::new(DefaultTimeProvider),
             no_compression: Arc::new(CompressionCache::Disabled),
             next_ticket_id: AtomicU64::new(0),
-            begun: Instant::now(),
         })
     }
 
     /// The ticketer of one listener, to be kept over changes of its certificates and not over those of
     /// how it validates its clients. `validates`: it does.
     pub(super) fn ticketer(&self, validates: bool) -> Arc<ListenerTicketer> {
-        let shared = Duration::from_secs(self.tickets.lifetime().into());
+        let shared = if validates {
+            &self.validated_tickets
+        } else {
+            &self.tickets
+        };
         Arc::new(ListenerTicketer {
-            shared: Arc::clone(&self.tickets),
-            begun: self.begun,
-            lifetime: if validates {
-                VALIDATED.min(shared)
-            } else {
-                shared
-            },
+            shared: Arc::clone(shared),
             id: self
                 .next_ticket_id
                 .fetch_add(1, Ordering::Relaxed)
@@ -217,29 +226,34 @@ impl ConfigFactory {
     }
 }
 
+/// What the tickets of all listeners of a kind have in common.
+struct SharedTickets {
+    keys: Arc<dyn ProducesTickets>,
+    begun: Instant,
+    lifetime: Duration,
+}
+
 /// Session tickets of one listener. All listeners share the process's rotating keys, and a ticket
 /// carries, encrypted and authenticated, which listener issued it and when; another listener does not
 /// take it. So a ticketer costs bytes, not key schedules, and 10,000 listeners can have one each.
 pub(super) struct ListenerTicketer {
-    shared: Arc<dyn ProducesTickets>,
-    begun: Instant,
-    lifetime: Duration,
+    shared: Arc<SharedTickets>,
     id: [u8; 8],
 }
 
 impl ListenerTicketer {
-    /// `time` since `begun`.
+    /// `time` since the keys were made.
     fn encrypt_at(&self, time: Duration, plain: &[u8]) -> Option<Vec<u8>> {
         let bound = [&self.id, &time.as_secs().to_be_bytes()[..], plain].concat();
-        self.shared.encrypt(&zeroize::Zeroizing::new(bound))
+        self.shared.keys.encrypt(&zeroize::Zeroizing::new(bound))
     }
 
     fn decrypt_at(&self, time: Duration, cipher: &[u8]) -> Option<Vec<u8>> {
-        let mut bound = self.shared.decrypt(cipher)?;
+        let mut bound = self.shared.keys.decrypt(cipher)?;
         let (id, rest) = bound.split_first_chunk::<8>()?;
         let (issued, plain) = rest.split_first_chunk::<8>()?;
         let age = time.as_secs().checked_sub(u64::from_be_bytes(*issued))?;
-        if *id != self.id || age > self.lifetime.as_secs() {
+        if *id != self.id || age > self.shared.lifetime.as_secs() {
             return None;
         }
         let head = bound.len() - plain.len();
@@ -256,19 +270,19 @@ impl fmt::Debug for ListenerTicketer {
 
 impl ProducesTickets for ListenerTicketer {
     fn enabled(&self) -> bool {
-        self.shared.enabled()
+        self.shared.keys.enabled()
     }
 
     fn lifetime(&self) -> u32 {
-        u32::try_from(self.lifetime.as_secs()).unwrap_or(u32::MAX)
+        u32::try_from(self.shared.lifetime.as_secs()).unwrap_or(u32::MAX)
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        self.encrypt_at(self.begun.elapsed(), plain)
+        self.encrypt_at(self.shared.begun.elapsed(), plain)
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        self.decrypt_at(self.begun.elapsed(), cipher)
+        self.decrypt_at(self.shared.begun.elapsed(), cipher)
     }
 }
 
@@ -337,18 +351,15 @@ mod tests {
         assert_eq!(a.decrypt(&ticket).unwrap(), b"session");
         assert_eq!(b.decrypt(&ticket), None);
         assert_eq!(a.decrypt(b"garbage"), None);
-        assert_eq!(a.decrypt(&a.shared.encrypt(b"x").unwrap()), None);
-        assert_eq!(a.decrypt(&a.shared.encrypt(&a.id).unwrap()), None);
+        assert_eq!(a.decrypt(&a.shared.keys.encrypt(b"x").unwrap()), None);
+        assert_eq!(a.decrypt(&a.shared.keys.encrypt(&a.id).unwrap()), None);
     }
 
     #[test]
     fn a_ticket_of_a_client_that_was_validated_is_good_for_minutes() {
         let factory = ConfigFactory::new().unwrap();
         let seconds = Duration::from_secs;
-        for (validates, lifetime) in [
-            (true, VALIDATED),
-            (false, seconds(factory.tickets.lifetime().into())),
-        ] {
+        for (validates, lifetime) in [(true, VALIDATED), (false, factory.tickets.lifetime)] {
             let tickets = factory.ticketer(validates);
             let ticket = tickets.encrypt_at(seconds(7), b"session").unwrap();
             let at = |time| tickets.decrypt_at(time, &ticket).is_some();
