@@ -23,6 +23,8 @@ pub struct StateDump {
     pub backends: Vec<BackendDump>,
     /// By name.
     pub certificates: Vec<NamedCertificate>,
+    /// By name.
+    pub trust_bundles: Vec<TrustDump>,
 }
 
 /// A listener.
@@ -122,8 +124,20 @@ pub struct BackendDump {
     pub name: String,
     /// False if routes refer to it and the operator did not send it.
     pub held: bool,
+    /// `None` in plaintext; false where no connection is made, for want of a valid policy or its trust.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<bool>,
     /// `address:port`.
     pub endpoints: Vec<String>,
+}
+
+/// A trust bundle.
+#[derive(Debug, serde::Serialize)]
+pub struct TrustDump {
+    /// `<ConfigMap|Secret>/<namespace>/<name>`.
+    pub name: String,
+    /// How many certificates it has.
+    pub certificates: usize,
 }
 
 /// A certificate.
@@ -155,6 +169,12 @@ impl State {
                 .map(|(name, held)| BackendDump {
                     name: name.to_string(),
                     held: held.held,
+                    tls: held
+                        .backend
+                        .target()
+                        .tls
+                        .as_ref()
+                        .map(|tls| !tls.is_closed()),
                     endpoints: held
                         .backend
                         .target()
@@ -170,6 +190,14 @@ impl State {
                 .map(|(name, certificate)| NamedCertificate {
                     name: name.to_string(),
                     info: certificate.info(),
+                })
+                .collect(),
+            trust_bundles: self
+                .trusts
+                .iter()
+                .map(|(name, trust)| TrustDump {
+                    name: name.to_string(),
+                    certificates: trust.len(),
                 })
                 .collect(),
         }
@@ -197,7 +225,7 @@ impl State {
                 client_validation: held
                     .terminate
                     .as_ref()
-                    .and_then(|terminate| terminate.validation.as_ref())
+                    .and_then(|terminate| terminate.validation.as_deref())
                     .map(|(bundles, _)| texts(bundles)),
                 serving: held.built.mode.is_serving(),
             })

@@ -15,7 +15,8 @@ pub(super) struct HeldTerminate {
     /// In order of preference.
     pub(super) certificates: Box<[Arc<str>]>,
     /// Trust bundles by which clients are validated.
-    pub(super) validation: Option<(Box<[Arc<str>]>, ClientMode)>,
+    /// In a box: most listeners do not.
+    pub(super) validation: Option<Box<(Box<[Arc<str>]>, ClientMode)>>,
     tickets: Tickets,
 }
 
@@ -41,11 +42,11 @@ impl State {
         let certificates = intern(spec.certificates);
         let validation = spec
             .validation
-            .map(|spec| (intern(spec.bundles), spec.mode));
+            .map(|spec| Box::new((intern(spec.bundles), spec.mode)));
         for name in &certificates {
             self.certificate_users.add(name, listener);
         }
-        for name in validation.iter().flat_map(|(names, _)| names) {
+        for name in validation.iter().flat_map(|of| &of.0) {
             self.client_trust.add(name, listener);
         }
         let none = || Tickets {
@@ -65,7 +66,7 @@ impl State {
         for name in &old.certificates {
             self.certificate_users.remove(name, listener);
         }
-        for name in old.validation.iter().flat_map(|(names, _)| names) {
+        for name in old.validation.iter().flat_map(|of| &of.0) {
             self.client_trust.remove(name, listener);
         }
     }
@@ -87,7 +88,7 @@ impl State {
         terminate: &mut HeldTerminate,
         alpn: &[&[u8]],
     ) -> Result<Arc<rustls::ServerConfig>, NotServing> {
-        let auth = match &terminate.validation {
+        let auth = match terminate.validation.as_deref() {
             None => None,
             Some((bundles, mode)) => {
                 let trust = self.trust(bundles).ok_or(NotServing::NoTrustBundle)?;
