@@ -92,6 +92,8 @@ pub struct Counts {
     pub backends: usize,
     /// Certificates held.
     pub certificates: usize,
+    /// Trust bundles held.
+    pub trust_bundles: usize,
 }
 
 struct HeldListener {
@@ -672,6 +674,7 @@ impl State {
             http_routes: self.http_routes.len(),
             backends: self.backends_held,
             certificates: self.certificates.len(),
+            trust_bundles: self.trusts.len(),
         }
     }
 
@@ -683,6 +686,7 @@ impl State {
         metrics.held("httproute", counts.http_routes);
         metrics.held("backend", counts.backends);
         metrics.held("certificate", counts.certificates);
+        metrics.held("trustbundle", counts.trust_bundles);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let generation = self.snapshot.generation();
         metrics.config_term.set(signed(generation.term));

@@ -300,7 +300,7 @@ async fn a_backend_has_to_be_who_the_policy_says() {
     let dns = |name: &str| Name::Dns(name.into());
     for tls in [
         policy(),
-        with_names(&[uri.clone()]),
+        with_names(std::slice::from_ref(&uri)),
         with_names(&[dns("other.internal"), dns(INNER)]),
         with_names(&[dns("*.internal")]),
     ] {

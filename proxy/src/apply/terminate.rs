@@ -10,13 +10,16 @@ use super::tls::ListenerTicketer;
 use crate::table::{Mode, NotServing};
 use crate::upstream::ClientCertificate;
 
+/// Trust bundles by which clients are validated, and what becomes of those without.
+type Validation = (Box<[Arc<str>]>, ClientMode);
+
 /// How TLS ends at one listener.
 pub(super) struct HeldTerminate {
     /// In order of preference.
     pub(super) certificates: Box<[Arc<str>]>,
     /// Trust bundles by which clients are validated.
     /// In a box: most listeners do not.
-    pub(super) validation: Option<Box<(Box<[Arc<str>]>, ClientMode)>>,
+    pub(super) validation: Option<Box<Validation>>,
     tickets: Tickets,
 }
 

@@ -53,8 +53,7 @@ impl HeldTrust {
         self.digest == other.digest
     }
 
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.roots.len()
     }
 }

@@ -137,6 +137,10 @@ pub enum Stop {
 
 /// Follows the bytes of one connection.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about what was read"
+)]
 pub struct Guard {
     state: State,
     /// What was seen of a field's name, in lower case.

@@ -209,7 +209,7 @@ fn failed(error: &hyper::Error) -> CloseReason {
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
         if let Some(io) = inner.downcast_ref::<std::io::Error>() {
-            let refused = io.get_ref().is_some_and(|inner| inner.is::<Refusal>());
+            let refused = matches!(io.get_ref(), Some(inner) if inner.is::<Refusal>());
             return if refused {
                 CloseReason::HttpError
             } else {

@@ -77,7 +77,10 @@ pub const CAPABILITIES: &[&str] = &[
     "route/tls",
     "route/http",
     "backend",
+    "backend/tls",
     "certificate",
+    "trust",
+    "listener/client-validation",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is

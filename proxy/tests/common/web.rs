@@ -96,7 +96,9 @@ async fn echo_request(name: &str, request: Request<Incoming>) -> Response<Full<B
         writeln!(text, "{name}: {}", value.to_str().unwrap()).unwrap();
     }
     let body = request.into_body().collect().await;
-    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = body
+        .map(http_body_util::Collected::to_bytes)
+        .unwrap_or_default();
     text.push('\n');
     text.push_str(&String::from_utf8_lossy(&body));
     let status = u16::try_from(param("status").unwrap_or(200)).unwrap();

@@ -30,7 +30,9 @@ impl Authority {
 
     /// A bundle with the certificates of `authorities`.
     pub(crate) fn bundle(name: &str, authorities: &[&Self]) -> Resource {
-        let certificates = authorities.iter().map(|ca| ca.0.der().to_vec().into());
+        let certificates = authorities
+            .iter()
+            .map(|ca| bytes::Bytes::copy_from_slice(ca.0.der()));
         Resource {
             name: name.into(),
             resource: Some(Wire::TrustBundle(proto::TrustBundle {
@@ -49,7 +51,7 @@ impl Authority {
         let mut params = CertificateParams::new([]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.issue(params)
+        self.issue(&params)
     }
 
     pub(crate) fn server(&self, names: &[&str], uris: &[&str]) -> Leaf {
@@ -60,10 +62,10 @@ impl Authority {
             .map(|uri| SanType::URI((*uri).try_into().unwrap()));
         params.subject_alt_names.extend(uris);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        self.issue(params)
+        self.issue(&params)
     }
 
-    fn issue(&self, params: CertificateParams) -> Leaf {
+    fn issue(&self, params: &CertificateParams) -> Leaf {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         Leaf {
