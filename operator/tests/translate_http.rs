@@ -133,12 +133,8 @@ fn field(name: &str, value: &str) -> proto::HttpField {
 
 const FINE: &str = "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs";
 
-#[test]
-fn every_part_of_a_rule_is_on_the_stream() {
-    let mut world = world();
-    put(
-        &mut world,
-        &web(r#"
+/// Rules with every part that there is.
+const EVERY_PART: &str = r#"
   - name: first
     matches:
     - path: {type: Exact, value: /a}
@@ -156,8 +152,12 @@ fn every_part_of_a_rule_is_on_the_stream() {
     filters:
     - {type: RequestRedirect, requestRedirect: {scheme: https, hostname: c.example.com, port: 8443, statusCode: 308, path: {type: ReplacePrefixMatch, replacePrefixMatch: ""}}}
   - {}
-"#),
-    );
+"#;
+
+#[test]
+fn every_part_of_a_rule_is_on_the_stream() {
+    let mut world = world();
+    put(&mut world, &web(EVERY_PART));
     let regex = |text: &str| http_value_match::Value::Regex(text.into());
     let exact = |text: &str| http_value_match::Value::Exact(text.into());
     let value = |name: &str, value| proto::HttpValueMatch {
@@ -381,7 +381,7 @@ fn services_say_what_they_speak() {
     );
 
     // TLS needs somebody who says whom to trust; a policy for another port does not.
-    let policy = |section: &str| common::tls::policy("red", "web", 0, ("web", Some(section)), None);
+    let policy = |section: &str| tls::policy("red", "web", 0, ("web", Some(section)), None);
     world.apply([Change::Put(policy("h2c"))]);
     assert_eq!(speak(&world)[3], None);
     world.apply([Change::Put(policy("safe"))]);

@@ -5,9 +5,10 @@ mod pki;
 
 use std::collections::VecDeque;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use common::*;
+use parking_lot::Mutex;
 use pki::{Authority, Leaf};
 use rustls::client::Tls13ClientSessionValue;
 use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue};
@@ -97,7 +98,7 @@ struct Shows {
 
 impl rustls::client::ResolvesClientCert for Shows {
     fn resolve(&self, hints: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.asked.lock().unwrap().push(hints.len());
+        self.asked.lock().push(hints.len());
         self.certified.clone()
     }
 
@@ -131,18 +132,18 @@ fn client(
 /// before the server has looked at its certificate.
 async fn visit(rig: &Rig, config: &ClientConfig, name: &str) -> Option<HandshakeKind> {
     let mut stream = tls(rig.connect().await, config.clone(), name).await.ok()?;
-    let (ping, pong) = if name == WEB {
+    let (sent, expected) = if name == WEB {
         let request = format!("GET / HTTP/1.1\r\nhost: {WEB}\r\n\r\n");
         (request, &b"HTTP/1.1 404"[..])
     } else {
         ("ping".to_owned(), &b"ping"[..])
     };
-    stream.write_all(ping.as_bytes()).await.ok()?;
-    let mut back = vec![0; pong.len()];
+    stream.write_all(sent.as_bytes()).await.ok()?;
+    let mut back = vec![0; expected.len()];
     within("an answer", stream.read_exact(&mut back))
         .await
         .ok()?;
-    assert_eq!(back, pong);
+    assert_eq!(back, expected);
     let kind = stream.get_ref().1.handshake_kind();
     let _ = stream.shutdown().await;
     kind
@@ -166,7 +167,7 @@ async fn only_clients_with_a_valid_certificate_are_let_in() {
             let asked = shows(Some(&good));
             let config = client(&server, version, Arc::clone(&asked));
             assert!(visit(&rig, &config, name).await.is_some(), "{name}");
-            assert_eq!(*asked.asked.lock().unwrap(), [1], "with one authority");
+            assert_eq!(*asked.asked.lock(), [1], "with one authority");
             for leaf in [None, Some(&bad), Some(&misused)] {
                 let config = client(&server, version, shows(leaf));
                 assert_eq!(visit(&rig, &config, name).await, None, "{name}");
@@ -194,7 +195,7 @@ async fn in_the_insecure_mode_everybody_is_asked_and_let_in() {
                 let asked = shows(leaf);
                 let config = client(&server, version, Arc::clone(&asked));
                 assert!(visit(&rig, &config, name).await.is_some(), "{name}");
-                assert_eq!(asked.asked.lock().unwrap().len(), 1);
+                assert_eq!(asked.asked.lock().len(), 1);
             }
         }
     }
@@ -293,21 +294,21 @@ impl ClientSessionStore for AnyName {
     }
 
     fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
-        *self.tls12.lock().unwrap() = Some(value);
+        *self.tls12.lock() = Some(value);
     }
 
     fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
-        self.tls12.lock().unwrap().clone()
+        self.tls12.lock().clone()
     }
 
     fn remove_tls12_session(&self, _: &ServerName<'_>) {}
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
-        self.tls13.lock().unwrap().push_back(value);
+        self.tls13.lock().push_back(value);
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'_>) -> Option<Tls13ClientSessionValue> {
-        self.tls13.lock().unwrap().pop_back()
+        self.tls13.lock().pop_back()
     }
 }
 

@@ -1,5 +1,5 @@
 //! Connections of HTTP routes to their backends on loopback: which are used again, what is never tried
-//! twice, HTTP/2, WebSockets, and bodies that flow.
+//! twice, HTTP/2, upgrades, and bodies that flow.
 
 mod common;
 
@@ -445,7 +445,7 @@ async fn bodies_flow_and_are_not_kept() {
     let sent = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&sent);
     let sends = tokio::spawn(async move {
-        let chunk = [7; 64 * 1024];
+        let chunk = vec![7; 64 * 1024];
         let mut left = length;
         while left > 0 {
             let now = left.min(chunk.len() as u64);

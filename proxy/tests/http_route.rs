@@ -235,8 +235,8 @@ async fn a_backend_learns_who_asked_from_the_proxy_alone() {
     }
 }
 
-fn path(path: Path) -> Option<proto::PathModifier> {
-    Some(proto::PathModifier { path: Some(path) })
+fn path(path: Path) -> proto::PathModifier {
+    proto::PathModifier { path: Some(path) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,7 +270,7 @@ async fn redirects_answer_without_a_backend() {
             "/prefix",
             proto::HttpRedirect {
                 port: 8443,
-                path: path(Path::Prefix("/new/".into())),
+                path: Some(path(Path::Prefix("/new/".into()))),
                 ..with(307)
             },
         ),
@@ -278,7 +278,7 @@ async fn redirects_answer_without_a_backend() {
             "/full",
             proto::HttpRedirect {
                 port: 80,
-                path: path(Path::Full("/all".into())),
+                path: Some(path(Path::Full("/all".into()))),
                 ..with(303)
             },
         ),
@@ -314,11 +314,15 @@ async fn rewrites_are_what_the_backend_sees() {
         rule
     };
     let mut late = rule("/late", "team-a/one:80");
-    late.backends[0].filters = rewrite("", "", path(Path::Full("/late/full".into()))).filters;
+    late.backends[0].filters = rewrite("", "", Some(path(Path::Full("/late/full".into())))).filters;
     let rules = [
-        rewrite("/prefix/one", "", path(Path::Prefix("/one".into()))),
-        rewrite("/strip", "", path(Path::Prefix("/".into()))),
-        rewrite("/full", "b.example.org", path(Path::Full("/all".into()))),
+        rewrite("/prefix/one", "", Some(path(Path::Prefix("/one".into())))),
+        rewrite("/strip", "", Some(path(Path::Prefix("/".into())))),
+        rewrite(
+            "/full",
+            "b.example.org",
+            Some(path(Path::Full("/all".into()))),
+        ),
         late,
     ];
     let rig = rig(&rules, &[("team-a/one:80", &[one.address])]);

@@ -30,9 +30,7 @@ impl Authority {
 
     /// A bundle with the certificates of `authorities`.
     pub(crate) fn bundle(name: &str, authorities: &[&Self]) -> Resource {
-        let certificates = authorities
-            .iter()
-            .map(|ca| bytes::Bytes::copy_from_slice(ca.0.der()));
+        let certificates = authorities.iter().map(|ca| ca.0.der().to_vec());
         Resource {
             name: name.into(),
             resource: Some(Wire::TrustBundle(proto::TrustBundle {
