@@ -63,7 +63,10 @@ fn heads(mut bytes: &[u8], undecided: bool) -> u64 {
 /// What is behind the body of a request, if all of it is there.
 fn behind<'a>(request: &httparse::Request<'_, '_>, body: &'a [u8]) -> Option<&'a [u8]> {
     let values = |name: &str| -> Vec<String> {
-        let of_name = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
+        let of_name = request
+            .headers
+            .iter()
+            .filter(|field| field.name.eq_ignore_ascii_case(name));
         of_name
             .map(|field| String::from_utf8_lossy(field.value).trim().to_owned())
             .collect()
@@ -74,7 +77,9 @@ fn behind<'a>(request: &httparse::Request<'_, '_>, body: &'a [u8]) -> Option<&'a
         assert!(coding.eq_ignore_ascii_case("chunked") && request.version == Some(1));
         return behind_chunks(body);
     }
-    let length = lengths.first().map_or(0, |length| length.parse().expect("a number"));
+    let length = lengths
+        .first()
+        .map_or(0, |length| length.parse::<u64>().expect("a number"));
     body.get(usize::try_from(length).ok()?..)
 }
 
