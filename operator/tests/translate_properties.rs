@@ -596,6 +596,12 @@ fn refers_into(object: &Object, prefix: &str) -> bool {
             .iter()
             .filter_map(|l| l.tls.as_ref())
             .any(|tls| tls.certificates.iter().any(|c| inside(&c.target))),
+        // What a Gateway has of A's counts for everybody's listeners on it.
+        Object::Gateway(gateway) => {
+            let authorities = gateway.tls.validations().flat_map(|v| &v.authorities);
+            let mut references = gateway.tls.client_certificate.iter().chain(authorities);
+            references.any(|reference| inside(&reference.target))
+        }
         _ => false,
     }
 }

@@ -21,6 +21,8 @@ pub(crate) enum Phase {
     Together,
     /// Alone, since it breaks or measures what others use.
     Alone,
+    /// Alone, and only if a filter is in its name: it takes minutes.
+    Asked,
     /// After all others.
     Last,
 }
@@ -58,7 +60,7 @@ pub(crate) struct Scenario {
 /// Which scenarios run, and what happens to what they leave.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
-    /// Only those whose name contains one of these; all if there is none.
+    /// Only those whose name contains one of these; if there is none, all but those that are asked for.
     pub(crate) filter: Vec<String>,
     /// Leave namespaces of passed scenarios, too.
     pub(crate) keep: bool,
@@ -79,7 +81,7 @@ pub(crate) async fn run(
 ) -> Result<bool> {
     let mut chosen: Vec<Scenario> = scenarios
         .into_iter()
-        .filter(|s| options.filter.is_empty() || options.filter.iter().any(|f| s.name.contains(f)))
+        .filter(|scenario| is_chosen(scenario, &options.filter))
         .collect();
     chosen.sort_by_key(|scenario| scenario.phase);
     let started = Instant::now();
@@ -115,6 +117,14 @@ pub(crate) async fn run(
         "{passed} passed, {failed} failed, {skipped} skipped"
     ));
     Ok(failed == 0)
+}
+
+fn is_chosen(scenario: &Scenario, filter: &[String]) -> bool {
+    if filter.is_empty() {
+        scenario.phase != Phase::Asked
+    } else {
+        filter.iter().any(|part| scenario.name.contains(part))
+    }
 }
 
 async fn one(world: Arc<World>, scenario: Scenario, keep: bool) -> Option<Verdict> {

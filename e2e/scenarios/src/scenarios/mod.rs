@@ -12,6 +12,7 @@ mod latency;
 mod one_port;
 mod programmed;
 mod quiet;
+mod scale;
 mod tenants;
 mod tls_ends;
 mod upgrade;
@@ -145,6 +146,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         ),
         scenario!(Alone, "many", bad_input::a_thousand_listener_sets_at_once),
         scenario!(Alone, "upgrade", upgrade::an_upgrade_breaks_nothing),
+        scenario!(Asked, "scale", scale::thousands_of_routes),
         scenario!(Last, "uninstall", install::uninstall_leaves_nothing),
     ]
 }

@@ -131,7 +131,10 @@ fn decided(status: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Finished writes by our own identities since then, Leases excepted, by what was written.
-async fn writes_since(world: &World, since: Timestamp) -> Result<BTreeMap<String, usize>> {
+pub(super) async fn writes_since(
+    world: &World,
+    since: Timestamp,
+) -> Result<BTreeMap<String, usize>> {
     let log = world.audit_log().await?.context("no audit log")?;
     count_writes(
         &log,
