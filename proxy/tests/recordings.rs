@@ -252,6 +252,19 @@ async fn replay(path: &Path, backends: &Backends) {
     assert_eq!(proxy.drain(PATIENCE).await, 0);
 }
 
+/// Keeps the addresses of the recordings to one run at a time, of whichever checkout on this machine.
+fn alone() -> std::fs::File {
+    let path = std::env::temp_dir().join("vestibule-recordings.lock");
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .unwrap();
+    file.lock().unwrap();
+    file
+}
+
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/recordings")
 }
@@ -267,6 +280,7 @@ fn write(path: &Path, batches: &[Batch]) {
 /// One test, since every recording uses the same addresses.
 #[tokio::test(flavor = "multi_thread")]
 async fn recordings_of_every_release_still_work() {
+    let _alone = tokio::task::spawn_blocking(alone).await.unwrap();
     let backends = Backends::start().await;
     // What this release writes.
     let fresh =
