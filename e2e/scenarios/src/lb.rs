@@ -6,13 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, pin_mut};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Patch, PatchParams};
+use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, Config, ResourceExt as _};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -112,12 +114,14 @@ fn assign(
 
 /// Serves until it is told to stop.
 pub(crate) async fn run(args: Args) -> Result<()> {
-    let client = Client::try_default().await?;
+    let mut config = Config::infer().await?;
+    config.connect_timeout = Some(AGAIN);
+    let client = Client::try_from(config)?;
     let events = watcher(
         Api::<Service>::all(client.clone()),
         watcher::Config::default(),
     )
-    .default_backoff();
+    .backoff(Steady);
     pin_mut!(events);
     let mut services = BTreeMap::<String, Service>::new();
     let mut next = args.pool.first;
@@ -126,8 +130,16 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     loop {
         let event = tokio::select! {
-            event = events.next() => event.context("the watch ended")?,
+            event = events.next() => Some(event.context("the watch ended")?),
+            // A write may have failed.
+            () = tokio::time::sleep(AGAIN) => None,
             _ = terminated.recv() => return Ok(()),
+        };
+        let Some(event) = event else {
+            if synced {
+                settle(&client, args.pool, &mut next, &mut given, &services).await;
+            }
+            continue;
         };
         match event {
             Ok(watcher::Event::Init) => {
@@ -153,6 +165,24 @@ pub(crate) async fn run(args: Args) -> Result<()> {
 /// Addresses by UID of the Service that has them. This is what counts: a status is seen again only when the
 /// watch has brought it.
 type Given = BTreeMap<String, Ipv4Addr>;
+
+/// How soon something is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// No longer and longer waits: scenarios take the API server away, and go on when it is back.
+struct Steady;
+
+impl Iterator for Steady {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(AGAIN)
+    }
+}
+
+impl Backoff for Steady {
+    fn reset(&mut self) {}
+}
 
 async fn settle(
     client: &Client,

@@ -158,8 +158,16 @@ pub(super) async fn a_follower_takes_over(stage: &Stage) -> Result<Verdict> {
         changed.is_empty(),
         "statuses changed with the leader: {changed:?}"
     );
-    let sent = entries_applied(world, began).await?;
-    ensure!(sent.batches > 0, "no proxy has heard of the new leader");
+    let sent = until(
+        "both proxies to hear of the new leader",
+        LATER,
+        async || {
+            let sent = entries_applied(world, began).await?;
+            ensure!(sent.batches > 1, "{} batches", sent.batches);
+            Ok::<_, anyhow::Error>(sent)
+        },
+    )
+    .await?;
     ensure!(
         sent.entries == 0,
         "proxies read {} entries again",

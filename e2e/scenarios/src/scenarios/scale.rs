@@ -128,7 +128,7 @@ async fn bring_in(
          time: admission and the API server), all statuses complete {:.1} s later; {writes}",
         due * LISTENERS,
         created.as_secs_f64(),
-        (complete - created).as_secs_f64()
+        complete.saturating_sub(created).as_secs_f64()
     ))
 }
 
@@ -187,16 +187,16 @@ async fn edits(team: &Team, targets: &[Target; 2], size: usize) -> Result<String
         let next = edit % 2;
         let listener = manifests::listener("site", NAMES[next], Mode::Passthrough);
         let change = json!({"spec": {"listeners": [listener]}});
-        let started = Instant::now();
+        let asked = Instant::now();
         let set = team
             .api
             .patch(api::LISTENER_SET, space, EDITED, &change)
             .await?;
         while let Err(failure) = targets[next].ask().await {
-            ensure!(started.elapsed() < SOON, "{}: {failure:?}", NAMES[next]);
+            ensure!(asked.elapsed() < SOON, "{}: {failure:?}", NAMES[next]);
             tokio::time::sleep(TRY).await;
         }
-        served.push(started.elapsed());
+        served.push(asked.elapsed());
         let generation = set.pointer("/metadata/generation").cloned();
         until("the status of the edit", SOON, async || {
             let set = team.get(api::LISTENER_SET, EDITED).await?;
@@ -207,7 +207,7 @@ async fn edits(team: &Team, targets: &[Target; 2], size: usize) -> Result<String
             conditions::is_served(&set, 1)
         })
         .await?;
-        stated.push(started.elapsed());
+        stated.push(asked.elapsed());
     }
     // It ends as it began, for the next size.
     ensure!(EDITS.is_multiple_of(2), "an odd number of edits");
