@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::api::{self, name, text};
@@ -130,10 +130,27 @@ async fn without_operators(
     Ok((notes, replacement))
 }
 
+/// Waits until former scenarios have left nothing that goes later: the proxies would hear of it.
+async fn former_are_gone(world: &World) -> Result<()> {
+    const CALM: SignedDuration = SignedDuration::from_secs(2);
+    until("what was before to be gone", LATER, async || {
+        let since = Timestamp::now() - CALM;
+        for namespace in world.api.list(api::NAMESPACE, "", "").await? {
+            let going = namespace.pointer("/metadata/deletionTimestamp").is_some();
+            ensure!(!going, "{} is on its way", name(&namespace));
+        }
+        let applied = entries_applied(world, since).await?;
+        ensure!(applied.entries == 0, "{} entries just now", applied.entries);
+        Ok::<_, anyhow::Error>(())
+    })
+    .await
+}
+
 /// The leader alone is killed: a follower takes over, no proxy reads again what it has, no status flaps.
 pub(super) async fn a_follower_takes_over(stage: &Stage) -> Result<Verdict> {
     let world = &stage.world;
     let (team, target) = served(stage).await?;
+    former_are_gone(world).await?;
     let before = statuses(world).await?;
     let began = Timestamp::now();
     let leader = world.leader().await?;
