@@ -88,6 +88,7 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
         listed: None,
         synced: false,
         under_way: BTreeSet::new(),
+        ended: BTreeMap::new(),
         troubles: BTreeMap::new(),
         written: BTreeMap::new(),
         metrics,
@@ -138,6 +139,8 @@ struct Keeper {
     listed: Option<Services>,
     synced: bool,
     under_way: BTreeSet<ObjectName>,
+    /// UIDs of those that went while a request about them was under way: its answer may be older.
+    ended: BTreeMap<ObjectName, String>,
     troubles: BTreeMap<ObjectName, Trouble>,
     /// What was written last and in which version it came out. If that is not as wished, somebody
     /// (an admission webhook) changes it on the way, and it is left alone until it changes again.
@@ -183,7 +186,11 @@ impl Keeper {
                 }
             }
             Event::Delete(service) => {
-                self.present.remove(&present(service).0);
+                let (name, present) = present(service);
+                self.present.remove(&name);
+                if self.under_way.contains(&name) {
+                    self.ended.insert(name, present.uid);
+                }
             }
         }
     }
@@ -235,6 +242,9 @@ impl Keeper {
             outcome,
         } = done;
         self.under_way.remove(&name);
+        if !matches!(outcome, Ok(Some(_))) {
+            self.ended.remove(&name);
+        }
         let what = match action {
             Action::Create(_) => "create",
             Action::Apply(..) => "apply",
@@ -249,7 +259,10 @@ impl Keeper {
                 let (_, present) = present(service);
                 self.written
                     .insert(name.clone(), (action, present.version.clone()));
-                self.present.insert(name, present);
+                let ended = self.ended.remove(&name);
+                if ended != Some(present.uid.clone()) && present.is_after(self.present.get(&name)) {
+                    self.present.insert(name, present);
+                }
             }
             Ok(None) => {
                 info!(service = %name, what, "Service in front of a Gateway");

@@ -30,6 +30,20 @@ pub struct Present {
     pub object: Value,
 }
 
+impl Present {
+    /// Whether this, the answer to a write, is later than what the watch has shown. The answer may
+    /// come after events about what it led to: a load balancer is quick, and its address was once
+    /// forgotten here for good. Versions of one kind are numbers that rise (KEP-5504); where they are
+    /// not, the watch is right, as it brings whatever is later.
+    pub(super) fn is_after(&self, there: Option<&Self>) -> bool {
+        let Some(there) = there else { return true };
+        let number = |present: &Self| present.version.parse::<u64>().ok();
+        number(self)
+            .zip(number(there))
+            .is_some_and(|(answer, shown)| answer > shown)
+    }
+}
+
 /// Services by name.
 pub type Services = BTreeMap<ObjectName, Present>;
 

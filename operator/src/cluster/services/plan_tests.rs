@@ -229,3 +229,18 @@ fn another_release_of_the_same_name_is_left_alone() {
     assert!(!release("one", None).has(&service("infra", None, "one.example.com")));
     assert!(release("one", None).has(&service("infra", None, alias)));
 }
+
+#[test]
+fn an_answer_that_comes_late_takes_nothing_back() {
+    let at = |version: &str| Present {
+        version: version.into(),
+        ..served(&json!({"metadata": {"name": "front", "namespace": "infra"}}))
+    };
+    assert!(at("9").is_after(None));
+    assert!(at("10").is_after(Some(&at("9"))));
+    // The load balancer's address came with version 10 before the answer to the creation.
+    assert!(!at("9").is_after(Some(&at("10"))));
+    assert!(!at("9").is_after(Some(&at("9"))));
+    // Whatever is later comes by the watch.
+    assert!(!at("b").is_after(Some(&at("a"))));
+}
