@@ -492,22 +492,22 @@ impl State {
 
     /// The backend called `name`, for a route that refers to it, held or not.
     fn refer(&mut self, name: &str) -> Arc<Backend> {
-        if let Some(entry) = self.backends.get_mut(name) {
-            entry.references += 1;
-            return Arc::clone(&entry.backend);
-        }
+        let entry = self.backend(name);
+        entry.references += 1;
+        Arc::clone(&entry.backend)
+    }
+
+    /// The entry of a backend, made if it is not there.
+    fn backend(&mut self, name: &str) -> &mut HeldBackend {
         let key: Arc<str> = name.into();
-        let backend = Arc::new(Backend::new(Arc::clone(&key)));
-        self.backends.insert(
-            key,
-            HeldBackend {
-                backend: Arc::clone(&backend),
+        self.backends
+            .entry(Arc::clone(&key))
+            .or_insert_with(|| HeldBackend {
+                backend: Arc::new(Backend::new(key)),
                 held: false,
-                references: 1,
+                references: 0,
                 tls: None,
-            },
-        );
-        backend
+            })
     }
 
     fn release(&mut self, name: &str) {
@@ -521,26 +521,12 @@ impl State {
 
     fn hold_backend(&mut self, name: &str, mut target: Target, tls: Option<TlsSpec>) {
         self.work.endpoint_lists += 1;
-        let key: Arc<str> = name.into();
-        target.tls = self.settle_backend_tls(&key, tls.clone());
-        if let Some(entry) = self.backends.get_mut(name) {
-            self.backends_held += usize::from(!entry.held);
-            entry.held = true;
-            entry.backend.set_target(target);
-            return;
-        }
-        self.backends_held += 1;
-        let backend = Arc::new(Backend::new(Arc::clone(&key)));
+        let entry = self.backend(name);
+        let is_new = !std::mem::replace(&mut entry.held, true);
+        let backend = Arc::clone(&entry.backend);
+        self.backends_held += usize::from(is_new);
+        target.tls = self.settle_backend_tls(&backend.key, tls);
         backend.set_target(target);
-        self.backends.insert(
-            key,
-            HeldBackend {
-                backend,
-                held: true,
-                references: 0,
-                tls,
-            },
-        );
     }
 
     fn drop_backend(&mut self, name: &str) {

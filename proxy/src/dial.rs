@@ -11,11 +11,11 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::connection::{CloseReason, set_keepalive};
 use crate::deadline::within;
 use crate::plane::DataPlane;
-use crate::table::{Backend, Listener};
+use crate::table::{Backend, Listener, Target};
 use crate::upstream::{self, Stream};
 
-/// Endpoints that are tried for one connection.
-const ATTEMPTS: usize = 3;
+/// Endpoints that are tried for one connection or request.
+pub(crate) const ATTEMPTS: usize = 3;
 
 /// How connecting ended.
 pub(crate) struct Dialled {
@@ -49,10 +49,8 @@ pub(crate) async fn connect(
     loop {
         tried.push(endpoint);
         let left = end.saturating_duration_since(Instant::now());
-        // An endpoint that vanished must leave time for the others.
         let target = backend.target();
-        let more = target.endpoints.len().min(ATTEMPTS);
-        let allowed = share(left, more.saturating_sub(tried.len()) + 1);
+        let allowed = share(left, &target, tried.len() - 1);
         let result = match carries {
             Carries::Passthrough => attempt(plane, endpoint, allowed).await.map(Stream::Plain),
             // The settings and the endpoints of one moment belong together.
@@ -93,9 +91,12 @@ pub(crate) async fn connect(
     }
 }
 
-/// One of `parts` equal parts of the time that is left.
-fn share(left: Duration, parts: usize) -> Duration {
-    left / u32::try_from(parts.max(1)).unwrap_or(u32::MAX)
+/// The part of the time that is left which one endpoint may take after `tried` others: one that vanished
+/// must leave time for those to come.
+pub(crate) fn share(left: Duration, target: &Target, tried: usize) -> Duration {
+    let all = target.endpoints.len().min(ATTEMPTS);
+    let parts = all.saturating_sub(tried).max(1);
+    left / u32::try_from(parts).unwrap_or(u32::MAX)
 }
 
 /// Connects to one endpoint over TCP.

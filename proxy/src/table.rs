@@ -198,26 +198,37 @@ impl Route {
     /// backend, the lower half the endpoint.
     #[must_use]
     pub fn pick(&self, random: u64) -> Pick {
-        if self.total == 0 {
+        let Some(picked) = by_weight(&self.backends, |of| of.weight, self.total, random) else {
             return Pick::NoWeight;
+        };
+        let Some(backend) = &picked.backend else {
+            return Pick::InvalidBackend;
+        };
+        match backend.endpoint(random, &[]) {
+            Some(address) => Pick::Endpoint(address, Arc::clone(backend)),
+            None => Pick::NoEndpoints,
         }
-        let mut at = scale(random >> 32, self.total);
-        for candidate in &self.backends {
-            let weight = u64::from(candidate.weight);
-            if at >= weight {
-                at -= weight;
-                continue;
-            }
-            let Some(backend) = &candidate.backend else {
-                return Pick::InvalidBackend;
-            };
-            return match backend.endpoint(random, &[]) {
-                Some(address) => Pick::Endpoint(address, Arc::clone(backend)),
-                None => Pick::NoEndpoints,
-            };
-        }
-        Pick::NoWeight
     }
+}
+
+/// One of `all` by its share of their `total` weight, chosen by the upper half of `random`; none if
+/// nothing has any.
+pub(crate) fn by_weight<T>(
+    all: &[T],
+    weight: impl Fn(&T) -> u32,
+    total: u64,
+    random: u64,
+) -> Option<&T> {
+    if total == 0 {
+        return None;
+    }
+    let mut at = scale(random >> 32, total);
+    all.iter().find(|candidate| {
+        let weight = u64::from(weight(candidate));
+        let here = at < weight;
+        at = at.saturating_sub(weight);
+        here
+    })
 }
 
 /// Maps 32 random bits evenly to `0..bound`, or 0 if `bound` is 0.

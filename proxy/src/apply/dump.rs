@@ -6,7 +6,7 @@ use vestibule_model::hostname::HostPattern;
 
 use super::{CertificateInfo, State};
 use crate::http::route::Rule;
-use crate::table::{Generation, Mode};
+use crate::table::{Backend, Generation, Mode};
 
 /// Everything in force.
 #[derive(Debug, serde::Serialize)]
@@ -244,10 +244,7 @@ impl State {
                     .route
                     .backends()
                     .iter()
-                    .map(|b| WeightDump {
-                        backend: b.backend.as_ref().map(|b| b.key.to_string()),
-                        weight: b.weight,
-                    })
+                    .map(|b| WeightDump::of(b.backend.as_ref(), b.weight))
                     .collect(),
             })
             .collect()
@@ -261,10 +258,7 @@ impl State {
             backends: rule
                 .backends()
                 .iter()
-                .map(|b| WeightDump {
-                    backend: b.backend.as_ref().map(|b| b.key.to_string()),
-                    weight: b.weight,
-                })
+                .map(|b| WeightDump::of(b.backend.as_ref(), b.weight))
                 .collect(),
         };
         self.http_routes
@@ -286,6 +280,15 @@ impl AttachmentDump {
             listener: listener.to_string(),
             pattern: pattern.to_string(),
             rank: rank.to_string(),
+        }
+    }
+}
+
+impl WeightDump {
+    fn of(backend: Option<&Arc<Backend>>, weight: u32) -> Self {
+        Self {
+            backend: backend.map(|backend| backend.key.to_string()),
+            weight,
         }
     }
 }

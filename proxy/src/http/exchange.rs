@@ -23,12 +23,11 @@ use super::pool::{self, Key, Lease, Sender, Turn};
 use crate::backend::Protocol;
 use crate::connection::CloseReason;
 use crate::deadline::within;
+use crate::dial::{self, ATTEMPTS};
 use crate::plane::DataPlane;
 use crate::table::{Backend, Listener, Target};
 use crate::upstream::{self, Alpn};
 
-/// Endpoints that are tried for one request.
-const ATTEMPTS: usize = 3;
 /// Window of one answer's body and of all of a connection's, in HTTP/2: bounds what waits in memory.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
@@ -143,10 +142,7 @@ impl Exchange<'_> {
             if !tried.is_empty() {
                 self.plane.metrics.connect_retries.inc();
             }
-            // An endpoint that vanished must leave time for the others.
-            let others = target.endpoints.len().min(ATTEMPTS);
-            let parts = others.saturating_sub(tried.len()).max(1);
-            let allowed = left / u32::try_from(parts).unwrap_or(u32::MAX);
+            let allowed = dial::share(left, &target, tried.len());
             let reason = match self.open(&key, &target, allowed).await {
                 Ok(lease) => match self.send_on(lease, request, trace).await {
                     Ok(answered) => return Ok(answered),

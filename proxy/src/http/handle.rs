@@ -85,8 +85,7 @@ pub(super) fn handle(
         let one = request.version() < Version::HTTP_2;
         let mut edits = Vec::new();
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
-        // HTTP/2 has GOAWAY for it, when the sockets close.
-        let leaving = one && shared.plane.is_leaving();
+        let mut close = shared.plane.is_leaving();
         let mut response = match outcome {
             Ok(Outcome::Answer(response)) => {
                 record.status = response.status();
@@ -108,19 +107,15 @@ pub(super) fn handle(
             Err(own) => {
                 record.status = own.status;
                 record.reason = own.reason;
-                let close = own.close && one;
-                let mut response = own_response(own).map(|body| Logged::new(body, Some(record)));
-                if close {
-                    let close = HeaderValue::from_static("close");
-                    response.headers_mut().insert(CONNECTION, close);
-                }
-                response
+                close |= own.close;
+                own_response(own).map(|body| Logged::new(body, Some(record)))
             }
         };
         for edit in &edits {
             edit.apply(response.headers_mut());
         }
-        if leaving {
+        // HTTP/2 has GOAWAY for it, when the sockets close.
+        if close && one {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }

@@ -10,7 +10,7 @@ use vestibule_model::http::Pattern;
 
 use super::filter::Filter;
 use super::view::View;
-use crate::table::{Backend, scale};
+use crate::table::{Backend, by_weight};
 
 /// A route. Immutable: an edit makes a new one, and requests keep the one they were given.
 #[derive(Debug)]
@@ -125,16 +125,7 @@ impl Rule {
 
     /// A backend by weight, chosen by the upper half of `random`; none if no backend has any.
     pub(crate) fn pick(&self, random: u64) -> Option<&WeightedTarget> {
-        if self.total == 0 {
-            return None;
-        }
-        let mut at = scale(random >> 32, self.total);
-        self.backends.iter().find(|candidate| {
-            let weight = u64::from(candidate.weight);
-            let here = at < weight;
-            at = at.saturating_sub(weight);
-            here
-        })
+        by_weight(&self.backends, |of| of.weight, self.total, random)
     }
 }
 
