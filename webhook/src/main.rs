@@ -131,14 +131,17 @@ async fn run(args: Args) -> anyhow::Result<()> {
         () = webhook.ended() => anyhow::bail!("a part of the webhook ended early"),
     }
     tracing::info!(seconds = args.shutdown_delay_seconds, "shutting down");
-    let delay = tokio::time::sleep(Duration::from_secs(args.shutdown_delay_seconds));
+    let known = async {
+        // A second signal says that everybody knows already.
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(args.shutdown_delay_seconds)) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
     let drain = Duration::from_secs(args.drain_seconds);
-    // A second signal means now.
-    tokio::select! {
-        ended = webhook.stop(delay, drain) => tracing::info!(cut = !ended, "shut down"),
-        _ = terminate.recv() => tracing::info!("ended at once"),
-        _ = interrupt.recv() => tracing::info!("ended at once"),
-    }
+    let ended = webhook.stop(known, drain).await;
+    tracing::info!(cut = !ended, "shut down");
     Ok(())
 }
 

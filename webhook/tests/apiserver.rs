@@ -23,6 +23,7 @@ use support::{TlsDir, eventually, get, readyz};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 const WEBHOOK: &str = "enforced.vestibule.dev";
 const PREFIX: &str = "vestibule-webhook-test";
@@ -150,6 +151,7 @@ struct Process {
     listen: SocketAddr,
     admin: SocketAddr,
     log: Arc<Mutex<Vec<Value>>>,
+    reader: JoinHandle<()>,
 }
 
 impl Process {
@@ -160,7 +162,8 @@ impl Process {
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .arg("--tls-dir")
             .arg(tls_dir)
-            .args(["--shutdown-delay-seconds", "3"])
+            // Ended by a second signal, once the news has spread, however long that takes.
+            .args(["--shutdown-delay-seconds", "600"])
             .args(extra)
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -169,7 +172,7 @@ impl Process {
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let written = Arc::clone(&log);
-        tokio::spawn(async move {
+        let reader = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 let line = serde_json::from_str(&line).expect("a line of JSON");
                 written.lock().push(line);
@@ -195,6 +198,7 @@ impl Process {
             listen,
             admin,
             log,
+            reader,
         }
     }
 
@@ -210,6 +214,7 @@ impl Process {
     async fn ended(&mut self) {
         let status = self.child.wait().await.expect("it ends");
         assert!(status.success(), "{status}");
+        (&mut self.reader).await.expect("its log is read");
         let log = self.log.lock();
         let last = log.last().expect("a line");
         assert_eq!(last["message"], "shut down", "{last}");
@@ -487,7 +492,7 @@ async fn applies(
         let object = set("a", &name, &format!("h{worker}-{count}.example"));
         api.patch(&name, &params, &Patch::Apply(&object))
             .await
-            .unwrap_or_else(|error| panic!("apply {count} of {worker}: {error}"));
+            .unwrap_or_else(|error| panic!("apply {count} of {worker}: {error:?}"));
         count += 1;
         all.fetch_add(1, Ordering::Relaxed);
     }
@@ -582,6 +587,7 @@ async fn beside_a_real_api_server() {
         })
         .await;
         service.remove(&old);
+        old.terminate();
         old.ended().await;
         processes.push(new);
     }

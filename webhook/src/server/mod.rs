@@ -195,6 +195,8 @@ impl Webhook {
         self.serve.abort();
         for task in self.others {
             task.abort();
+            // Dropped only once it has ended: until then it may still tell of its trouble.
+            let _ = task.await;
         }
         ended.is_ok()
     }
