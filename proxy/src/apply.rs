@@ -301,6 +301,7 @@ impl State {
                 Some(Wire::TrustBundle(wire)) => HeldTrust::parse(name, wire).map(|trust| {
                     parsed.trusts.insert(name.to_owned(), trust);
                 }),
+                Some(Wire::Challenge(_)) => Err(RejectReason::UnknownResource("the challenge")),
                 Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
                     parsed.listeners.insert(name.to_owned(), spec);
                 }),

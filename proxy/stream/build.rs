@@ -8,6 +8,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // A derived Debug would print the private key.
         .skip_debug([
             "vestibule.stream.v1.Certificate",
+            "vestibule.stream.v1.TlsAlpn01",
+            "vestibule.stream.v1.Http01",
             "vestibule.stream.v1.Upsert",
         ])
         .bytes(".vestibule.stream.v1.Upsert.resource")

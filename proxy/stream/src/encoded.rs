@@ -53,7 +53,11 @@ impl Encoded {
         // Fields are encoded in the order of their numbers and no message has a map: equal resources
         // have equal bytes.
         let bytes = resource.encode_to_vec();
-        let bytes = if key.kind() == ResourceKind::Certificate {
+        let has_key = matches!(
+            key.kind(),
+            ResourceKind::Certificate | ResourceKind::Challenge
+        );
+        let bytes = if has_key {
             // Has the private key: wiped when the last batch and the publisher let go of it.
             Bytes::from_owner(Zeroizing::new(bytes))
         } else {

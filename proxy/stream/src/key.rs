@@ -16,6 +16,7 @@ impl ResourceKind {
             Self::Certificate => "certificate",
             Self::HttpRoute => "httproute",
             Self::TrustBundle => "trustbundle",
+            Self::Challenge => "challenge",
         }
     }
 }
@@ -52,6 +53,7 @@ impl resource::Resource {
             Self::Certificate(_) => ResourceKind::Certificate,
             Self::HttpRoute(_) => ResourceKind::HttpRoute,
             Self::TrustBundle(_) => ResourceKind::TrustBundle,
+            Self::Challenge(_) => ResourceKind::Challenge,
         }
     }
 }

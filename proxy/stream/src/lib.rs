@@ -37,7 +37,7 @@ pub use proto::{Batch, Generation, Reject, Resource, ResourceKey, ResourceKind};
 pub mod proto {
     tonic::include_proto!("vestibule.stream.v1");
 
-    // The generated code has no Debug for these two: a derived one would print the private key.
+    // The generated code has no Debug for these: a derived one would print the private key.
     impl std::fmt::Debug for Certificate {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.debug_struct("Certificate")
@@ -51,6 +51,31 @@ pub mod proto {
         /// The key does not outlive its message in memory.
         fn drop(&mut self) {
             zeroize::Zeroize::zeroize(&mut self.private_key);
+        }
+    }
+
+    impl std::fmt::Debug for TlsAlpn01 {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("TlsAlpn01")
+                .field("certificate", &self.certificate.len())
+                .field("private_key", &"<redacted>")
+                .finish()
+        }
+    }
+
+    impl Drop for TlsAlpn01 {
+        /// The key does not outlive its message in memory.
+        fn drop(&mut self) {
+            zeroize::Zeroize::zeroize(&mut self.private_key);
+        }
+    }
+
+    impl std::fmt::Debug for Http01 {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Http01")
+                .field("token", &self.token)
+                .field("key_authorization", &"<redacted>")
+                .finish()
         }
     }
 
