@@ -16,10 +16,11 @@ mod served;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{BoxStream, Stream, StreamExt, select_all, unfold};
+use futures::stream::{BoxStream, Stream, StreamExt, once, select_all, unfold};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
@@ -81,6 +82,9 @@ pub struct Watched {
 pub struct Scope {
     /// These kinds, in all namespaces.
     pub kinds: Vec<Kind>,
+    /// Kinds of these that are watched in some namespaces only. One whose objects may not be read counts
+    /// as synced: a namespace that goes takes the right with it.
+    pub namespaces: BTreeMap<Kind, BTreeSet<String>>,
     /// How often to look for a kind that is not installed, or for a better version of one. At first it
     /// is looked for more often.
     pub poll: Duration,
@@ -94,6 +98,7 @@ impl Scope {
     pub fn new(kinds: impl IntoIterator<Item = Kind>) -> Self {
         Self {
             kinds: kinds.into_iter().collect(),
+            namespaces: BTreeMap::new(),
             poll: Duration::from_secs(20),
             max_backoff: Duration::from_secs(10),
         }
@@ -112,26 +117,44 @@ pub fn configured(mut config: kube::Config) -> kube::Config {
 
 /// Watches `scope` for ever. Whatever fails is logged and tried again.
 pub fn watch(client: Client, scope: Scope) -> impl Stream<Item = Event> + Send + use<> {
-    let Scope {
-        kinds,
-        poll,
-        max_backoff,
-    } = scope;
-    let kinds: BTreeSet<Kind> = kinds.into_iter().collect();
-    select_all(kinds.into_iter().map(move |kind| {
-        let one = One::new(client.clone(), kind, poll, max_backoff);
-        unfold(one, |mut one| async move {
-            let event = one.next().await;
-            Some((event, one))
-        })
-        .boxed()
-    }))
+    let mut unsynced: BTreeMap<Kind, usize> = BTreeMap::new();
+    let mut watches = Vec::new();
+    for kind in scope.kinds.iter().copied().collect::<BTreeSet<_>>() {
+        let places = match scope.namespaces.get(&kind) {
+            Some(namespaces) => namespaces.iter().cloned().map(Some).collect(),
+            None => vec![None],
+        };
+        unsynced.insert(kind, places.len().max(1));
+        if places.is_empty() {
+            watches.push(once(ready(Event::Synced(kind))).boxed());
+        }
+        for namespace in places {
+            let one = One::new(client.clone(), (kind, namespace), &scope);
+            let events = unfold(one, |mut one| async move {
+                let event = one.next().await;
+                Some((event, one))
+            });
+            watches.push(events.boxed());
+        }
+    }
+    select_all(watches).filter_map(move |event| {
+        let known = match &event {
+            Event::Synced(kind) => {
+                let missing = unsynced.entry(*kind).or_default();
+                *missing = missing.saturating_sub(1);
+                *missing == 0
+            }
+            Event::Put(_) | Event::Remove(_) => true,
+        };
+        ready(known.then_some(event))
+    })
 }
 
-/// The watch of one kind.
+/// The watch of one kind, in one namespace or in all.
 struct One {
     client: Client,
     kind: Kind,
+    namespace: Option<String>,
     /// What was put and not removed: name and resource version.
     known: BTreeMap<ObjectName, Arc<str>>,
     /// What the list under way has shown so far.
@@ -166,11 +189,15 @@ enum Phase {
 }
 
 impl One {
-    fn new(client: Client, kind: Kind, poll: Duration, max_backoff: Duration) -> Self {
+    fn new(client: Client, (kind, namespace): (Kind, Option<String>), scope: &Scope) -> Self {
         let first = Duration::from_millis(500);
+        let Scope {
+            poll, max_backoff, ..
+        } = *scope;
         Self {
             client,
             kind,
+            namespace,
             known: BTreeMap::new(),
             listed: None,
             synced: false,
@@ -232,7 +259,11 @@ impl One {
             self.known.values_mut().for_each(|known| *known = "".into());
             self.served_as = Some(version);
         }
-        let api: Api<Raw> = Api::all_with(self.client.clone(), &served.resource);
+        let client = self.client.clone();
+        let api: Api<Raw> = match &self.namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, &served.resource),
+            None => Api::all_with(client, &served.resource),
+        };
         let secrets = self.kind == Kind::Secret;
         let large = secrets || self.kind == Kind::ConfigMap;
         let config = watcher::Config {
@@ -370,6 +401,13 @@ impl One {
                 // Uninstalled, or not in this version any more.
                 self.phase = Phase::Unknown;
                 return self.pause(&error).await;
+            }
+            watcher::Error::InitialListFailed(kube::Error::Api(status))
+                if status.code == 403 && self.namespace.is_some() =>
+            {
+                // What is known of it stays; whoever waits for the others need not wait for this one.
+                self.listed = None;
+                self.sync();
             }
             watcher::Error::WatchStartFailed(kube::Error::Api(status)) => {
                 self.failed_starts += 1;
