@@ -142,7 +142,7 @@ pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
         }
         // Leftovers of the experimental channel: old objects keep the version they were written in.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
-        Kind::GatewayParameters => &["v1alpha1"],
+        Kind::GatewayParameters | Kind::AcmeIssuer | Kind::ClusterAcmeIssuer => &["v1alpha1"],
         Kind::ListenerSet
         | Kind::Namespace
         | Kind::Service
@@ -249,6 +249,16 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
             let (wire, unknown) = typed(kind, body)?;
             let object = vestibule::convert_gateway_parameters(wire, &unknown);
             (Object::GatewayParameters(object), Vec::new())
+        }
+        Kind::AcmeIssuer => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = vestibule::convert_acme_issuer(wire, &unknown);
+            (Object::AcmeIssuer(object), Vec::new())
+        }
+        Kind::ClusterAcmeIssuer => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = vestibule::convert_cluster_acme_issuer(wire, &unknown);
+            (Object::AcmeIssuer(object), Vec::new())
         }
         Kind::Namespace => {
             let (wire, _) = typed(kind, body)?;

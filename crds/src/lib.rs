@@ -16,6 +16,7 @@
 // Kinds of the API are words of the text here, and most of them have a type of that name.
 #![allow(clippy::doc_markdown)]
 
+mod certificate;
 mod core;
 mod decode;
 mod duration;

@@ -25,7 +25,7 @@ const MAX_MESSAGE: usize = 32_768;
 /// The time that the defaults of the CRD schemas carry: nothing happened then.
 const SCHEMA_DEFAULT_TIME: &str = "1970-01-01T00:00:00Z";
 /// Condition types that we write.
-const OURS: [ConditionType; 7] = [
+const OURS: [ConditionType; 9] = [
     ConditionType::Accepted,
     ConditionType::ResolvedRefs,
     ConditionType::Programmed,
@@ -33,6 +33,8 @@ const OURS: [ConditionType; 7] = [
     ConditionType::OverlappingTLSConfig,
     ConditionType::PartiallyInvalid,
     ConditionType::InsecureFrontendValidationMode,
+    ConditionType::CertificateIssued,
+    ConditionType::Ready,
 ];
 
 /// When a status is observed.

@@ -8,7 +8,11 @@ use crate::key::{ListenerKey, ObjectName};
 use crate::object::{Address, ParentRef};
 
 macro_rules! named {
-    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident),+ $(,)? }) => {
+    (@text $variant:ident) => { stringify!($variant) };
+    (@text $variant:ident $text:literal) => { $text };
+    ($(#[$meta:meta])* $name:ident {
+        $($(#[$vmeta:meta])* $variant:ident $(= $text:literal)?),+ $(,)?
+    }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name { $($(#[$vmeta])* $variant),+ }
@@ -17,13 +21,13 @@ macro_rules! named {
             /// The text the API uses.
             #[must_use]
             pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => stringify!($variant)),+ }
+                match self { $(Self::$variant => named!(@text $variant $($text)?)),+ }
             }
 
             /// The value the API's text stands for.
             #[must_use]
             pub fn from_text(text: &str) -> Option<Self> {
-                match text { $(stringify!($variant) => Some(Self::$variant),)+ _ => None }
+                [$(Self::$variant),+].into_iter().find(|value| value.as_str() == text)
             }
         }
 
@@ -36,7 +40,7 @@ macro_rules! named {
 }
 
 named! {
-    /// Types of conditions that Vestibule writes; all are upstream's.
+    /// Types of conditions that Vestibule writes: upstream's, and ours beside them.
     ConditionType {
         /// The object is semantically valid and will have effect.
         Accepted,
@@ -52,6 +56,10 @@ named! {
         PartiallyInvalid,
         /// Clients without a valid certificate are let in (negative polarity, GEP-91).
         InsecureFrontendValidationMode,
+        /// Listeners that a certificate is requested for: it is issued, and will be renewed.
+        CertificateIssued = "vestibule.dev/CertificateIssued",
+        /// Issuers: the CA knows the account.
+        Ready,
     }
 }
 
@@ -153,6 +161,40 @@ named! {
         UnknownField,
         /// Issuer annotations contradict one another.
         ContradictingIssuers,
+        /// Positive reason of `vestibule.dev/CertificateIssued`.
+        Issued,
+        /// Positive reason of Ready of an issuer.
+        Registered,
+        /// An annotation about certificates that does not say what it may.
+        InvalidAnnotation,
+        /// Nothing is issued for what the listener is: a wildcard, no hostname, a Secret elsewhere.
+        NotIssuable,
+        /// Nothing listens on the port that the CA connects to.
+        NoChallengeListener,
+        /// Another namespace serves the name on the port that the CA connects to.
+        ServedByOthers,
+        /// Another object has asked for the Secret otherwise.
+        RequestsDiffer,
+        /// The Secret is not of Vestibule's making, so it is not written.
+        SecretNotOurs,
+        /// The Certificate of that name is another controller's.
+        CertificateNotOurs,
+        /// The issuer does not exist.
+        IssuerNotFound,
+        /// The issuer cannot be used, or not yet.
+        IssuerNotReady,
+        /// The engine that the annotations choose is not there.
+        EngineNotAvailable,
+        /// Over a limit on orders; its turn comes.
+        OverBudget,
+        /// The CA refused, or could not check the name.
+        OrderFailed,
+        /// The CA cannot be reached, or does not answer as it should.
+        Unreachable,
+        /// The renewal fails; what there is, is served.
+        RenewalFailed,
+        /// The certificate has expired, and is served because nothing better exists.
+        Expired,
         /// A value outside its range.
         InvalidValue,
         /// The object exists more than once.

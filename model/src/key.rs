@@ -35,6 +35,10 @@ pub enum Kind {
     BackendTlsPolicy,
     /// Core ConfigMap.
     ConfigMap,
+    /// `vestibule.dev` `ACMEIssuer`.
+    AcmeIssuer,
+    /// `vestibule.dev` `ClusterACMEIssuer`, cluster-scoped.
+    ClusterAcmeIssuer,
 }
 
 /// The API group of Gateway API.
@@ -44,7 +48,7 @@ pub const VESTIBULE_GROUP: &str = "vestibule.dev";
 
 impl Kind {
     /// Every kind, in the order above.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::GatewayClass,
         Self::Gateway,
         Self::ListenerSet,
@@ -58,6 +62,8 @@ impl Kind {
         Self::Secret,
         Self::BackendTlsPolicy,
         Self::ConfigMap,
+        Self::AcmeIssuer,
+        Self::ClusterAcmeIssuer,
     ];
 
     /// The kind as the API writes it, such as `TLSRoute`.
@@ -77,6 +83,8 @@ impl Kind {
             Self::Secret => "Secret",
             Self::BackendTlsPolicy => "BackendTLSPolicy",
             Self::ConfigMap => "ConfigMap",
+            Self::AcmeIssuer => "ACMEIssuer",
+            Self::ClusterAcmeIssuer => "ClusterACMEIssuer",
         }
     }
 
@@ -91,7 +99,7 @@ impl Kind {
             | Self::HttpRoute
             | Self::ReferenceGrant
             | Self::BackendTlsPolicy => GATEWAY_GROUP,
-            Self::GatewayParameters => VESTIBULE_GROUP,
+            Self::GatewayParameters | Self::AcmeIssuer | Self::ClusterAcmeIssuer => VESTIBULE_GROUP,
             Self::EndpointSlice => "discovery.k8s.io",
             Self::Namespace | Self::Service | Self::Secret | Self::ConfigMap => "",
         }
@@ -106,7 +114,10 @@ impl Kind {
     /// Whether objects of the kind live in a namespace.
     #[must_use]
     pub fn is_namespaced(self) -> bool {
-        !matches!(self, Self::GatewayClass | Self::Namespace)
+        !matches!(
+            self,
+            Self::GatewayClass | Self::Namespace | Self::ClusterAcmeIssuer
+        )
     }
 }
 

@@ -8,12 +8,15 @@
 //! over the type, the type over the GEP.
 
 pub mod attach;
+pub mod certificate;
+pub mod challenge;
 pub mod condition;
 pub mod conflict;
 pub mod finding;
 pub mod grant;
 pub mod hostname;
 pub mod http;
+pub mod issuance;
 pub mod issuer;
 pub mod key;
 pub mod merge;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
+use crate::certificate::CertificateAnnotations;
+use crate::challenge::ChallengeType;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::http::{HttpRoute, HttpRule};
@@ -70,6 +72,8 @@ pub struct Gateway {
     pub tls: Box<GatewayTls>,
     /// Issuer annotations.
     pub issuers: IssuerAnnotations,
+    /// Annotations about certificates.
+    pub certificates: CertificateAnnotations,
     /// What is wrong outside the listeners.
     pub findings: Vec<Finding>,
 }
@@ -147,6 +151,8 @@ pub struct ListenerSet {
     pub listeners: Vec<Listener>,
     /// Issuer annotations.
     pub issuers: IssuerAnnotations,
+    /// Annotations about certificates.
+    pub certificates: CertificateAnnotations,
     /// What is wrong outside the listeners.
     pub findings: Vec<Finding>,
 }
@@ -395,6 +401,52 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// `ACMEIssuer` or `ClusterACMEIssuer`, Vestibule's own kinds: a CA that the built-in engine gets
+/// certificates from, and as whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AcmeIssuer {
+    /// [`Kind::AcmeIssuer`] or [`Kind::ClusterAcmeIssuer`], and its name.
+    pub key: ObjectKey,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.directory`: URL of the CA's directory.
+    pub directory: Arc<str>,
+    /// `spec.contact`: `mailto:` URLs.
+    pub contact: Vec<Arc<str>>,
+    /// `spec.accountKeySecretRef.name`: the Secret with the account's key, in the issuer's namespace or,
+    /// for a cluster's, in the release's. Created if absent.
+    pub account_key_secret: Arc<str>,
+    /// `spec.externalAccountBinding`.
+    pub external_account: Option<ExternalAccount>,
+    /// `spec.profile`.
+    pub profile: Option<Arc<str>>,
+    /// `spec.caBundle`: PEM of the authorities that the CA's own server is trusted by; none: the system's.
+    pub ca_bundle: Option<Arc<str>>,
+    /// `spec.challenges`, in the order in which they are tried; never empty.
+    pub challenges: Vec<ChallengeType>,
+    /// What is wrong with it. With a refusal nothing is asked of the CA.
+    pub findings: Vec<Finding>,
+}
+
+impl AcmeIssuer {
+    /// Why it cannot be used.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&Finding> {
+        self.findings.iter().find(|finding| finding.refuses())
+    }
+}
+
+/// External account binding (RFC 8555, 7.3.4): an account that the CA already knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalAccount {
+    /// Key identifier that the CA gave.
+    pub key_id: Arc<str>,
+    /// Name of the Secret with the MAC key, beside the account's.
+    pub secret: Arc<str>,
+    /// Entry of the Secret; its value is base64url, as CAs hand it out.
+    pub key: Arc<str>,
+}
+
 /// Namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
@@ -447,6 +499,8 @@ pub enum Object {
     BackendTlsPolicy(BackendTlsPolicy),
     /// ConfigMap
     ConfigMap(ConfigMap),
+    /// `ACMEIssuer` or `ClusterACMEIssuer`
+    AcmeIssuer(AcmeIssuer),
     /// There, but it does not decode: it has a status and takes part in nothing.
     Unreadable(ObjectKey, Meta, Finding),
 }
@@ -459,6 +513,7 @@ impl Object {
             Self::GatewayClass(o) => return ObjectKey::new(Kind::GatewayClass, "", o.name.clone()),
             Self::Namespace(o) => return ObjectKey::new(Kind::Namespace, "", o.name.clone()),
             Self::Unreadable(key, ..) => return key.clone(),
+            Self::AcmeIssuer(o) => return o.key.clone(),
             Self::Gateway(o) => (Kind::Gateway, &o.name),
             Self::ListenerSet(o) => (Kind::ListenerSet, &o.name),
             Self::TlsRoute(o) => (Kind::TlsRoute, &o.name),
@@ -493,6 +548,7 @@ impl Object {
             Self::GatewayParameters(o) => (&o.findings, &[]),
             Self::EndpointSlice(o) => (&o.findings, &[]),
             Self::BackendTlsPolicy(o) => (&o.findings, &[]),
+            Self::AcmeIssuer(o) => (&o.findings, &[]),
             Self::Unreadable(_, _, finding) => (std::slice::from_ref(finding), &[]),
             Self::ReferenceGrant(_)
             | Self::Namespace(_)

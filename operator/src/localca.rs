@@ -325,7 +325,10 @@ impl LocalIssuer {
             let (key, there) = match change {
                 Change::Put(object) => (object.key(), true),
                 Change::Remove(key) => (key.clone(), false),
-                Change::Ports(_) | Change::Addresses(..) => continue,
+                Change::Ports(_)
+                | Change::Addresses(..)
+                | Change::Challenges(_)
+                | Change::Issuance(_) => continue,
             };
             if key.kind != Kind::Secret {
                 continue;

@@ -329,7 +329,7 @@ fn final_objects(history: &[Change]) -> BTreeMap<ObjectKey, Object> {
             Change::Remove(key) => {
                 objects.remove(key);
             }
-            Change::Ports(_) | Change::Addresses(..) => {}
+            _ => {}
         }
     }
     objects
@@ -445,7 +445,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
             Change::Addresses(uid, assigned) => {
                 addresses.insert(uid.clone(), assigned.clone());
             }
-            Change::Put(_) | Change::Remove(_) => {}
+            _ => {}
         }
     }
     let addresses = addresses
@@ -560,9 +560,7 @@ proptest! {
             .into_iter()
             .filter(|change| match change {
                 // Namespaces' labels are the admin's.
-                Change::Put(Object::Namespace(_)) | Change::Ports(_) | Change::Addresses(..) => {
-                    false
-                }
+                Change::Put(Object::Namespace(_)) => false,
                 Change::Put(object) => {
                     let key = object.key();
                     of_a(&key)
@@ -571,6 +569,7 @@ proptest! {
                         && takes_none_of(object, &b_names)
                 }
                 Change::Remove(key) => of_a(key) && key.kind != Kind::Namespace,
+                _ => false,
             })
             .collect();
         world.apply(a_edits);

@@ -15,9 +15,9 @@ use super::gateway_tls::{self, GatewayTls};
 use super::listener::{self, Listener};
 use super::reference::LocalParametersReference;
 use super::selector::scope;
-use crate::meta;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
+use crate::{certificate, meta};
 
 /// Spec of a Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource)]
@@ -147,6 +147,7 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway
         infrastructure: Box::new(infrastructure),
         tls: Box::new(tls),
         issuers: meta::issuers(&wire.metadata),
+        certificates: certificate::annotations(&wire.metadata),
         findings,
         name,
     }

@@ -9,9 +9,9 @@ use vestibule_model::object;
 
 use super::listener::{self, Listener};
 use super::reference::own_or;
-use crate::meta;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
+use crate::{certificate, meta};
 
 /// Spec of a ListenerSet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource)]
@@ -80,6 +80,7 @@ pub(crate) fn convert(wire: ListenerSet, unknown: &UnknownFields) -> object::Lis
         gateway,
         listeners,
         issuers: meta::issuers(&wire.metadata),
+        certificates: certificate::annotations(&wire.metadata),
         findings,
         name,
     }

@@ -1,13 +1,19 @@
 //! Vestibule's own kinds (`vestibule.dev/v1alpha1`) on the wire, and their conversion into the model.
 //! Their CRDs are generated from these types (`crds/generated/`).
 
+mod acme_issuer;
 mod gateway_parameters;
 
 use kube::CustomResourceExt as _;
 use serde_json::Value;
 
+pub use acme_issuer::{
+    ACMEIssuer, ACMEIssuerSpec, ClusterACMEIssuer, ClusterACMEIssuerSpec, ExternalAccountBinding,
+    IssuerCondition, IssuerError, IssuerStatus, SecretEntry, SecretName,
+};
 pub use gateway_parameters::{GatewayParameters, GatewayParametersSpec, ServiceSpec};
 
+pub(crate) use acme_issuer::{convert_acme_issuer, convert_cluster_acme_issuer};
 pub(crate) use gateway_parameters::convert as convert_gateway_parameters;
 
 /// The CRD of every kind of our own, in order of names, each with the name of its file.
@@ -15,7 +21,11 @@ pub(crate) use gateway_parameters::convert as convert_gateway_parameters;
 /// # Errors
 /// None in practice: the schemas are made of types that serialize.
 pub fn crds() -> Result<Vec<(String, Value)>, serde_json::Error> {
-    let crds = [GatewayParameters::crd()];
+    let crds = [
+        ACMEIssuer::crd(),
+        ClusterACMEIssuer::crd(),
+        GatewayParameters::crd(),
+    ];
     crds.into_iter()
         .map(|crd| {
             let name = crd.metadata.name.clone().unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{GATEWAY_GROUP, ObjectName};
@@ -64,6 +65,7 @@ pub(crate) fn gateway(at: &str, listeners: Vec<Listener>) -> Gateway {
         infrastructure: Box::default(),
         tls: Box::default(),
         issuers: IssuerAnnotations::default(),
+        certificates: CertificateAnnotations::default(),
         findings: Vec::new(),
     }
 }
@@ -78,6 +80,7 @@ pub(crate) fn set(at: &str, parent: &str, created: i64, listeners: Vec<Listener>
         gateway: Some(name(parent)),
         listeners,
         issuers: IssuerAnnotations::default(),
+        certificates: CertificateAnnotations::default(),
         findings: Vec::new(),
     }
 }

@@ -28,6 +28,15 @@ fn request(name: &ObjectName, names: &[&str]) -> CertificateRequest {
         secret: name.clone(),
         hostnames: hosts(names),
         issuer: None,
+        owner: ObjectKey {
+            kind: Kind::Gateway,
+            name: name.clone(),
+        },
+        owner_uid: "".into(),
+        gateway: name.clone(),
+        gateway_uid: "".into(),
+        options: Arc::default(),
+        reach: BTreeMap::new(),
     }
 }
 

@@ -171,11 +171,17 @@ impl Translator {
         }
         for secret in &dirty.requests {
             let request = self.requesters.get(secret).and_then(|requesters| {
-                let (_, (_, issuer)) = requesters.first_key_value()?;
+                let (first, (_, issuer)) = requesters.first_key_value()?;
                 Some(CertificateRequest {
                     secret: secret.clone(),
                     hostnames: requesters.values().map(|(host, _)| host.clone()).collect(),
                     issuer: issuer.clone(),
+                    owner: first.parent.object(),
+                    owner_uid: "".into(),
+                    gateway: first.parent.name().clone(),
+                    gateway_uid: "".into(),
+                    options: Arc::default(),
+                    reach: std::collections::BTreeMap::new(),
                 })
             });
             if self.requests.get(secret) != request.as_ref() {

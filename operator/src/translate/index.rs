@@ -85,6 +85,7 @@ impl Index {
             | Object::Service(_)
             | Object::Secret(_)
             | Object::ConfigMap(_)
+            | Object::AcmeIssuer(_)
             | Object::Unreadable(..) => {}
         }
     }

@@ -15,6 +15,8 @@ impl Translator {
             Change::Put(object) => (object.key(), Some(Arc::new(object))),
             Change::Remove(key) => (key, None),
             Change::Ports(ports) => return self.take_ports(ports, dirty),
+            Change::Challenges(changes) => return self.take_challenges(changes, dirty),
+            Change::Issuance(changes) => return self.take_issuance(changes, dirty),
             Change::Addresses(uid, assigned) => return self.take_addresses(uid, assigned, dirty),
         };
         let old = match &new {
@@ -122,6 +124,9 @@ impl Translator {
                 self.mark_source(key, dirty);
             }
             Kind::ConfigMap => self.mark_source(key, dirty),
+            Kind::AcmeIssuer | Kind::ClusterAcmeIssuer => {
+                dirty.issuers.insert(key.clone());
+            }
             Kind::BackendTlsPolicy => self.mark_policy(key, [old, new], dirty),
             Kind::Service => {
                 dirty.routes.extend(self.index.routes_of_service(name));

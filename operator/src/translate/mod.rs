@@ -13,11 +13,13 @@ mod backend;
 mod backend_tls;
 mod binds;
 mod certificate;
+mod challenge;
 mod features;
 mod frontend;
 mod gateway;
 mod http_route;
 mod index;
+mod issuance;
 mod listener;
 mod mark;
 mod output;
@@ -31,12 +33,14 @@ mod trust;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
+use vestibule_model::issuance::Issuance;
 use vestibule_model::issuer::IssuerRef;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Merge, SetVerdict};
-use vestibule_model::object::{Object, Port};
+use vestibule_model::object::{AcmeIssuer, Object, Port};
 use vestibule_model::policy::Policy;
 use vestibule_model::route::Route;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
@@ -91,6 +95,10 @@ pub enum Change {
     /// What the front of the Gateway with this UID has come to; `None`: there is no such Service.
     /// Counts with [`Binds::Allocated`].
     Addresses(Arc<str>, Option<Assigned>),
+    /// Answers to challenges of CAs, and (`None`) those that are over.
+    Challenges(BTreeMap<ChallengeKey, Option<ChallengeAnswer>>),
+    /// How far the certificates of these Secrets are; `None`: nobody issues it.
+    Issuance(BTreeMap<ObjectName, Option<Issuance>>),
 }
 
 /// Units to be computed again.
@@ -109,6 +117,9 @@ struct Dirty {
     backends: BTreeSet<BackendKey>,
     certificates: BTreeSet<ObjectName>,
     requests: BTreeSet<ObjectName>,
+    issuers: BTreeSet<ObjectKey>,
+    /// Challenges to be settled.
+    challenges: BTreeSet<ChallengeKey>,
     /// Gateways and ListenerSets whose status is to be assembled.
     parents: BTreeSet<ParentKey>,
     /// Other objects whose findings are to be collected.
@@ -142,6 +153,12 @@ pub struct Translator {
     statuses: BTreeMap<ObjectKey, Status>,
     findings: BTreeMap<ObjectKey, Vec<Finding>>,
     requests: BTreeMap<ObjectName, CertificateRequest>,
+    /// ACME issuers that can be read.
+    issuers: BTreeMap<ObjectKey, Arc<AcmeIssuer>>,
+    /// How far certificates are, as [`Change::Issuance`] told.
+    issuance: BTreeMap<ObjectName, Issuance>,
+    /// Answers to challenges, as [`Change::Challenges`] told.
+    challenges: BTreeMap<ChallengeKey, ChallengeAnswer>,
     /// Who may use a Secret or a ConfigMap.
     source_users: BTreeMap<ObjectKey, BTreeSet<User>>,
     bundles: BTreeMap<ObjectKey, BundleState>,
@@ -189,6 +206,9 @@ impl Translator {
             statuses: BTreeMap::new(),
             findings: BTreeMap::new(),
             requests: BTreeMap::new(),
+            issuers: BTreeMap::new(),
+            issuance: BTreeMap::new(),
+            challenges: BTreeMap::new(),
             source_users: BTreeMap::new(),
             bundles: BTreeMap::new(),
             bundle_users: BTreeMap::new(),
@@ -220,8 +240,30 @@ impl Translator {
         self.translate_backends(&dirty, &mut output);
         self.translate_certificates(&dirty, &mut output);
         self.translate_bundles(&dirty, &mut output);
+        self.translate_issuers(&dirty, &mut output);
+        self.translate_challenges(&dirty, &mut output);
         self.assemble(dirty, &mut output);
         output
+    }
+
+    /// Takes answers to challenges, and (`None`) those that are over. One becomes a resource for the
+    /// proxies while it may be answered for its tenant, and is withdrawn when that ends.
+    pub fn challenges(
+        &mut self,
+        changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>,
+    ) -> Output {
+        self.apply([Change::Challenges(changes)])
+    }
+
+    /// Takes how far the certificates of these Secrets are; `None`: nobody issues it.
+    pub fn issuance(&mut self, changes: BTreeMap<ObjectName, Option<Issuance>>) -> Output {
+        self.apply([Change::Issuance(changes)])
+    }
+
+    /// Every ACME issuer that can be read.
+    #[must_use]
+    pub fn issuers(&self) -> &BTreeMap<ObjectKey, Arc<AcmeIssuer>> {
+        &self.issuers
     }
 
     /// The merge, for admission.

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use vestibule_model::certificate::CertificateOptions;
+use vestibule_model::challenge::Reaches;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::issuer::IssuerRef;
 use vestibule_model::key::{ObjectKey, ObjectName};
+use vestibule_model::object::AcmeIssuer;
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::{PortWish, ServiceWish, Status};
@@ -19,8 +22,20 @@ pub struct CertificateRequest {
     pub secret: ObjectName,
     /// The hostnames of the listeners that refer to it.
     pub hostnames: BTreeSet<Hostname>,
-    /// The issuer that the annotations choose, if they choose one.
+    /// The issuer that the annotations choose; without one only `vestibule run` issues.
     pub issuer: Option<IssuerRef>,
+    /// The object that asks: the first one, in the order of the merge.
+    pub owner: ObjectKey,
+    /// Its UID.
+    pub owner_uid: Arc<str>,
+    /// The Gateway that serves the names.
+    pub gateway: ObjectName,
+    /// Its UID.
+    pub gateway_uid: Arc<str>,
+    /// What the owner's annotations say beside the issuer.
+    pub options: Arc<CertificateOptions>,
+    /// Whether the challenges for each name may be answered.
+    pub reach: BTreeMap<Hostname, Reaches>,
 }
 
 /// How much a pass did.
@@ -55,6 +70,8 @@ pub struct Output {
     pub findings: BTreeMap<ObjectKey, Vec<Finding>>,
     /// Certificates wanted, by Secret.
     pub certificates: BTreeMap<ObjectName, Option<CertificateRequest>>,
+    /// ACME issuers.
+    pub issuers: BTreeMap<ObjectKey, Option<Arc<AcmeIssuer>>>,
     /// Internal ports: needed from now on (true), or no longer. Ports that lose their last listener
     /// are given up at once; the allocator sees to it that they are not soon used again.
     pub ports: BTreeMap<PortWish, bool>,
@@ -75,6 +92,7 @@ impl Output {
         self.statuses.extend(later.statuses);
         self.findings.extend(later.findings);
         self.certificates.extend(later.certificates);
+        self.issuers.extend(later.issuers);
         self.services.extend(later.services);
         join(&mut self.ports, later.ports);
         join(&mut self.sources, later.sources);

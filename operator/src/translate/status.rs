@@ -237,6 +237,7 @@ impl Translator {
             Some(Object::GatewayParameters(parameters)) => parameters.findings.clone(),
             Some(Object::EndpointSlice(slice)) => slice.findings.clone(),
             Some(Object::BackendTlsPolicy(policy)) => policy.findings.clone(),
+            Some(Object::AcmeIssuer(issuer)) => issuer.findings.clone(),
             _ => Vec::new(),
         }
     }

@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
+use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::*;
@@ -118,6 +119,7 @@ pub(crate) fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceSc
         infrastructure: Box::default(),
         tls: Box::default(),
         issuers: IssuerAnnotations::default(),
+        certificates: CertificateAnnotations::default(),
         findings: Vec::new(),
     })
 }
@@ -182,6 +184,7 @@ pub(crate) fn set(
         gateway: Some(ObjectName::new("platform", gateway)),
         listeners,
         issuers: IssuerAnnotations::default(),
+        certificates: CertificateAnnotations::default(),
         findings: Vec::new(),
     })
 }

@@ -1,0 +1,159 @@
+//! What the annotations of a Gateway or ListenerSet say about its certificates beside their issuer: those of
+//! cert-manager's own annotation support (`pkg/controller/certificate-shim/helper.go`, v1.21.2), parsed.
+//!
+//! `alt-names`, `ip-sans` and `email-sans` are not among them: they would let a tenant add names that no
+//! listener carries, and nothing is issued for a name that is nobody's listener's. They are findings, and so
+//! is a `common-name` that is no listener's hostname.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::finding::Finding;
+use crate::selector::Labels;
+
+/// The annotations of one object about its certificates.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CertificateAnnotations {
+    /// What they say.
+    pub options: Arc<CertificateOptions>,
+    /// What is wrong with them. A refusal here means that cert-manager is asked for nothing.
+    pub findings: Vec<Finding>,
+}
+
+/// What an object asks of its certificates. What is absent is the issuer's to decide.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CertificateOptions {
+    /// `common-name`.
+    pub common_name: Option<Arc<str>>,
+    /// `subject-*`.
+    pub subject: Subject,
+    /// `duration`.
+    pub duration: Option<Duration>,
+    /// `renew-before`.
+    pub renew_before: Option<Duration>,
+    /// `renew-before-percentage`.
+    pub renew_before_percentage: Option<u8>,
+    /// `usages`, as written, all of them known to cert-manager.
+    pub usages: Vec<Arc<str>>,
+    /// `revision-history-limit`.
+    pub revision_history_limit: Option<i32>,
+    /// `private-key-*`.
+    pub private_key: PrivateKeyOptions,
+    /// `secret-template`: annotations.
+    pub secret_annotations: BTreeMap<String, String>,
+    /// `secret-template`: labels.
+    pub secret_labels: BTreeMap<String, String>,
+    /// `acme.cert-manager.io/http01-parentreffallback`: the solver's route is the Gateway's, not the set's.
+    pub http01_parent_fallback: bool,
+    /// `acme.cert-manager.io/http01-ingress-class`.
+    pub http01_ingress_class: Option<Arc<str>>,
+    /// `acme.cert-manager.io/http01-ingress-ingressclassname`.
+    pub http01_ingress_class_name: Option<Arc<str>>,
+    /// `ignore-tls-listeners`: listeners of the object that cert-manager is not asked for.
+    pub ignored_listeners: BTreeSet<Arc<str>>,
+    /// Labels of the object, which its Certificates carry too.
+    pub labels: Labels,
+}
+
+impl CertificateOptions {
+    /// Whether two objects ask for the same certificate, as far as options go: labels and ignored listeners
+    /// are of the objects.
+    #[must_use]
+    pub fn same_certificate(&self, other: &Self) -> bool {
+        let bare = |options: &Self| Self {
+            ignored_listeners: BTreeSet::new(),
+            labels: Labels::new(),
+            ..options.clone()
+        };
+        self == other || bare(self) == bare(other)
+    }
+}
+
+/// Fields of the subject, in the order in which they are written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// `subject-organizations`.
+    pub organizations: Vec<Arc<str>>,
+    /// `subject-organizationalunits`.
+    pub organizational_units: Vec<Arc<str>>,
+    /// `subject-countries`.
+    pub countries: Vec<Arc<str>>,
+    /// `subject-provinces`.
+    pub provinces: Vec<Arc<str>>,
+    /// `subject-localities`.
+    pub localities: Vec<Arc<str>>,
+    /// `subject-postalcodes`.
+    pub postal_codes: Vec<Arc<str>>,
+    /// `subject-streetaddresses`.
+    pub street_addresses: Vec<Arc<str>>,
+    /// `subject-serialnumber`.
+    pub serial_number: Option<Arc<str>>,
+}
+
+/// What the private key shall be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PrivateKeyOptions {
+    /// `private-key-algorithm`.
+    pub algorithm: Option<KeyAlgorithm>,
+    /// `private-key-encoding`.
+    pub encoding: Option<KeyEncoding>,
+    /// `private-key-size`, in bits; fits the algorithm.
+    pub size: Option<u32>,
+    /// `private-key-rotation-policy`.
+    pub rotation: Option<KeyRotation>,
+}
+
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($(#[$vmeta])* $variant),+ }
+
+        impl $name {
+            /// As cert-manager writes it.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            /// Reads what cert-manager writes.
+            #[must_use]
+            pub fn from_text(text: &str) -> Option<Self> {
+                match text { $($text => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+words! {
+    /// Algorithm of a private key.
+    KeyAlgorithm {
+        /// RSA, 2048 to 8192 bits.
+        Rsa = "RSA",
+        /// ECDSA on P-256, P-384 or P-521.
+        Ecdsa = "ECDSA",
+        /// Ed25519.
+        Ed25519 = "Ed25519",
+    }
+}
+
+words! {
+    /// How a private key is written.
+    KeyEncoding {
+        /// PKCS #1, or SEC 1 for ECDSA.
+        Pkcs1 = "PKCS1",
+        /// PKCS #8.
+        Pkcs8 = "PKCS8",
+    }
+}
+
+words! {
+    /// Whether a renewal makes a new private key.
+    KeyRotation {
+        /// The key stays.
+        Never = "Never",
+        /// Each certificate has a key of its own.
+        Always = "Always",
+    }
+}
