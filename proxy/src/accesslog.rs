@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use vestibule_model::hostname::Hostname;
 
+use crate::challenge::Challenge;
 use crate::connection::CloseReason;
 use crate::plane::DataPlane;
 use crate::relay::Moved;
@@ -25,6 +26,8 @@ pub(crate) struct Record {
     bind: BindKey,
     pub(crate) server_name: Option<Hostname>,
     listener: Option<Arc<Listener>>,
+    /// What a CA got instead of a listener.
+    pub(crate) challenge: Option<Arc<Challenge>>,
     pub(crate) route: Option<Arc<Route>>,
     pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
     /// Endpoints that did not take the connection, before the one that is named.
@@ -51,6 +54,7 @@ impl Record {
             bind,
             server_name: None,
             listener: None,
+            challenge: None,
             route: None,
             backend: None,
             connect_retries: 0,
@@ -104,6 +108,9 @@ impl Record {
         }
         let listener = self.listener.as_deref();
         let route = self.route.as_deref();
+        let challenge = self.challenge.as_deref();
+        let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
+        let gateway = listener.map(|l| &l.gateway);
         let agreed = self.agreed.as_deref();
         let alpn = agreed
             .and_then(|agreed| agreed.alpn.as_deref())
@@ -113,8 +120,9 @@ impl Record {
             client = %self.peer,
             bind = %self.bind,
             server_name = self.server_name.as_ref().map(Hostname::as_str),
-            tenant = route.map(|r| &*r.tenant).or(listener.map(|l| &*l.tenant)),
-            gateway = listener.map(|l| &*l.gateway),
+            tenant = tenant.or(challenge.map(|c| &c.tenant)).map(|t| &**t),
+            gateway = gateway.or(challenge.map(|c| &c.gateway)).map(|g| &**g),
+            challenge = challenge.map(|c| &*c.key),
             listener = listener.map(|l| &*l.key),
             route = route.map(|r| &*r.key),
             backend = self.backend.as_ref().map(|(_, backend)| &*backend.key),

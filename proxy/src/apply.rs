@@ -5,6 +5,7 @@
 //! rest, and [`Work`] counts what was made anew.
 
 mod backend_tls;
+mod challenges;
 mod clients;
 mod dump;
 mod http;
@@ -21,10 +22,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use vestibule_model::hostname::HostPattern;
-use vestibule_stream::proto::resource::Resource as Wire;
+use vestibule_stream::proto::{self, resource::Resource as Wire};
 use vestibule_stream::{Change, Reject, ResourceKey, ResourceKind};
 
-pub use dump::{BackendDump, HttpRouteDump, ListenerDump, RouteDump, StateDump};
+pub use dump::{BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, RouteDump, StateDump};
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
 
@@ -36,6 +37,7 @@ use crate::table::{
 use crate::tenants::Tenants;
 use crate::upstream::{self, ClientCertificate};
 use backend_tls::TlsSpec;
+use challenges::{ChallengeSpec, HeldChallenge};
 use http::HeldHttpRoute;
 use names::Names;
 use parse::{ListenerSpec, Protocol, RouteSpec};
@@ -94,6 +96,8 @@ pub struct Counts {
     pub certificates: usize,
     /// Trust bundles held.
     pub trust_bundles: usize,
+    /// Challenges held.
+    pub challenges: usize,
 }
 
 struct HeldListener {
@@ -139,6 +143,7 @@ pub struct State {
     /// Listeners by the certificates that they terminate with.
     certificate_users: Users,
     trusts: BTreeMap<Arc<str>, HeldTrust>,
+    challenges: BTreeMap<Arc<str>, HeldChallenge>,
     /// Listeners by the bundles that they validate clients by.
     client_trust: Users,
     /// Backends by the bundles that they are validated by.
@@ -170,6 +175,7 @@ struct Parsed {
     backends: BTreeMap<String, (Target, Option<TlsSpec>)>,
     certificates: BTreeMap<String, HeldCertificate>,
     trusts: BTreeMap<String, HeldTrust>,
+    challenges: BTreeMap<String, ChallengeSpec>,
 }
 
 impl State {
@@ -188,6 +194,7 @@ impl State {
             expiries: BTreeSet::new(),
             certificate_users: Users::default(),
             trusts: BTreeMap::new(),
+            challenges: BTreeMap::new(),
             client_trust: Users::default(),
             backend_trust: Users::default(),
             shown: HashMap::new(),
@@ -203,7 +210,7 @@ impl State {
     /// good version as it was. The order of resources within the change does not matter.
     pub fn apply(&mut self, change: &Change, binder: &mut dyn Binder) -> Vec<Reject> {
         let mut rejects = Rejects::default();
-        let mut parsed = Self::parse(change, &mut rejects);
+        let mut parsed = self.parse(change, &mut rejects);
         let removed = |kind| {
             change
                 .removals
@@ -269,6 +276,12 @@ impl State {
         for name in dirty {
             self.place(&name);
         }
+        // After the listeners: a challenge is of a port that is open.
+        for name in removed(ResourceKind::Challenge) {
+            self.drop_challenge(name);
+        }
+        self.settle_challenges(&mut parsed.challenges, &mut rejects);
+        self.hold_challenges(parsed.challenges);
 
         // A backend that comes gets its endpoints before a route can lead to it, and one that goes
         // loses them after the routes are gone.
@@ -289,8 +302,9 @@ impl State {
         rejects.0
     }
 
-    fn parse(change: &Change, rejects: &mut Rejects) -> Parsed {
+    fn parse(&self, change: &Change, rejects: &mut Rejects) -> Parsed {
         let mut parsed = Parsed::default();
+        let now = self.configs.now();
         for (key, resource) in &change.upserts {
             let name = key.name.as_str();
             let outcome = match &resource.resource {
@@ -301,7 +315,9 @@ impl State {
                 Some(Wire::TrustBundle(wire)) => HeldTrust::parse(name, wire).map(|trust| {
                     parsed.trusts.insert(name.to_owned(), trust);
                 }),
-                Some(Wire::Challenge(_)) => Err(RejectReason::UnknownResource("the challenge")),
+                Some(Wire::Challenge(wire)) => ChallengeSpec::parse(name, wire).map(|spec| {
+                    parsed.challenges.insert(name.to_owned(), spec);
+                }),
                 Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
                     parsed.listeners.insert(name.to_owned(), spec);
                 }),
@@ -313,7 +329,7 @@ impl State {
                     parsed.backends.insert(name.to_owned(), (target, tls));
                 }),
                 Some(Wire::Certificate(wire)) => {
-                    HeldCertificate::parse(name, wire).map(|certificate| {
+                    self.certificate(name, wire, now).map(|certificate| {
                         parsed.certificates.insert(name.to_owned(), certificate);
                     })
                 }
@@ -323,6 +339,21 @@ impl State {
             }
         }
         parsed
+    }
+
+    /// A certificate that is of use, and of no less than the one held.
+    fn certificate(
+        &self,
+        name: &str,
+        wire: &proto::Certificate,
+        now: i64,
+    ) -> Result<HeldCertificate, RejectReason> {
+        let certificate = HeldCertificate::parse(name, wire, now)?;
+        let old = self.certificates.get(name);
+        match old.and_then(|old| certificate.is_worse_than(old, now)) {
+            Some(reason) => Err(reason),
+            None => Ok(certificate),
+        }
     }
 
     /// Opens the binds that are new, and rejects the listeners of those that cannot be opened.
@@ -662,6 +693,7 @@ impl State {
             backends: self.backends_held,
             certificates: self.certificates.len(),
             trust_bundles: self.trusts.len(),
+            challenges: self.challenges.len(),
         }
     }
 
@@ -674,6 +706,7 @@ impl State {
         metrics.held("backend", counts.backends);
         metrics.held("certificate", counts.certificates);
         metrics.held("trustbundle", counts.trust_bundles);
+        metrics.held("challenge", counts.challenges);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let generation = self.snapshot.generation();
         metrics.config_term.set(signed(generation.term));

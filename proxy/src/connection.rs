@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::accesslog::Record;
+use crate::challenge::{self, Answer, Challenge, Outcome, Question};
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
 use crate::dial::{self, Carries};
@@ -79,6 +80,10 @@ pub enum CloseReason {
     NoCertificate,
     /// The listener validates its clients, and holds no certificate to do it by.
     NoTrustBundle,
+    /// The client was a CA that checked a hostname, and got its answer.
+    ChallengeAnswered,
+    /// The client was a CA that checks a hostname of which this listener knows no challenge.
+    NoChallenge,
     /// The TLS handshake failed.
     HandshakeFailed,
     /// The TLS handshake did not end within the deadline.
@@ -133,6 +138,8 @@ impl CloseReason {
             Self::BackendTruncated => "BackendTruncated",
             Self::NoCertificate => "NoCertificate",
             Self::NoTrustBundle => "NoTrustBundle",
+            Self::ChallengeAnswered => "ChallengeAnswered",
+            Self::NoChallenge => "NoChallenge",
             Self::HandshakeFailed => "HandshakeFailed",
             Self::HandshakeTimeout => "HandshakeTimeout",
             Self::RequestTimeout => "RequestTimeout",
@@ -292,6 +299,10 @@ enum Step {
     Http(Vec<u8>, Version),
     /// A handshake that is to be done on the replayed hello.
     Https(Arc<ServerConfig>, Vec<u8>, HelloPermit),
+    /// A CA's handshake that is to be done.
+    Challenge(Arc<Challenge>, Vec<u8>, HelloPermit),
+    /// A CA that asks for a challenge which is not there.
+    NoChallenge,
 }
 
 /// Opens a connection that is relayed, or serves one that is not.
@@ -317,6 +328,16 @@ async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) ->
         // It has buffers of rustls', so that what the phases before it leave is nothing beside them.
         Ok(Step::Reencrypt(backend, session)) => {
             Box::pin(reencrypt(client, backend, session, record)).await;
+            return None;
+        }
+        Ok(Step::Challenge(challenge, replay, permit)) => {
+            Box::pin(answer(client, challenge, replay, &mut record)).await;
+            drop(permit);
+            return None;
+        }
+        Ok(Step::NoChallenge) => {
+            record.reason = CloseReason::NoChallenge;
+            challenge::refuse_tls(client).await;
             return None;
         }
         Ok(Step::Http(head, version)) => Ok(Begun::plain(client, head, version, record)),
@@ -353,6 +374,15 @@ async fn try_open(
         ServerName::Absent => None,
         ServerName::Invalid => return Err(CloseReason::UnknownServerName),
     };
+    let question = Question::of_hello(record.server_name.as_ref(), &hello.alpn);
+    if let Some(question) = &question
+        && let Some(challenge) = plane
+            .snapshot
+            .load()
+            .challenge(record.bind(), question.clone())
+    {
+        return Ok(Step::Challenge(challenge, reader.into_bytes(), permit));
+    }
     let selected = plane
         .snapshot
         .load()
@@ -363,6 +393,10 @@ async fn try_open(
     // Its routes are selected by each request, whatever name the connection is for.
     if let Mode::Https(config) = mode {
         let config = config?;
+        if let Some(question) = &question {
+            plane.metrics.challenge(question.kind(), Outcome::Absent);
+            return Ok(Step::NoChallenge);
+        }
         return Ok(Step::Https(config, reader.into_bytes(), permit));
     }
     pick(record, route)?;
@@ -378,6 +412,10 @@ async fn try_open(
         }
         Mode::Terminate(config) => {
             let config = config?;
+            if let Some(question) = &question {
+                plane.metrics.challenge(question.kind(), Outcome::Absent);
+                return Ok(Step::NoChallenge);
+            }
             let begun = tokio::time::Instant::now();
             let handshake = terminate::handshake(client, config, replay);
             let result = within(limits.handshake_deadline, handshake).await;
@@ -400,6 +438,34 @@ async fn try_open(
         // Not selected by a server name: the configuration changed within this connection's hello.
         Mode::Http | Mode::Https(_) => Err(CloseReason::NoListener),
     }
+}
+
+/// Answers a CA.
+async fn answer(
+    client: TcpStream,
+    challenge: Arc<Challenge>,
+    replay: Vec<u8>,
+    record: &mut Record,
+) {
+    let plane = Arc::clone(record.plane());
+    let answered = match &challenge.answer {
+        Answer::Tls(config) => {
+            challenge::answer_tls(client, Arc::clone(config), replay, &plane).await
+        }
+        // Not what a hello asks for.
+        Answer::Http(_) => Err(CloseReason::Internal),
+    };
+    record.challenge = Some(challenge);
+    let (reason, outcome) = match answered {
+        Ok(agreed) => {
+            record.agreed = Some(Box::new(agreed));
+            (CloseReason::ChallengeAnswered, Outcome::Answered)
+        }
+        Err(CloseReason::HandshakeTimeout) => (CloseReason::HandshakeTimeout, Outcome::Timeout),
+        Err(reason) => (reason, Outcome::Failed),
+    };
+    record.reason = reason;
+    plane.metrics.challenge(challenge::TLS_ALPN_01, outcome);
 }
 
 /// Picks an endpoint of a route's backend.

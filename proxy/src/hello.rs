@@ -53,6 +53,14 @@ impl Alpn {
         std::iter::from_fn(move || cursor.vector8().ok())
     }
 
+    /// Whether the client offered `protocol` and nothing else.
+    #[must_use]
+    pub fn is_only(&self, protocol: &[u8]) -> bool {
+        self.0
+            .split_first()
+            .is_some_and(|(length, name)| usize::from(*length) == name.len() && name == protocol)
+    }
+
     /// Whether the client offered none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

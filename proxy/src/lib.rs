@@ -15,6 +15,7 @@ pub mod accesslog;
 mod admin;
 pub mod apply;
 mod backend;
+mod challenge;
 pub mod connection;
 mod control;
 mod cut;

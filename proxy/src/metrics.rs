@@ -37,6 +37,13 @@ struct RequestLabel {
     code: u16,
 }
 
+/// A CA that checked a hostname: how, and what came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ChallengeLabel {
+    r#type: &'static str,
+    result: &'static str,
+}
+
 /// Version and kind of a TLS handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct HandshakeLabel {
@@ -58,6 +65,7 @@ pub struct Metrics {
     /// Bytes received from backends and sent to clients.
     pub bytes_downstream: Counter,
     handshakes: Family<HandshakeLabel, Counter>,
+    challenges: Family<ChallengeLabel, Counter>,
     /// Seconds from accept to a complete hello.
     pub hello_seconds: Histogram,
     /// Seconds from the hello to a finished handshake, where this proxy terminates.
@@ -157,6 +165,11 @@ impl Metrics {
                 r,
                 "handshakes",
                 "TLS handshakes finished here, by version and whether a session was resumed",
+            ),
+            challenges: add(
+                r,
+                "challenges",
+                "CAs that checked a hostname, by type of challenge and result",
             ),
             hello_seconds: add_seconds(r, "hello", "Time from accept to a complete ClientHello"),
             handshake_seconds: add_seconds(
@@ -259,6 +272,12 @@ impl Metrics {
         self.handshakes
             .get_or_create(&HandshakeLabel { version, resumed })
             .inc();
+    }
+
+    /// Counts a CA that checked a hostname.
+    pub(crate) fn challenged(&self, r#type: &'static str, result: &'static str) {
+        let label = ChallengeLabel { r#type, result };
+        self.challenges.get_or_create(&label).inc();
     }
 
     /// Counts an answered HTTP request.

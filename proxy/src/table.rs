@@ -16,6 +16,7 @@ use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
 pub use crate::backend::{Backend, Target};
+use crate::challenge::{Challenge, ChallengePlace, Challenges, Question};
 use crate::http::HttpTable;
 use crate::tenants::Usage;
 pub use crate::upstream::ClientCertificate;
@@ -559,6 +560,7 @@ pub(crate) type Place = (BindKey, Layer, HostPattern);
 pub struct Snapshot {
     generation: Generation,
     binds: RedBlackTreeMapSync<BindKey, Bind>,
+    challenges: Challenges,
 }
 
 impl Default for Snapshot {
@@ -566,6 +568,7 @@ impl Default for Snapshot {
         Self {
             generation: Generation::default(),
             binds: RedBlackTreeMapSync::new_sync(),
+            challenges: Challenges::default(),
         }
     }
 }
@@ -601,6 +604,28 @@ impl Snapshot {
             None => listeners.any.as_ref(),
         };
         entry.map(|entry| (Arc::clone(&entry.listener), entry.routes.http()))
+    }
+
+    /// The challenge that a CA asks for on `bind`, whatever listener is selected for its name.
+    pub(crate) fn challenge(&self, bind: &BindKey, question: Question) -> Option<Arc<Challenge>> {
+        let challenge = self.challenges.get(&(*bind, question)).cloned()?;
+        // Connections outlive their bind, and a challenge is of one that is open.
+        self.has_bind(bind).then_some(challenge)
+    }
+
+    /// The challenge held at a place, on an open bind or not.
+    pub(crate) fn challenge_at(&self, place: &ChallengePlace) -> Option<&Challenge> {
+        self.challenges.get(place).map(|challenge| &**challenge)
+    }
+
+    /// Puts a challenge in its place.
+    pub(crate) fn set_challenge(&mut self, place: ChallengePlace, challenge: Arc<Challenge>) {
+        self.challenges.set(place, challenge);
+    }
+
+    /// Takes a place's challenge away.
+    pub(crate) fn clear_challenge(&mut self, place: &ChallengePlace) {
+        self.challenges.clear(place);
     }
 
     /// Selects listener and route for a TLS connection that came in on `bind`.

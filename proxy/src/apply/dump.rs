@@ -25,6 +25,8 @@ pub struct StateDump {
     pub certificates: Vec<NamedCertificate>,
     /// By name.
     pub trust_bundles: Vec<TrustDump>,
+    /// By name.
+    pub challenges: Vec<ChallengeDump>,
 }
 
 /// A listener.
@@ -140,6 +142,19 @@ pub struct TrustDump {
     pub certificates: usize,
 }
 
+/// A challenge.
+#[derive(Debug, serde::Serialize)]
+pub struct ChallengeDump {
+    /// `<namespace>/<gateway>/<type>/<hostname>[/<token>]`.
+    pub name: String,
+    /// Namespace.
+    pub tenant: String,
+    /// `address:port`.
+    pub bind: String,
+    /// SHA-256 of the certificate or the key authorization, in hexadecimal.
+    pub sha256: String,
+}
+
 /// A certificate.
 #[derive(Debug, serde::Serialize)]
 pub struct NamedCertificate {
@@ -198,6 +213,16 @@ impl State {
                 .map(|(name, trust)| TrustDump {
                     name: name.to_string(),
                     certificates: trust.len(),
+                })
+                .collect(),
+            challenges: self
+                .challenges
+                .iter()
+                .map(|(name, held)| ChallengeDump {
+                    name: name.to_string(),
+                    tenant: held.challenge.tenant.to_string(),
+                    bind: held.place.0.to_string(),
+                    sha256: held.sha256.to_string(),
                 })
                 .collect(),
         }

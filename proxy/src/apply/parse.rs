@@ -42,6 +42,18 @@ pub enum RejectReason {
     /// The private key belongs to another certificate.
     #[error("the private key does not fit the certificate")]
     KeyMismatch,
+    /// The certificate is of use later.
+    #[error("the certificate is not valid before {0}")]
+    NotYetValid(String),
+    /// The certificate was of use before, and the one held is of use now.
+    #[error("the certificate was valid until {0}, and the one held is still valid")]
+    Expired(String),
+    /// A challenge that no CA could be answered with.
+    #[error("the challenge cannot be answered: {0}")]
+    InvalidChallenge(&'static str),
+    /// A challenge opens no port.
+    #[error("no listener of the Gateway speaks {1} on {0}, where a CA would ask")]
+    NoListener(BindKey, Layer),
     /// A certificate of a trust bundle does not parse.
     #[error("certificate {0} of the bundle: {1}")]
     InvalidTrustBundle(usize, String),
@@ -83,6 +95,10 @@ impl RejectReason {
             Self::InvalidCertificate(..) => "InvalidCertificate",
             Self::InvalidKey => "InvalidKey",
             Self::KeyMismatch => "KeyMismatch",
+            Self::NotYetValid(_) => "NotYetValid",
+            Self::Expired(_) => "Expired",
+            Self::InvalidChallenge(_) => "InvalidChallenge",
+            Self::NoListener(..) => "NoListener",
             Self::InvalidTrustBundle(..) => "InvalidTrustBundle",
             Self::TooLarge(_) => "TooLarge",
             Self::InvalidMatch(_) => "InvalidMatch",
@@ -96,7 +112,7 @@ impl RejectReason {
 }
 
 /// Every [`RejectReason::reason`].
-pub(super) const REASONS: [&str; 18] = [
+pub(super) const REASONS: [&str; 22] = [
     vestibule_stream::UNKNOWN_RESOURCE,
     "InvalidName",
     "MissingField",
@@ -107,6 +123,10 @@ pub(super) const REASONS: [&str; 18] = [
     "InvalidCertificate",
     "InvalidKey",
     "KeyMismatch",
+    "NotYetValid",
+    "Expired",
+    "InvalidChallenge",
+    "NoListener",
     "InvalidTrustBundle",
     "TooLarge",
     "InvalidMatch",
@@ -234,12 +254,12 @@ fn terminate(wire: &proto::TlsTerminate) -> Result<TerminateSpec, RejectReason> 
     })
 }
 
-fn bind(wire: Option<&proto::Bind>) -> Result<BindKey, RejectReason> {
+pub(super) fn bind(wire: Option<&proto::Bind>) -> Result<BindKey, RejectReason> {
     let wire = wire.ok_or(RejectReason::MissingField("bind"))?;
     match proto::Transport::try_from(wire.transport) {
         Ok(proto::Transport::Tcp) => {}
         Ok(proto::Transport::Udp) => return Err(RejectReason::UnsupportedTransport),
-        _ => return Err(RejectReason::UnknownResource("the listener's transport")),
+        _ => return Err(RejectReason::UnknownResource("the bind's transport")),
     }
     let invalid = |what: String| RejectReason::InvalidBind(what);
     let address: IpAddr = wire
@@ -257,7 +277,7 @@ fn port(wire: u32) -> Option<u16> {
     u16::try_from(wire).ok().filter(|port| *port != 0)
 }
 
-fn pattern(text: &str) -> Result<HostPattern, RejectReason> {
+pub(super) fn pattern(text: &str) -> Result<HostPattern, RejectReason> {
     HostPattern::parse(text).map_err(|error| RejectReason::InvalidHostname(text.to_owned(), error))
 }
 
@@ -362,7 +382,7 @@ fn two_segments(name: &str, form: &'static str) -> Result<(), RejectReason> {
 
 /// The parts between slashes; none at all if a part is empty or has a character that Kubernetes
 /// names never have and logs would suffer from.
-fn segments(name: &str) -> impl Iterator<Item = &str> {
+pub(super) fn segments(name: &str) -> impl Iterator<Item = &str> {
     let clean = name.split('/').all(|part| {
         !part.is_empty()
             && part
@@ -489,6 +509,10 @@ mod tests {
             RejectReason::InvalidCertificate(0, String::new()),
             RejectReason::InvalidKey,
             RejectReason::KeyMismatch,
+            RejectReason::NotYetValid(String::new()),
+            RejectReason::Expired(String::new()),
+            RejectReason::InvalidChallenge(""),
+            RejectReason::NoListener(bind, Layer::Tls),
             RejectReason::InvalidTrustBundle(0, String::new()),
             RejectReason::TooLarge(""),
             RejectReason::InvalidMatch(""),

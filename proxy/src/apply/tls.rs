@@ -25,6 +25,10 @@ use super::parse::RejectReason;
 /// is not validated again: bounds how long a certificate is good for after it expired.
 const VALIDATED: Duration = Duration::from_mins(10);
 
+/// Seconds that a certificate is taken before it is valid: clocks differ, and CAs that do not date back
+/// make certificates that are valid from now on.
+const CLOCK_SKEW: i64 = 60;
+
 /// A certificate with its key, checked.
 pub(super) struct HeldCertificate {
     certified: Arc<CertifiedKey>,
@@ -53,37 +57,39 @@ impl HeldCertificate {
         &self.certified
     }
 
-    /// Checks chain and key. The key is read where it lies: no copy of its encoding is made.
-    pub(super) fn parse(name: &str, wire: &proto::Certificate) -> Result<Self, RejectReason> {
+    /// Checks chain and key, and that it is of use at `now` (seconds since the Unix epoch).
+    pub(super) fn parse(
+        name: &str,
+        wire: &proto::Certificate,
+        now: i64,
+    ) -> Result<Self, RejectReason> {
         super::parse::certificate_name(name)?;
-        let mut not_after = None;
+        let mut validity = None;
         let mut chain = Vec::with_capacity(wire.chain.len());
         for (index, der) in wire.chain.iter().enumerate() {
-            let invalid = |why: String| RejectReason::InvalidCertificate(index, why);
-            let (rest, parsed) =
-                X509Certificate::from_der(der).map_err(|e| invalid(e.to_string()))?;
-            if !rest.is_empty() {
-                return Err(invalid(format!("{} bytes too many", rest.len())));
-            }
+            let parsed = read_certificate(index, der)?;
             if index == 0 {
-                not_after = Some(parsed.validity().not_after.timestamp());
+                validity = Some(parsed.validity().clone());
             }
             chain.push(CertificateDer::from(der.to_vec()));
         }
-        let not_after = not_after.ok_or(RejectReason::MissingField("chain"))?;
-        let key =
-            PrivateKeyDer::try_from(&*wire.private_key).map_err(|_| RejectReason::InvalidKey)?;
-        let key = any_supported_type(&key).map_err(|_| RejectReason::InvalidKey)?;
-        let certified = CertifiedKey::new(chain, key);
-        match certified.keys_match() {
-            // Unknown: the key cannot tell its public half; then the handshake will.
-            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
-            Err(rustls::Error::InconsistentKeys(_)) => return Err(RejectReason::KeyMismatch),
-            Err(error) => return Err(RejectReason::InvalidCertificate(0, error.to_string())),
+        let validity = validity.ok_or(RejectReason::MissingField("chain"))?;
+        let certified = certify(chain, &wire.private_key)?;
+        if validity.not_before.timestamp() > now.saturating_add(CLOCK_SKEW) {
+            return Err(RejectReason::NotYetValid(validity.not_before.to_string()));
         }
         Ok(Self {
-            certified: Arc::new(certified),
-            not_after,
+            certified,
+            not_after: validity.not_after.timestamp(),
+        })
+    }
+
+    /// Says why this is not to take the place of `old`: of the two that is the one of use.
+    pub(super) fn is_worse_than(&self, old: &Self, now: i64) -> Option<RejectReason> {
+        let expired = |of: &Self| of.not_after < now;
+        (expired(self) && !expired(old)).then(|| {
+            let until = self.info().map(|info| info.not_after_text);
+            RejectReason::Expired(until.unwrap_or_default())
         })
     }
 
@@ -108,6 +114,38 @@ impl HeldCertificate {
             sha256: hex(&Sha256::digest(leaf)),
             issuer: parsed.issuer().to_string(),
         })
+    }
+}
+
+/// Reads certificate `index` of a chain, whole.
+pub(super) fn read_certificate(
+    index: usize,
+    der: &[u8],
+) -> Result<X509Certificate<'_>, RejectReason> {
+    let invalid = |why: String| RejectReason::InvalidCertificate(index, why);
+    let (rest, parsed) = X509Certificate::from_der(der).map_err(|e| invalid(e.to_string()))?;
+    if rest.is_empty() {
+        Ok(parsed)
+    } else {
+        Err(invalid(format!("{} bytes too many", rest.len())))
+    }
+}
+
+/// A chain with the key that fits it. The key is read where it lies: no copy of its encoding is made.
+pub(super) fn certify(
+    chain: Vec<CertificateDer<'static>>,
+    key: &[u8],
+) -> Result<Arc<CertifiedKey>, RejectReason> {
+    let key = PrivateKeyDer::try_from(key).map_err(|_| RejectReason::InvalidKey)?;
+    let key = any_supported_type(&key).map_err(|_| RejectReason::InvalidKey)?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        // Unknown: the key cannot tell its public half; then the handshake will.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+            Ok(Arc::new(certified))
+        }
+        Err(rustls::Error::InconsistentKeys(_)) => Err(RejectReason::KeyMismatch),
+        Err(error) => Err(RejectReason::InvalidCertificate(0, error.to_string())),
     }
 }
 
@@ -216,13 +254,36 @@ impl ConfigFactory {
         };
         let mut config = builder.with_cert_resolver(resolver);
         config.ticketer = Arc::<ListenerTicketer>::clone(ticketer);
-        config.session_storage = Arc::<NoServerSessionStorage>::clone(&self.sessions);
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         crate::terminate::prepare(&mut config);
+        self.share(&mut config);
+        Some(Arc::new(config))
+    }
+
+    /// A configuration that answers a CA with `certificate`. Nothing of a listener's settings is in it,
+    /// and it gives out no tickets: nobody comes back.
+    pub(super) fn challenge(&self, certificate: Arc<CertifiedKey>) -> Arc<ServerConfig> {
+        let builder = self.builder.clone().with_no_client_auth();
+        let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(certificate)));
+        config.alpn_protocols = vec![crate::challenge::ACME_TLS.to_vec()];
+        config.send_tls13_tickets = 0;
+        config.max_early_data_size = 0;
+        self.share(&mut config);
+        Arc::new(config)
+    }
+
+    /// What all configurations have in common.
+    fn share(&self, config: &mut ServerConfig) {
+        config.session_storage = Arc::<NoServerSessionStorage>::clone(&self.sessions);
         config.key_log = Arc::clone(&self.key_log);
         config.time_provider = Arc::clone(&self.time);
         config.cert_compression_cache = Arc::clone(&self.no_compression);
-        Some(Arc::new(config))
+    }
+
+    /// Seconds since the Unix epoch.
+    pub(super) fn now(&self) -> i64 {
+        let now = self.time.current_time();
+        now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
     }
 }
 
@@ -305,13 +366,15 @@ impl ResolvesServerCert for OneCertificate {
 mod tests {
     use super::*;
 
+    const NOW: i64 = 1_800_000_000;
+
     fn generate(name: &str) -> (Vec<u8>, Vec<u8>) {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         (made.cert.der().to_vec(), made.signing_key.serialize_der())
     }
 
     fn reason(wire: &proto::Certificate) -> &'static str {
-        match HeldCertificate::parse("team-a/web", wire) {
+        match HeldCertificate::parse("team-a/web", wire, NOW) {
             Ok(_) => "",
             Err(error) => error.reason(),
         }
@@ -337,7 +400,7 @@ mod tests {
         longer.push(0);
         assert_eq!(reason(&wire(&[&longer], &key)), "InvalidCertificate");
 
-        let held = HeldCertificate::parse("team-a/web", &wire(&[&cert], &key)).unwrap();
+        let held = HeldCertificate::parse("team-a/web", &wire(&[&cert], &key), NOW).unwrap();
         let info = held.info().unwrap();
         assert_eq!(info.names, ["a.example.com"]);
         assert_eq!(info.sha256.len(), 64);

@@ -23,6 +23,7 @@ use super::table::Found;
 use super::tunnel::Tunnel;
 use super::view::View;
 use crate::backend::Protocol;
+use crate::challenge::{self, Outcome as Challenged, Question};
 use crate::table::{Layer, Listener};
 
 /// An answer of our own making.
@@ -33,6 +34,8 @@ struct Own {
     /// For people; names nothing that the request did not.
     text: &'static str,
     location: Option<HeaderValue>,
+    /// What goes with "method not allowed".
+    allow: &'static str,
     /// Whoever writes such heads is not to be read on.
     close: bool,
 }
@@ -44,6 +47,7 @@ impl Own {
             reason,
             text,
             location: None,
+            allow: "GET, HEAD, POST, PUT, DELETE",
             close: false,
         }
     }
@@ -92,6 +96,11 @@ pub(super) fn handle(
                 record.reason = "Served";
                 response.map(|body| Logged::new(body, Some(record)))
             }
+            Ok(Outcome::Challenge(response)) => {
+                record.status = response.status();
+                record.reason = "Challenge";
+                response.map(|body| Logged::new(body, Some(record)))
+            }
             Ok(Outcome::Upgrade(response, tunnel)) => {
                 record.status = response.status();
                 record.reason = "Upgraded";
@@ -131,10 +140,7 @@ fn own_response(own: Own) -> Response<Download> {
         headers.insert(LOCATION, location);
     }
     if own.status == StatusCode::METHOD_NOT_ALLOWED {
-        headers.insert(
-            ALLOW,
-            HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE"),
-        );
+        headers.insert(ALLOW, HeaderValue::from_static(own.allow));
     }
     if !own.text.is_empty() {
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -145,6 +151,8 @@ fn own_response(own: Own) -> Response<Download> {
 
 enum Outcome {
     Answer(Response<Download>),
+    /// To a CA that checks a hostname.
+    Challenge(Response<Download>),
     Upgrade(Response<Download>, (OnUpgrade, OnUpgrade)),
 }
 
@@ -170,6 +178,9 @@ async fn outcome(
     if has_dots(request.uri().path()) {
         let text = "it is not clear which path the request is for\n";
         return Err(Own::unclear("UnclearPath", text));
+    }
+    if let Some(response) = challenge(shared, &target, &request, record)? {
+        return Ok(Outcome::Challenge(response));
     }
     headers::drop_claims(request.headers_mut());
     headers::join_cookies(request.headers_mut());
@@ -225,6 +236,47 @@ async fn outcome(
         upgrade,
     };
     forward(&exchange, rule, request, record, edits).await
+}
+
+/// The answer to a CA that checks a hostname, if there is one: before routes and their redirects.
+///
+/// A token is of one order of one account, so nobody else has business at its path: what is not a
+/// question for it is not given to a route either.
+fn challenge<B>(
+    shared: &Shared,
+    target: &Target,
+    request: &Request<B>,
+    record: &mut RequestRecord,
+) -> Result<Option<Response<Download>>, Own> {
+    // A CA asks in plaintext first, and follows a redirect only if it gets one.
+    if shared.listener.is_some() || request.uri().query().is_some() {
+        return Ok(None);
+    }
+    let Some(question) = Question::of_request(target.host.as_ref(), request.uri().path()) else {
+        return Ok(None);
+    };
+    let (plane, kind) = (&shared.plane, question.kind());
+    let Some(challenge) = plane.snapshot.load().challenge(&shared.bind, question) else {
+        return Ok(None);
+    };
+    let challenge::Answer::Http(body) = challenge.answer.clone() else {
+        return Ok(None);
+    };
+    record.challenge = Some(challenge);
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        plane.metrics.challenge(kind, Challenged::Failed);
+        let text = "a challenge is only to be read\n";
+        let answer = Own::new(StatusCode::METHOD_NOT_ALLOWED, "Challenge", text);
+        return Err(Own {
+            allow: "GET, HEAD",
+            ..answer
+        });
+    }
+    plane.metrics.challenge(kind, Challenged::Answered);
+    let mut response = Response::new(Download::own(body));
+    let stream = HeaderValue::from_static("application/octet-stream");
+    response.headers_mut().insert(CONTENT_TYPE, stream);
+    Ok(Some(response))
 }
 
 /// Has a backend answer, and makes what comes fit for the client.

@@ -38,7 +38,8 @@ use crate::terminate::Agreed;
 pub use route::HttpRoute;
 pub(crate) use serve::serve;
 pub(crate) use table::HttpTable;
-use transport::{Replayed, Transport};
+pub(crate) use transport::Replayed;
+use transport::Transport;
 
 /// What HTTPS listeners offer, in order of preference.
 pub(crate) const ALPN: [&[u8]; 2] = [H2, b"http/1.1"];

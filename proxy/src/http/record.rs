@@ -15,6 +15,7 @@ use super::exchange::Trace;
 use super::serve::Shared;
 use super::table::Found;
 use crate::accesslog::TARGET;
+use crate::challenge::Challenge;
 use crate::table::{Backend, Listener};
 
 /// Most characters of a path in the log.
@@ -33,6 +34,8 @@ pub(super) struct RequestRecord {
     path: Box<str>,
     pub(super) authority: Option<Box<str>>,
     pub(super) listener: Option<Arc<Listener>>,
+    /// What a CA got instead of a listener.
+    pub(super) challenge: Option<Arc<Challenge>>,
     pub(super) found: Option<Found>,
     pub(super) backend: Option<Arc<Backend>>,
     pub(super) trace: Trace,
@@ -56,6 +59,7 @@ impl RequestRecord {
             path: path.get(..MAX_PATH).unwrap_or(path).into(),
             authority: None,
             listener: None,
+            challenge: None,
             found: None,
             backend: None,
             trace: Trace::default(),
@@ -85,6 +89,9 @@ impl RequestRecord {
         let route = self.found.as_ref().map(|found| &*found.route);
         let rule = self.found.as_ref().and_then(Found::rule);
         let trace = &self.trace;
+        let challenge = self.challenge.as_deref();
+        let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
+        let gateway = listener.map(|l| &l.gateway);
         tracing::info!(
             target: TARGET,
             client = %shared.peer,
@@ -96,8 +103,9 @@ impl RequestRecord {
             authority = self.authority.as_deref(),
             path = &*self.path,
             status = self.status.as_u16(),
-            tenant = route.map(|r| &*r.tenant).or(listener.map(|l| &*l.tenant)),
-            gateway = listener.map(|l| &*l.gateway),
+            tenant = tenant.or(challenge.map(|c| &c.tenant)).map(|t| &**t),
+            gateway = gateway.or(challenge.map(|c| &c.gateway)).map(|g| &**g),
+            challenge = challenge.map(|c| &*c.key),
             listener = listener.map(|l| &*l.key),
             route = route.map(|r| &*r.key),
             rule = rule.map(|rule| &*rule.name).filter(|name| !name.is_empty()),

@@ -13,14 +13,14 @@ use super::activity::Activity;
 use super::guard::{Guard, Stop};
 
 /// A socket of which some bytes were read already.
-pub(super) struct Replayed {
+pub(crate) struct Replayed {
     head: Vec<u8>,
     given: usize,
     stream: TcpStream,
 }
 
 impl Replayed {
-    pub(super) fn new(head: Vec<u8>, stream: TcpStream) -> Self {
+    pub(crate) fn new(head: Vec<u8>, stream: TcpStream) -> Self {
         Self {
             head,
             given: 0,

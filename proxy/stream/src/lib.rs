@@ -106,6 +106,7 @@ pub const CAPABILITIES: &[&str] = &[
     "certificate",
     "trust",
     "listener/client-validation",
+    "challenge",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is

@@ -1,0 +1,232 @@
+//! Owns challenges in force: what of them is checked before a CA gets to see it, and that no two are at
+//! one place.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
+use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_stream::proto;
+use vestibule_stream::{ResourceKey, ResourceKind};
+use x509_parser::prelude::GeneralName;
+
+use super::parse::{self, RejectReason};
+use super::tls::{certify, hex, read_certificate};
+use super::{Rejects, State};
+use crate::challenge::{Answer, Challenge, ChallengePlace, HTTP_01, Question, TLS_ALPN_01};
+use crate::table::Layer;
+
+/// Most characters of a token or of an account's thumbprint. RFC 8555 has them at 22 and 43.
+const MAX_TOKEN: usize = 256;
+/// `id-pe-acmeIdentifier` (RFC 8737 section 3).
+const ACME_IDENTIFIER: &str = "1.3.6.1.5.5.7.1.31";
+const FORM: &str = "<namespace>/<gateway>/tls-alpn-01/<hostname> or <namespace>/<gateway>/http-01/<hostname>/<token>";
+
+/// A challenge that can be put in force.
+pub(super) struct ChallengeSpec {
+    gateway: String,
+    tenant: String,
+    place: ChallengePlace,
+    answer: AnswerSpec,
+}
+
+enum AnswerSpec {
+    Tls(Arc<CertifiedKey>),
+    Http(Bytes),
+}
+
+/// A challenge in force.
+pub(super) struct HeldChallenge {
+    pub(super) place: ChallengePlace,
+    pub(super) challenge: Arc<Challenge>,
+    /// SHA-256 of what a CA gets to see, in hexadecimal.
+    pub(super) sha256: Box<str>,
+}
+
+impl ChallengeSpec {
+    pub(super) fn parse(name: &str, wire: &proto::Challenge) -> Result<Self, RejectReason> {
+        use proto::challenge::Answer as Wire;
+        let gateway = parse::required(&wire.gateway, "gateway")?;
+        let tenant = parse::required(&wire.tenant, "tenant")?;
+        let bind = parse::bind(wire.bind.as_ref())?;
+        let HostPattern::Exact(hostname) = parse::pattern(&wire.hostname)? else {
+            return Err(RejectReason::InvalidChallenge("its hostname is a pattern"));
+        };
+        let (question, answer) = match &wire.answer {
+            None => return Err(RejectReason::UnknownResource("the challenge")),
+            Some(Wire::TlsAlpn01(wire)) => {
+                let certified = certificate(&hostname, wire)?;
+                (Question::Tls(hostname), AnswerSpec::Tls(certified))
+            }
+            Some(Wire::Http01(wire)) => {
+                let body = key_authorization(wire)?;
+                let question = Question::Http(hostname, wire.token.as_str().into());
+                (question, AnswerSpec::Http(body))
+            }
+        };
+        // Whoever reads logs and acknowledgements goes by the name.
+        if !is_name_of(name, &gateway, &question) {
+            return Err(RejectReason::InvalidName(FORM));
+        }
+        Ok(Self {
+            gateway,
+            tenant,
+            place: (bind, question),
+            answer,
+        })
+    }
+
+    /// What connections that ask for it begin with.
+    fn layer(&self) -> Layer {
+        match self.answer {
+            AnswerSpec::Tls(_) => Layer::Tls,
+            AnswerSpec::Http(_) => Layer::Plain,
+        }
+    }
+}
+
+fn is_name_of(name: &str, gateway: &str, question: &Question) -> bool {
+    let parts: Vec<&str> = parse::segments(name).collect();
+    let (kind, token) = match question {
+        Question::Tls(_) => (TLS_ALPN_01, None),
+        Question::Http(_, token) => (HTTP_01, Some(&**token)),
+    };
+    let [namespace, of, named, host, rest @ ..] = &*parts else {
+        return false;
+    };
+    gateway.split_once('/') == Some((namespace, of))
+        && *named == kind
+        && Hostname::parse(host).is_ok_and(|host| host == *question.hostname())
+        && rest.iter().copied().eq(token)
+}
+
+/// The certificate of a challenge, which can be no other: its one name is the hostname, and it has the
+/// digest of a key authorization.
+fn certificate(
+    hostname: &Hostname,
+    wire: &proto::TlsAlpn01,
+) -> Result<Arc<CertifiedKey>, RejectReason> {
+    let parsed = read_certificate(0, &wire.certificate)?;
+    let names = parsed.subject_alternative_name();
+    let is_for = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Hostname::parse(name).is_ok_and(|name| name == *hostname),
+        _ => false,
+    };
+    let fits = names.is_ok_and(|names| {
+        names.is_some_and(|names| matches!(&*names.value.general_names, [only] if is_for(only)))
+    });
+    if !fits {
+        let why = "its certificate is not for the hostname alone";
+        return Err(RejectReason::InvalidChallenge(why));
+    }
+    let mut extensions = parsed.extensions().iter();
+    let identifier = extensions.find(|of| of.oid.to_id_string() == ACME_IDENTIFIER);
+    // An OCTET STRING of a SHA-256.
+    if !identifier
+        .is_some_and(|of| of.critical && matches!(of.value, [4, 32, rest @ ..] if rest.len() == 32))
+    {
+        let why = "its certificate has no critical acmeIdentifier";
+        return Err(RejectReason::InvalidChallenge(why));
+    }
+    let chain = vec![CertificateDer::from(wire.certificate.clone())];
+    certify(chain, &wire.private_key)
+}
+
+fn key_authorization(wire: &proto::Http01) -> Result<Bytes, RejectReason> {
+    let is_base64url = |text: &str| {
+        (1..=MAX_TOKEN).contains(&text.len())
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    if !is_base64url(&wire.token) {
+        return Err(RejectReason::InvalidChallenge("its token is not base64url"));
+    }
+    let thumbprint = wire.key_authorization.strip_prefix(&*wire.token);
+    let thumbprint = thumbprint.and_then(|rest| rest.strip_prefix('.'));
+    if !thumbprint.is_some_and(is_base64url) {
+        let why = "its key authorization is not the token and a thumbprint";
+        return Err(RejectReason::InvalidChallenge(why));
+    }
+    Ok(Bytes::copy_from_slice(wire.key_authorization.as_bytes()))
+}
+
+impl State {
+    /// Rejects challenges where no CA could ask, and those at the place of another one. A rejected one
+    /// stays where it was, which may take that place from a third: so this repeats until nothing more
+    /// is rejected.
+    pub(super) fn settle_challenges(
+        &self,
+        challenges: &mut BTreeMap<String, ChallengeSpec>,
+        rejects: &mut Rejects,
+    ) {
+        loop {
+            let mut taken = HashSet::with_capacity(challenges.len());
+            let mut losers = Vec::new();
+            for (name, spec) in &*challenges {
+                let (bind, layer) = (spec.place.0, spec.layer());
+                let mut listeners = self.snapshot.listeners(&bind, layer);
+                let holder = self.snapshot.challenge_at(&spec.place);
+                let kept = holder.is_some_and(|holder| {
+                    *holder.key != **name && !challenges.contains_key(&*holder.key)
+                });
+                if !listeners.any(|listener| *listener.gateway == *spec.gateway) {
+                    losers.push((name.clone(), RejectReason::NoListener(bind, layer)));
+                } else if kept || !taken.insert(&spec.place) {
+                    losers.push((name.clone(), RejectReason::HostnameConflict(bind)));
+                }
+            }
+            if losers.is_empty() {
+                return;
+            }
+            for (name, reason) in losers {
+                challenges.remove(&name);
+                rejects.add(ResourceKey::new(ResourceKind::Challenge, name), &reason);
+            }
+        }
+    }
+
+    pub(super) fn hold_challenges(&mut self, challenges: BTreeMap<String, ChallengeSpec>) {
+        // Every place is vacated before one is taken.
+        for name in challenges.keys() {
+            self.drop_challenge(name);
+        }
+        for (name, spec) in challenges {
+            let (answer, digest) = match spec.answer {
+                AnswerSpec::Tls(certified) => {
+                    let leaf = certified.cert.first();
+                    let digest = Sha256::digest(leaf.map(AsRef::as_ref).unwrap_or_default());
+                    (Answer::Tls(self.configs.challenge(certified)), digest)
+                }
+                AnswerSpec::Http(body) => {
+                    let digest = Sha256::digest(&body);
+                    (Answer::Http(body), digest)
+                }
+            };
+            let challenge = Arc::new(Challenge {
+                key: name.as_str().into(),
+                gateway: self.names.intern(&spec.gateway),
+                tenant: self.names.intern(&spec.tenant),
+                answer,
+            });
+            self.snapshot
+                .set_challenge(spec.place.clone(), Arc::clone(&challenge));
+            let held = HeldChallenge {
+                place: spec.place,
+                sha256: hex(&digest).into(),
+                challenge,
+            };
+            self.challenges
+                .insert(Arc::clone(&held.challenge.key), held);
+        }
+    }
+
+    pub(super) fn drop_challenge(&mut self, name: &str) {
+        if let Some(old) = self.challenges.remove(name) {
+            self.snapshot.clear_challenge(&old.place);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Owns challenges: the answers to a CA that checks a hostname (RFC 8555 section 8.3, RFC 8737). They
+//! are looked for before a listener or a route is, so that a name can be checked whatever is done with
+//! it, and by nothing but what such a CA asks: ordinary clients do not meet them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rpds::HashTrieMapSync;
+use rustls::ServerConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use vestibule_model::hostname::Hostname;
+
+use crate::connection::CloseReason;
+use crate::cut::linger;
+use crate::deadline::within;
+use crate::hello::Alpn;
+use crate::http::Replayed;
+use crate::metrics::Metrics;
+use crate::plane::DataPlane;
+use crate::table::BindKey;
+use crate::terminate::Agreed;
+
+/// The one protocol that a CA offers (RFC 8737 section 4).
+pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
+/// The name of the type, as ACME has it.
+pub(crate) const TLS_ALPN_01: &str = "tls-alpn-01";
+/// The other one's.
+pub(crate) const HTTP_01: &str = "http-01";
+/// Where a CA asks over HTTP, before the token (RFC 8555 section 8.3).
+const PATH: &str = "/.well-known/acme-challenge/";
+/// How long a CA has to take note of the end after the handshake.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Bytes after the handshake that are read before the connection is closed: there should be none.
+const MAX_UNREAD: usize = 16 * 1024;
+/// A fatal `no_application_protocol` before any handshake message (RFC 7301 section 3.2).
+const NO_APPLICATION_PROTOCOL: [u8; 7] = [21, 3, 3, 0, 2, 2, 120];
+
+/// What a CA asks for. Whoever asks for anything else gets no challenge.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Question {
+    /// A handshake for this name with [`ACME_TLS`] as the only protocol.
+    Tls(Hostname),
+    /// The token at this name.
+    Http(Hostname, Arc<str>),
+}
+
+impl Question {
+    /// What a hello asks for, if it is a CA's.
+    pub(crate) fn of_hello(name: Option<&Hostname>, alpn: &Alpn) -> Option<Self> {
+        // First what costs next to nothing: this runs for every connection.
+        if !alpn.is_only(ACME_TLS) {
+            return None;
+        }
+        name.cloned().map(Self::Tls)
+    }
+
+    /// What a request asks for, if it is a CA's: nothing but path and host counts.
+    pub(crate) fn of_request(host: Option<&Hostname>, path: &str) -> Option<Self> {
+        let token = path.strip_prefix(PATH)?;
+        Some(Self::Http(host?.clone(), token.into()))
+    }
+
+    pub(crate) fn hostname(&self) -> &Hostname {
+        match self {
+            Self::Tls(name) | Self::Http(name, _) => name,
+        }
+    }
+
+    /// The name of its kind, for metrics and logs.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Tls(_) => TLS_ALPN_01,
+            Self::Http(..) => HTTP_01,
+        }
+    }
+}
+
+/// How a question is answered.
+#[derive(Clone)]
+pub(crate) enum Answer {
+    Tls(Arc<ServerConfig>),
+    /// The key authorization.
+    Http(Bytes),
+}
+
+/// A challenge in force.
+pub(crate) struct Challenge {
+    /// `<namespace>/<gateway>/<kind>/<hostname>[/<token>]`.
+    pub(crate) key: Arc<str>,
+    /// `<namespace>/<name>` of the Gateway.
+    pub(crate) gateway: Arc<str>,
+    /// Namespace of the object that asks for the certificate.
+    pub(crate) tenant: Arc<str>,
+    pub(crate) answer: Answer,
+}
+
+/// Without the answer.
+impl fmt::Debug for Challenge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Challenge").field(&self.key).finish()
+    }
+}
+
+/// Where a challenge is. At most one is at a place.
+pub(crate) type ChallengePlace = (BindKey, Question);
+
+/// The challenges of a snapshot; the next one shares all but the path to what changed.
+#[derive(Clone)]
+pub(crate) struct Challenges(HashTrieMapSync<ChallengePlace, Arc<Challenge>>);
+
+impl Default for Challenges {
+    fn default() -> Self {
+        Self(HashTrieMapSync::new_sync())
+    }
+}
+
+impl Challenges {
+    pub(crate) fn get(&self, place: &ChallengePlace) -> Option<&Arc<Challenge>> {
+        self.0.get(place)
+    }
+
+    pub(crate) fn set(&mut self, place: ChallengePlace, challenge: Arc<Challenge>) {
+        self.0.insert_mut(place, challenge);
+    }
+
+    pub(crate) fn clear(&mut self, place: &ChallengePlace) {
+        self.0.remove_mut(place);
+    }
+}
+
+/// What came of a CA that asked, for the metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Answered,
+    /// The handshake failed, or the method is none that is answered.
+    Failed,
+    /// The handshake did not end in time.
+    Timeout,
+    /// No challenge is held, where nobody else could answer.
+    Absent,
+}
+
+impl Outcome {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Failed => "failed",
+            Self::Timeout => "timeout",
+            Self::Absent => "absent",
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts a CA that asked. `kind`: see [`Question::kind`].
+    pub(crate) fn challenge(&self, kind: &'static str, outcome: Outcome) {
+        self.challenged(kind, outcome.label());
+    }
+}
+
+/// Answers a handshake: completes it with the challenge's certificate and closes. The protocol carries
+/// no data (RFC 8737 section 4).
+pub(crate) async fn answer_tls(
+    client: TcpStream,
+    config: Arc<ServerConfig>,
+    replay: Vec<u8>,
+    plane: &DataPlane,
+) -> Result<Agreed, CloseReason> {
+    let accept = TlsAcceptor::from(config).accept(Replayed::new(replay, client));
+    let accepted = within(plane.limits.handshake_deadline, accept).await;
+    let mut stream = accepted
+        .map_err(|_| CloseReason::HandshakeTimeout)?
+        .map_err(|error| {
+            tracing::debug!(%error, "the handshake of a challenge failed");
+            CloseReason::HandshakeFailed
+        })?;
+    let agreed = Agreed::of(stream.get_ref().1);
+    // A CA may be gone by now.
+    let _ = within(LAST_WORDS, end(&mut stream)).await;
+    Ok(agreed)
+}
+
+/// Says that nothing follows, and reads away what the client still sends, within bounds: to close with
+/// something unread is a reset, which may overtake the certificate.
+async fn end(stream: &mut TlsStream<Replayed>) {
+    if stream.shutdown().await.is_ok() {
+        let (mut unread, mut left) = ([0; 1024], MAX_UNREAD);
+        while let Ok(read @ 1..) = stream.read(&mut unread).await
+            && left > read
+        {
+            left -= read;
+        }
+    }
+}
+
+/// Tells a CA that there is no challenge: what RFC 7301 wants for protocols that are not spoken. Without
+/// a challenge a listener that terminates TLS shows its certificate to no [`ACME_TLS`] client: one that
+/// leaves ALPN aside would complete a handshake of which the CA can only say that it is not the right one.
+pub(crate) async fn refuse_tls(mut client: TcpStream) {
+    let refusal = async {
+        if client.write_all(&NO_APPLICATION_PROTOCOL).await.is_ok() {
+            linger(client).await;
+        }
+    };
+    let _ = within(LAST_WORDS, refusal).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Hostname {
+        Hostname::parse(name).unwrap()
+    }
+
+    #[test]
+    fn a_request_asks_for_a_token_by_path_and_host_alone() {
+        let name = host("a.example.com");
+        let of = |path: &str| Question::of_request(Some(&name), path);
+        let asked = of("/.well-known/acme-challenge/abc").unwrap();
+        assert!(asked == Question::Http(name.clone(), "abc".into()));
+        assert_eq!((asked.kind(), asked.hostname()), ("http-01", &name));
+        for path in [
+            "/",
+            "/.well-known/acme-challenge",
+            "/.Well-known/acme-challenge/abc",
+            "//.well-known/acme-challenge/abc",
+        ] {
+            assert!(of(path).is_none(), "{path}");
+        }
+        // Another token, which no challenge has: tokens have no slash.
+        assert!(of("/.well-known/acme-challenge/abc/") != Some(asked));
+        assert!(Question::of_request(None, "/.well-known/acme-challenge/abc").is_none());
+    }
+}
