@@ -1,0 +1,89 @@
+//! The cert-manager engine, pure: which `Certificate` a request comes to, what is to be done about those that
+//! are there, and how far they are.
+//!
+//! What cert-manager makes of the annotations of a Gateway or ListenerSet by itself (its `certificate-shim`)
+//! is what comes out here too, with two differences. The owner reference is not a controller's: the shim takes
+//! a Certificate that the object controls for its own, and rewrites or deletes it. And only what is
+//! requested is made, so nothing for a listener that is not allowed, conflicted or somebody else's.
+
+mod desired;
+mod plan;
+mod present;
+mod progress;
+
+use vestibule_model::key::Kind;
+
+pub use desired::{Certificate, Foreign, desired};
+pub use plan::{Action, Stand, Verdict, judge, stale};
+pub use present::{Certificates, Present};
+pub use progress::{Condition, Progress};
+
+/// Annotation of the Certificates that Vestibule makes: `<namespace>/<name>` of the release. Labels are the
+/// owner's, as the shim's are.
+pub const MANAGED_BY: &str = "vestibule.dev/managed-by";
+/// Annotation with a digest of what was applied, so that what is no longer wished shows as well.
+pub const APPLIED: &str = "vestibule.dev/applied";
+/// Group and version of `Certificate`.
+pub const API_VERSION: &str = "cert-manager.io/v1";
+
+/// Who makes the Certificates of an object's listeners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maker {
+    /// Vestibule does, for what is allowed and not conflicted.
+    Vestibule,
+    /// cert-manager's own annotation support does; Vestibule only says how far it is.
+    CertManager,
+}
+
+impl Maker {
+    /// As settings have it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Vestibule => "vestibule",
+            Self::CertManager => "cert-manager",
+        }
+    }
+
+    /// Reads what settings have.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        [Self::Vestibule, Self::CertManager]
+            .into_iter()
+            .find(|maker| maker.as_str() == text)
+    }
+}
+
+/// Who makes Certificates, and as whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Of the listeners of ListenerSets (`certManager.listenerSets`).
+    pub listener_sets: Maker,
+    /// Of Gateways' own listeners (`certManager.gateways`).
+    pub gateways: Maker,
+    /// Value of [`MANAGED_BY`]: `<namespace>/<name>` of the release.
+    pub identity: String,
+}
+
+impl Settings {
+    /// Who makes the Certificates of an object of this kind.
+    #[must_use]
+    pub fn maker(&self, owner: Kind) -> Maker {
+        match owner {
+            Kind::Gateway => self.gateways,
+            _ => self.listener_sets,
+        }
+    }
+
+    /// The setting that says so, as the chart has it.
+    #[must_use]
+    pub fn setting(owner: Kind) -> &'static str {
+        match owner {
+            Kind::Gateway => "certManager.gateways",
+            _ => "certManager.listenerSets",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

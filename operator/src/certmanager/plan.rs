@@ -1,0 +1,235 @@
+//! What is to be done about the Certificate of one request, and what to say of it.
+
+use serde_json::Value;
+use vestibule_model::condition::Reason;
+use vestibule_model::issuance::{Issuance, IssuanceState};
+
+use super::desired::{Certificate, Foreign};
+use super::present::{Certificates, Present};
+use super::progress::fact;
+use super::{Maker, Settings};
+use crate::translate::CertificateRequest;
+
+/// What is to be done with one Certificate.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// It is not there: make it.
+    Create(Value),
+    /// It is there (with this UID) and differs: make it like this.
+    Apply(String, Value),
+    /// It is there (with this UID) and has to go. Its Secret stays.
+    Delete(String),
+}
+
+/// What follows from a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// What to do, if anything.
+    pub action: Option<Action>,
+    /// What to say.
+    pub issuance: Issuance,
+}
+
+/// Whether there are Certificates at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stand<'a> {
+    /// They are watched.
+    Watched,
+    /// The kind is not installed.
+    NotInstalled,
+    /// They cannot be read, and why.
+    Unreadable(&'a str),
+}
+
+/// What is to be done for a request, and what to say. `wished` is what [`super::desired`] makes of it.
+#[must_use]
+pub fn judge(
+    request: &CertificateRequest,
+    wished: &Result<Certificate, Foreign>,
+    settings: &Settings,
+    stand: Stand<'_>,
+    present: &Certificates,
+) -> Verdict {
+    let there = present.get(&request.secret);
+    let say = |state, reason, message: String| Verdict {
+        action: None,
+        issuance: fact(state, reason, message),
+    };
+    match stand {
+        Stand::Watched => {}
+        Stand::NotInstalled => {
+            let message = "the issuer is cert-manager's, and cert-manager is not installed: there is no kind Certificate of \
+                cert-manager.io/v1";
+            let reason = Reason::EngineNotAvailable;
+            return say(IssuanceState::Failed, reason, message.into());
+        }
+        Stand::Unreadable(problem) => {
+            let message = format!("Vestibule cannot read Certificates: {problem}");
+            return say(IssuanceState::Failed, Reason::EngineNotAvailable, message);
+        }
+    }
+    let name = &request.secret.name;
+    if there.is_some_and(|there| there.deleting) {
+        let message = format!("Certificate {name} is being deleted");
+        return say(IssuanceState::Pending, Reason::Pending, message);
+    }
+    let kind = request.owner.kind;
+    if settings.maker(kind) == Maker::CertManager {
+        return theirs(request, there);
+    }
+    let wished = match wished {
+        Ok(wished) => wished,
+        Err(foreign) => {
+            return Verdict {
+                action: there.and_then(delete),
+                issuance: fact(
+                    IssuanceState::Failed,
+                    Reason::InvalidAnnotation,
+                    foreign.to_string(),
+                ),
+            };
+        }
+    };
+    match there {
+        Some(there) if there.ours.is_none() => Verdict {
+            action: None,
+            issuance: stand_back(request, name, there),
+        },
+        Some(there) => {
+            let manifest = wished.manifest();
+            let same = there
+                .ours
+                .as_deref()
+                .is_some_and(|ours| holds(ours, &manifest));
+            Verdict {
+                action: (!same).then(|| Action::Apply(there.uid.clone(), manifest)),
+                issuance: there.progress.issuance(name, there.generation),
+            }
+        }
+        None => match present.other_of(&request.secret) {
+            Some((other, there)) => Verdict {
+                action: None,
+                issuance: stand_back(request, other, there),
+            },
+            None => Verdict {
+                action: Some(Action::Create(wished.manifest())),
+                issuance: fact(
+                    IssuanceState::Pending,
+                    Reason::Pending,
+                    format!("Certificate {name} is being made"),
+                ),
+            },
+        },
+    }
+}
+
+/// What is to be done with a Certificate that nobody requests.
+#[must_use]
+pub fn stale(there: &Present) -> Option<Action> {
+    delete(there)
+}
+
+fn delete(there: &Present) -> Option<Action> {
+    (there.ours.is_some() && !there.deleting).then(|| Action::Delete(there.uid.clone()))
+}
+
+/// Where cert-manager's own annotation support makes the Certificates.
+fn theirs(request: &CertificateRequest, there: Option<&Present>) -> Verdict {
+    let name = &request.secret.name;
+    let setting = Settings::setting(request.owner.kind);
+    let Some(there) = there else {
+        let message = format!(
+            "cert-manager has made no Certificate {name} yet, and {setting} leaves that to it: cert-manager needs its Gateway \
+             API support (and for ListenerSets the gate ListenerSets=true); or set {setting} to vestibule"
+        );
+        return Verdict {
+            action: None,
+            issuance: fact(IssuanceState::Pending, Reason::Pending, message),
+        };
+    };
+    Verdict {
+        // One that Vestibule made before would keep cert-manager from making its own; the Secret stays.
+        action: delete(there),
+        issuance: there.progress.issuance(name, there.generation),
+    }
+}
+
+/// Somebody else's Certificate is in the way: it is left alone.
+fn stand_back(request: &CertificateRequest, name: &str, there: &Present) -> Issuance {
+    let kind = request.owner.kind;
+    let setting = Settings::setting(kind);
+    let what = if *name == *request.secret.name {
+        format!("Certificate {name}")
+    } else {
+        format!(
+            "Certificate {name}, which writes Secret {},",
+            request.secret.name
+        )
+    };
+    let owner = format!("{} {}", kind.as_str(), request.owner.name.name);
+    let message = match &there.controller {
+        Some(controller) if *controller == owner => format!(
+            "{what} is cert-manager's own for {owner}: set {setting} to cert-manager; or switch cert-manager's support for \
+             {}s off and delete the Certificate (its Secret stays), and Vestibule makes it",
+            kind.as_str()
+        ),
+        Some(controller) => format!(
+            "{what} is controlled by {controller}, not by Vestibule: name another Secret in the listener, or remove the \
+             Certificate"
+        ),
+        None => format!(
+            "{what} was made by somebody else: delete it (its Secret stays) and Vestibule makes it, or remove the issuer \
+             annotation"
+        ),
+    };
+    let covers = request
+        .hostnames
+        .iter()
+        .all(|wanted| there.names.iter().any(|name| name == wanted.as_str()));
+    if covers && there.progress.is_ready(there.generation) {
+        let message = format!("{message}. Until then it is ready, and serves");
+        return fact(IssuanceState::Issued, Reason::CertificateNotOurs, message);
+    }
+    fact(IssuanceState::Failed, Reason::CertificateNotOurs, message)
+}
+
+/// Whether everything in `wished` is in `there`. Fields and owners that somebody added are theirs; lists are
+/// whole, since one more name in a certificate is another certificate.
+fn holds(there: &Value, wished: &Value) -> bool {
+    match (there, wished) {
+        (Value::Object(there), Value::Object(wished)) => wished.iter().all(|(field, wished)| {
+            let Some(there) = there.get(field) else {
+                return false;
+            };
+            match (field.as_str(), there, wished) {
+                ("ownerReferences", Value::Array(there), Value::Array(wished)) => wished
+                    .iter()
+                    .all(|wished| there.iter().any(|there| holds(there, wished))),
+                _ => holds(there, wished),
+            }
+        }),
+        (there, wished) => there == wished,
+    }
+}
+
+impl Action {
+    /// In one word, for logs and metrics.
+    #[must_use]
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "create",
+            Self::Apply(..) => "apply",
+            Self::Delete(_) => "delete",
+        }
+    }
+
+    /// Whether both come to the same; the UID is the server's.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let manifest = |action: &Self| match action {
+            Self::Create(manifest) | Self::Apply(_, manifest) => Some(manifest.clone()),
+            Self::Delete(_) => None,
+        };
+        manifest(self).is_some() && manifest(self) == manifest(other)
+    }
+}

@@ -1,0 +1,163 @@
+//! The Certificates that are there, as far as it matters: all of a cluster's are kept, so each is kept small.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+use vestibule_model::key::ObjectName;
+
+use super::progress::{Progress, bounded};
+use super::{MANAGED_BY, Settings};
+
+/// A Certificate, as the server has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Present {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub version: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// `spec.secretName`.
+    pub secret: Arc<str>,
+    /// `spec.dnsNames`.
+    pub names: Vec<String>,
+    /// `Kind name` of its controller, if it has one.
+    pub controller: Option<String>,
+    /// How far it is.
+    pub progress: Progress,
+    /// Metadata and spec of one that this release made; of others they are of no interest.
+    pub ours: Option<Box<Value>>,
+}
+
+impl Present {
+    /// Reads a Certificate.
+    #[must_use]
+    pub fn of(mut object: Value, settings: &Settings) -> Option<(ObjectName, Self)> {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+        let name = ObjectName::new(text("/metadata/namespace")?, text("/metadata/name")?);
+        let controller = object
+            .pointer("/metadata/ownerReferences")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .find(|owner| owner.get("controller").and_then(Value::as_bool) == Some(true))
+            .map(|owner| {
+                let text = |field: &str| bounded(owner.get(field).and_then(Value::as_str));
+                format!("{} {}", text("kind"), text("name"))
+            });
+        let marker = object
+            .pointer("/metadata/annotations")
+            .and_then(|annotations| annotations.get(MANAGED_BY))
+            .and_then(Value::as_str);
+        // With a controller it is the controller's, whatever it is said to be.
+        let ours = marker == Some(&settings.identity) && controller.is_none();
+        let names = object.pointer("/spec/dnsNames").and_then(Value::as_array);
+        let names = names.into_iter().flatten().filter_map(Value::as_str);
+        let generation = object
+            .pointer("/metadata/generation")
+            .and_then(Value::as_i64);
+        let mut present = Self {
+            uid: text("/metadata/uid").unwrap_or_default().into(),
+            version: text("/metadata/resourceVersion").unwrap_or_default().into(),
+            generation: generation.unwrap_or_default(),
+            deleting: object.pointer("/metadata/deletionTimestamp").is_some(),
+            secret: text("/spec/secretName").unwrap_or_default().into(),
+            names: names.map(str::to_owned).collect(),
+            controller,
+            progress: Progress::of(object.get("status")),
+            ours: None,
+        };
+        if ours {
+            if let Some(fields) = object.as_object_mut() {
+                fields.remove("status");
+            }
+            if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+                metadata.remove("managedFields");
+            }
+            present.ours = Some(Box::new(object));
+        }
+        Some((name, present))
+    }
+
+    /// Whether this, the answer to a write, is later than what the watch has shown. Versions of one kind are
+    /// numbers that rise (KEP-5504); where they are not, the watch is right.
+    #[must_use]
+    pub fn is_after(&self, there: Option<&Self>) -> bool {
+        let Some(there) = there else { return true };
+        let number = |present: &Self| present.version.parse::<u64>().ok();
+        number(self)
+            .zip(number(there))
+            .is_some_and(|(answer, shown)| answer > shown)
+    }
+}
+
+/// Certificates by name, and by the Secret that they write.
+#[derive(Debug, Clone, Default)]
+pub struct Certificates {
+    by_name: BTreeMap<ObjectName, Present>,
+    by_secret: BTreeMap<ObjectName, BTreeSet<Arc<str>>>,
+}
+
+impl Certificates {
+    /// The one of that name.
+    #[must_use]
+    pub fn get(&self, name: &ObjectName) -> Option<&Present> {
+        self.by_name.get(name)
+    }
+
+    /// Those of this release.
+    pub fn ours(&self) -> impl Iterator<Item = (&ObjectName, &Present)> {
+        self.by_name
+            .iter()
+            .filter(|(_, present)| present.ours.is_some())
+    }
+
+    /// The first Certificate of another name that writes this Secret.
+    #[must_use]
+    pub fn other_of(&self, secret: &ObjectName) -> Option<(&Arc<str>, &Present)> {
+        let names = self.by_secret.get(secret)?;
+        let name = names.iter().find(|name| **name != secret.name)?;
+        let object = ObjectName::new(secret.namespace.clone(), name.clone());
+        Some((name, self.by_name.get(&object)?))
+    }
+
+    /// Takes one in. Says which Secrets it is about, now and before.
+    pub fn insert(&mut self, name: ObjectName, present: Present) -> [ObjectName; 2] {
+        let secret = ObjectName::new(name.namespace.clone(), present.secret.clone());
+        let before = self
+            .remove(&name)
+            .map_or_else(|| name.clone(), |[before, _]| before);
+        let writers = self.by_secret.entry(secret.clone()).or_default();
+        writers.insert(name.name.clone());
+        self.by_name.insert(name, present);
+        [secret, before]
+    }
+
+    /// Drops one. Says which Secret it was about, and its name.
+    pub fn remove(&mut self, name: &ObjectName) -> Option<[ObjectName; 2]> {
+        let present = self.by_name.remove(name)?;
+        let secret = ObjectName::new(name.namespace.clone(), present.secret);
+        if let Some(writers) = self.by_secret.get_mut(&secret) {
+            writers.remove(&name.name);
+            if writers.is_empty() {
+                self.by_secret.remove(&secret);
+            }
+        }
+        Some([secret, name.clone()])
+    }
+
+    /// Marks one as being deleted, until the watch shows that it is gone.
+    pub fn deleting(&mut self, name: &ObjectName) {
+        if let Some(present) = self.by_name.get_mut(name) {
+            present.deleting = true;
+        }
+    }
+
+    /// All names.
+    pub fn names(&self) -> impl Iterator<Item = &ObjectName> {
+        self.by_name.keys()
+    }
+}

@@ -1,0 +1,393 @@
+//! What is known about Certificates, and what is under way. Whatever moves marks the Certificates that it is
+//! about, and only those are judged again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::api::DynamicObject;
+use kube::runtime::watcher::Event;
+use tokio::sync::watch as channel;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+use vestibule_model::condition::Reason;
+use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuer::Engine;
+use vestibule_model::key::ObjectName;
+
+use super::watch::Seen;
+use super::{Facts, Hand, Requests};
+use crate::certmanager::{
+    Action, Certificate, Certificates, Foreign, Present, Settings, Stand, desired, judge, stale,
+};
+use crate::translate::CertificateRequest;
+
+/// Requests under way at a time.
+const CONCURRENT: usize = 8;
+/// First and longest wait after a request failed.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// Longest wait for an answer of the API server.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// One request and what came of it.
+pub(super) struct Done {
+    name: ObjectName,
+    action: Action,
+    outcome: Result<Option<Present>, String>,
+}
+
+/// What there is of cert-manager.
+#[derive(Debug, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    Watched,
+    NotInstalled,
+    Unreadable(String),
+}
+
+/// A request of this engine, and the Certificate that it comes to.
+struct Wanted {
+    request: Arc<CertificateRequest>,
+    wished: Result<Certificate, Foreign>,
+}
+
+struct Trouble {
+    problem: String,
+    failures: u32,
+    until: Instant,
+}
+
+pub(super) struct Keeper {
+    hand: Hand,
+    settings: Settings,
+    known: Known,
+    requests: Arc<Requests>,
+    wanted: BTreeMap<ObjectName, Wanted>,
+    present: Certificates,
+    /// A list that is being read.
+    listed: Option<Certificates>,
+    dirty: BTreeSet<ObjectName>,
+    /// What is to be done, whether this replica leads or not.
+    todo: BTreeMap<ObjectName, Action>,
+    under_way: BTreeSet<ObjectName>,
+    /// UIDs of those that went while a request about them was under way: its answer may be older.
+    ended: BTreeMap<ObjectName, String>,
+    troubles: BTreeMap<ObjectName, Trouble>,
+    /// What was written last and in which version it came out. If that is not as wished, somebody (an
+    /// admission webhook) changes it on the way, and it is left alone until it changes again.
+    written: BTreeMap<ObjectName, (Action, String)>,
+    facts: Facts,
+    told: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(hand: Hand, settings: Settings) -> Self {
+        Self {
+            hand,
+            settings,
+            known: Known::Nothing,
+            requests: Arc::default(),
+            wanted: BTreeMap::new(),
+            present: Certificates::default(),
+            listed: None,
+            dirty: BTreeSet::new(),
+            todo: BTreeMap::new(),
+            under_way: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            troubles: BTreeMap::new(),
+            written: BTreeMap::new(),
+            facts: Facts::new(),
+            told: false,
+        }
+    }
+
+    /// Takes in what the watch shows.
+    pub(super) fn seen(&mut self, seen: Seen) {
+        match seen {
+            Seen::NotInstalled => self.learn(Known::NotInstalled),
+            // What is known already stays known while a list cannot be read again.
+            Seen::Unreadable(_) if self.known == Known::Watched => self.listed = None,
+            Seen::Unreadable(problem) => self.learn(Known::Unreadable(problem)),
+            Seen::Event(event) => self.event(*event),
+        }
+    }
+
+    fn event(&mut self, event: Event<DynamicObject>) {
+        match event {
+            Event::Init => self.listed = Some(Certificates::default()),
+            Event::InitApply(object) => {
+                if let Some((name, present)) = self.read(object) {
+                    let listed = self.listed.get_or_insert_default();
+                    listed.insert(name, present);
+                }
+            }
+            Event::InitDone => {
+                let listed = self.listed.take().unwrap_or_default();
+                let before = std::mem::replace(&mut self.present, listed);
+                self.dirty.extend(before.names().cloned());
+                self.dirty.extend(self.present.names().cloned());
+                self.dirty.extend(self.wanted.keys().cloned());
+                self.known = Known::Watched;
+            }
+            Event::Apply(object) => {
+                if let Some((name, present)) = self.read(object) {
+                    self.put(name, present);
+                }
+            }
+            Event::Delete(object) => {
+                if let Some((name, present)) = self.read(object) {
+                    if self.under_way.contains(&name) {
+                        self.ended.insert(name.clone(), present.uid);
+                    }
+                    self.dirty
+                        .extend(self.present.remove(&name).into_iter().flatten());
+                    self.dirty.insert(name);
+                }
+            }
+        }
+    }
+
+    fn read(&self, object: DynamicObject) -> Option<(ObjectName, Present)> {
+        let object = serde_json::to_value(object).ok()?;
+        Present::of(object, &self.settings)
+    }
+
+    fn put(&mut self, name: ObjectName, present: Present) {
+        self.dirty.insert(name.clone());
+        self.dirty.extend(self.present.insert(name, present));
+    }
+
+    /// They cannot be watched; what was known of them is not known any more.
+    fn learn(&mut self, known: Known) {
+        if self.known == known {
+            return;
+        }
+        self.known = known;
+        self.listed = None;
+        self.present = Certificates::default();
+        self.todo.clear();
+        self.troubles.clear();
+        self.written.clear();
+        self.dirty.extend(self.wanted.keys().cloned());
+    }
+
+    /// Takes in what is asked for.
+    pub(super) fn requested(&mut self, requests: &Arc<Requests>) {
+        if Arc::ptr_eq(&self.requests, requests) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.requests, Arc::clone(requests));
+        let names: BTreeSet<&ObjectName> = before.keys().chain(requests.keys()).collect();
+        for name in names {
+            let request = requests.get(name);
+            let same = match (before.get(name), request) {
+                (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+                _ => false,
+            };
+            if same {
+                continue;
+            }
+            let ours = request.and_then(|request| {
+                let issuer = request.issuer.as_ref()?;
+                (issuer.engine == Engine::CertManager).then_some((request, issuer))
+            });
+            match ours {
+                Some((request, issuer)) => {
+                    let wanted = Wanted {
+                        wished: desired(request, issuer, &self.settings.identity),
+                        request: Arc::clone(request),
+                    };
+                    self.wanted.insert(name.clone(), wanted);
+                }
+                None => {
+                    self.wanted.remove(name);
+                }
+            }
+            self.dirty.insert(name.clone());
+        }
+    }
+
+    /// Judges what has moved.
+    pub(super) fn judge(&mut self) {
+        if self.known == Known::Nothing || self.listed.is_some() {
+            return;
+        }
+        let stand = match &self.known {
+            Known::Unreadable(problem) => Stand::Unreadable(problem),
+            Known::NotInstalled => Stand::NotInstalled,
+            Known::Nothing | Known::Watched => Stand::Watched,
+        };
+        for name in std::mem::take(&mut self.dirty) {
+            let (action, fact) = if let Some(wanted) = self.wanted.get(&name) {
+                let verdict = judge(
+                    &wanted.request,
+                    &wanted.wished,
+                    &self.settings,
+                    stand,
+                    &self.present,
+                );
+                (verdict.action, Some(verdict.issuance))
+            } else {
+                (self.present.get(&name).and_then(stale), None)
+            };
+            let fact = match (self.troubles.get(&name), &action) {
+                (Some(trouble), Some(action)) => {
+                    fact.map(|fact| refused(&name, action, trouble, fact))
+                }
+                _ => fact,
+            };
+            if action.is_none() {
+                self.troubles.remove(&name);
+            }
+            if self.present.get(&name).is_none() {
+                self.written.remove(&name);
+            }
+            match action {
+                Some(action) => self.todo.insert(name.clone(), action),
+                None => self.todo.remove(&name),
+            };
+            let changed = match fact {
+                Some(fact) => {
+                    let differs = self.facts.get(&name) != Some(&fact);
+                    if differs {
+                        self.facts.insert(name, fact);
+                    }
+                    differs
+                }
+                None => self.facts.remove(&name).is_some(),
+            };
+            self.told &= !changed;
+        }
+    }
+
+    /// Begins what is due: what has not failed comes first, so that nobody waits behind another's failures.
+    pub(super) fn act(&mut self, requests: &mut JoinSet<Done>) {
+        let now = Instant::now();
+        let free = CONCURRENT.saturating_sub(self.under_way.len());
+        if free == 0 || self.todo.is_empty() {
+            return;
+        }
+        let due = |(name, action): &(&ObjectName, &Action)| {
+            let later = self
+                .troubles
+                .get(*name)
+                .is_some_and(|trouble| now < trouble.until);
+            let done = self.written.get(*name).is_some_and(|(written, version)| {
+                let there = self.present.get(name).map(|there| &there.version);
+                written.is_like(action) && there == Some(version)
+            });
+            !later && !done && !self.under_way.contains(*name)
+        };
+        let (fresh, failed): (Vec<_>, Vec<_>) = self
+            .todo
+            .iter()
+            .filter(due)
+            .partition(|(name, _)| !self.troubles.contains_key(*name));
+        let next: Vec<(ObjectName, Action)> = fresh
+            .into_iter()
+            .chain(failed)
+            .take(free)
+            .map(|(name, action)| (name.clone(), action.clone()))
+            .collect();
+        for (name, action) in next {
+            self.under_way.insert(name.clone());
+            let hand = self.hand.clone();
+            requests.spawn(async move {
+                let outcome = tokio::time::timeout(PATIENCE, hand.act(&name, &action)).await;
+                let outcome =
+                    outcome.unwrap_or_else(|_| Err("no answer from the API server".into()));
+                Done {
+                    name,
+                    action,
+                    outcome,
+                }
+            });
+        }
+    }
+
+    /// Takes in what came of a request.
+    pub(super) fn done(&mut self, done: Done) {
+        let Done {
+            name,
+            action,
+            outcome,
+        } = done;
+        self.under_way.remove(&name);
+        self.dirty.insert(name.clone());
+        let ended = self.ended.remove(&name);
+        let what = action.verb();
+        match outcome {
+            Ok(made) => {
+                info!(certificate = %name, what, "Certificate");
+                self.troubles.remove(&name);
+                let Some(made) = made else {
+                    self.written.remove(&name);
+                    // Until the watch shows that it is gone, nothing more is done about it.
+                    self.present.deleting(&name);
+                    return;
+                };
+                self.written
+                    .insert(name.clone(), (action, made.version.clone()));
+                if ended.as_ref() != Some(&made.uid) && made.is_after(self.present.get(&name)) {
+                    self.put(name, made);
+                }
+            }
+            Err(problem) => {
+                let before = self.troubles.get(&name);
+                if before.is_none_or(|trouble| trouble.problem != problem) {
+                    warn!(certificate = %name, what, problem, "Certificate");
+                }
+                let failures = before.map_or(0, |trouble| trouble.failures);
+                let (first, longest) = BACKOFF;
+                let wait = first.saturating_mul(1 << failures.min(16)).min(longest);
+                let trouble = Trouble {
+                    problem,
+                    failures: failures + 1,
+                    until: Instant::now() + wait,
+                };
+                self.troubles.insert(name, trouble);
+            }
+        }
+    }
+
+    /// When there is something to do even if nothing happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let waiting = self
+            .troubles
+            .iter()
+            .filter(|(name, _)| !self.under_way.contains(*name) && self.todo.contains_key(*name));
+        let retry = waiting.map(|(_, trouble)| trouble.until).min();
+        retry.map(|at| at.max(Instant::now() + Duration::from_millis(10)))
+    }
+
+    /// Says how far they are, once that is known.
+    pub(super) fn tell(&mut self, facts: &channel::Sender<Option<Arc<Facts>>>) {
+        let known = self.known != Known::Nothing && self.listed.is_none();
+        if !known && (facts.borrow().is_some() || !self.wanted.is_empty()) {
+            return;
+        }
+        let first = facts.borrow().is_none();
+        if first || !self.told {
+            self.told = true;
+            facts.send_replace(Some(Arc::new(self.facts.clone())));
+        }
+    }
+}
+
+/// What to say where the API server does not take what is to be done.
+fn refused(name: &ObjectName, action: &Action, trouble: &Trouble, fact: Issuance) -> Issuance {
+    if fact.state == IssuanceState::Issued {
+        return fact;
+    }
+    let message = format!(
+        "Vestibule cannot {} Certificate {}: {}",
+        action.verb(),
+        name.name,
+        trouble.problem
+    );
+    Issuance {
+        state: IssuanceState::Failed,
+        reason: Reason::EngineNotAvailable,
+        message: message.into(),
+    }
+}
