@@ -348,7 +348,7 @@ impl State {
         wire: &proto::Certificate,
         now: i64,
     ) -> Result<HeldCertificate, RejectReason> {
-        let certificate = HeldCertificate::parse(name, wire, now)?;
+        let certificate = HeldCertificate::parse(name, wire)?;
         let old = self.certificates.get(name);
         match old.and_then(|old| certificate.is_worse_than(old, now)) {
             Some(reason) => Err(reason),

@@ -14,7 +14,7 @@ use vestibule_stream::{ResourceKey, ResourceKind};
 use x509_parser::prelude::GeneralName;
 
 use super::parse::{self, RejectReason};
-use super::tls::{certify, hex, read_certificate};
+use super::tls::{hex, read_certificate, signing_key};
 use super::{Rejects, State};
 use crate::challenge::{Answer, Challenge, ChallengePlace, HTTP_01, Question, TLS_ALPN_01};
 use crate::table::Layer;
@@ -131,8 +131,14 @@ fn certificate(
         let why = "its certificate has no critical acmeIdentifier";
         return Err(RejectReason::InvalidChallenge(why));
     }
+    let key = signing_key(&wire.private_key)?;
+    // Not by rustls, which knows no certificate with this extension.
+    let public = key.public_key();
+    if public.is_some_and(|public| *public != *parsed.public_key().raw) {
+        return Err(RejectReason::KeyMismatch);
+    }
     let chain = vec![CertificateDer::from(wire.certificate.clone())];
-    certify(chain, &wire.private_key)
+    Ok(Arc::new(CertifiedKey::new(chain, key)))
 }
 
 fn key_authorization(wire: &proto::Http01) -> Result<Bytes, RejectReason> {

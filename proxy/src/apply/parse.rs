@@ -42,9 +42,6 @@ pub enum RejectReason {
     /// The private key belongs to another certificate.
     #[error("the private key does not fit the certificate")]
     KeyMismatch,
-    /// The certificate is of use later.
-    #[error("the certificate is not valid before {0}")]
-    NotYetValid(String),
     /// The certificate was of use before, and the one held is of use now.
     #[error("the certificate was valid until {0}, and the one held is still valid")]
     Expired(String),
@@ -95,7 +92,6 @@ impl RejectReason {
             Self::InvalidCertificate(..) => "InvalidCertificate",
             Self::InvalidKey => "InvalidKey",
             Self::KeyMismatch => "KeyMismatch",
-            Self::NotYetValid(_) => "NotYetValid",
             Self::Expired(_) => "Expired",
             Self::InvalidChallenge(_) => "InvalidChallenge",
             Self::NoListener(..) => "NoListener",
@@ -112,7 +108,7 @@ impl RejectReason {
 }
 
 /// Every [`RejectReason::reason`].
-pub(super) const REASONS: [&str; 22] = [
+pub(super) const REASONS: [&str; 21] = [
     vestibule_stream::UNKNOWN_RESOURCE,
     "InvalidName",
     "MissingField",
@@ -123,7 +119,6 @@ pub(super) const REASONS: [&str; 22] = [
     "InvalidCertificate",
     "InvalidKey",
     "KeyMismatch",
-    "NotYetValid",
     "Expired",
     "InvalidChallenge",
     "NoListener",
@@ -509,7 +504,6 @@ mod tests {
             RejectReason::InvalidCertificate(0, String::new()),
             RejectReason::InvalidKey,
             RejectReason::KeyMismatch,
-            RejectReason::NotYetValid(String::new()),
             RejectReason::Expired(String::new()),
             RejectReason::InvalidChallenge(""),
             RejectReason::NoListener(bind, Layer::Tls),

@@ -10,7 +10,7 @@ use rustls::compress::CompressionCache;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, sign::any_supported_type};
 use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{ConfigBuilder, KeyLog, NoKeyLog, ServerConfig, WantsVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -24,10 +24,6 @@ use super::parse::RejectReason;
 /// How long after its handshake a client that showed a certificate may come back with a ticket, which
 /// is not validated again: bounds how long a certificate is good for after it expired.
 const VALIDATED: Duration = Duration::from_mins(10);
-
-/// Seconds that a certificate is taken before it is valid: clocks differ, and CAs that do not date back
-/// make certificates that are valid from now on.
-const CLOCK_SKEW: i64 = 60;
 
 /// A certificate with its key, checked.
 pub(super) struct HeldCertificate {
@@ -57,30 +53,23 @@ impl HeldCertificate {
         &self.certified
     }
 
-    /// Checks chain and key, and that it is of use at `now` (seconds since the Unix epoch).
-    pub(super) fn parse(
-        name: &str,
-        wire: &proto::Certificate,
-        now: i64,
-    ) -> Result<Self, RejectReason> {
+    /// Checks chain and key. Whether it is valid yet is judged by translation, which says so in a status
+    /// and sends it again when it is.
+    pub(super) fn parse(name: &str, wire: &proto::Certificate) -> Result<Self, RejectReason> {
         super::parse::certificate_name(name)?;
-        let mut validity = None;
+        let mut not_after = None;
         let mut chain = Vec::with_capacity(wire.chain.len());
         for (index, der) in wire.chain.iter().enumerate() {
             let parsed = read_certificate(index, der)?;
             if index == 0 {
-                validity = Some(parsed.validity().clone());
+                not_after = Some(parsed.validity().not_after.timestamp());
             }
             chain.push(CertificateDer::from(der.to_vec()));
         }
-        let validity = validity.ok_or(RejectReason::MissingField("chain"))?;
-        let certified = certify(chain, &wire.private_key)?;
-        if validity.not_before.timestamp() > now.saturating_add(CLOCK_SKEW) {
-            return Err(RejectReason::NotYetValid(validity.not_before.to_string()));
-        }
+        let not_after = not_after.ok_or(RejectReason::MissingField("chain"))?;
         Ok(Self {
-            certified,
-            not_after: validity.not_after.timestamp(),
+            certified: certify(chain, &wire.private_key)?,
+            not_after,
         })
     }
 
@@ -131,14 +120,18 @@ pub(super) fn read_certificate(
     }
 }
 
-/// A chain with the key that fits it. The key is read where it lies: no copy of its encoding is made.
-pub(super) fn certify(
+/// Reads a key where it lies: no copy of its encoding is made.
+pub(super) fn signing_key(der: &[u8]) -> Result<Arc<dyn SigningKey>, RejectReason> {
+    let key = PrivateKeyDer::try_from(der).map_err(|_| RejectReason::InvalidKey)?;
+    any_supported_type(&key).map_err(|_| RejectReason::InvalidKey)
+}
+
+/// A chain with the key that fits it.
+fn certify(
     chain: Vec<CertificateDer<'static>>,
     key: &[u8],
 ) -> Result<Arc<CertifiedKey>, RejectReason> {
-    let key = PrivateKeyDer::try_from(key).map_err(|_| RejectReason::InvalidKey)?;
-    let key = any_supported_type(&key).map_err(|_| RejectReason::InvalidKey)?;
-    let certified = CertifiedKey::new(chain, key);
+    let certified = CertifiedKey::new(chain, signing_key(key)?);
     match certified.keys_match() {
         // Unknown: the key cannot tell its public half; then the handshake will.
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
@@ -366,15 +359,13 @@ impl ResolvesServerCert for OneCertificate {
 mod tests {
     use super::*;
 
-    const NOW: i64 = 1_800_000_000;
-
     fn generate(name: &str) -> (Vec<u8>, Vec<u8>) {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         (made.cert.der().to_vec(), made.signing_key.serialize_der())
     }
 
     fn reason(wire: &proto::Certificate) -> &'static str {
-        match HeldCertificate::parse("team-a/web", wire, NOW) {
+        match HeldCertificate::parse("team-a/web", wire) {
             Ok(_) => "",
             Err(error) => error.reason(),
         }
@@ -400,7 +391,7 @@ mod tests {
         longer.push(0);
         assert_eq!(reason(&wire(&[&longer], &key)), "InvalidCertificate");
 
-        let held = HeldCertificate::parse("team-a/web", &wire(&[&cert], &key), NOW).unwrap();
+        let held = HeldCertificate::parse("team-a/web", &wire(&[&cert], &key)).unwrap();
         let info = held.info().unwrap();
         assert_eq!(info.names, ["a.example.com"]);
         assert_eq!(info.sha256.len(), 64);

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test file uses another part")]
 
+pub(crate) mod acme;
 pub(crate) mod web;
 
 use std::future::Future;
