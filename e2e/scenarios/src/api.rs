@@ -21,7 +21,9 @@ macro_rules! kinds {
 }
 
 kinds! {
+    ACME_ISSUER = "/apis/vestibule.dev/v1alpha1" "acmeissuers";
     BACKEND_TLS_POLICY = "/apis/gateway.networking.k8s.io/v1" "backendtlspolicies";
+    CERTIFICATE = "/apis/cert-manager.io/v1" "certificates";
     CONFIG_MAP = "/api/v1" "configmaps";
     CRD = "/apis/apiextensions.k8s.io/v1" "customresourcedefinitions";
     DEPLOYMENT = "/apis/apps/v1" "deployments";
@@ -229,6 +231,13 @@ pub(crate) fn items<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
         .pointer(pointer)
         .and_then(Value::as_array)
         .map_or(&[], Vec::as_slice)
+}
+
+/// An entry of a Secret that is text.
+pub(crate) fn data(secret: &Value, key: &str) -> Result<String> {
+    let encoded = secret.get("data").and_then(|data| data.get(key));
+    let encoded = encoded.and_then(Value::as_str).unwrap_or_default();
+    Ok(String::from_utf8(crate::encoding::from_base64(encoded)?)?)
 }
 
 /// Name of an object.

@@ -82,6 +82,11 @@ impl Authority {
         &self.root
     }
 
+    /// The intermediate's certificate and key, as PEM: for whoever signs on its own.
+    pub(crate) fn issuing(&self) -> (&str, String) {
+        (&self.intermediate, self.issuer.key().serialize_pem())
+    }
+
     /// Common name of the intermediate, as clients print it.
     pub(crate) fn intermediate_name(&self) -> String {
         format!("{} intermediate", self.name)

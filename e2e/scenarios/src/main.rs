@@ -1,14 +1,18 @@
 //! The scenarios on a cluster, and the helpers that they run in it: backend, load balancer, clients.
 
 mod api;
+mod ca;
 mod certificate;
 mod client;
 mod conditions;
 mod curl;
 mod echo;
+mod encoding;
+mod held;
 mod lb;
 mod load;
 mod manifests;
+mod needles;
 mod openssl;
 mod report;
 mod runner;

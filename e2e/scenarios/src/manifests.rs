@@ -62,6 +62,35 @@ pub(crate) fn listener_set(
     })
 }
 
+/// Adds annotations to an object.
+pub(crate) fn annotated(mut object: Value, annotations: &[(&str, &str)]) -> Value {
+    for &(key, value) in annotations {
+        object["metadata"]["annotations"][key] = value.into();
+    }
+    object
+}
+
+/// An ACMEIssuer for the CA whose directory is at the URL and trusted by the bundle (PEM).
+pub(crate) fn acme_issuer(
+    namespace: &str,
+    name: &str,
+    directory: &str,
+    bundle: &str,
+    challenges: &[&str],
+) -> Value {
+    json!({
+        "apiVersion": "vestibule.dev/v1alpha1",
+        "kind": "ACMEIssuer",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "directory": directory,
+            "contact": ["mailto:team@example.com"],
+            "caBundle": bundle,
+            "challenges": challenges,
+        },
+    })
+}
+
 /// A TLSRoute from a parent to a Service of its namespace.
 pub(crate) fn tls_route(
     namespace: &str,

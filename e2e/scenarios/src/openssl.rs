@@ -30,6 +30,18 @@ impl Shown {
         Ok(())
     }
 
+    /// That the first certificate of this PEM was shown.
+    pub(crate) fn shows(&self, pem: &str) -> Result<()> {
+        const END: &str = "-----END CERTIFICATE-----";
+        let first = pem.split_inclusive(END).next().unwrap_or_default().trim();
+        ensure!(
+            first.ends_with(END) && self.text.contains(first),
+            "another certificate: {}",
+            self.text
+        );
+        Ok(())
+    }
+
     /// That ALPN agreed on this, or on nothing.
     pub(crate) fn agreed_on(&self, protocol: Option<&str>) -> Result<()> {
         let line = match protocol {

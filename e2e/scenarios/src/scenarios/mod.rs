@@ -1,13 +1,16 @@
 //! The scenarios, by topic. Each is named after what it shows.
 
+mod acme;
 mod admission;
 mod bad_input;
 mod cases;
 mod certificates;
+mod certmanager;
 mod documentation;
 mod faults;
 mod handover;
 mod install;
+mod keys;
 mod latency;
 mod one_port;
 mod programmed;
@@ -20,6 +23,8 @@ mod upgrade;
 use futures::FutureExt as _;
 
 use crate::runner::{Phase, Scenario};
+
+pub(crate) use keys::all_keys;
 
 /// A table entry: name of the function, which is the scenario's name with `-` for `_`.
 macro_rules! scenario {
@@ -97,6 +102,12 @@ pub(crate) fn all() -> Vec<Scenario> {
             "guides",
             documentation::the_guides_work_when_pasted
         ),
+        scenario!(Together, "acme", acme::certificates_come_by_both_challenges),
+        scenario!(
+            Together,
+            "acme-hijack",
+            acme::nobody_gets_a_certificate_for_what_another_serves
+        ),
         scenario!(
             Alone,
             "programmed",
@@ -117,6 +128,18 @@ pub(crate) fn all() -> Vec<Scenario> {
             "older",
             bad_input::what_passed_older_checks_is_a_status
         ),
+        scenario!(Alone, "acme-held", acme::a_challenge_waits_for_every_proxy),
+        scenario!(Alone, "acme-many", acme::fifty_at_once),
+        scenario!(
+            Alone,
+            "acme-troubles",
+            acme::a_ca_in_trouble_troubles_nobody_else
+        ),
+        scenario!(
+            Alone,
+            "cert-manager",
+            certmanager::cert_manager_issues_what_sets_ask_for
+        ),
         scenario!(Alone, "latency", latency::from_apply_to_the_first_request),
         scenario!(
             Alone,
@@ -128,6 +151,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             "rolled",
             admission::rolling_the_webhook_fails_no_apply
         ),
+        scenario!(Alone, "acme-kill", acme::the_next_leader_resumes_the_order),
         scenario!(Alone, "takeover", faults::a_follower_takes_over),
         scenario!(
             Alone,
@@ -147,6 +171,9 @@ pub(crate) fn all() -> Vec<Scenario> {
         scenario!(Alone, "many", bad_input::a_thousand_listener_sets_at_once),
         scenario!(Alone, "upgrade", upgrade::an_upgrade_breaks_nothing),
         scenario!(Asked, "scale", scale::thousands_of_routes),
+        scenario!(Asked, "twenty-acme", acme::twenty_certificates),
+        scenario!(Asked, "five-hundred-acme", acme::five_hundred_at_once),
+        scenario!(Last, "keys", keys::no_key_is_anywhere_but_in_its_secret),
         scenario!(Last, "uninstall", install::uninstall_leaves_nothing),
     ]
 }

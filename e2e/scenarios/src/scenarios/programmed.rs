@@ -2,14 +2,12 @@
 
 use anyhow::{Result, bail, ensure};
 
-use crate::api::{self, name, text};
+use crate::api::{self, text};
 use crate::conditions;
+use crate::held::Held;
 use crate::runner::Verdict;
-use crate::wait::{LATER, SOON, until};
-use crate::world::{PROXY, Stage, Team, World};
-
-/// Name of the nftables table in the held-up pod.
-const TABLE: &str = "vestibule_e2e_hold";
+use crate::wait::{SOON, until};
+use crate::world::{PROXY, Stage, Team};
 
 /// With one proxy's stream held up, Programmed stays Pending and says "1/2 acked"; released, it is True.
 pub(super) async fn programmed_waits_for_every_ready_proxy(stage: &Stage) -> Result<Verdict> {
@@ -65,74 +63,4 @@ async fn pending(stage: &Stage, team: &Team, terminated: &str, passed: &str) -> 
         )
         .await?;
     is_pending(&set)
-}
-
-/// A pod whose packets to the operator's stream are dropped, in its own network namespace.
-struct Held<'a> {
-    world: &'a World,
-    node: String,
-    process: String,
-}
-
-impl<'a> Held<'a> {
-    async fn start(world: &'a World, pod: &serde_json::Value) -> Result<Self> {
-        let node = text(pod, "/spec/nodeName").to_owned();
-        let id = text(pod, "/status/containerStatuses/0/containerID");
-        let id = id.rsplit('/').next().unwrap_or_default();
-        let template = "{{.info.pid}}";
-        let process = until("the proxy's process", LATER, async || {
-            let arguments = [
-                "crictl",
-                "inspect",
-                "-o",
-                "go-template",
-                "--template",
-                template,
-                id,
-            ];
-            let process = world
-                .on_node(&node, &arguments)
-                .await?
-                .must()?
-                .trim()
-                .to_owned();
-            ensure!(
-                process.parse::<u32>().is_ok(),
-                "{} has process {process:?}",
-                name(pod)
-            );
-            Ok::<_, anyhow::Error>(process)
-        })
-        .await?;
-        let held = Self {
-            world,
-            node,
-            process,
-        };
-        let rules = format!(
-            "add table inet {TABLE}; \
-             add chain inet {TABLE} out {{ type filter hook output priority 0; }}; \
-             add chain inet {TABLE} in {{ type filter hook input priority 0; }}; \
-             add rule inet {TABLE} out tcp dport 9443 drop; \
-             add rule inet {TABLE} in tcp sport 9443 drop"
-        );
-        if let Err(error) = held.nft(&rules).await {
-            held.nft(&format!("delete table inet {TABLE}")).await.ok();
-            return Err(error);
-        }
-        Ok(held)
-    }
-
-    async fn nft(&self, rules: &str) -> Result<()> {
-        let command = ["nsenter", "-t", &self.process, "-n", "nft", rules];
-        self.world
-            .on_node(&self.node, &command)
-            .await?
-            .must()
-            .map(drop)
-    }
-
-    async fn release(self) -> Result<()> {
-        self.nft(&format!("delete table inet {TABLE}")).await
-    }
 }

@@ -135,23 +135,24 @@ pub(super) async fn writes_since(
     world: &World,
     since: Timestamp,
 ) -> Result<BTreeMap<String, usize>> {
-    let log = world.audit_log().await?.context("no audit log")?;
-    count_writes(
-        &log,
-        since,
-        &[OPERATOR, WEBHOOK, PROXY].map(|c| world.component(c)),
-    )
+    let ours = [OPERATOR, WEBHOOK, PROXY].map(|component| {
+        let account = world.component(component);
+        format!("system:serviceaccount:{NAMESPACE}:{account}")
+    });
+    writes_by(world, since, &ours).await
 }
 
-fn count_writes(
-    log: &str,
+/// The same by these users.
+pub(super) async fn writes_by(
+    world: &World,
     since: Timestamp,
-    accounts: &[String],
+    users: &[String],
 ) -> Result<BTreeMap<String, usize>> {
-    let ours: Vec<String> = accounts
-        .iter()
-        .map(|account| format!("system:serviceaccount:{NAMESPACE}:{account}"))
-        .collect();
+    let log = world.audit_log().await?.context("no audit log")?;
+    count_writes(&log, since, users)
+}
+
+fn count_writes(log: &str, since: Timestamp, users: &[String]) -> Result<BTreeMap<String, usize>> {
     let mut writes = BTreeMap::new();
     // The end is what is new; a line that is being written is not whole yet.
     for line in log.lines().rev() {
@@ -170,7 +171,7 @@ fn count_writes(
         if written
             && !asked
             && resource != "leases"
-            && ours.iter().any(|u| u == text(&event, "/user/username"))
+            && users.iter().any(|u| u == text(&event, "/user/username"))
         {
             let what = format!(
                 "{verb} {resource}/{} {}/{}",
@@ -232,7 +233,14 @@ mod tests {
         ]
         .join("\n");
         let since = "2026-01-01T00:00:05Z".parse().unwrap();
-        let writes = count_writes(&log, since, &["vestibule-operator".into()]).unwrap();
+        let writes = count_writes(
+            &log,
+            since,
+            &[format!(
+                "system:serviceaccount:{NAMESPACE}:vestibule-operator"
+            )],
+        )
+        .unwrap();
         assert_eq!(writes.len(), 1, "{writes:?}");
     }
 }

@@ -9,7 +9,7 @@ use crate::api::name;
 
 /// Kinds whose state explains most failures.
 const KINDS: &str = "gatewayclasses,gateways,listenersets,tlsroutes,services,endpointslices,pods,leases,\
-                     validatingwebhookconfigurations,referencegrants";
+                     acmeissuers,clusteracmeissuers,validatingwebhookconfigurations,referencegrants";
 
 impl World {
     /// Writes states, events and logs into a folder. What cannot be had is left out: the cluster may be

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::api::{self, Api};
@@ -53,6 +54,8 @@ pub(crate) struct World {
     pub(crate) pool: String,
     /// Where states of failures and files of this run go.
     pub(crate) out: PathBuf,
+    /// Private keys (PEM) of the Secrets of scenarios that have passed.
+    keys: Mutex<Vec<Vec<u8>>>,
 }
 
 impl World {
@@ -97,7 +100,13 @@ impl World {
             tag: setting("VESTIBULE_TAG", env!("CARGO_PKG_VERSION")),
             pool: setting("VESTIBULE_LB_POOL", "172.31.240.0/24"),
             out: std::path::absolute(out)?,
+            keys: Mutex::default(),
         })
+    }
+
+    /// Private keys of the Secrets that scenarios so far had.
+    pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
+        self.keys.lock().clone()
     }
 
     /// An image under test.

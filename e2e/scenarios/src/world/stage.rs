@@ -12,6 +12,7 @@ use crate::certificate::Authority;
 use crate::client::Target;
 use crate::conditions;
 use crate::manifests::{self, Mode};
+use crate::scenarios::all_keys;
 use crate::tools::Kubectl;
 use crate::wait::{LATER, SOON, until};
 
@@ -200,9 +201,11 @@ impl Stage {
         .await
     }
 
-    /// Deletes the stage's namespaces; does not wait.
+    /// Deletes the stage's namespaces; does not wait. Which keys there were is remembered.
     pub(crate) async fn strike(&self) -> Result<()> {
         for namespace in self.all() {
+            let keys = all_keys(&self.world, &namespace).await?;
+            self.world.keys.lock().extend(keys);
             self.world
                 .api
                 .delete(api::NAMESPACE, "", &namespace)

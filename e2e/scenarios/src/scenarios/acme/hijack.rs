@@ -1,0 +1,85 @@
+//! Who serves a name somewhere gets no certificate for it where another serves it.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::{ISSUER, address, issuer, served_by_all, site, stated, target};
+use crate::api;
+use crate::ca::{Ca, Troubles};
+use crate::conditions;
+use crate::manifests::{self, Mode};
+use crate::runner::Verdict;
+use crate::world::{Stage, Team};
+
+const WANTED: &str = "wanted.acme-hijack.test";
+const OWN: &str = "own.acme-hijack.test";
+const NOWHERE: &str = "nowhere.acme-hijack.test";
+
+/// A passes a name through on 443, B terminates it on 8443 and names an issuer: no order is made, B's status
+/// says so and names nobody, and A goes on. B's name that nobody else serves is issued. A name without a
+/// listener on a challenge's port is not ordered either.
+pub(in super::super) async fn nobody_gets_a_certificate_for_what_another_serves(
+    stage: &Stage,
+) -> Result<Verdict> {
+    let world = &stage.world;
+    let gateway = stage.gateway().await?;
+    let a = stage.team("a", &gateway).await?;
+    let b = stage.team("b", &gateway).await?;
+    stage.backend(&a, &[WANTED]).await?;
+    stage.backend(&b, &[OWN]).await?;
+    let ca = Ca::start(stage, "ca", Troubles::default()).await?;
+    let at = address(world, &b).await?;
+    for hostname in [WANTED, OWN, NOWHERE] {
+        ca.resolve(hostname, at).await?;
+    }
+    a.kubectl.apply(&passed(&a)).await?.must()?;
+    let theirs = a.target(world, WANTED).await?;
+    a.answers(&theirs).await?;
+
+    let mut objects = vec![issuer(&b, ISSUER, &ca, &[])];
+    objects.extend(aside(&b, "wanted", WANTED));
+    objects.extend(aside(&b, "nowhere", NOWHERE));
+    objects.extend(site(&b, "own", OWN, ISSUER));
+    b.kubectl.apply(&objects).await?.must()?;
+    served_by_all(&target(world, &b, &ca, OWN).await?, 2).await?;
+    let refused = stated(stage, &b, "wanted", "False", Some("ServedByOthers")).await?;
+    ensure!(
+        !refused.contains(&a.namespace),
+        "it names another tenant: {refused}"
+    );
+    let without = stated(stage, &b, "nowhere", "False", Some("NoChallengeListener")).await?;
+    for name in ["wanted", "nowhere"] {
+        let secret = format!("{name}-tls");
+        let secret = world.api.get(api::SECRET, &b.namespace, &secret).await?;
+        ensure!(secret.is_none(), "there is a Secret for {name}");
+    }
+    let orders = ca.log().await?.orders();
+    ensure!(orders == 1, "{orders} orders where one may be made");
+    a.answers(&theirs).await?;
+    stage
+        .see(api::LISTENER_SET, &a.namespace, "web", |set| {
+            conditions::is_served(set, 1)
+        })
+        .await?;
+    Ok(Verdict::Passed(vec![
+        format!("another serves it on 443: {refused}"),
+        format!("nothing listens on 443 or 80: {without}"),
+    ]))
+}
+
+fn passed(team: &Team) -> [Value; 2] {
+    let space = &team.namespace;
+    let listener = manifests::listener("passed", WANTED, Mode::Passthrough);
+    let parent = manifests::to_listener_set("web", Some("passed"));
+    [
+        manifests::listener_set(space, "web", team.parent(), &[listener]),
+        manifests::tls_route(space, "web", &parent, WANTED, ("web", 443)),
+    ]
+}
+
+/// A set that terminates a hostname on 8443 only.
+fn aside(team: &Team, name: &str, hostname: &str) -> [Value; 2] {
+    let [mut set, route] = site(team, name, hostname, ISSUER);
+    set["spec"]["listeners"][0]["port"] = json!(8443);
+    [set, route]
+}

@@ -1,0 +1,96 @@
+//! Who owns the Certificates: a setting, and no fight.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{ISSUER, Place, secret};
+use crate::api::{self, items};
+use crate::scenarios::quiet;
+use crate::wait::{LATER, until};
+use crate::world::World;
+
+/// How long nothing may be written. (`quiet` watches everything else for a minute.)
+const REST: Duration = Duration::from_secs(20);
+
+impl Place<'_> {
+    /// At rest nothing is written: with cert-manager's own support off; with it on while we own them; and
+    /// with it on while it owns them, which it then makes.
+    pub(super) async fn owners(&self) -> Result<Vec<String>> {
+        let world = &self.stage.world;
+        let mut notes = vec![self.rest("cert-manager's gate off, ours").await?];
+
+        self.stack.run(true).await?;
+        notes.push(self.rest("gate on, ours").await?);
+
+        // A set of which cert-manager was the first to hear: its Certificate stays its own.
+        let theirs = ["--set", "certManager.listenerSets=cert-manager"];
+        world.install(&theirs).await?.must()?;
+        self.apply("theirs", &[(ISSUER, "own")]).await?;
+        self.certificate("theirs", ("Issuer", "own")).await?;
+        self.served("theirs", None).await?;
+        let space = &self.team.namespace;
+        let object = world
+            .api
+            .must_get(api::CERTIFICATE, space, &secret("theirs"))
+            .await?;
+        let controlled = items(&object, "/metadata/ownerReferences")
+            .iter()
+            .any(|owner| owner["controller"] == json!(true));
+        ensure!(controlled, "it is not cert-manager's own Certificate");
+        notes.push(self.rest("gate on, cert-manager's").await?);
+
+        // Both want them: whoever came second stands back and says what to set.
+        world.install(&[]).await?.must()?;
+        let message = self
+            .stated("theirs", "False", Some("CertificateNotOurs"))
+            .await?;
+        ensure!(
+            message.contains("certManager.listenerSets"),
+            "it does not say what to set: {message}"
+        );
+        notes.push(format!("both at once: {message}"));
+        notes.push(self.rest("both at once").await?);
+        Ok(notes)
+    }
+
+    /// Waits until five quiet seconds went by, then watches.
+    async fn rest(&self, what: &str) -> Result<String> {
+        let world: &World = &self.stage.world;
+        if world.audit_log().await?.is_none() {
+            return Ok(format!("{what}: no audit log, so writes are not counted"));
+        }
+        until("five quiet seconds", LATER, async || {
+            let since = Timestamp::now();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let writes = self.writes(since).await?;
+            ensure!(writes.is_empty(), "{writes:?}");
+            Ok::<_, anyhow::Error>(())
+        })
+        .await?;
+        let since = Timestamp::now();
+        tokio::time::sleep(REST).await;
+        let writes = self.writes(since).await?;
+        ensure!(writes.is_empty(), "{what}: written at rest: {writes:?}");
+        Ok(format!("{what}: 0 writes in {} s", REST.as_secs()))
+    }
+
+    /// What we wrote since then, and what cert-manager did.
+    async fn writes(&self, since: Timestamp) -> Result<Vec<String>> {
+        let world = &self.stage.world;
+        let mut writes: Vec<String> = quiet::writes_since(world, since)
+            .await?
+            .into_keys()
+            .collect();
+        let theirs = quiet::writes_by(world, since, &[self.stack.account()]).await?;
+        // Theirs count where they are about what both could write.
+        writes.extend(
+            theirs
+                .into_keys()
+                .filter(|what| what.contains("certificates/")),
+        );
+        Ok(writes)
+    }
+}

@@ -1,0 +1,115 @@
+//! That no private key of any Secret is anywhere else.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use super::acme;
+use crate::api::{self, name, text};
+use crate::held::Place;
+use crate::needles::Needles;
+use crate::runner::Verdict;
+use crate::tools::run;
+use crate::world::{NAMESPACE, OPERATOR, PROXY, Stage, WEBHOOK, World};
+
+/// Kinds that anybody of us writes, or writes about.
+const KINDS: &str = "gatewayclasses,gateways,listenersets,tlsroutes,httproutes,acmeissuers,clusteracmeissuers,\
+                     configmaps,services,endpointslices,leases,pods,deployments,events,events.events.k8s.io";
+
+/// Everything that components say is searched for the keys of all Secrets that there are, and were in the
+/// scenarios before: logs, statuses, events, metrics, dumps.
+pub(super) async fn no_key_is_anywhere_but_in_its_secret(stage: &Stage) -> Result<Verdict> {
+    let world = &stage.world;
+    let hostname = acme::one_site(stage).await?;
+    let mut keys = world.keys();
+    keys.extend(all_keys(world, "").await?);
+    keys.sort();
+    keys.dedup();
+    let needles = keys
+        .iter()
+        .map(|key| Needles::of(key))
+        .collect::<Result<Vec<Needles>>>()?;
+    ensure!(needles.len() > 2, "only {} keys are known", needles.len());
+    // That a search would find one.
+    let (Some(key), Some(needle)) = (keys.first(), needles.first()) else {
+        bail!("no key");
+    };
+    ensure!(needle.are_in(key), "a key is not found in itself");
+
+    let texts = said(world, &hostname).await?;
+    let mut bytes = 0;
+    for (what, text) in &texts {
+        bytes += text.len();
+        // The name of the place, and nothing of what was found there.
+        for needle in &needles {
+            ensure!(!needle.are_in(text.as_bytes()), "{what} has key material");
+        }
+    }
+    Ok(Verdict::noting(format!(
+        "{} keys, {} places, {:.1} MB: none of it has any of them",
+        needles.len(),
+        texts.len(),
+        bytes as f64 / 1e6
+    )))
+}
+
+/// Keys of the Secrets of a namespace, or of all.
+pub(crate) async fn all_keys(world: &World, namespace: &str) -> Result<Vec<Vec<u8>>> {
+    let mut keys = Vec::new();
+    for secret in world.api.list(api::SECRET, namespace, "").await? {
+        for entry in ["tls.key", "next.key", "ca.key"] {
+            // What is no text is no key.
+            let key = api::data(&secret, entry).unwrap_or_default();
+            if !key.is_empty() && Needles::of(key.as_bytes()).is_ok() {
+                keys.push(key.into_bytes());
+            }
+        }
+    }
+    Ok(keys)
+}
+
+/// All that components say, by where.
+async fn said(world: &World, hostname: &str) -> Result<Vec<(String, String)>> {
+    let objects = ["get", KINDS, "-A", "-o", "json"];
+    let objects = world.kubectl.run(&objects).await?.must()?;
+    let mut texts = vec![("objects".to_owned(), objects)];
+    for component in [OPERATOR, WEBHOOK, PROXY] {
+        let port = if component == PROXY { 15021 } else { 8080 };
+        for pod in world.pods(component).await? {
+            let pod_name = name(&pod);
+            for previous in ["--previous=false", "--previous=true"] {
+                let log = ["logs", pod_name, "-n", NAMESPACE, "--tail=-1", previous];
+                let log = world.kubectl.run(&log).await?;
+                // Most pods had no container before this one.
+                if log.ok {
+                    texts.push((format!("log of {pod_name}"), log.stdout));
+                }
+            }
+            let metrics = format!("http://{}:{port}/metrics", text(&pod, "/status/podIP"));
+            let metrics = ["--silent", "--show-error", "--fail", &metrics];
+            let metrics = run("curl".as_ref(), &metrics, &[], "").await?.must()?;
+            ensure!(!metrics.is_empty(), "{pod_name} has no metrics");
+            texts.push((format!("metrics of {pod_name}"), metrics));
+            if component == PROXY {
+                let dump = dump(world, &pod).await?;
+                ensure!(
+                    dump.contains(hostname),
+                    "{hostname} is not in the dump of {pod_name}"
+                );
+                texts.push((format!("dump of {pod_name}"), dump));
+            }
+        }
+    }
+    Ok(texts)
+}
+
+/// What a proxy has in force, from its admin port, which is open to itself only.
+async fn dump(world: &World, pod: &Value) -> Result<String> {
+    let place = Place::of(world, pod).await?;
+    let command = [
+        "curl",
+        "--silent",
+        "--fail",
+        "http://127.0.0.1:15000/config",
+    ];
+    place.run(world, &command).await.context("dump")
+}
