@@ -12,6 +12,9 @@ use std::time::Duration;
 use crate::finding::Finding;
 use crate::selector::Labels;
 
+/// Label, with the value `true`, of the Secrets that the built-in engine made.
+pub const ACME_LABEL: &str = "vestibule.dev/acme";
+
 /// The annotations of one object about its certificates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateAnnotations {

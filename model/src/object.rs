@@ -390,6 +390,8 @@ pub struct Secret {
     pub private_key: Option<Arc<Zeroizing<Vec<u8>>>>,
     /// `data["ca.crt"]`, PEM.
     pub authorities: Option<Arc<[u8]>>,
+    /// Whether the built-in engine made it (label `vestibule.dev/acme`): empty, it waits for its certificate.
+    pub acme: bool,
 }
 
 impl fmt::Debug for Secret {

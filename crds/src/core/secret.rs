@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
+use vestibule_model::certificate::ACME_LABEL;
 use vestibule_model::object;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -27,12 +28,15 @@ pub(crate) fn convert(wire: Secret) -> object::Secret {
     for bytes in data.values_mut() {
         bytes.0.zeroize();
     }
+    let labels = wire.metadata.labels.as_ref();
+    let acme = labels.and_then(|labels| labels.get(ACME_LABEL));
     object::Secret {
         meta: meta::convert(&wire.metadata),
         secret_type: wire.type_.as_deref().unwrap_or("Opaque").into(),
         certificate,
         private_key,
         authorities,
+        acme: acme.is_some_and(|value| value == "true"),
         name,
     }
 }
