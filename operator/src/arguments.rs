@@ -1,16 +1,20 @@
 //! Arguments of `vestibule-operator`, and the settings they come to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use anyhow::bail;
-use clap::{Parser, ValueEnum};
+use clap::{ArgAction, Parser, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vestibule_model::object::ServiceParameters;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::Labels;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
+use vestibule_operator::acme;
+use vestibule_operator::certmanager::{self, Maker};
 use vestibule_operator::cluster::{self, lease, statuses};
 use vestibule_operator::publish::auth::Fleets;
 use vestibule_operator::serving;
@@ -90,6 +94,50 @@ pub(crate) struct Arguments {
     /// `ClusterRole` that owns what is made, so that it goes with the release.
     #[arg(long, env = "VESTIBULE_OWNER_CLUSTER_ROLE", default_value = "")]
     pub(crate) owner_cluster_role: String,
+    /// Whether the built-in ACME engine issues certificates.
+    #[arg(long, env = "VESTIBULE_ACME", default_value_t = true, action = ArgAction::Set)]
+    acme: bool,
+    /// Most orders of the built-in engine that run at one time.
+    #[arg(long, env = "VESTIBULE_ACME_IN_FLIGHT", default_value = "20")]
+    acme_in_flight: NonZeroU32,
+    /// Orders of the whole release in an hour.
+    #[arg(long, env = "VESTIBULE_ACME_ORDERS_PER_HOUR", default_value = "300")]
+    acme_orders_per_hour: NonZeroU32,
+    /// Orders at one issuer in an hour.
+    #[arg(
+        long,
+        env = "VESTIBULE_ACME_ORDERS_PER_HOUR_ISSUER",
+        default_value = "100"
+    )]
+    acme_orders_per_hour_issuer: NonZeroU32,
+    /// Orders for the listeners of one namespace in an hour.
+    #[arg(
+        long,
+        env = "VESTIBULE_ACME_ORDERS_PER_HOUR_NAMESPACE",
+        default_value = "20"
+    )]
+    acme_orders_per_hour_namespace: NonZeroU32,
+    /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
+    /// cert-manager.
+    #[arg(
+        long,
+        env = "VESTIBULE_CERT_MANAGER_LISTENER_SETS",
+        default_value = "vestibule",
+        value_parser = maker
+    )]
+    cert_manager_listener_sets: Maker,
+    /// The same for Gateways' own listeners.
+    #[arg(
+        long,
+        env = "VESTIBULE_CERT_MANAGER_GATEWAYS",
+        default_value = "cert-manager",
+        value_parser = maker
+    )]
+    cert_manager_gateways: Maker,
+    /// A namespace whose Secrets may be used; may be given several times. Without it those of every
+    /// namespace are. The release's own is always one.
+    #[arg(long, env = "VESTIBULE_SECRET_NAMESPACE", value_delimiter = ',')]
+    secret_namespace: Vec<String>,
     /// How to log, on standard error.
     #[arg(long, env = "VESTIBULE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub(crate) log_format: LogFormat,
@@ -109,6 +157,12 @@ fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write it as KEY=VALUE".to_owned()),
     }
+}
+
+fn maker(text: &str) -> Result<Maker, String> {
+    let makers = [Maker::Vestibule, Maker::CertManager];
+    let named = makers.into_iter().find(|maker| maker.as_str() == text);
+    named.ok_or_else(|| "it is vestibule or cert-manager".to_owned())
 }
 
 /// Audience of the proxies' tokens.
@@ -190,6 +244,20 @@ impl Arguments {
             timing: lease::elector::Timing::default(),
         };
         let proxy_service = self.proxy_service.clone();
+        let certmanager = cluster::certmanager::Config {
+            settings: certmanager::Settings {
+                listener_sets: self.cert_manager_listener_sets,
+                gateways: self.cert_manager_gateways,
+                identity: format!("{}/{}", self.namespace, self.release),
+            },
+            manager: self.release.clone(),
+        };
+        let namespaces = self.secret_namespace.iter().map(String::as_str);
+        let namespaces = namespaces.filter(|name| !name.is_empty()).map(Arc::from);
+        let mut namespaces: BTreeSet<Arc<str>> = namespaces.collect();
+        if !namespaces.is_empty() {
+            namespaces.insert(self.namespace.as_str().into());
+        }
         Ok(cluster::Settings {
             namespace: self.namespace.clone(),
             release: self.release.clone(),
@@ -198,6 +266,24 @@ impl Arguments {
             proxy_service: proxy_service.unwrap_or_else(|| format!("{}-proxy", self.release)),
             owner,
             statuses: statuses::plan::Timing::default(),
+            acme: self.acme.then(|| self.acme_settings()),
+            certmanager,
+            secret_namespaces: (!namespaces.is_empty()).then(|| Arc::new(namespaces)),
+            instance: self.pod_name.clone(),
         })
+    }
+
+    fn acme_settings(&self) -> acme::Settings {
+        acme::Settings {
+            namespace: self.namespace.as_str().into(),
+            budgets: acme::Budgets {
+                per_hour: self.acme_orders_per_hour,
+                per_issuer: self.acme_orders_per_hour_issuer,
+                per_namespace: self.acme_orders_per_hour_namespace,
+            },
+            in_flight: usize::try_from(self.acme_in_flight.get()).unwrap_or(usize::MAX),
+            // Jitter is not to be the same in every replica.
+            seed: RandomState::new().build_hasher().finish(),
+        }
     }
 }

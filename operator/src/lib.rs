@@ -2,8 +2,10 @@
 //!
 //! [`translate`] is the pure core.
 
+pub mod acme;
 pub mod certmanager;
 pub mod cluster;
+pub mod issuance;
 pub mod localca;
 pub mod publish;
 pub mod serving;

@@ -1,5 +1,7 @@
 //! Counters of the cluster side: `vestibule_operator_*`.
 
+mod certificates;
+
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 use vestibule_model::key::Kind;
 
 use crate::translate::Work;
+pub(super) use certificates::Certificates;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
@@ -65,6 +68,7 @@ pub struct Metrics {
     ports: Gauge,
     sources: Gauge,
     not_acked: Gauge,
+    pub(super) certificates: Certificates,
 }
 
 impl Default for Metrics {
@@ -86,6 +90,7 @@ impl Default for Metrics {
             ports: Gauge::default(),
             sources: Gauge::default(),
             not_acked: Gauge::default(),
+            certificates: Certificates::default(),
         }
     }
 }
@@ -167,6 +172,7 @@ impl Metrics {
              alert where this stays above 0",
             self.not_acked.clone(),
         );
+        self.certificates.register(registry);
     }
 
     pub(super) fn role(&self, term: Option<u64>) {

@@ -4,19 +4,24 @@
 //! is told by a watch channel and answers by one: the Lease, the ports, the Services, the proxies'
 //! readiness. Every replica does all of it; only the holder of the Lease writes and serves proxies.
 
+pub mod certmanager;
 mod clock;
+pub mod events;
 mod follow;
 pub mod health;
+pub mod issuance;
 pub mod lease;
 pub mod metrics;
 pub mod owner;
 pub mod ports;
 pub mod ready;
+pub mod secrets;
 pub mod services;
 mod sources;
 pub mod statuses;
 mod store;
 mod sync;
+mod text;
 mod turn;
 
 use std::sync::Arc;
@@ -26,6 +31,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::acme;
 use crate::publish::Publisher;
 use crate::translate;
 use health::Health;
@@ -54,6 +60,14 @@ pub struct Settings {
     pub owner: Option<OwnerReference>,
     /// Durations around statuses.
     pub statuses: statuses::plan::Timing,
+    /// The built-in engine; none: it is off.
+    pub acme: Option<acme::Settings>,
+    /// Who makes cert-manager's Certificates.
+    pub certmanager: certmanager::Config,
+    /// Namespaces whose Secrets may be used; none: all.
+    pub secret_namespaces: secrets::Namespaces,
+    /// This process, in events.
+    pub instance: String,
 }
 
 /// What the cluster side tells others.

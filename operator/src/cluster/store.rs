@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use tokio::sync::watch;
 use tracing::{debug, info};
 use vestibule_crds::watch::{Event, Watched};
@@ -17,6 +19,7 @@ use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::services::{Front, Fronts, Wishes};
 use super::statuses::plan::{Live, Planner};
+use crate::issuance::{Facts as IssuanceFacts, Register, Told};
 use crate::publish::{Changes, Publisher};
 use crate::translate::{Change, Output, PortWish, ServiceWish, Settings, Translator};
 
@@ -30,6 +33,7 @@ const SAMPLE: usize = 16;
 pub(super) struct Wires {
     pub(super) ports: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
     pub(super) services: watch::Sender<Option<Arc<Wishes>>>,
+    pub(super) certificates: Register,
 }
 
 /// The state of the loop.
@@ -38,7 +42,9 @@ pub(super) struct Store {
     pub(super) planner: Planner,
     publisher: Arc<Publisher>,
     metrics: Metrics,
-    wires: Wires,
+    ports_wished: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
+    services_wished: watch::Sender<Option<Arc<Wishes>>>,
+    pub(super) certificates: Register,
     /// Kinds that are synced.
     synced: BTreeSet<Kind>,
     /// Sources (Secrets and ConfigMaps) that something may use.
@@ -80,7 +86,9 @@ impl Store {
             planner,
             publisher,
             metrics,
-            wires,
+            ports_wished: wires.ports,
+            services_wished: wires.services,
+            certificates: wires.certificates,
             synced: BTreeSet::new(),
             used: BTreeSet::new(),
             kept: BTreeSet::new(),
@@ -115,6 +123,7 @@ impl Store {
                     self.planner.forget(&key);
                     if is_source(key.kind) {
                         self.overtake(&key);
+                        self.certificates.secret(&key.name);
                         if !self.kept.remove(&key) {
                             continue;
                         }
@@ -149,7 +158,8 @@ impl Store {
             if !self.used.contains(&key) {
                 return None;
             }
-            self.keep(&key);
+            self.certificates.secret(&key.name);
+            self.keep(&key, &object);
         }
         if has_status(key.kind) {
             let live = Live::new(resource_version, generation(&object), &status);
@@ -166,8 +176,12 @@ impl Store {
         }
     }
 
-    fn keep(&mut self, source: &ObjectKey) {
+    fn keep(&mut self, source: &ObjectKey, object: &Object) {
         self.kept.insert(source.clone());
+        if source.kind == Kind::Secret {
+            let times = validity(object);
+            self.metrics.certificates.lasts(&source.name, times);
+        }
         self.metrics.sources(self.kept.len());
     }
 
@@ -179,6 +193,9 @@ impl Store {
 
     fn forget(&mut self, key: &ObjectKey) {
         self.orphans.remove(key);
+        if key.kind == Kind::Secret {
+            self.metrics.certificates.lasts(&key.name, None);
+        }
         if self.known.remove(key) {
             self.metrics.objects(key.kind, -1);
         }
@@ -214,7 +231,7 @@ impl Store {
             return;
         }
         if let Ok(Some(object)) = source {
-            self.keep(key);
+            self.keep(key, &object);
             self.learn(&object.key());
             self.apply(vec![Change::Put(object)], now);
         }
@@ -292,6 +309,8 @@ impl Store {
             self.wishing = true;
             self.wish_ports();
             self.wish_services();
+            self.certificates.begin(&self.translator);
+            self.certificates.tell();
             // Before this point much seems to be missing that is only not read yet.
             for (key, findings) in self.translator.findings() {
                 log_findings(key, findings);
@@ -302,14 +321,14 @@ impl Store {
     fn wish_ports(&self) {
         if self.wishing {
             let ports = Arc::new(self.translator.ports().clone());
-            self.wires.ports.send_replace(Some(ports));
+            self.ports_wished.send_replace(Some(ports));
         }
     }
 
     fn wish_services(&self) {
         if self.wishing {
             let services = Arc::new(self.translator.services().clone());
-            self.wires.services.send_replace(Some(services));
+            self.services_wished.send_replace(Some(services));
         }
     }
 
@@ -327,8 +346,12 @@ impl Store {
                 ports: new_ports,
                 services: new_services,
                 sources,
+                certificates,
+                issuers,
                 ..
             } = output;
+            self.certificates
+                .translated(certificates, issuers, &resources);
             ports |= !new_ports.is_empty();
             services |= !new_services.is_empty();
             for (key, status) in statuses {
@@ -361,6 +384,40 @@ impl Store {
         if services {
             self.wish_services();
         }
+        if self.wishing {
+            self.certificates.tell();
+        }
+    }
+
+    /// Takes what the built-in engine says.
+    pub(super) fn issued(&mut self, told: Told, now: Instant) {
+        let knew = self.certificates.is_known();
+        let (changes, issuers) = self.certificates.take(told);
+        for issuer in issuers {
+            self.planner.touch(&issuer);
+        }
+        self.apply(changes, now);
+        if self.certificates.is_known() != knew {
+            self.planner.touch_all();
+        }
+    }
+
+    /// Takes what cert-manager's engine says.
+    pub(super) fn issued_by_others(&mut self, facts: Option<Arc<IssuanceFacts>>, now: Instant) {
+        let knew = self.certificates.is_known();
+        let changes = self.certificates.take_others(facts);
+        self.apply(changes, now);
+        if self.certificates.is_known() != knew {
+            self.planner.touch_all();
+        }
+    }
+
+    /// Looks which certificates have come to every proxy.
+    pub(super) fn look_at_certificates(&mut self) {
+        self.certificates
+            .look(&self.translator, &self.publisher, |engine, after| {
+                self.metrics.certificates.ready(engine, after);
+            });
     }
 
     fn use_sources(&mut self, sources: BTreeMap<ObjectKey, bool>) -> Vec<Change> {
@@ -387,6 +444,7 @@ impl Store {
     /// left, and so statuses may be judged: what is not published must not count as in force.
     pub(super) fn publish(&mut self, now: Instant) -> bool {
         let Some(since) = self.dirty_since else {
+            self.certificates.published();
             return true;
         };
         if self.publish_at().is_some_and(|at| now < at) {
@@ -408,6 +466,7 @@ impl Store {
             self.publisher.update(changes);
             self.metrics.published(since.elapsed());
         }
+        self.certificates.published();
         true
     }
 
@@ -446,6 +505,8 @@ fn has_status(kind: Kind) -> bool {
             | Kind::TlsRoute
             | Kind::HttpRoute
             | Kind::BackendTlsPolicy
+            | Kind::AcmeIssuer
+            | Kind::ClusterAcmeIssuer
     )
 }
 
@@ -457,9 +518,23 @@ fn generation(object: &Object) -> i64 {
         Object::TlsRoute(o) => o.meta.generation,
         Object::HttpRoute(o) => o.meta.generation,
         Object::BackendTlsPolicy(o) => o.meta.generation,
+        Object::AcmeIssuer(o) => o.meta.generation,
         Object::Unreadable(_, meta, _) => meta.generation,
         _ => 0,
     }
+}
+
+/// When the certificate in a Secret begins and ends, in seconds since 1970.
+fn validity(object: &Object) -> Option<(i64, i64)> {
+    let Object::Secret(secret) = object else {
+        return None;
+    };
+    let pem = secret.certificate.as_ref()?;
+    let leaf = CertificateDer::from_pem_slice(pem).ok()?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(&leaf).ok()?;
+    let validity = parsed.validity();
+    let (begin, end) = (validity.not_before, validity.not_after);
+    Some((begin.timestamp(), end.timestamp()))
 }
 
 fn log_findings(key: &ObjectKey, findings: &[Finding]) {

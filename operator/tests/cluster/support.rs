@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::Ipv6Addr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ use tonic::transport::Channel;
 use vestibule_model::object::ServiceParameters;
 use vestibule_model::policy::Policy;
 use vestibule_model::service::ServiceType;
+use vestibule_operator::acme;
+use vestibule_operator::certmanager::{self, Maker};
 use vestibule_operator::cluster::health::Health;
 use vestibule_operator::cluster::lease::{self, elector::Timing};
 use vestibule_operator::cluster::metrics::Metrics;
@@ -32,6 +35,8 @@ use vestibule_stream::client::{Connect, ConnectError};
 
 use crate::stream_support::Proxy;
 
+/// Orders in an hour, where they are not what a test is about.
+const PLENTY: NonZeroU32 = NonZeroU32::new(100_000).expect("above zero");
 /// Longest wait for something that has to happen.
 const BOUND: Duration = Duration::from_secs(90);
 
@@ -113,10 +118,13 @@ impl World {
                 {"apiGroups": [gateway], "verbs": ["update"],
                  "resources": ["gatewayclasses/status", "gateways/status", "listenersets/status",
                                "httproutes/status", "tlsroutes/status", "backendtlspolicies/status"]},
-                {"apiGroups": ["vestibule.dev"], "resources": ["gatewayparameters"], "verbs": read},
+                {"apiGroups": ["vestibule.dev"], "verbs": read,
+                 "resources": ["gatewayparameters", "acmeissuers", "clusteracmeissuers"]},
+                {"apiGroups": ["vestibule.dev"], "verbs": ["update"],
+                 "resources": ["acmeissuers/status", "clusteracmeissuers/status"]},
+                {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
                 {"apiGroups": [""], "resources": ["namespaces"], "verbs": read},
-                {"apiGroups": [""], "resources": ["secrets", "configmaps"],
-                 "verbs": ["get", "list", "watch"]},
+                {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]},
                 {"apiGroups": [""], "resources": ["services"],
                  "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
                 {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
@@ -127,6 +135,24 @@ impl World {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
             "metadata": {"name": name}, "subjects": subject,
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        }))
+        .await;
+        self.apply(json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": format!("{name}-secrets")},
+            "rules": [
+                {"apiGroups": [""], "resources": ["secrets"],
+                 "verbs": ["get", "list", "watch", "create", "update", "patch"]},
+            ],
+        }))
+        .await;
+        self.apply(json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": format!("{name}-secrets")}, "subjects": subject,
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                "name": format!("{name}-secrets"),
+            },
         }))
         .await;
         self.apply(json!({
@@ -164,7 +190,13 @@ impl World {
             "Namespace" | "Service" | "Secret" | "ConfigMap" => ("", "v1"),
             "EndpointSlice" => ("discovery.k8s.io", "v1"),
             "Lease" => ("coordination.k8s.io", "v1"),
-            "GatewayParameters" => ("vestibule.dev", "v1alpha1"),
+            "GatewayParameters" | "ACMEIssuer" | "ClusterACMEIssuer" => {
+                ("vestibule.dev", "v1alpha1")
+            }
+            "Event" => ("events.k8s.io", "v1"),
+            "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => {
+                ("admissionregistration.k8s.io", "v1")
+            }
             kind if kind.contains("Role") && kind != "TLSRoute" => {
                 ("rbac.authorization.k8s.io", "v1")
             }
@@ -175,6 +207,7 @@ impl World {
             "GatewayClass" => "gatewayclasses".to_owned(),
             "GatewayParameters" => "gatewayparameters".to_owned(),
             "BackendTLSPolicy" => "backendtlspolicies".to_owned(),
+            "ValidatingAdmissionPolicy" => "validatingadmissionpolicies".to_owned(),
             kind => format!("{}s", kind.to_lowercase()),
         };
         let resource = ApiResource::from_gvk_with_plural(&gvk, &plural);
@@ -370,7 +403,16 @@ impl World {
 
     /// Starts an operator with the Services' type set so that the API server alone gives addresses.
     pub(crate) fn manager(&self, name: &str) -> Manager {
-        Manager::start(self, name, statuses::plan::Timing::default())
+        Manager::start(self, name, statuses::plan::Timing::default(), |_| {})
+    }
+
+    /// The same with other settings.
+    pub(crate) fn manager_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut cluster::Settings),
+    ) -> Manager {
+        Manager::start(self, name, statuses::plan::Timing::default(), change)
     }
 
     /// The same, with all the time in the world for proxies to acknowledge: for tests that count writes.
@@ -381,7 +423,7 @@ impl World {
             reconnect: Duration::from_secs(80),
             ..statuses::plan::Timing::default()
         };
-        Manager::start(self, name, timing)
+        Manager::start(self, name, timing, |_| {})
     }
 }
 
@@ -407,7 +449,12 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    fn start(world: &World, name: &str, timing: statuses::plan::Timing) -> Self {
+    fn start(
+        world: &World,
+        name: &str,
+        timing: statuses::plan::Timing,
+        change: impl FnOnce(&mut cluster::Settings),
+    ) -> Self {
         let agent = format!("{}-{name}", world.release);
         let address = format!("{name}:9443");
         let services = ServiceSettings {
@@ -420,7 +467,7 @@ impl Manager {
                 ..ServiceParameters::default()
             },
         };
-        let settings = cluster::Settings {
+        let mut settings = cluster::Settings {
             namespace: world.ns("sys"),
             release: world.release.clone(),
             translation: translate::Settings {
@@ -446,7 +493,28 @@ impl Manager {
             proxy_service: format!("{}-proxy", world.release),
             owner: None,
             statuses: timing,
+            acme: Some(acme::Settings {
+                namespace: world.ns("sys").into(),
+                budgets: acme::Budgets {
+                    per_hour: PLENTY,
+                    per_issuer: PLENTY,
+                    per_namespace: PLENTY,
+                },
+                in_flight: 20,
+                seed: 1,
+            }),
+            certmanager: cluster::certmanager::Config {
+                settings: certmanager::Settings {
+                    listener_sets: Maker::Vestibule,
+                    gateways: Maker::CertManager,
+                    identity: format!("{}/{}", world.ns("sys"), world.release),
+                },
+                manager: world.release.clone(),
+            },
+            secret_namespaces: None,
+            instance: agent.clone(),
         };
+        change(&mut settings);
         let client = world.operator(&agent);
         let publisher = Publisher::new(publish::Config::default());
         let (health, metrics) = (Health::default(), Metrics::default());

@@ -1,10 +1,11 @@
 //! Statuses: what is to be written when ([`plan`]), and the writing.
 
+mod issued;
 pub mod plan;
 mod steady;
 pub mod write;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -16,6 +17,7 @@ use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 
 use super::services::Fronts;
+use crate::acme::IssuerFact;
 use crate::publish::Publisher;
 use crate::status::{facts, programmed, render};
 use crate::translate::{Status, Translator};
@@ -34,6 +36,10 @@ pub struct Facts<'a> {
     pub fronts: &'a Fronts,
     /// ListenerSets that had a status of ours and have lost their Gateway.
     pub orphans: &'a BTreeSet<ObjectKey>,
+    /// State of issuers, as the built-in engine says.
+    pub issuers: &'a BTreeMap<ObjectKey, IssuerFact>,
+    /// Whether it is known how far every certificate is; before that nothing is taken back.
+    pub issuance_known: bool,
 }
 
 /// What the status of an object should be, `old` being what it is; `None`: what it is. `now` is in
@@ -50,11 +56,16 @@ pub fn judge(
         controller,
         fronts,
         orphans,
+        issuers,
+        issuance_known,
     } = *facts_of;
     let observed = Observed {
         generation: live.generation,
         now,
     };
+    if let Some(Object::AcmeIssuer(issuer)) = translator.object(key).map(AsRef::as_ref) {
+        return issued::issuer(issuer, issuers.get(key), old, observed);
+    }
     let withdrawn;
     let status = match translator.statuses().get(key) {
         Some(status) => status,
@@ -82,6 +93,9 @@ pub fn judge(
     let mut due = render(key, old, status, controller, observed, |basis| {
         programmed(basis, |listeners| facts(translator, publisher, listeners))
     });
+    if !issuance_known {
+        issued::keep(old, &mut due);
+    }
     if let Some(Object::Gateway(gateway)) = translator.object(key).map(AsRef::as_ref)
         && let Some(front) = fronts.get(&gateway.meta.uid)
         && let Some(problem) = &front.alias

@@ -26,6 +26,7 @@ use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
 use super::{Settings, clock, lease, sources, statuses};
+use crate::issuance::{Desk, Facts as IssuanceFacts};
 use crate::publish::Publisher;
 
 /// Events that wait for translation, and that are translated at a time.
@@ -62,6 +63,11 @@ pub(super) struct Shell {
     source_sender: mpsc::Sender<Event>,
     persisted: watch::Receiver<Option<Arc<Allocation>>>,
     fronts: watch::Receiver<Option<Arc<Fronts>>>,
+    /// What the built-in engine has for the loop.
+    desk: Desk,
+    desk_news: watch::Receiver<()>,
+    /// What cert-manager's engine says.
+    certificates: watch::Receiver<Option<Arc<IssuanceFacts>>>,
     proxies_known: watch::Receiver<bool>,
     installed: watch::Receiver<bool>,
     leading: watch::Sender<bool>,
@@ -105,11 +111,8 @@ impl Shell {
         let kinds = sync::KINDS
             .into_iter()
             .filter(|kind| !SOURCES.contains(kind));
-        tasks.spawn(follow(
-            client.clone(),
-            kinds.collect(),
-            self.event_sender.clone(),
-        ));
+        let scope = Scope::new(kinds);
+        tasks.spawn(follow(client.clone(), scope, self.event_sender.clone()));
         let mut facts = self.publisher.facts();
         let mut beat = tokio::time::interval(BEAT);
         let mut work = Work::default();
@@ -136,6 +139,15 @@ impl Shell {
                 }
                 changed = self.fronts.changed() => {
                     changed.context("nobody keeps the Services")?;
+                }
+                changed = self.desk_news.changed() => {
+                    changed.context("nobody issues")?;
+                    self.store.issued(self.desk.take(), Instant::now());
+                }
+                changed = self.certificates.changed() => {
+                    changed.context("nobody keeps Certificates")?;
+                    let facts = self.certificates.borrow_and_update().clone();
+                    self.store.issued_by_others(facts, Instant::now());
                 }
                 changed = self.proxies_known.changed(), if !*self.proxies_known.borrow() => {
                     changed.context("nobody knows which proxies are ready")?;
@@ -216,11 +228,12 @@ impl Shell {
             // Now it is known which of them are used; the others need not be kept.
             self.progress.sources = true;
             self.store.sources_are_watched();
-            tasks.spawn(follow(
-                client.clone(),
-                SOURCES.to_vec(),
-                self.source_sender.clone(),
-            ));
+            let mut scope = Scope::new(SOURCES);
+            if let Some(namespaces) = &self.settings.secret_namespaces {
+                let names = namespaces.iter().map(ToString::to_string);
+                scope.namespaces.insert(Kind::Secret, names.collect());
+            }
+            tasks.spawn(follow(client.clone(), scope, self.source_sender.clone()));
         }
         if self.progress.missing.is_empty() && self.progress.ports {
             self.store.wish();
@@ -266,6 +279,7 @@ impl Shell {
     /// What the proxies have, or are, has moved.
     fn facts_moved(&mut self) {
         self.store.planner.touch_waiting();
+        self.store.look_at_certificates();
         let proxies = self.publisher.proxies();
         let rejects: BTreeSet<String> = proxies
             .iter()
@@ -357,6 +371,7 @@ impl Shell {
                 translator,
                 fronts,
                 orphans,
+                certificates,
                 ..
             } = &mut self.store;
             let facts = statuses::Facts {
@@ -365,6 +380,8 @@ impl Shell {
                 controller: &self.settings.translation.controller,
                 fronts,
                 orphans,
+                issuers: certificates.issuers(),
+                issuance_known: certificates.is_known(),
             };
             let next = planner.next(now, LOOKS, |key, live, old| {
                 statuses::judge(&facts, seconds, (key, live, old))
@@ -404,13 +421,9 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// Watches these kinds and passes on what comes.
-async fn follow(
-    client: kube::Client,
-    kinds: Vec<Kind>,
-    events: mpsc::Sender<Event>,
-) -> &'static str {
-    let mut stream = Box::pin(vestibule_crds::watch::watch(client, Scope::new(kinds)));
+/// Watches what is in the scope and passes on what comes.
+async fn follow(client: kube::Client, scope: Scope, events: mpsc::Sender<Event>) -> &'static str {
+    let mut stream = Box::pin(vestibule_crds::watch::watch(client, scope));
     while let Some(event) = stream.next().await {
         if events.send(event).await.is_err() {
             break;

@@ -7,13 +7,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::super::issuance::{self as acme_task, Hand};
 use super::super::lease::elector::Role;
+use super::super::metrics::Metrics;
+use super::super::secrets::Secrets;
 use super::super::statuses::plan::Planner;
 use super::super::statuses::write::Writer;
 use super::super::store::{Store, Wires};
 use super::super::sync::{self, Progress};
-use super::super::{Outside, Settings, ports, ready, services};
+use super::super::{Outside, Settings, certmanager, events, ports, ready, services};
 use super::{BATCH, SOURCE_BATCH, Shell};
+use crate::issuance::{self, Register};
 use crate::publish::Publisher;
 
 impl Shell {
@@ -82,6 +86,30 @@ impl Shell {
             "installed kinds"
         });
 
+        let (register, certificate_wires) = Register::new();
+        let desk = certificate_wires.desk.clone();
+        let desk_news = desk.for_loop();
+        let requests = certificate_wires.requests.clone();
+        let hand = hand(
+            client,
+            &settings,
+            &metrics,
+            (&role, &certificate_wires),
+            tasks,
+        );
+        issue(&settings, hand, &publisher, certificate_wires, tasks);
+        let (facts, certificates) = watch::channel(None);
+        let wires = certmanager::Wires {
+            requests,
+            role: role.clone(),
+            facts,
+        };
+        let task = certmanager::run(client.clone(), settings.certmanager.clone(), wires);
+        tasks.spawn(async move {
+            task.await;
+            "cert-manager's Certificates"
+        });
+
         let store = Store::new(
             settings.translation.clone(),
             Arc::clone(&publisher),
@@ -90,6 +118,7 @@ impl Shell {
             Wires {
                 ports,
                 services: wishes_sender,
+                certificates: register,
             },
         );
         let writer = Writer::new(client.clone(), &settings.release, metrics.clone());
@@ -106,6 +135,9 @@ impl Shell {
             source_sender,
             persisted,
             fronts,
+            desk,
+            desk_news,
+            certificates,
             proxies_known,
             installed,
             leading,
@@ -121,6 +153,54 @@ impl Shell {
             superseded: None,
         }
     }
+}
+
+/// What the built-in engine does its work with; begins the task that tells of it by events.
+fn hand(
+    client: &kube::Client,
+    settings: &Settings,
+    metrics: &Metrics,
+    (role, wires): (&watch::Receiver<Role>, &issuance::Wires),
+    tasks: &mut JoinSet<&'static str>,
+) -> Hand {
+    let (teller, told) = events::Teller::new();
+    let task = events::run(
+        client.clone(),
+        settings.translation.controller.to_string(),
+        settings.instance.clone(),
+        role.clone(),
+        told,
+    );
+    tasks.spawn(async move {
+        task.await;
+        "events"
+    });
+    let namespaces = settings.secret_namespaces.clone();
+    Hand {
+        secrets: Secrets::new(client.clone(), &settings.release, namespaces),
+        desk: wires.desk.clone(),
+        role: role.clone(),
+        metrics: metrics.clone(),
+        teller,
+        requests: wires.requests.clone(),
+    }
+}
+
+fn issue(
+    settings: &Settings,
+    hand: Hand,
+    publisher: &Arc<Publisher>,
+    wires: issuance::Wires,
+    tasks: &mut JoinSet<&'static str>,
+) {
+    let (acme, publisher) = (settings.acme.clone(), Arc::clone(publisher));
+    tasks.spawn(async move {
+        match acme {
+            Some(acme) => acme_task::run(acme, hand, publisher, wires).await,
+            None => issuance::refuse(wires).await,
+        }
+        "the built-in engine"
+    });
 }
 
 fn keep_ports(

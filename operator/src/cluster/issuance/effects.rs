@@ -1,0 +1,127 @@
+//! What the engine does in a cluster: Secrets, challenges at the proxies, facts for statuses, metrics and
+//! events. Nothing is written once this replica does not lead any more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::watch;
+use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
+use vestibule_model::issuance::Issuance;
+use vestibule_model::key::{ObjectKey, ObjectName};
+use zeroize::Zeroizing;
+
+use crate::acme::{
+    Effects, IssuerFact, Observation, Outcome, Record, StoreError, Waiting, Write, Written,
+};
+use crate::cluster::events::{News, Teller};
+use crate::cluster::lease::elector::Role;
+use crate::cluster::metrics::Metrics;
+use crate::cluster::secrets::Secrets;
+use crate::issuance::{Desk, Requests};
+
+/// The engine's hand in the cluster.
+pub(in super::super) struct Hand {
+    pub(in super::super) secrets: Secrets,
+    pub(in super::super) desk: Desk,
+    pub(in super::super) role: watch::Receiver<Role>,
+    pub(in super::super) metrics: Metrics,
+    pub(in super::super) teller: Teller,
+    /// Who asked for which certificate.
+    pub(in super::super) requests: watch::Receiver<Option<Arc<Requests>>>,
+}
+
+impl Effects for Hand {
+    async fn read(&self, secret: &ObjectName) -> Result<Option<Record>, StoreError> {
+        self.secrets.read(secret).await
+    }
+
+    async fn write(&self, secret: &ObjectName, write: Write) -> Result<Written, StoreError> {
+        // The next leader may be at work already.
+        if self.role.borrow().term(Instant::now()).is_none() {
+            return Err(StoreError("this replica does not lead any more".to_owned()));
+        }
+        self.secrets.write(secret, write).await
+    }
+
+    async fn entry(
+        &self,
+        secret: &ObjectName,
+        key: &str,
+    ) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
+        self.secrets.entry(secret, key).await
+    }
+
+    fn challenges(&self, changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>) {
+        self.desk.challenges(changes);
+    }
+
+    fn issuance(&self, changes: BTreeMap<ObjectName, Option<Issuance>>) {
+        self.desk.issuance(changes);
+    }
+
+    fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerFact>) {
+        self.desk.issuers(changes);
+    }
+
+    fn observe(&self, observation: Observation) {
+        let metrics = &self.metrics.certificates;
+        match observation {
+            Observation::OrderEnded {
+                secret,
+                issuer,
+                outcome,
+                message,
+            } => {
+                metrics.order(label(&issuer), outcome.as_str());
+                self.tell(&secret, outcome, &message);
+            }
+            Observation::Asked(answered) => metrics.request(String::new(), answered.as_str()),
+            Observation::RenewAt(secret, at) => metrics.renews(&secret, at),
+            Observation::Waiting(waiting) => {
+                let Waiting {
+                    budget,
+                    backoff,
+                    issuer,
+                    challenge,
+                } = waiting;
+                metrics.waiting("budget", budget);
+                metrics.waiting("backoff", backoff);
+                metrics.waiting("issuer", issuer);
+                metrics.waiting("challenge", challenge);
+            }
+        }
+    }
+}
+
+impl Hand {
+    /// Tells whoever asked for a certificate what became of its order.
+    fn tell(&self, secret: &ObjectName, outcome: Outcome, message: &str) {
+        let requests = self.requests.borrow();
+        let Some(request) = requests.as_ref().and_then(|all| all.get(secret)) else {
+            return;
+        };
+        let (warning, reason) = match outcome {
+            Outcome::Issued => (false, "CertificateIssued"),
+            Outcome::Failed => (true, "CertificateFailed"),
+            Outcome::Abandoned => return,
+        };
+        self.teller.tell(News {
+            about: request.owner.clone(),
+            uid: request.owner_uid.clone(),
+            warning,
+            reason,
+            action: "Issue",
+            note: format!("Secret {}: {message}", secret.name),
+        });
+    }
+}
+
+fn label(issuer: &ObjectKey) -> String {
+    let ObjectKey { kind, name } = issuer;
+    if name.namespace.is_empty() {
+        format!("{kind}/{}", name.name)
+    } else {
+        format!("{kind}/{}/{}", name.namespace, name.name)
+    }
+}
