@@ -205,7 +205,7 @@ impl Api {
     }
 }
 
-fn path(kind: Kind, namespace: &str, name: &str) -> String {
+pub(crate) fn path(kind: Kind, namespace: &str, name: &str) -> String {
     let mut parts = vec![kind.prefix];
     if !namespace.is_empty() {
         parts.extend(["namespaces", namespace]);

@@ -112,6 +112,7 @@ impl Teams<'_> {
         let (a, b) = (&self.a, &self.b);
         let before = self.statuses_of_a().await?;
         let [set, route] = loser(b);
+        self.a_second_later(&set).await?;
         world.kubectl.apply(&[set]).await?.must()?;
         b.kubectl.apply(&[route]).await?.must()?;
         let of_loser = async |check: &dyn Fn(&Value) -> Result<()>| {
@@ -237,6 +238,20 @@ impl Teams<'_> {
             started.elapsed().as_millis()
         ));
         resolved("False", "RefNotPermitted").await.map(drop)
+    }
+
+    /// Who is older is told by the API server's clock, which counts in seconds; within one, names decide.
+    async fn a_second_later(&self, set: &Value) -> Result<()> {
+        let web = self.a.get(api::LISTENER_SET, "web").await?;
+        let created = text(&web, "/metadata/creationTimestamp");
+        let path = format!("{}?dryRun=All", api::path(api::LISTENER_SET, EXEMPT, ""));
+        until("the next second", SOON, async || {
+            let now = self.stage.world.api.post(&path, set).await?;
+            let now = text(&now, "/metadata/creationTimestamp");
+            ensure!(now > created, "it is still {now}");
+            Ok(())
+        })
+        .await
     }
 
     /// What A's objects say, with their versions, so that a write of the same counts, too.
