@@ -4,6 +4,8 @@
 def id: "\(.kind) \(.metadata.namespace // "")/\(.metadata.name)";
 def complain($wrong; $what): if $wrong then "\(id): \($what)" else empty end;
 
+def component: .metadata.labels["app.kubernetes.io/component"];
+
 def cluster_scoped: ["ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "GatewayClass",
     "ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
 
@@ -12,6 +14,8 @@ def object_checks:
     .kind as $kind
     | (if cluster_scoped | index($kind)
        then complain(.metadata.namespace != null; "a cluster-scoped object has a namespace")
+       elif $kind == "RoleBinding" and component == "secrets"
+       then complain(.metadata.namespace == null; "is in no namespace")
        else complain(.metadata.namespace != $namespace; "is not in the release's namespace") end),
       complain(.metadata.labels["app.kubernetes.io/instance"] == null; "has no label of its release"),
       complain(.metadata.labels["app.kubernetes.io/managed-by"] != "Helm"; "is not labelled as Helm's"),
@@ -61,14 +65,14 @@ def role_checks:
     complain([.rules[]?.verbs[]] | any(IN("escalate", "bind", "impersonate", "deletecollection")); "grants too much"),
     complain([.rules[]?.resources[]] | any(test("^(pods|serviceaccounts|nodes)|/(exec|token|proxy|ephemeralcontainers)$"));
         "reaches pods, nodes or tokens"),
-    # Writes of Secrets: by name, but for `create`, which cannot be.
+    # Secrets: by name in the release's namespace, but for `create`, which cannot be; elsewhere by one role, that
+    # may be bound to namespaces, and that a policy holds to certificates with the release's label.
     (rules_touch(""; "secrets")[] as $rule
-        | complain(($rule.verbs - ["get", "list", "watch"]) != []
-            and .kind == "ClusterRole"; "writes Secrets outside its namespace"),
-          complain(($rule.verbs - ["create", "get", "list", "watch"]) != [] and ($rule.resourceNames // []) == [];
-            "changes Secrets of any name"));
-
-def component: .metadata.labels["app.kubernetes.io/component"];
+        | complain($rule.verbs | index("delete"); "deletes Secrets"),
+          complain(.kind == "ClusterRole" and component != "secrets"; "reaches Secrets everywhere"),
+          complain(component != "secrets" and ($rule.verbs - ["create", "get", "list", "watch"]) != []
+            and ($rule.resourceNames // []) == []; "changes Secrets of any name")),
+    complain(component == "secrets" and [.rules[] | .resources[]] != ["secrets"]; "is about more than Secrets");
 
 . as $objects
 | def all_of($kind): $objects[] | select(.kind == $kind);
@@ -126,8 +130,29 @@ def component: .metadata.labels["app.kubernetes.io/component"];
               "is not as admission should be"),
           complain(named("Service"; $entry.clientConfig.service.name) | not; "calls a Service that is not there"))),
 
+  # Secrets are reached in listed namespaces, or everywhere, not both.
+  ([all_of("ClusterRoleBinding", "RoleBinding") | select(component == "secrets")]
+    | if . == [] then "nothing binds the role for Secrets"
+      elif ([.[].kind] | unique | length) != 1 then "Secrets are bound both by namespace and everywhere"
+      elif any(.roleRef.kind != "ClusterRole" or (.roleRef.name | endswith("-secrets") | not) or .subjects != [{
+          kind: "ServiceAccount", name: "\(fullname)-operator", namespace: $namespace}])
+      then "the role for Secrets is bound to somebody else" else empty end),
+
+  # Alerts: each says how bad it is, what it is, what it means; only about this release.
+  (all_of("PrometheusRule")
+    | complain([.spec.groups[].rules[]] == []; "has no alerts"),
+      (.spec.groups[].rules[] as $rule
+        | complain(($rule.alert | startswith("Vestibule") | not) or ($rule.labels.severity | IN("warning", "critical") | not)
+              or $rule.for == null or ($rule.annotations.summary // "") == "" or ($rule.annotations.description // "") == "";
+              "\($rule.alert) is not complete"),
+          complain([$rule.expr | scan("vestibule_[a-z_]+")] == []
+              or ([$rule.expr | scan("vestibule_[a-z_]+")] | length)
+                != ([$rule.expr | scan("vestibule_[a-z_]+[{]namespace=\"\($namespace)\"[,}]")] | length);
+              "\($rule.alert) is about other releases too"))),
+
   # What holds the operator speaks of this release.
-  ([all_of("ValidatingAdmissionPolicy")] | if length != 2 then "there are \(length) admission policies, not 2" else empty end),
+  ([all_of("ValidatingAdmissionPolicy") | component] | sort
+    | if . == ["certificates", "secrets", "services"] then empty else "admission policies hold \(.)" end),
   (all_of("ValidatingAdmissionPolicy")
     | complain(.spec.failurePolicy != "Fail"; "fails open"),
       complain(.spec.matchConditions[0].expression != "request.userInfo.username == 'system:serviceaccount:\($namespace):\(fullname)-operator'";

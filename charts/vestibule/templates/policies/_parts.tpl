@@ -8,6 +8,15 @@
 (has({{ . }}.metadata.ownerReferences) && {{ . }}.metadata.ownerReferences.exists(r, r.kind == 'ClusterRole' && r.name == 'OWNER'))
 {{- end -}}
 
+{{/* CEL: the namespaces of narrow mode. */}}
+{{- define "vestibule.secretNamespacesCel" -}}
+{{- $quoted := list -}}
+{{- range include "vestibule.secretNamespaces" . | fromJsonArray -}}
+{{-   $quoted = append $quoted (printf "'%s'" .) -}}
+{{- end -}}
+{{- join ", " $quoted -}}
+{{- end -}}
+
 {{/* CEL: the labels of proxies. */}}
 {{- define "vestibule.proxySelectorMap" -}}
 {{- $pairs := list -}}
