@@ -12,6 +12,7 @@
 
 mod backoff;
 mod raw;
+mod read;
 mod served;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,6 +30,8 @@ use tracing::{debug, info, warn};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
+
+pub use read::{ReadError, Reader};
 
 use backoff::Backoff;
 use raw::Raw;
