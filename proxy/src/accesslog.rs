@@ -26,19 +26,26 @@ pub(crate) struct Record {
     bind: BindKey,
     pub(crate) server_name: Option<Hostname>,
     listener: Option<Arc<Listener>>,
-    /// What a CA got instead of a listener.
-    pub(crate) challenge: Option<Arc<Challenge>>,
     pub(crate) route: Option<Arc<Route>>,
     pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
     /// Endpoints that did not take the connection, before the one that is named.
     pub(crate) connect_retries: u8,
     pub(crate) moved: Moved,
-    pub(crate) agreed: Option<Box<Agreed>>,
+    /// In a box: what is passed through has none.
+    tls: Option<Box<Tls>>,
     /// HTTP requests on it, each of which has a line of its own.
     pub(crate) requests: u32,
     /// Set when the connection ends; a connection that is dropped without was drained,
     /// or its task panicked.
     pub(crate) reason: CloseReason,
+}
+
+/// What is known of a connection whose TLS ends here.
+#[derive(Default)]
+struct Tls {
+    agreed: Option<Agreed>,
+    /// What a CA got instead of a listener.
+    challenge: Option<Arc<Challenge>>,
 }
 
 impl Record {
@@ -54,12 +61,11 @@ impl Record {
             bind,
             server_name: None,
             listener: None,
-            challenge: None,
             route: None,
             backend: None,
             connect_retries: 0,
             moved: Moved::default(),
-            agreed: None,
+            tls: None,
             requests: 0,
             reason: CloseReason::Drained,
         }
@@ -92,6 +98,20 @@ impl Record {
         self.listener.as_ref()
     }
 
+    /// What its handshake agreed on.
+    pub(crate) fn agreed(&self) -> Option<&Agreed> {
+        self.tls.as_ref()?.agreed.as_ref()
+    }
+
+    pub(crate) fn agree(&mut self, agreed: Agreed) {
+        self.tls.get_or_insert_default().agreed = Some(agreed);
+    }
+
+    /// The client is a CA that asks for this.
+    pub(crate) fn challenge(&mut self, challenge: Arc<Challenge>) {
+        self.tls.get_or_insert_default().challenge = Some(challenge);
+    }
+
     fn write(&self) {
         // Connections that never said anything are health checks for the most part.
         if self.reason == CloseReason::ClientSilent || self.requests > 0 {
@@ -108,10 +128,10 @@ impl Record {
         }
         let listener = self.listener.as_deref();
         let route = self.route.as_deref();
-        let challenge = self.challenge.as_deref();
+        let challenge = self.tls.as_ref().and_then(|tls| tls.challenge.as_deref());
         let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
         let gateway = listener.map(|l| &l.gateway);
-        let agreed = self.agreed.as_deref();
+        let agreed = self.agreed();
         let alpn = agreed
             .and_then(|agreed| agreed.alpn.as_deref())
             .map(String::from_utf8_lossy);

@@ -29,6 +29,7 @@ pub use dump::{BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, RouteDum
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
 
+use crate::expiry::{self, Expiries};
 use crate::metrics::Metrics;
 use crate::table::{
     Backend, BindKey, Generation, Layer, Listener, Mode, NotServing, Place, Route, Routes,
@@ -139,7 +140,7 @@ pub struct State {
     backends: BTreeMap<Arc<str>, HeldBackend>,
     backends_held: usize,
     certificates: BTreeMap<Arc<str>, HeldCertificate>,
-    expiries: BTreeSet<(i64, Arc<str>)>,
+    expiries: Expiries,
     /// Listeners by the certificates that they terminate with.
     certificate_users: Users,
     trusts: BTreeMap<Arc<str>, HeldTrust>,
@@ -191,7 +192,7 @@ impl State {
             backends: BTreeMap::new(),
             backends_held: 0,
             certificates: BTreeMap::new(),
-            expiries: BTreeSet::new(),
+            expiries: Expiries::default(),
             certificate_users: Users::default(),
             trusts: BTreeMap::new(),
             challenges: BTreeMap::new(),
@@ -304,7 +305,7 @@ impl State {
 
     fn parse(&self, change: &Change, rejects: &mut Rejects) -> Parsed {
         let mut parsed = Parsed::default();
-        let now = self.configs.now();
+        let now = expiry::now();
         for (key, resource) in &change.upserts {
             let name = key.name.as_str();
             let outcome = match &resource.resource {
@@ -448,14 +449,13 @@ impl State {
         if let Some(shown) = self.shown.get(&name) {
             shown.set(Some(Arc::clone(certificate.certified())));
         }
-        self.expiries
-            .insert((certificate.not_after, Arc::clone(&name)));
+        self.expiries.add(certificate.not_after, &name);
         self.certificates.insert(name, certificate);
     }
 
     fn drop_certificate(&mut self, name: &str, rebuild: &mut BTreeSet<Arc<str>>) {
         if let Some((name, old)) = self.certificates.remove_entry(name) {
-            self.expiries.remove(&(old.not_after, name));
+            self.expiries.remove(old.not_after, &name);
         }
         let certificate = self.names.intern(name);
         rebuild.extend(self.certificate_users.of(&certificate).cloned());
@@ -677,6 +677,12 @@ impl State {
         &self.tenants
     }
 
+    /// When the certificates in force expire, for the metrics.
+    #[must_use]
+    pub fn expiries(&self) -> &Expiries {
+        &self.expiries
+    }
+
     /// What changes made anew so far.
     #[must_use]
     pub fn work(&self) -> Work {
@@ -714,8 +720,6 @@ impl State {
         metrics
             .binds
             .set(signed(self.snapshot.binds().count() as u64));
-        let first = self.expiries.first().map_or(0, |(at, _)| *at);
-        metrics.certificate_expiry.set(first);
     }
 }
 

@@ -124,6 +124,11 @@ impl Challenges {
         self.0.get(place)
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.size()
+    }
+
     pub(crate) fn set(&mut self, place: ChallengePlace, challenge: Arc<Challenge>) {
         self.0.insert_mut(place, challenge);
     }

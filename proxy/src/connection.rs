@@ -428,7 +428,7 @@ async fn try_open(
                 .handshake_seconds
                 .observe(begun.elapsed().as_secs_f64());
             plane.metrics.handshake(agreed.version, agreed.resumed);
-            record.agreed = Some(Box::new(agreed));
+            record.agree(agreed);
             let carries = Carries::Terminated(&listener);
             Ok(match connect(record, carries).await? {
                 Stream::Plain(backend) => Step::Relay(backend, Kind::Terminated(session)),
@@ -455,10 +455,10 @@ async fn answer(
         // Not what a hello asks for.
         Answer::Http(_) => Err(CloseReason::Internal),
     };
-    record.challenge = Some(challenge);
+    record.challenge(challenge);
     let (reason, outcome) = match answered {
         Ok(agreed) => {
-            record.agreed = Some(Box::new(agreed));
+            record.agree(agreed);
             (CloseReason::ChallengeAnswered, Outcome::Answered)
         }
         Err(CloseReason::HandshakeTimeout) => (CloseReason::HandshakeTimeout, Outcome::Timeout),

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use vestibule_stream::{Apply, Change, Reject};
 
 use crate::apply::{Binder, State, StateDump, reject_label};
+use crate::expiry::Expiries;
 use crate::listen::Sockets;
 use crate::metrics::Metrics;
 use crate::plane::{DataPlane, Limits};
@@ -49,7 +50,8 @@ impl Control {
     pub(crate) fn start(limits: Limits, workers: usize) -> Result<Self, StartError> {
         let published = Arc::new(ArcSwap::<Snapshot>::default());
         let state = State::new(Arc::clone(&published))?;
-        let metrics = Arc::new(Metrics::for_tenants(state.tenants().clone()));
+        let metrics = Metrics::observing(state.tenants().clone(), state.expiries().clone());
+        let metrics = Arc::new(metrics);
         let plane = Arc::new(DataPlane::new(published, metrics, limits));
         let workers = Workers::start(Arc::clone(&plane), workers).map_err(StartError::Workers)?;
         let readiness = Arc::<Readiness>::default();
@@ -74,6 +76,11 @@ impl Control {
 
     pub(crate) fn plane(&self) -> &Arc<DataPlane> {
         &self.plane
+    }
+
+    /// When the certificates in force expire.
+    pub(crate) fn expiries(&self) -> Expiries {
+        self.inner.lock().state.expiries().clone()
     }
 
     pub(crate) fn dump(&self) -> StateDump {

@@ -21,6 +21,7 @@ mod control;
 mod cut;
 mod deadline;
 mod dial;
+pub mod expiry;
 mod fair;
 pub mod hello;
 pub mod http;

@@ -12,6 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::expiry::Expiries;
 use crate::tenants::Tenants;
 
 /// Why something happened, out of a fixed set.
@@ -100,8 +101,6 @@ pub struct Metrics {
     pub binds: Gauge,
     /// 1 while the configuration stream is connected.
     pub stream_connected: Gauge,
-    /// Seconds since the Unix epoch at which the first of the certificates held expires; 0 without.
-    pub certificate_expiry: Gauge,
     /// 1 while the proxy is ready.
     pub ready: Gauge,
     /// 1 from the signal to end on.
@@ -123,16 +122,17 @@ impl Metrics {
     /// Registers every metric under `vestibule_proxy_`.
     #[must_use]
     pub fn new() -> Self {
-        Self::for_tenants(Tenants::default())
+        Self::observing(Tenants::default(), Expiries::default())
     }
 
-    /// As [`Self::new`], with what `tenants` use.
+    /// As [`Self::new`], with what `tenants` use and when certificates expire.
     #[must_use]
     #[expect(clippy::too_many_lines, reason = "it is a list")]
-    pub fn for_tenants(tenants: Tenants) -> Self {
+    pub fn observing(tenants: Tenants, expiries: Expiries) -> Self {
         let mut registry = Registry::with_prefix("vestibule_proxy");
         let r = &mut registry;
         r.register_collector(Box::new(tenants));
+        r.register_collector(Box::new(expiries));
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         r.register("build", "The release of this proxy", build);
         let bytes = Family::<DirectionLabel, Counter>::default();
@@ -143,17 +143,9 @@ impl Metrics {
             bytes.clone(),
         );
         let direction = |direction| bytes.get_or_create(&DirectionLabel { direction }).clone();
-        let certificate_expiry = Gauge::default();
-        r.register_with_unit(
-            "certificate_expiry_timestamp",
-            "When the first of the certificates held expires, since the Unix epoch; 0 without any",
-            Unit::Seconds,
-            certificate_expiry.clone(),
-        );
         Self {
             bytes_upstream: direction("upstream"),
             bytes_downstream: direction("downstream"),
-            certificate_expiry,
             connections_accepted: add(r, "connections_accepted", "Connections accepted"),
             connections_active: add(r, "connections_active", "Client connections open now"),
             connections_closed: add(

@@ -170,6 +170,7 @@ impl Proxy {
             stream: None,
             tasks: Tasks::default(),
         };
+        proxy.tasks.spawn(control.expiries().watch());
         if let Some(address) = config.admin {
             let router = admin::admin(control.clone()).merge(config.admin_routes);
             proxy.admin = Some(proxy.tasks.serve("--admin", address, router)?);

@@ -618,6 +618,12 @@ impl Snapshot {
         self.challenges.get(place).map(|challenge| &**challenge)
     }
 
+    /// How many challenges there are, on open binds or not.
+    #[cfg(test)]
+    pub(crate) fn challenges(&self) -> usize {
+        self.challenges.len()
+    }
+
     /// Puts a challenge in its place.
     pub(crate) fn set_challenge(&mut self, place: ChallengePlace, challenge: Arc<Challenge>) {
         self.challenges.set(place, challenge);

@@ -182,12 +182,13 @@ impl Collector for Tenants {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expiry::Expiries;
     use crate::metrics::Metrics;
 
     #[test]
     fn series_come_and_go_with_listeners_and_are_bounded() {
         let tenants = Tenants::default();
-        let metrics = Metrics::for_tenants(tenants.clone());
+        let metrics = Metrics::observing(tenants.clone(), Expiries::default());
         let gateway: Arc<str> = "infra/edge".into();
         let first = tenants.usage(&gateway, &"team-a".into());
         first.connections.inc();

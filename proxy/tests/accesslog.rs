@@ -31,9 +31,12 @@ impl Write for Sink {
 }
 
 impl Sink {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().clone()).unwrap()
+    }
+
     fn lines(&self) -> Vec<serde_json::Value> {
-        let bytes = self.0.lock().clone();
-        let text = String::from_utf8(bytes).unwrap();
+        let text = self.text();
         let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
         lines
             .filter(|line: &serde_json::Value| line["target"] == "access")
@@ -48,7 +51,9 @@ async fn a_connection_leaves_one_line() {
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(EnvFilter::new("info"))
+        .with_env_filter(EnvFilter::new(
+            "info,vestibule_proxy=trace,vestibule_stream=trace",
+        ))
         .with_writer(move || writer.clone())
         .init();
     let identity = Identity::new(NAME);
@@ -112,6 +117,47 @@ async fn a_connection_leaves_one_line() {
 
     a_request_leaves_one_line_and_its_connection_none(&mut rig, &sink, &identity_for_shop).await;
     a_request_that_was_served_says_by_whom(&mut rig, &sink, &identity_for_shop).await;
+    a_ca_leaves_a_line_and_no_key(&mut rig, &sink).await;
+}
+
+async fn a_ca_leaves_a_line_and_no_key(rig: &mut Rig, sink: &Sink) {
+    let before = sink.lines().len();
+    let made = acme::ChallengeCertificate::new(NAME);
+    let resource = made.resource(rig.address.port(), NAME);
+    // Of another Gateway, which is rejected and said.
+    let mut other = resource.clone();
+    other.name = other.name.replace("edge", "other");
+    assert_eq!(rig.apply(vec![resource, other]).len(), 1);
+    let ca = acme::ca(&[acme::ACME_TLS], rustls::ALL_VERSIONS);
+    let mut client = tls(rig.connect().await, ca, NAME).await.unwrap();
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"");
+    drop(client);
+    wait("the end", || rig.plane.active() == 0).await;
+    let mut line = sink.lines().remove(before);
+    let fields = line.as_object_mut().unwrap();
+    for key in ["timestamp", "client", "duration_ms"] {
+        assert!(fields.remove(key).is_some(), "{key} is missing");
+    }
+    let expected = serde_json::json!({
+        "level": "INFO",
+        "target": "access",
+        "bind": rig.address.to_string(),
+        "server_name": NAME,
+        "tenant": "team-a",
+        "gateway": "infra/edge",
+        "challenge": "infra/edge/tls-alpn-01/a.example.com",
+        "bytes_in": 0,
+        "bytes_out": 0,
+        "tls_version": "1.3",
+        "resumed": false,
+        "alpn": "acme-tls/1",
+        "reason": "ChallengeAnswered",
+    });
+    assert_eq!(line, expected);
+    let metrics = rig.plane.metrics.encode().unwrap();
+    for text in [sink.text(), metrics] {
+        assert_eq!(acme::leak(&text, &made.key), None);
+    }
 }
 
 async fn a_request_that_was_served_says_by_whom(rig: &mut Rig, sink: &Sink, identity: &Identity) {

@@ -1,5 +1,7 @@
 //! Tests of the state: rejects, atomicity, conflicts, and equality with a naive reference.
 
+mod challenges;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -272,12 +272,6 @@ impl ConfigFactory {
         config.time_provider = Arc::clone(&self.time);
         config.cert_compression_cache = Arc::clone(&self.no_compression);
     }
-
-    /// Seconds since the Unix epoch.
-    pub(super) fn now(&self) -> i64 {
-        let now = self.time.current_time();
-        now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
-    }
 }
 
 /// What the tickets of all listeners of a kind have in common.

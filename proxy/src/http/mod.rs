@@ -145,7 +145,7 @@ impl Begun {
         let took = begun.elapsed().as_secs_f64();
         plane.metrics.handshake_seconds.observe(took);
         plane.metrics.handshake(agreed.version, agreed.resumed);
-        record.agreed = Some(Box::new(agreed));
+        record.agree(agreed);
         Ok(Self {
             transport: Transport::Tls(stream),
             version,

@@ -65,7 +65,7 @@ pub(crate) async fn serve(begun: Begun) {
         bind: *record.bind(),
         listener: record.listener().cloned(),
         server_name: record.server_name.clone(),
-        tls_version: record.agreed.as_ref().map(|agreed| agreed.version),
+        tls_version: record.agreed().map(|agreed| agreed.version),
         activity: Arc::clone(&activity),
         tunnel: Mutex::default(),
     });
