@@ -7,7 +7,8 @@
 
 use serde_json::{Map, Value, json};
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, ListenersStatus, PolicyStatus, Programmed, RouteStatus,
+    ClassStatus, Condition, ConditionType, IssuerStatus, ListenersStatus, PolicyStatus, Programmed,
+    RouteStatus,
 };
 use vestibule_model::key::GATEWAY_GROUP;
 use vestibule_model::object::{Address, ParentRef};
@@ -97,6 +98,31 @@ pub fn class(old: &Value, new: &ClassStatus, observed: Observed) -> Value {
         .map(|name| json!({ "name": name }))
         .collect();
     status.insert("supportedFeatures".into(), features.into());
+    Value::Object(status)
+}
+
+/// Renders the status of an ACME issuer.
+#[must_use]
+pub fn issuer(old: &Value, new: &IssuerStatus, observed: Observed) -> Value {
+    let mut status = fields(old);
+    let conditions = conditions(old.get("conditions"), &new.conditions, observed);
+    status.insert("conditions".into(), conditions);
+    if let Some(url) = &new.account_url {
+        status.insert("accountURL".into(), (&**url).into());
+    }
+    match &new.last_error {
+        None => {
+            status.remove("lastError");
+        }
+        Some(error) => {
+            let message = bounded(&error.message);
+            let mut wire = json!({ "message": message, "time": rfc3339(error.at) });
+            if let (Some(kind), Some(wire)) = (&error.kind, wire.as_object_mut()) {
+                wire.insert("type".into(), (&**kind).into());
+            }
+            status.insert("lastError".into(), wire);
+        }
+    }
     Value::Object(status)
 }
 

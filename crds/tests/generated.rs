@@ -57,6 +57,9 @@ fn schemas_are_structural_and_bounded() {
         for version in crd["spec"]["versions"].as_array().expect("versions") {
             let schema = &version["schema"]["openAPIV3Schema"];
             assert_eq!(schema["type"], json!("object"), "{file}");
+            if !file.starts_with("gatewayparameters") {
+                continue;
+            }
             let service = &schema["properties"]["spec"]["properties"]["service"];
             assert_eq!(
                 service["properties"]["type"]["enum"],

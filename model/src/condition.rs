@@ -317,6 +317,28 @@ pub struct ListenersStatus {
     pub addresses: Option<Vec<Address>>,
 }
 
+/// Status of an ACME issuer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssuerStatus {
+    /// Ready.
+    pub conditions: Vec<Condition>,
+    /// URL of the account at the CA; `None` leaves what is there.
+    pub account_url: Option<Arc<str>>,
+    /// What the CA, or the way to it, said last against the account; `None`: nothing stands.
+    pub last_error: Option<IssuerError>,
+}
+
+/// An error of a CA.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssuerError {
+    /// Type of the CA's problem document, if it sent one.
+    pub kind: Option<Arc<str>>,
+    /// What it says.
+    pub message: Arc<str>,
+    /// When, in seconds since the Unix epoch.
+    pub at: i64,
+}
+
 /// Status of a GatewayClass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassStatus {

@@ -60,8 +60,7 @@ macro_rules! issuer {
             /// URL of the CA's ACME directory, such as
             /// https://acme-v02.api.letsencrypt.org/directory. Whoever uses the issuer agrees to the CA's
             /// terms of service.
-            #[serde(default)]
-            #[schemars(required, extend(
+            #[schemars(extend(
                 "maxLength" = MAX_URL,
                 "x-kubernetes-validations" = [{
                     "rule": "isURL(self) && url(self).getScheme() == 'https'",
@@ -209,6 +208,7 @@ pub struct IssuerError {
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// What it says.
+    #[schemars(extend("maxLength" = 32768))]
     pub message: String,
     /// When.
     #[schemars(extend("format" = "date-time"))]
