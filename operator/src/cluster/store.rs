@@ -10,11 +10,13 @@ use rustls_pki_types::pem::PemObject;
 use tokio::sync::watch;
 use tracing::{debug, info};
 use vestibule_crds::watch::{Event, Watched};
+use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Port};
 use vestibule_stream::{Encoded, ResourceKey};
 
+use super::events::{News, Teller};
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::services::{Front, Fronts, Wishes};
@@ -34,6 +36,7 @@ pub(super) struct Wires {
     pub(super) ports: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
     pub(super) services: watch::Sender<Option<Arc<Wishes>>>,
     pub(super) certificates: Register,
+    pub(super) teller: Teller,
 }
 
 /// The state of the loop.
@@ -45,6 +48,7 @@ pub(super) struct Store {
     ports_wished: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
     services_wished: watch::Sender<Option<Arc<Wishes>>>,
     pub(super) certificates: Register,
+    teller: Teller,
     /// Kinds that are synced.
     synced: BTreeSet<Kind>,
     /// Sources (Secrets and ConfigMaps) that something may use.
@@ -89,6 +93,7 @@ impl Store {
             ports_wished: wires.ports,
             services_wished: wires.services,
             certificates: wires.certificates,
+            teller: wires.teller,
             synced: BTreeSet::new(),
             used: BTreeSet::new(),
             kept: BTreeSet::new(),
@@ -366,6 +371,7 @@ impl Store {
             if self.wishing {
                 for (key, findings) in findings {
                     log_findings(&key, &findings);
+                    self.tell(&key, &findings);
                 }
             }
             if !resources.is_empty() {
@@ -387,6 +393,33 @@ impl Store {
         if self.wishing {
             self.certificates.tell();
         }
+    }
+
+    /// Tells whoever looks at an object's events what keeps it from a certificate.
+    fn tell(&self, key: &ObjectKey, findings: &[Finding]) {
+        let uid = match self.translator.object(key).map(AsRef::as_ref) {
+            Some(Object::Gateway(gateway)) => &gateway.meta.uid,
+            Some(Object::ListenerSet(set)) => &set.meta.uid,
+            _ => return,
+        };
+        let contradictions = findings
+            .iter()
+            .filter(|finding| finding.reason == Reason::ContradictingIssuers);
+        for finding in contradictions {
+            self.teller.tell(News {
+                about: key.clone(),
+                uid: uid.clone(),
+                warning: true,
+                reason: finding.reason.as_str(),
+                action: "ChooseIssuer",
+                note: finding.to_string(),
+            });
+        }
+    }
+
+    /// Takes the time, in seconds since 1970, at the start and whenever something depends on it.
+    pub(super) fn time(&mut self, seconds: i64, now: Instant) {
+        self.apply(vec![Change::Time(seconds)], now);
     }
 
     /// Takes what the built-in engine says.

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use vestibule_model::challenge::ChallengeKey;
 use vestibule_model::condition::Reason;
@@ -54,12 +53,12 @@ pub struct Wires {
 pub async fn run<E: Effects>(
     settings: acme::Settings,
     effects: Arc<E>,
-    clock: fn() -> Timestamp,
+    wall: fn() -> i64,
     publisher: &Arc<Publisher>,
     wires: &mut Wires,
 ) {
     let (inputs, receiver) = mpsc::channel(INPUTS);
-    let engine = Engine::new(settings, effects, clock);
+    let engine = Engine::new(settings, effects, wall);
     let mut feeder = Feeder::new(publisher, inputs);
     tokio::select! {
         () = engine.run(receiver) => {}

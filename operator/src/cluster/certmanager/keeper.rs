@@ -15,10 +15,11 @@ use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::issuer::Engine;
 use vestibule_model::key::ObjectName;
 
-use super::watch::Seen;
+use super::watch::{Kind, Seen, Sight};
 use super::{Facts, Hand, Requests};
 use crate::certmanager::{
-    Action, Certificate, Certificates, Foreign, Present, Settings, Stand, desired, judge, stale,
+    Action, Attempt, Attempts, Certificate, Certificates, Foreign, Present, Settings, Stand,
+    desired, judge, stale,
 };
 use crate::translate::CertificateRequest;
 
@@ -64,6 +65,7 @@ pub(super) struct Keeper {
     requests: Arc<Requests>,
     wanted: BTreeMap<ObjectName, Wanted>,
     present: Certificates,
+    attempts: Attempts,
     /// A list that is being read.
     listed: Option<Certificates>,
     dirty: BTreeSet<ObjectName>,
@@ -89,6 +91,7 @@ impl Keeper {
             requests: Arc::default(),
             wanted: BTreeMap::new(),
             present: Certificates::default(),
+            attempts: Attempts::default(),
             listed: None,
             dirty: BTreeSet::new(),
             todo: BTreeMap::new(),
@@ -104,11 +107,36 @@ impl Keeper {
     /// Takes in what the watch shows.
     pub(super) fn seen(&mut self, seen: Seen) {
         match seen {
-            Seen::NotInstalled => self.learn(Known::NotInstalled),
+            (Kind::Certificate, Sight::NotInstalled) => self.learn(Known::NotInstalled),
             // What is known already stays known while a list cannot be read again.
-            Seen::Unreadable(_) if self.known == Known::Watched => self.listed = None,
-            Seen::Unreadable(problem) => self.learn(Known::Unreadable(problem)),
-            Seen::Event(event) => self.event(*event),
+            (Kind::Certificate, Sight::Unreadable(_)) if self.known == Known::Watched => {
+                self.listed = None;
+            }
+            (Kind::Certificate, Sight::Unreadable(problem)) => {
+                self.learn(Known::Unreadable(problem));
+            }
+            (Kind::Certificate, Sight::Event(event)) => self.event(*event),
+            (Kind::Attempt, Sight::Event(event)) => self.attempt(*event),
+            // Without them there is less to say.
+            (Kind::Attempt, Sight::NotInstalled | Sight::Unreadable(_)) => {}
+        }
+    }
+
+    fn attempt(&mut self, event: Event<DynamicObject>) {
+        let (object, gone) = match event {
+            Event::Init => {
+                self.dirty.extend(self.attempts.certificates().cloned());
+                self.attempts = Attempts::default();
+                return;
+            }
+            Event::InitDone => return,
+            Event::InitApply(object) | Event::Apply(object) => (object, false),
+            Event::Delete(object) => (object, true),
+        };
+        let read = serde_json::to_value(object).ok();
+        if let Some((name, attempt)) = read.as_ref().and_then(Attempt::of) {
+            let about = self.attempts.set(&name, attempt.filter(|_| !gone));
+            self.dirty.extend(about);
         }
     }
 
@@ -225,6 +253,7 @@ impl Keeper {
                     &self.settings,
                     stand,
                     &self.present,
+                    &self.attempts,
                 );
                 (verdict.action, Some(verdict.issuance))
             } else {

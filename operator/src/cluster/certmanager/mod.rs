@@ -57,7 +57,10 @@ pub struct Wires {
 pub async fn run(client: Client, config: Config, mut wires: Wires) {
     let (sender, mut seen) = mpsc::channel(EVENTS);
     let mut watching = JoinSet::new();
-    watching.spawn(watch::run(client.clone(), sender));
+    for kind in [watch::Kind::Certificate, watch::Kind::Attempt] {
+        watching.spawn(watch::run(client.clone(), kind, sender.clone()));
+    }
+    drop(sender);
     let hand = Hand {
         client,
         manager: config.manager.as_str().into(),
@@ -116,7 +119,7 @@ struct Hand {
 impl Hand {
     /// Does it; what came out, if there is something.
     async fn act(&self, name: &ObjectName, action: &Action) -> Result<Option<Present>, String> {
-        let resource = watch::resource();
+        let resource = watch::resource(watch::Kind::Certificate);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &name.namespace, &resource);
         let made = match action {

@@ -1,4 +1,5 @@
-//! Watches Certificates wherever their kind is installed: cert-manager may come later, and go.
+//! Watches Certificates, and their attempts, wherever their kinds are installed: cert-manager may come later,
+//! and go.
 
 use std::time::Duration;
 
@@ -17,9 +18,18 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What is seen of Certificates.
+/// A kind of cert-manager's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `Certificate`.
+    Certificate,
+    /// `CertificateRequest`: an attempt to get one.
+    Attempt,
+}
+
+/// What is seen of a kind.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum Sight {
     /// The kind is not installed.
     NotInstalled,
     /// They cannot be listed, and why.
@@ -28,41 +38,57 @@ pub(super) enum Seen {
     Event(Box<Event<DynamicObject>>),
 }
 
+/// What is seen, and of which kind.
+pub(super) type Seen = (Kind, Sight);
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Certificate => "Certificate",
+            Self::Attempt => "CertificateRequest",
+        }
+    }
+}
+
 /// The kind as requests name it.
-pub(super) fn resource() -> ApiResource {
+pub(super) fn resource(kind: Kind) -> ApiResource {
     let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, "v1"));
     ApiResource {
         group: group.into(),
         version: version.into(),
         api_version: API_VERSION.into(),
-        kind: "Certificate".into(),
-        plural: "certificates".into(),
+        kind: kind.name().into(),
+        plural: format!("{}s", kind.name().to_lowercase()),
     }
 }
 
 /// Tells what is seen, until nobody listens.
-pub(super) async fn run(client: Client, sender: mpsc::Sender<Seen>) {
+pub(super) async fn run(client: Client, kind: Kind, sender: mpsc::Sender<Seen>) {
     let mut said = None;
     loop {
-        let seen = match installed(&client).await {
+        let seen = match installed(&client, kind).await {
             Ok(true) => {
-                info!("watching cert-manager's Certificates");
+                info!(kind = kind.name(), "watching cert-manager's objects");
                 said = None;
-                match follow(&client, &sender).await {
+                match follow(&client, kind, &sender).await {
                     Ended::Closed => return,
                     Ended::Gone => continue,
                 }
             }
-            Ok(false) => Seen::NotInstalled,
+            Ok(false) => Sight::NotInstalled,
             Err(problem) => {
                 if said.as_ref() != Some(&problem) {
-                    warn!(problem, "cannot see whether cert-manager is installed");
+                    let kind = kind.name();
+                    warn!(
+                        kind,
+                        problem, "cannot see whether cert-manager is installed"
+                    );
                     said = Some(problem.clone());
                 }
-                Seen::Unreadable(problem)
+                Sight::Unreadable(problem)
             }
         };
-        if sender.send(seen).await.is_err() {
+        if sender.send((kind, seen)).await.is_err() {
             return;
         }
         tokio::select! {
@@ -72,10 +98,10 @@ pub(super) async fn run(client: Client, sender: mpsc::Sender<Seen>) {
     }
 }
 
-async fn installed(client: &Client) -> Result<bool, String> {
+async fn installed(client: &Client, kind: Kind) -> Result<bool, String> {
     let asked = client.list_api_group_resources(API_VERSION);
     match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(list)) => Ok(list.resources.iter().any(|r| r.kind == "Certificate")),
+        Ok(Ok(list)) => Ok(list.resources.iter().any(|r| r.kind == kind.name())),
         Ok(Err(kube::Error::Api(status))) if status.is_not_found() => Ok(false),
         Ok(Err(error)) => Err(super::problem(error)),
         Err(_) => Err("no answer from the API server".into()),
@@ -90,8 +116,8 @@ enum Ended {
     Closed,
 }
 
-async fn follow(client: &Client, sender: &mpsc::Sender<Seen>) -> Ended {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource());
+async fn follow(client: &Client, kind: Kind, sender: &mpsc::Sender<Seen>) -> Ended {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
     let mut events = watcher(api, Config::default()).default_backoff().boxed();
     let mut trouble = None;
     while let Some(event) = events.next().await {
@@ -99,9 +125,9 @@ async fn follow(client: &Client, sender: &mpsc::Sender<Seen>) -> Ended {
             Ok(event) => {
                 // A list that begins is no success yet.
                 if !matches!(event, Event::Init) && trouble.take().is_some() {
-                    info!("watching cert-manager's Certificates again");
+                    info!(kind = kind.name(), "watching cert-manager's objects again");
                 }
-                Seen::Event(Box::new(event))
+                Sight::Event(Box::new(event))
             }
             Err(error) => {
                 if is_gone(&error) {
@@ -109,17 +135,18 @@ async fn follow(client: &Client, sender: &mpsc::Sender<Seen>) -> Ended {
                 }
                 let text = error.to_string();
                 if trouble.as_ref() != Some(&text) {
-                    warn!(error = text, "cannot watch Certificates; trying again");
+                    let kind = kind.name();
+                    warn!(kind, error = text, "cannot watch them; trying again");
                     trouble = Some(text);
                 }
                 // A watch that broke is taken up again, and what is known stays known.
                 match error {
-                    Error::InitialListFailed(error) => Seen::Unreadable(super::problem(error)),
+                    Error::InitialListFailed(error) => Sight::Unreadable(super::problem(error)),
                     _ => continue,
                 }
             }
         };
-        if sender.send(seen).await.is_err() {
+        if sender.send((kind, seen)).await.is_err() {
             return Ended::Closed;
         }
     }

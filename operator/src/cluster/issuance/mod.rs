@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::clock;
 use super::lease::elector::Role;
 use crate::acme;
 use crate::issuance::{self, Wires};
@@ -49,7 +48,7 @@ pub(super) async fn run(
         let engine = issuance::run(
             settings.clone(),
             effects,
-            clock::now,
+            acme::wall,
             &publisher,
             &mut wires,
         );

@@ -1,10 +1,11 @@
 //! Statuses about certificates: those of issuers, and what listeners say of theirs while that is not known.
 
-use serde_json::{Map, Value, json};
-use vestibule_crds::status::Observed;
-use vestibule_model::condition::ConditionType;
+use serde_json::Value;
+use vestibule_crds::status::{self as wire, Observed};
+use vestibule_model::condition::{Condition, ConditionType, IssuerError, IssuerStatus, Reason};
 use vestibule_model::object::AcmeIssuer;
 
+use super::super::text::bounded;
 use crate::acme::IssuerFact;
 
 /// Longest message.
@@ -17,52 +18,40 @@ pub(super) fn issuer(
     old: &Value,
     observed: Observed,
 ) -> Option<Value> {
-    let (ready, reason, message) = match (issuer.refusal(), fact) {
-        (Some(finding), _) => (false, finding.reason.as_str(), finding.to_string()),
-        (None, Some(fact)) => (fact.ready, fact.reason, fact.message.clone()),
+    let ready = ConditionType::Ready;
+    let condition = match (issuer.refusal(), fact) {
+        (Some(finding), _) => Condition::fails(ready, finding.reason, finding.to_string()),
+        (None, Some(fact)) => {
+            let reason = Reason::from_text(fact.reason).unwrap_or(Reason::Pending);
+            let message = bounded(&fact.message, MAX_MESSAGE);
+            if fact.ready {
+                Condition::holds(ready, reason, message)
+            } else {
+                Condition::fails(ready, reason, message)
+            }
+        }
         (None, None) => return None,
     };
-    let message = super::super::text::bounded(&message, MAX_MESSAGE);
-    let now = time(observed.now);
-    let mut status = old.as_object().cloned().unwrap_or_default();
-    let mut condition = Map::new();
-    let truth = if ready { "True" } else { "False" };
-    condition.insert("type".into(), "Ready".into());
-    condition.insert("status".into(), truth.into());
-    condition.insert("reason".into(), reason.into());
-    condition.insert("message".into(), message.clone().into());
-    condition.insert("observedGeneration".into(), observed.generation.into());
-    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
-    if !conditions.is_array() {
-        *conditions = json!([]);
-    }
-    let list = conditions.as_array_mut()?;
-    let before = list.iter().position(|c| is(c, "type", "Ready"));
-    let since = before
-        .and_then(|index| list.get(index))
-        .filter(|c| is(c, "status", truth))
-        .and_then(|c| c.get("lastTransitionTime").cloned());
-    condition.insert(
-        "lastTransitionTime".into(),
-        since.unwrap_or_else(|| now.clone().into()),
-    );
-    match before.and_then(|index| list.get_mut(index)) {
-        Some(entry) => *entry = Value::Object(condition),
-        None => list.push(Value::Object(condition)),
-    }
-    // An account that was made stays known while the CA is away.
-    if let Some(url) = fact.and_then(|fact| fact.account_url.as_ref()) {
-        status.insert("accountURL".into(), url.as_str().into());
-    }
-    let said = status
-        .get("lastError")
-        .and_then(|error| error.get("message"));
-    if ready {
-        status.remove("lastError");
-    } else if issuer.refusal().is_none() && said.and_then(Value::as_str) != Some(&*message) {
-        status.insert("lastError".into(), json!({"message": message, "time": now}));
-    }
-    Some(Value::Object(status))
+    let failing = fact.filter(|fact| !fact.ready && issuer.refusal().is_none());
+    let last_error = failing.map(|_| IssuerError {
+        kind: None,
+        message: condition.message.as_str().into(),
+        at: since(old, &condition.message).unwrap_or(observed.now),
+    });
+    let status = IssuerStatus {
+        conditions: vec![condition],
+        // An account that was made stays known while the CA is away.
+        account_url: fact.and_then(|fact| fact.account_url.as_deref().map(Into::into)),
+        last_error,
+    };
+    Some(wire::issuer(old, &status, observed))
+}
+
+/// Since when the last error says this.
+fn since(old: &Value, message: &str) -> Option<i64> {
+    let last = old.get("lastError")?;
+    let time: jiff::Timestamp = last.get("time")?.as_str()?.parse().ok()?;
+    (last.get("message")?.as_str()? == message).then(|| time.as_second())
 }
 
 /// Leaves to listeners what they say of their certificates.
@@ -103,14 +92,10 @@ fn is(condition: &Value, field: &str, text: &str) -> bool {
     condition.get(field).and_then(Value::as_str) == Some(text)
 }
 
-fn time(seconds: i64) -> String {
-    jiff::Timestamp::from_second(seconds)
-        .unwrap_or_default()
-        .to_string()
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const ISSUED: &str = "vestibule.dev/CertificateIssued";

@@ -113,6 +113,7 @@ impl Shell {
             .filter(|kind| !SOURCES.contains(kind));
         let scope = Scope::new(kinds);
         tasks.spawn(follow(client.clone(), scope, self.event_sender.clone()));
+        self.store.time(clock::now().as_second(), Instant::now());
         let mut facts = self.publisher.facts();
         let mut beat = tokio::time::interval(BEAT);
         let mut work = Work::default();
@@ -120,6 +121,7 @@ impl Shell {
         loop {
             self.health.beat();
             self.progress(client, tasks);
+            self.tell_time();
             self.read_sources(client, &mut work);
             let more = self.write_statuses(&mut work);
             let wake = self.wake(&work);
@@ -401,6 +403,24 @@ impl Shell {
         more
     }
 
+    /// Tells translation the time if a certificate has become valid, or has expired.
+    fn tell_time(&mut self) {
+        let seconds = clock::now().as_second();
+        let due = self.store.translator.next_deadline();
+        if due.is_some_and(|due| due <= seconds) {
+            self.store.time(seconds, Instant::now());
+        }
+    }
+
+    /// When [`Self::tell_time`] has something to do.
+    fn time_due(&self) -> Option<Instant> {
+        let due = self.store.translator.next_deadline()?;
+        let left = u64::try_from(due - clock::now().as_second()).unwrap_or_default();
+        // The beat comes before anything that is far away.
+        let left = Duration::from_secs(left).min(BEAT);
+        Some(Instant::now() + left.max(Duration::from_millis(100)))
+    }
+
     /// When there is something to do even if nothing happens.
     fn wake(&self, work: &Work) -> Option<Instant> {
         if self.store.is_dirty() {
@@ -410,7 +430,10 @@ impl Shell {
         // A write that ends wakes the loop by itself.
         let writes = leads && work.writes.len() < WRITES;
         let planned = writes.then(|| self.store.planner.deadline()).flatten();
-        [planned, self.lag].into_iter().flatten().min()
+        [planned, self.lag, self.time_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

@@ -97,6 +97,7 @@ impl Shell {
             (&role, &certificate_wires),
             tasks,
         );
+        let teller = hand.teller.clone();
         issue(&settings, hand, &publisher, certificate_wires, tasks);
         let (facts, certificates) = watch::channel(None);
         let wires = certmanager::Wires {
@@ -119,6 +120,7 @@ impl Shell {
                 ports,
                 services: wishes_sender,
                 certificates: register,
+                teller,
             },
         );
         let writer = Writer::new(client.clone(), &settings.release, metrics.clone());
