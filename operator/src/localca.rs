@@ -225,6 +225,7 @@ impl LocalCa {
         Ok(Issued {
             secret: Secret {
                 authorities: None,
+                acme: false,
                 name: name.clone(),
                 meta: Meta {
                     created: now.as_second(),
@@ -328,7 +329,8 @@ impl LocalIssuer {
                 Change::Ports(_)
                 | Change::Addresses(..)
                 | Change::Challenges(_)
-                | Change::Issuance(_) => continue,
+                | Change::Issuance(_)
+                | Change::Time(_) => continue,
             };
             if key.kind != Kind::Secret {
                 continue;

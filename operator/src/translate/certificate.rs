@@ -1,5 +1,6 @@
 //! Certificates: from Secrets of type `kubernetes.io/tls` to what the proxies serve.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,17 +13,64 @@ use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::trust::User;
-use super::{CertificateRequest, Dirty, Output, Translator, set_user};
+use super::{Dirty, Output, Translator, set_user};
 
 /// What a referenced Secret holds.
 #[derive(Debug, Clone)]
 pub(super) enum SecretState {
     /// No such Secret.
     Missing,
+    /// The built-in engine made it, and has no certificate for it yet.
+    Issuing,
     /// It is there, but of no use: what is wrong with it.
     Unusable(String),
-    /// A chain and the key that fits it, as a resource.
-    Usable(Arc<Encoded>),
+    /// It is there, and of no use before its time: what that is.
+    NotYetValid(String),
+    /// A chain and the key that fits it.
+    Usable(Certificate),
+}
+
+/// A chain and the key that fits it.
+#[derive(Debug, Clone)]
+pub(super) struct Certificate {
+    /// As a resource.
+    pub(super) encoded: Arc<Encoded>,
+    /// Since when it is not valid any more, if it is not.
+    pub(super) expired: Option<String>,
+}
+
+/// When a certificate is valid, in seconds since the epoch, both ends included.
+#[derive(Debug, Clone, Copy)]
+struct Validity {
+    from: i64,
+    to: i64,
+}
+
+impl Validity {
+    fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+        let validity = parsed.validity();
+        Some(Self {
+            from: validity.not_before.timestamp(),
+            to: validity.not_after.timestamp(),
+        })
+    }
+
+    /// When this is to be judged again.
+    fn deadline(self, now: i64) -> Option<i64> {
+        if now < self.from {
+            Some(self.from)
+        } else if now <= self.to {
+            self.to.checked_add(1)
+        } else {
+            None
+        }
+    }
+}
+
+fn time(second: i64) -> String {
+    jiff::Timestamp::from_second(second)
+        .map_or_else(|_| "a time far away".into(), |t| t.to_string())
 }
 
 /// Most certificates in a chain, and most bytes of a PEM file: a Secret is at most 1 MiB.
@@ -33,22 +81,43 @@ pub(super) fn resource_key(secret: &ObjectName) -> ResourceKey {
 }
 
 impl SecretState {
-    fn of(secret: Option<&Object>) -> Self {
-        match secret {
-            Some(Object::Secret(secret)) => match read(secret) {
-                Ok(encoded) => Self::Usable(Arc::new(encoded)),
-                Err(problem) => Self::Unusable(problem),
-            },
-            Some(object) => Self::Unusable(format!(
-                "{} cannot be read, as its own finding says",
-                object.key()
-            )),
-            None => Self::Missing,
+    /// What it is at a time, and when that may be otherwise.
+    fn of(secret: Option<&Object>, now: Option<i64>) -> (Self, Option<i64>) {
+        let secret = match secret {
+            Some(Object::Secret(secret)) => secret,
+            Some(object) => {
+                let problem = format!("{} cannot be read, as its own finding says", object.key());
+                return (Self::Unusable(problem), None);
+            }
+            None => return (Self::Missing, None),
+        };
+        if secret.acme && secret.certificate.as_ref().is_none_or(|c| c.is_empty()) {
+            return (Self::Issuing, None);
         }
+        let (encoded, validity) = match read(secret) {
+            Ok(read) => read,
+            Err(problem) => return (Self::Unusable(problem), None),
+        };
+        let mut expired = None;
+        let mut deadline = None;
+        if let (Some(now), Some(validity)) = (now, validity) {
+            deadline = validity.deadline(now);
+            if now < validity.from {
+                let problem = format!(
+                    "the certificate in Secret {} is not valid before {}",
+                    secret.name,
+                    time(validity.from)
+                );
+                return (Self::NotYetValid(problem), deadline);
+            }
+            expired = (now > validity.to).then(|| time(validity.to));
+        }
+        let encoded = Arc::new(encoded);
+        (Self::Usable(Certificate { encoded, expired }), deadline)
     }
 }
 
-fn read(secret: &Secret) -> Result<Encoded, String> {
+fn read(secret: &Secret) -> Result<(Encoded, Option<Validity>), String> {
     if &*secret.secret_type != "kubernetes.io/tls" {
         return Err(format!(
             "Secret {} has type {:?}, not \"kubernetes.io/tls\"",
@@ -101,7 +170,9 @@ fn read(secret: &Secret) -> Result<Encoded, String> {
             ),
             _ => format!("\"tls.crt\" of Secret {} is not a certificate", secret.name),
         })?;
+    let validity = chain.first().and_then(Validity::of);
     encode(&secret.name, &chain, key.secret_der())
+        .map(|encoded| (encoded, validity))
         .ok_or_else(|| format!("Secret {} is too large", secret.name))
 }
 
@@ -130,8 +201,36 @@ impl Translator {
         let object = self.objects.get(&key);
         self.secrets.entry(name.clone()).or_insert_with(|| {
             output.work.certificates += 1;
-            SecretState::of(object.map(Arc::as_ref))
+            let (state, deadline) = SecretState::of(object.map(Arc::as_ref), self.now);
+            self.deadlines.extend(deadline.map(|at| (at, name.clone())));
+            state
         })
+    }
+
+    /// The time goes on: Secrets whose certificate becomes valid or expires are judged again.
+    pub(super) fn take_time(&mut self, now: i64, dirty: &mut Dirty) {
+        let before = self.now.replace(now);
+        let due: BTreeSet<ObjectName> = if before.is_some_and(|before| before <= now) {
+            let later = self
+                .deadlines
+                .split_off(&(now.saturating_add(1), ObjectName::new("", "")));
+            let due = std::mem::replace(&mut self.deadlines, later);
+            due.into_iter().map(|(_, name)| name).collect()
+        } else {
+            self.deadlines.clear();
+            self.secrets.keys().cloned().collect()
+        };
+        for name in due {
+            self.secrets.remove(&name);
+            let key = ObjectKey {
+                kind: Kind::Secret,
+                name,
+            };
+            if self.source_users.contains_key(&key) {
+                dirty.certificates.insert(key.name.clone());
+            }
+            self.mark_source(&key, dirty);
+        }
     }
 
     /// Says whether `user` has the proxies hold a certificate.
@@ -146,16 +245,18 @@ impl Translator {
         dirty.certificates.insert(secret.clone());
     }
 
-    /// Certificates in use, and those wanted.
+    /// Certificates in use.
     pub(super) fn translate_certificates(&mut self, dirty: &Dirty, output: &mut Output) {
         for name in &dirty.certificates {
             let resource = if self.certificate_users.contains_key(name) {
                 match self.secret_state(name, output) {
-                    SecretState::Missing => None,
+                    SecretState::Missing | SecretState::Issuing => None,
                     // An empty certificate, which the proxies reject: they keep serving the last good
                     // one, and what they serve stays no business of history here.
-                    SecretState::Unusable(_) => encode(name, &[], &[]),
-                    SecretState::Usable(encoded) => Some((**encoded).clone()),
+                    SecretState::Unusable(_) | SecretState::NotYetValid(_) => {
+                        encode(name, &[], &[])
+                    }
+                    SecretState::Usable(certificate) => Some((*certificate.encoded).clone()),
                 }
             } else {
                 None
@@ -167,29 +268,6 @@ impl Translator {
             };
             if !self.source_users.contains_key(&source) {
                 self.secrets.remove(name);
-            }
-        }
-        for secret in &dirty.requests {
-            let request = self.requesters.get(secret).and_then(|requesters| {
-                let (first, (_, issuer)) = requesters.first_key_value()?;
-                Some(CertificateRequest {
-                    secret: secret.clone(),
-                    hostnames: requesters.values().map(|(host, _)| host.clone()).collect(),
-                    issuer: issuer.clone(),
-                    owner: first.parent.object(),
-                    owner_uid: "".into(),
-                    gateway: first.parent.name().clone(),
-                    gateway_uid: "".into(),
-                    options: Arc::default(),
-                    reach: std::collections::BTreeMap::new(),
-                })
-            });
-            if self.requests.get(secret) != request.as_ref() {
-                match &request {
-                    Some(request) => self.requests.insert(secret.clone(), request.clone()),
-                    None => self.requests.remove(secret),
-                };
-                output.certificates.insert(secret.clone(), request);
             }
         }
     }

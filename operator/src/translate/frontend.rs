@@ -230,6 +230,13 @@ impl Translator {
         };
         let problem = match self.secret_state(&secret, output) {
             SecretState::Usable(_) => None,
+            SecretState::Issuing => invalid(
+                format!("Secret {secret} waits for its certificate, which is being issued"),
+                "wait until it is there",
+            ),
+            SecretState::NotYetValid(problem) => {
+                invalid(problem.clone(), "wait, or put one there that is valid")
+            }
             SecretState::Missing => invalid(format!("Secret {secret} does not exist"), "create it"),
             SecretState::Unusable(problem) => invalid(
                 problem.clone(),

@@ -1,15 +1,309 @@
-//! Issuers, and how far certificates are.
+//! Certificates to be issued: what each listener wants, the requests that this comes to by Secret, and how
+//! far they are.
+//!
+//! A listener wants a certificate where it is allowed, accepted and not conflicted, its object is not being
+//! deleted, TLS ends there, its hostname is exact, and the Secret is of its own namespace. One Secret is one
+//! request: of the first object that names it, in the order of the merge; others of the namespace join if
+//! they ask for the same. A name that another namespace serves on port 443 is in no request, whoever is
+//! asked: who terminates it on some other port gets no certificate for it. cert-manager may be told to check
+//! by HTTP, so there it is not to be others' on port 80 either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vestibule_model::issuance::Issuance;
-use vestibule_model::key::ObjectName;
-use vestibule_model::object::Object;
+use vestibule_model::certificate::{CertificateAnnotations, CertificateOptions};
+use vestibule_model::challenge::{Reach, Reaches};
+use vestibule_model::condition::{Condition, ConditionType, Reason};
+use vestibule_model::conflict::Precedence;
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuer::{Engine, IssuerRef};
+use vestibule_model::key::{Kind, ListenerKey, ObjectName};
+use vestibule_model::object::{Listener, Object, TlsMode};
 
-use super::{Dirty, Output, Translator};
+use super::reach::Interest;
+use super::{CertificateRequest, Dirty, Output, Translator};
+
+const ISSUED: ConditionType = ConditionType::CertificateIssued;
+
+/// What a listener wants from a certificate engine, for one Secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Want {
+    hostname: Hostname,
+    issuer: Option<IssuerRef>,
+    options: Arc<CertificateOptions>,
+    place: Precedence,
+    owner_uid: Arc<str>,
+    gateway: ObjectName,
+    gateway_uid: Arc<str>,
+}
+
+/// What a listener wants, by Secret, or why nothing is asked for although an issuer is named.
+pub(super) type Wants = Result<BTreeMap<ObjectName, Want>, Finding>;
+
+/// The listener's object, as far as certificates go.
+pub(super) struct Asking<'a> {
+    pub(super) key: &'a ListenerKey,
+    pub(super) listener: &'a Listener,
+    /// All listeners of the object.
+    pub(super) siblings: &'a [Listener],
+    pub(super) issuer: Result<Option<IssuerRef>, Finding>,
+    pub(super) annotations: &'a CertificateAnnotations,
+    pub(super) place: Precedence,
+    pub(super) uid: Arc<str>,
+    pub(super) gateway: (ObjectName, Arc<str>),
+    /// Whether it has a certificate to serve.
+    pub(super) usable: bool,
+}
+
+impl Asking<'_> {
+    /// What the listener wants.
+    pub(super) fn wants(self) -> Wants {
+        let none = || Ok(BTreeMap::new());
+        let terminates = |tls: &&vestibule_model::object::ListenerTls| {
+            tls.mode == TlsMode::Terminate && !tls.certificates.is_empty()
+        };
+        let Some(tls) = self.listener.tls.as_ref().filter(terminates) else {
+            return none();
+        };
+        let issuer = self.issuer?;
+        let namespace = &self.key.parent.name().namespace;
+        let engine = issuer.as_ref().map(|issuer| issuer.engine);
+        let options = &self.annotations.options;
+        if engine == Some(Engine::CertManager) {
+            if options.ignored_listeners.contains(&self.key.listener) {
+                return none();
+            }
+            if let Some(refusal) = self.annotations.findings.iter().find(|f| f.refuses()) {
+                return Err(refusal.clone());
+            }
+            if let Some(name) = &options.common_name
+                && !carries(self.siblings, name)
+            {
+                return Err(Finding::refused(
+                    Reason::InvalidAnnotation,
+                    "metadata.annotations[cert-manager.io/common-name]",
+                    "is no hostname of a listener of this object that terminates TLS, so no certificate is requested",
+                    "name one of them, or remove it",
+                ));
+            }
+        }
+        // One with a certificate of its owner's lacks nothing.
+        let unless_served = |finding: Finding| match (engine, self.usable) {
+            (Some(_), false) => Err(finding),
+            _ => none(),
+        };
+        let HostPattern::Exact(hostname) = &self.listener.hostname else {
+            return unless_served(Finding::warning(
+                Reason::NotIssuable,
+                format!("{}.hostname", self.listener.field),
+                match &self.listener.hostname {
+                    HostPattern::Any => {
+                        "is absent, and certificates are issued for exact hostnames only".into()
+                    }
+                    wildcard => format!(
+                        "\"{wildcard}\" is a wildcard, and certificates are issued for exact hostnames only"
+                    ),
+                },
+                "put a certificate into the Secret yourself, or add a listener for each hostname",
+            ));
+        };
+        // cert-manager's own support asks for every Secret of a listener, or for none.
+        let references = match engine {
+            Some(Engine::CertManager) => tls.certificates.as_slice(),
+            _ => tls.certificates.get(..1).unwrap_or_default(),
+        };
+        let elsewhere = references
+            .iter()
+            .find(|r| !r.is(Kind::Secret) || r.target.namespace != *namespace);
+        if let Some(reference) = elsewhere {
+            return unless_served(Finding::warning(
+                Reason::NotIssuable,
+                reference.field.clone(),
+                "is no Secret of this namespace, so no certificate is issued into it",
+                "name a Secret of this namespace",
+            ));
+        }
+        let want = Want {
+            hostname: hostname.clone(),
+            issuer,
+            options: options.clone(),
+            place: self.place,
+            owner_uid: self.uid,
+            gateway: self.gateway.0,
+            gateway_uid: self.gateway.1,
+        };
+        let secrets = references.iter().map(|r| r.target.clone());
+        Ok(secrets.map(|secret| (secret, want.clone())).collect())
+    }
+}
+
+/// Whether a listener that terminates TLS has this hostname.
+fn carries(listeners: &[Listener], name: &str) -> bool {
+    let Ok(name) = Hostname::parse(name) else {
+        return false;
+    };
+    listeners.iter().any(|listener| {
+        let tls = listener.tls.as_ref();
+        tls.is_some_and(|tls| tls.mode == TlsMode::Terminate)
+            && listener.hostname == HostPattern::Exact(name.clone())
+    })
+}
 
 impl Translator {
+    /// Records what a listener wants, and marks the requests that this touches.
+    pub(super) fn settle_wants(
+        &mut self,
+        key: &ListenerKey,
+        wants: BTreeMap<ObjectName, Want>,
+        dirty: &mut Dirty,
+    ) {
+        let interest = Interest::Listener(key.clone());
+        let secrets: BTreeSet<ObjectName> = wants.keys().cloned().collect();
+        let former = self.wants.remove(key).unwrap_or_default();
+        // The order matters: two Secrets of a listener are one interest.
+        for secret in &former {
+            let Some(requesters) = self.requesters.get_mut(secret) else {
+                continue;
+            };
+            let old = requesters.remove(key);
+            if requesters.is_empty() {
+                self.requesters.remove(secret);
+            }
+            if old.as_ref() != wants.get(secret) {
+                dirty.requests.insert(secret.clone());
+            }
+            if let Some(old) = old {
+                self.doors
+                    .set_interest(&old.gateway, &old.hostname, &interest, false);
+            }
+            if !secrets.contains(secret) && self.set_problem(key, secret, None) {
+                dirty.parents.insert(key.parent.clone());
+            }
+        }
+        for (secret, want) in wants {
+            self.doors
+                .set_interest(&want.gateway, &want.hostname, &interest, true);
+            if !former.contains(&secret) {
+                dirty.requests.insert(secret.clone());
+            }
+            let requesters = self.requesters.entry(secret).or_default();
+            requesters.insert(key.clone(), want);
+        }
+        if secrets != former {
+            dirty.parents.insert(key.parent.clone());
+        }
+        if !secrets.is_empty() {
+            self.wants.insert(key.clone(), secrets);
+        }
+    }
+
+    /// Requests whose wants, or whose way to a CA, may have changed.
+    pub(super) fn translate_requests(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        for secret in std::mem::take(&mut dirty.requests) {
+            output.work.requests += 1;
+            let (request, problems) = self.judge_request(&secret);
+            for (listener, problem) in problems {
+                if self.set_problem(&listener, &secret, problem) {
+                    dirty.parents.insert(listener.parent);
+                }
+            }
+            if self.requests.get(&secret) == request.as_ref() {
+                continue;
+            }
+            // Whether there is one is in the conditions.
+            let listeners = self.requesters.get(&secret).into_iter().flatten();
+            dirty
+                .parents
+                .extend(listeners.map(|(listener, _)| listener.parent.clone()));
+            match &request {
+                Some(request) => self.requests.insert(secret.clone(), request.clone()),
+                None => self.requests.remove(&secret),
+            };
+            output.certificates.insert(secret, request);
+        }
+    }
+
+    /// What the wants for a Secret come to, and what stands against each of them.
+    fn judge_request(
+        &self,
+        secret: &ObjectName,
+    ) -> (
+        Option<CertificateRequest>,
+        Vec<(ListenerKey, Option<Finding>)>,
+    ) {
+        let mut wants: Vec<(&ListenerKey, &Want)> =
+            self.requesters.get(secret).into_iter().flatten().collect();
+        wants.sort_by(|(a, at), (b, bt)| at.place.cmp(&bt.place).then(a.cmp(b)));
+        let mut request: Option<CertificateRequest> = None;
+        let mut problems = Vec::with_capacity(wants.len());
+        for (key, want) in wants {
+            let reach = self
+                .doors
+                .reach(&want.gateway, &want.hostname, &secret.namespace);
+            let problem = match &mut request {
+                _ if stands_in_the_way(reach, want).is_some() => stands_in_the_way(reach, want),
+                None => {
+                    request = Some(CertificateRequest {
+                        secret: secret.clone(),
+                        hostnames: BTreeSet::from([want.hostname.clone()]),
+                        issuer: want.issuer.clone(),
+                        owner: key.parent.object(),
+                        owner_uid: want.owner_uid.clone(),
+                        gateway: want.gateway.clone(),
+                        gateway_uid: want.gateway_uid.clone(),
+                        options: want.options.clone(),
+                        reach: BTreeMap::from([(want.hostname.clone(), reach)]),
+                    });
+                    None
+                }
+                Some(request) => join(request, key, want, reach),
+            };
+            problems.push((
+                key.clone(),
+                problem.map(|problem| locate(problem, key, self)),
+            ));
+        }
+        // A name of the object that another of its Secrets is for.
+        if let Some(request) = &mut request
+            && let Some(name) = &request.options.common_name
+            && !request
+                .hostnames
+                .iter()
+                .any(|host| host.as_str() == name.trim_end_matches('.').to_ascii_lowercase())
+        {
+            request.options = Arc::new(CertificateOptions {
+                common_name: None,
+                ..CertificateOptions::clone(&request.options)
+            });
+        }
+        (request, problems)
+    }
+
+    /// Records what stands against a listener's want; whether that is news.
+    fn set_problem(
+        &mut self,
+        listener: &ListenerKey,
+        secret: &ObjectName,
+        problem: Option<Finding>,
+    ) -> bool {
+        let key = (listener.clone(), secret.clone());
+        let old = match problem.clone() {
+            Some(problem) => self.want_problems.insert(key, problem),
+            None => self.want_problems.remove(&key),
+        };
+        old != problem
+    }
+
+    /// What stands against a listener's wants.
+    pub(super) fn problem_of(&self, listener: &ListenerKey) -> Option<&Finding> {
+        let secrets = self.wants.get(listener)?;
+        secrets
+            .iter()
+            .find_map(|secret| self.want_problems.get(&(listener.clone(), secret.clone())))
+    }
+
     pub(super) fn take_issuance(
         &mut self,
         changes: BTreeMap<ObjectName, Option<Issuance>>,
@@ -23,11 +317,46 @@ impl Translator {
             if old == issuance {
                 continue;
             }
-            let parents = self.requesters.get(&secret).into_iter().flatten();
+            let listeners = self.requesters.get(&secret).into_iter().flatten();
             dirty
                 .parents
-                .extend(parents.map(|(listener, _)| listener.parent.clone()));
+                .extend(listeners.map(|(listener, _)| listener.parent.clone()));
         }
+    }
+
+    /// How far the certificate of a listener is; `None` where nothing is asked for. `own` is what keeps the
+    /// listener itself from asking.
+    pub(super) fn certificate_condition(
+        &self,
+        listener: &ListenerKey,
+        own: Option<&Finding>,
+    ) -> Option<Condition> {
+        if let Some(problem) = own.or_else(|| self.problem_of(listener)) {
+            return Some(Condition::fails(
+                ISSUED,
+                problem.reason,
+                problem.to_string(),
+            ));
+        }
+        let secrets = self.wants.get(listener)?;
+        let conditions = secrets.iter().filter_map(|secret| {
+            let Some(issuance) = self.issuance.get(secret) else {
+                let issuer = self.requests.get(secret)?.issuer.as_ref()?;
+                let message = format!(
+                    "A certificate is requested from {} {}",
+                    issuer.kind, issuer.name
+                );
+                return Some((1, Condition::fails(ISSUED, Reason::Pending, message)));
+            };
+            let message = issuance.message.to_string();
+            Some(match issuance.state {
+                IssuanceState::Issued => (2, Condition::holds(ISSUED, issuance.reason, message)),
+                IssuanceState::Pending => (1, Condition::fails(ISSUED, issuance.reason, message)),
+                IssuanceState::Failed => (0, Condition::fails(ISSUED, issuance.reason, message)),
+            })
+        });
+        // The worst of its Secrets.
+        conditions.min_by_key(|(rank, _)| *rank).map(|(_, c)| c)
     }
 
     /// ACME issuers as they are now.
@@ -37,11 +366,93 @@ impl Translator {
                 Some(Object::AcmeIssuer(issuer)) => Some(Arc::new(issuer.clone())),
                 _ => None,
             };
-            match &issuer {
+            let old = match &issuer {
                 Some(issuer) => self.issuers.insert(key.clone(), issuer.clone()),
                 None => self.issuers.remove(key),
             };
-            output.issuers.insert(key.clone(), issuer);
+            if old != issuer {
+                output.issuers.insert(key.clone(), issuer);
+            }
         }
     }
+}
+
+/// Why a name may not be asked for.
+fn stands_in_the_way(reach: Reaches, want: &Want) -> Option<Finding> {
+    let [tls, http] = reach;
+    let by_cert_manager = want
+        .issuer
+        .as_ref()
+        .is_some_and(|issuer| issuer.engine == Engine::CertManager);
+    let port = if tls == Reach::Others {
+        443
+    } else if http == Reach::Others && by_cert_manager {
+        80
+    } else {
+        return None;
+    };
+    Some(Finding::refused(
+        Reason::ServedByOthers,
+        "hostname",
+        format!(
+            "another namespace serves \"{}\" on port {port} of Gateway {}, so no certificate is requested for it",
+            want.hostname, want.gateway
+        ),
+        "use another hostname, or have it removed there first",
+    ))
+}
+
+/// Adds a name to the request of the object that asked first, or says why it cannot be.
+fn join(
+    request: &mut CertificateRequest,
+    key: &ListenerKey,
+    want: &Want,
+    reach: Reaches,
+) -> Option<Finding> {
+    let differs = |message: String| {
+        Some(Finding::refused(
+            Reason::RequestsDiffer,
+            "tls.certificateRefs",
+            message,
+            "use a Secret of its own, or make the two agree",
+        ))
+    };
+    let owner = &request.owner;
+    let same = *owner == key.parent.object()
+        || (request.issuer == want.issuer && request.options.same_certificate(&want.options));
+    if !same {
+        return differs(format!(
+            "a certificate for Secret {} is asked for by {owner} with another issuer or other options",
+            request.secret
+        ));
+    }
+    if request.hostnames.contains(&want.hostname) {
+        return None;
+    }
+    let by_cert_manager = want
+        .issuer
+        .as_ref()
+        .is_some_and(|issuer| issuer.engine == Engine::CertManager);
+    // One order is checked at one Gateway.
+    if want.gateway != request.gateway && want.issuer.is_some() && !by_cert_manager {
+        return differs(format!(
+            "a certificate for Secret {} is asked for by {owner}, on another Gateway",
+            request.secret
+        ));
+    }
+    request.hostnames.insert(want.hostname.clone());
+    request.reach.insert(want.hostname.clone(), reach);
+    None
+}
+
+/// The field of a problem, from that of its listener.
+fn locate(mut problem: Finding, key: &ListenerKey, translator: &Translator) -> Finding {
+    let listener = translator
+        .merge
+        .listeners(&key.parent)
+        .and_then(|(listeners, _)| listeners.iter().find(|l| l.name == key.listener));
+    if let Some(listener) = listener {
+        problem.field = format!("{}.{}", listener.field, problem.field);
+    }
+    problem
 }

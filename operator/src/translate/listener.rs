@@ -1,13 +1,12 @@
 //! Listeners: what becomes of each, and its resource.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::{Conflict, Transport};
+use vestibule_model::conflict::{Conflict, Precedence, Transport};
 use vestibule_model::finding::Finding;
 use vestibule_model::grant::permit;
-use vestibule_model::hostname::{HostPattern, Hostname};
-use vestibule_model::issuer::{self, IssuerRef};
+use vestibule_model::issuer;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{Listener, ListenerTls, Object, Protocol, TlsMode};
@@ -17,6 +16,8 @@ use vestibule_stream::{Encoded, Resource};
 use super::binds::{Bind, PortWish};
 use super::certificate::SecretState;
 use super::frontend::Asked;
+use super::issuance::{Asking, Want, Wants};
+use super::reach::Place as DoorPlace;
 use super::trust::User;
 use super::{Dirty, Output, Translator, listener_resource, set_user};
 
@@ -46,6 +47,12 @@ pub(super) struct ListenerState {
     pub(super) port: Option<PortWish>,
     /// Whether it has a socket, allocated or its own.
     pub(super) bound: bool,
+    /// Where CAs meet it, if they do.
+    place: Option<DoorPlace>,
+    /// Why no certificate is asked for although an issuer is named.
+    pub(super) unasked: Option<Finding>,
+    /// A certificate that it serves has expired.
+    pub(super) expired: Option<Finding>,
     /// Everything to say about it.
     pub(super) findings: Vec<Finding>,
 }
@@ -66,8 +73,18 @@ impl ListenerState {
 /// The internal port a listener needs, and the socket it has.
 type Place = (Option<PortWish>, Option<Bind>);
 
-/// What a listener wants from a certificate engine.
-type Wish = Option<(ObjectName, (Hostname, Option<IssuerRef>))>;
+/// What references to certificates come to.
+#[derive(Debug, Default)]
+struct Resolved {
+    /// Those that the listener may use, there or not.
+    certificates: Vec<ObjectName>,
+    /// Why it cannot serve.
+    unusable: Option<Finding>,
+    /// What is wrong with references.
+    broken: Vec<Finding>,
+    /// One that is served has expired.
+    expired: Option<Finding>,
+}
 
 impl Translator {
     pub(super) fn translate_listeners(&mut self, dirty: &mut Dirty, output: &mut Output) {
@@ -78,12 +95,12 @@ impl Translator {
         dirty.listeners.extend(moved);
         for key in std::mem::take(&mut dirty.listeners) {
             output.work.listeners += 1;
-            let (state, resource, wish) = match self.judge_listener(&key, output) {
-                Some((state, resource, wish)) => (Some(state), resource, wish),
-                None => (None, None, None),
+            let (state, resource, wants) = match self.judge_listener(&key, output) {
+                Some((state, resource, wants)) => (Some(state), resource, wants),
+                None => (None, None, BTreeMap::new()),
             };
             self.settle_resource(listener_resource(&key), resource, output);
-            self.settle_wish(&key, wish, dirty);
+            self.settle_wants(&key, wants, dirty);
             let old = match state.clone() {
                 Some(state) => self.listeners.insert(key.clone(), state),
                 None => self.listeners.remove(&key),
@@ -91,6 +108,17 @@ impl Translator {
             if old == state {
                 continue;
             }
+            let place = |state: &'_ Option<ListenerState>| {
+                let state = state.as_ref()?;
+                Some((state.gateway.clone(), state.place.clone()?))
+            };
+            let (before, after) = (place(&old), place(&state));
+            let interests = self.doors.move_listener(
+                &key,
+                before.as_ref().map(|(gateway, place)| (gateway, place)),
+                after.as_ref().map(|(gateway, place)| (gateway, place)),
+            );
+            self.mark_interested(interests, dirty);
             self.settle_uses(&key, old.as_ref(), state.as_ref(), dirty, output);
             if let ParentKey::Gateway(name) = &key.parent {
                 dirty.gateways.insert(name.clone());
@@ -139,46 +167,20 @@ impl Translator {
         }
     }
 
-    fn settle_wish(&mut self, key: &ListenerKey, wish: Wish, dirty: &mut Dirty) {
-        let referred = self.wishes.get(key).cloned();
-        let target = wish.as_ref().map(|(secret, _)| secret.clone());
-        if let Some(old) = referred.filter(|old| Some(old) != target.as_ref()) {
-            if let Some(requesters) = self.requesters.get_mut(&old) {
-                requesters.remove(key);
-                if requesters.is_empty() {
-                    self.requesters.remove(&old);
-                }
-            }
-            self.wishes.remove(key);
-            dirty.requests.insert(old);
-        }
-        if let Some((secret, want)) = wish {
-            let requesters = self.requesters.entry(secret.clone()).or_default();
-            if requesters.insert(key.clone(), want.clone()) != Some(want) {
-                dirty.requests.insert(secret.clone());
-            }
-            self.wishes.insert(key.clone(), secret);
-        }
-    }
-
     fn judge_listener(
         &mut self,
         key: &ListenerKey,
         output: &mut Output,
-    ) -> Option<(ListenerState, Option<Encoded>, Wish)> {
+    ) -> Option<(ListenerState, Option<Encoded>, BTreeMap<ObjectName, Want>)> {
         let (listeners, gateway) = self.merge.listeners(&key.parent)?;
         let listener = listeners.iter().find(|l| l.name == key.listener)?.clone();
         let gateway = gateway.clone();
-        let set = match &key.parent {
-            ParentKey::Gateway(_) => None,
-            ParentKey::ListenerSet(name) => {
-                let set = self.merge.set(name)?.clone();
-                if set.meta.deleting || self.merge.verdict(&set) != SetVerdict::Allowed {
-                    return None;
-                }
-                Some(set)
+        if let ParentKey::ListenerSet(name) = &key.parent {
+            let set = self.merge.set(name)?;
+            if set.meta.deleting || self.merge.verdict(set) != SetVerdict::Allowed {
+                return None;
             }
-        };
+        }
         let mut findings = listener.findings.clone();
         let conflict = self.merge.conflict(key);
         let (supported_kinds, foreign_kind) = vestibule_model::attach::supported_kinds(&listener);
@@ -202,7 +204,12 @@ impl Translator {
                 .cloned(),
         );
 
-        let (certificates, unusable, broken) = self.resolve_certificates(key, &listener, output);
+        let Resolved {
+            certificates,
+            unusable,
+            broken,
+            expired,
+        } = self.resolve_certificates(key, &listener, output);
         findings.extend(broken.iter().chain(&foreign_kind).cloned());
         findings.extend(unusable.iter().filter(|f| !broken.contains(f)).cloned());
         if let ParentKey::ListenerSet(_) = key.parent {
@@ -210,31 +217,23 @@ impl Translator {
             findings.extend(asked.unresolved.clone());
         }
 
-        let wish = refused
-            .is_none()
-            .then(|| wish(&listener, key))
-            .flatten()
-            .and_then(|(secret, hostname)| {
-                let gateway = self.merge.gateway(&gateway)?;
-                let issuer = match &set {
-                    Some(set) => issuer::choose(&set.issuers, &gateway.issuers),
-                    None => gateway.issuers.choice(),
-                };
-                match issuer {
-                    Ok(issuer) => Some((secret, (hostname, issuer))),
-                    Err(finding) => {
-                        findings.push(finding);
-                        None
-                    }
-                }
-            });
+        let wants = match refused {
+            None => self.wants(key, &listener, &gateway, unusable.is_none()),
+            Some(_) => Ok(BTreeMap::new()),
+        };
+        let (wants, unasked) = match wants {
+            Ok(wants) => (wants, None),
+            Err(finding) => (BTreeMap::new(), Some(finding)),
+        };
+        findings.extend(unasked.clone());
+        findings.extend(expired.clone());
         let own = broken.into_iter().next().or(foreign_kind);
         // What refuses it comes before what it only waits for.
         let unresolved = match asked.unresolved.clone() {
             of_gateway if closed => of_gateway.or(own),
             of_gateway => own.or(of_gateway),
         };
-        let state = ListenerState {
+        let mut state = ListenerState {
             refused,
             conflict,
             unresolved,
@@ -247,13 +246,69 @@ impl Translator {
             unusable,
             port,
             bound: bind.is_some(),
+            place: None,
+            unasked,
+            expired,
             findings,
         };
+        if state.is_served() {
+            state.place = bind.and_then(|bind| DoorPlace::of(&listener, bind));
+        }
         let resource = bind.filter(|_| state.is_served()).and_then(|bind| {
             let client = self.backend_certificate(&gateway);
             encode(key, &listener, bind, &state, client)
         });
-        Some((state, resource, wish))
+        Some((state, resource, wants))
+    }
+
+    /// What a listener that is not refused wants from a certificate engine.
+    fn wants(
+        &self,
+        key: &ListenerKey,
+        listener: &Listener,
+        gateway: &ObjectName,
+        usable: bool,
+    ) -> Wants {
+        let Some(of_gateway) = self.merge.gateway(gateway) else {
+            return Ok(BTreeMap::new());
+        };
+        let index = |listeners: &[Listener]| {
+            let index = listeners.iter().position(|l| l.name == listener.name);
+            index.unwrap_or_default()
+        };
+        let gateway = (gateway.clone(), of_gateway.meta.uid.clone());
+        match &key.parent {
+            ParentKey::Gateway(_) => Asking {
+                key,
+                listener,
+                siblings: &of_gateway.listeners,
+                issuer: of_gateway.issuers.choice(),
+                annotations: &of_gateway.certificates,
+                place: Precedence::Gateway(index(&of_gateway.listeners)),
+                uid: gateway.1.clone(),
+                gateway,
+                usable,
+            }
+            .wants(),
+            ParentKey::ListenerSet(name) => {
+                let Some(set) = self.merge.set(name) else {
+                    return Ok(BTreeMap::new());
+                };
+                let index = index(&set.listeners);
+                Asking {
+                    key,
+                    listener,
+                    siblings: &set.listeners,
+                    issuer: issuer::choose(&set.issuers, &of_gateway.issuers),
+                    annotations: &set.certificates,
+                    place: Precedence::of_set(set.meta.created, &set.name, index),
+                    uid: set.meta.uid.clone(),
+                    gateway,
+                    usable,
+                }
+                .wants()
+            }
+        }
     }
 
     /// Where a listener that is not refused is bound: the internal port it needs, and the socket, which
@@ -327,13 +382,13 @@ impl Translator {
         }
     }
 
-    /// The certificates a listener may use, why it cannot serve, and what is wrong with references.
+    /// What the references of a listener to certificates come to.
     fn resolve_certificates(
         &mut self,
         key: &ListenerKey,
         listener: &Listener,
         output: &mut Output,
-    ) -> (Vec<ObjectName>, Option<Finding>, Vec<Finding>) {
+    ) -> Resolved {
         let certificates = match &listener.tls {
             Some(ListenerTls {
                 mode: TlsMode::Terminate,
@@ -347,9 +402,12 @@ impl Translator {
                     "is absent, and HTTPS takes a certificate",
                     "name the Secret that holds it in tls.certificateRefs",
                 );
-                return (Vec::new(), Some(finding), Vec::new());
+                return Resolved {
+                    unusable: Some(finding),
+                    ..Resolved::default()
+                };
             }
-            _ => return (Vec::new(), None, Vec::new()),
+            _ => return Resolved::default(),
         };
         let invalid = |field: &str, message: String, action: &str| {
             Finding::refused(Reason::InvalidCertificateRef, field, message, action)
@@ -357,6 +415,7 @@ impl Translator {
         let mut findings = Vec::new();
         let mut permitted = Vec::new();
         let mut usable = false;
+        let mut expired = None;
         let referrer = key.parent.object();
         if certificates.is_empty() {
             findings.push(invalid(
@@ -386,7 +445,29 @@ impl Translator {
                 }
             };
             match self.secret_state(&target, output) {
-                SecretState::Usable(_) => usable = true,
+                SecretState::Usable(certificate) => {
+                    usable = true;
+                    if let Some(since) = &certificate.expired {
+                        expired.get_or_insert_with(|| {
+                            Finding::warning(
+                                Reason::Expired,
+                                &reference.field,
+                                format!("the certificate in Secret {target} expired at {since}, and is served because nothing better exists"),
+                                "renew it, or see why it is not renewed",
+                            )
+                        });
+                    }
+                }
+                SecretState::Issuing => findings.push(invalid(
+                    &reference.field,
+                    format!("Secret {target} waits for its certificate, which is being issued"),
+                    "see the condition vestibule.dev/CertificateIssued",
+                )),
+                SecretState::NotYetValid(problem) => findings.push(invalid(
+                    &reference.field,
+                    problem.clone(),
+                    "wait, or put a certificate there that is valid; until then proxies go on with the last good one, if they have it",
+                )),
                 SecretState::Missing => findings.push(invalid(
                     &reference.field,
                     format!("Secret {target} does not exist"),
@@ -395,13 +476,18 @@ impl Translator {
                 SecretState::Unusable(problem) => findings.push(invalid(
                     &reference.field,
                     problem.clone(),
-                    "put a PEM certificate chain into \"tls.crt\" and its PEM key into \"tls.key\"",
+                    "put a PEM certificate chain into \"tls.crt\" and its PEM key into \"tls.key\"; until then proxies go on with the last good one, if they have it",
                 )),
             }
             permitted.push(target);
         }
         let unusable = findings.first().filter(|_| !usable).cloned();
-        (permitted, unusable, findings)
+        Resolved {
+            certificates: permitted,
+            unusable,
+            broken: findings,
+            expired,
+        }
     }
 
     /// Judges a reference of `referrer` by the grants of the target's namespace.
@@ -419,21 +505,6 @@ impl Translator {
             });
         permit(referrer, reference, grants).map(|permitted| permitted.target().clone())
     }
-}
-
-/// The Secret that a listener wants a certificate in, and for which name: only of its own namespace,
-/// and only for an exact hostname (integrations must not mint wildcards from hostname fields).
-fn wish(listener: &Listener, key: &ListenerKey) -> Option<(ObjectName, Hostname)> {
-    let tls = listener
-        .tls
-        .as_ref()
-        .filter(|t| t.mode == TlsMode::Terminate)?;
-    let HostPattern::Exact(hostname) = &listener.hostname else {
-        return None;
-    };
-    let reference = tls.certificates.first()?;
-    (reference.is(Kind::Secret) && reference.target.namespace == key.parent.name().namespace)
-        .then(|| (reference.target.clone(), hostname.clone()))
 }
 
 fn encode(

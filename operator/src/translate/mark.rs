@@ -16,6 +16,7 @@ impl Translator {
             Change::Remove(key) => (key, None),
             Change::Ports(ports) => return self.take_ports(ports, dirty),
             Change::Challenges(changes) => return self.take_challenges(changes, dirty),
+            Change::Time(now) => return self.take_time(now, dirty),
             Change::Issuance(changes) => return self.take_issuance(changes, dirty),
             Change::Addresses(uid, assigned) => return self.take_addresses(uid, assigned, dirty),
         };

@@ -23,6 +23,7 @@ mod issuance;
 mod listener;
 mod mark;
 mod output;
+mod reach;
 mod route;
 mod route_status;
 mod service;
@@ -35,9 +36,7 @@ use std::sync::Arc;
 
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::finding::Finding;
-use vestibule_model::hostname::Hostname;
 use vestibule_model::issuance::Issuance;
-use vestibule_model::issuer::IssuerRef;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Merge, SetVerdict};
 use vestibule_model::object::{AcmeIssuer, Object, Port};
@@ -46,6 +45,7 @@ use vestibule_model::route::Route;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, NotAPortWish, PortWish};
+pub use challenge::challenge_resource;
 pub use output::{CertificateRequest, Output, Work};
 pub use service::{
     Assigned, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL, ServiceSettings, ServiceWish,
@@ -60,7 +60,9 @@ use certificate::SecretState;
 use frontend::GatewayTlsState;
 use gateway::GatewayState;
 use index::Index;
+use issuance::Want;
 use listener::ListenerState;
+use reach::{Doors, Shared};
 use route::RouteState;
 use trust::{BundleState, User};
 
@@ -99,6 +101,9 @@ pub enum Change {
     Challenges(BTreeMap<ChallengeKey, Option<ChallengeAnswer>>),
     /// How far the certificates of these Secrets are; `None`: nobody issues it.
     Issuance(BTreeMap<ObjectName, Option<Issuance>>),
+    /// The time, in seconds since the epoch: of certificates, what is not valid yet is not served, and what
+    /// has expired is said to have. Until it is told, neither is judged.
+    Time(i64),
 }
 
 /// Units to be computed again.
@@ -146,9 +151,19 @@ pub struct Translator {
     set_attached_to: BTreeMap<ObjectName, ObjectName>,
     backend_users: BTreeMap<BackendKey, BTreeSet<ObjectKey>>,
     certificate_users: BTreeMap<ObjectName, BTreeSet<User>>,
-    requesters: BTreeMap<ObjectName, BTreeMap<ListenerKey, (Hostname, Option<IssuerRef>)>>,
-    /// The Secret each listener requests a certificate in.
-    wishes: BTreeMap<ListenerKey, ObjectName>,
+    /// What listeners want, by Secret.
+    requesters: BTreeMap<ObjectName, BTreeMap<ListenerKey, Want>>,
+    /// The Secrets that each listener wants certificates in.
+    wants: BTreeMap<ListenerKey, BTreeSet<ObjectName>>,
+    /// What stands against it.
+    want_problems: BTreeMap<(ListenerKey, ObjectName), Finding>,
+    /// Who stands where CAs connect.
+    doors: Doors,
+    /// What routes have on Gateways' own listeners.
+    shared: BTreeMap<ObjectKey, Shared>,
+    /// Time, as [`Change::Time`] told, and when which Secret is to be judged again.
+    now: Option<i64>,
+    deadlines: BTreeSet<(i64, ObjectName)>,
     resources: BTreeMap<ResourceKey, Encoded>,
     statuses: BTreeMap<ObjectKey, Status>,
     findings: BTreeMap<ObjectKey, Vec<Finding>>,
@@ -201,7 +216,12 @@ impl Translator {
             backend_users: BTreeMap::new(),
             certificate_users: BTreeMap::new(),
             requesters: BTreeMap::new(),
-            wishes: BTreeMap::new(),
+            wants: BTreeMap::new(),
+            want_problems: BTreeMap::new(),
+            doors: Doors::default(),
+            shared: BTreeMap::new(),
+            now: None,
+            deadlines: BTreeSet::new(),
             resources: BTreeMap::new(),
             statuses: BTreeMap::new(),
             findings: BTreeMap::new(),
@@ -240,6 +260,7 @@ impl Translator {
         self.translate_backends(&dirty, &mut output);
         self.translate_certificates(&dirty, &mut output);
         self.translate_bundles(&dirty, &mut output);
+        self.translate_requests(&mut dirty, &mut output);
         self.translate_issuers(&dirty, &mut output);
         self.translate_challenges(&dirty, &mut output);
         self.assemble(dirty, &mut output);
@@ -258,6 +279,13 @@ impl Translator {
     /// Takes how far the certificates of these Secrets are; `None`: nobody issues it.
     pub fn issuance(&mut self, changes: BTreeMap<ObjectName, Option<Issuance>>) -> Output {
         self.apply([Change::Issuance(changes)])
+    }
+
+    /// When the time is to be told again, since a certificate becomes valid or expires: never later than
+    /// that, perhaps earlier.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<i64> {
+        self.deadlines.first().map(|(at, _)| *at)
     }
 
     /// Every ACME issuer that can be read.

@@ -53,6 +53,8 @@ pub struct Work {
     pub bundles: usize,
     /// BackendTLSPolicies judged.
     pub policies: usize,
+    /// Requests for certificates judged.
+    pub requests: usize,
     /// Gateways judged as a whole.
     pub gateways: usize,
     /// Statuses computed.
@@ -103,6 +105,7 @@ impl Output {
         sum.certificates += work.certificates;
         sum.bundles += work.bundles;
         sum.policies += work.policies;
+        sum.requests += work.requests;
         sum.gateways += work.gateways;
         sum.statuses += work.statuses;
     }

@@ -13,6 +13,7 @@ use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::backend::{BackendKey, Speaks, speaks};
+use super::reach::Shared;
 use super::{Dirty, Output, Translator, set_user};
 
 /// What became of a route.
@@ -118,6 +119,13 @@ impl Translator {
                 Some(state) => self.routes.insert(key.clone(), state),
                 None => self.routes.remove(&key),
             };
+            let shared = Shared::of(self.route(&key), state.as_ref());
+            let former = match shared == Shared::default() {
+                true => self.shared.remove(&key),
+                false => self.shared.insert(key.clone(), shared.clone()),
+            };
+            let interests = self.doors.move_route(&former.unwrap_or_default(), &shared);
+            self.mark_interested(interests, dirty);
             let listeners = |s: &Option<RouteState>| s.as_ref().map(RouteState::listeners);
             let (before, after) = (
                 listeners(&old).unwrap_or_default(),

@@ -281,6 +281,9 @@ impl Translator {
             };
             findings.extend(state.findings.iter().cloned());
             let key = listener.key(parent);
+            findings.extend(self.problem_of(&key).cloned());
+            let mut conditions = listener_conditions(state);
+            conditions.extend(self.certificate_condition(&key, state.unasked.as_ref()));
             let programmed = listener_programmed(&key, state);
             if matches!(programmed, Programmed::WhenHeld(_)) {
                 held.insert(key.clone());
@@ -289,7 +292,7 @@ impl Translator {
                 name: listener.name.clone(),
                 supported_kinds: state.supported_kinds.clone(),
                 attached_routes: self.attached.get(&key).map_or(0, BTreeSet::len),
-                conditions: listener_conditions(state),
+                conditions,
                 programmed,
             });
         }
@@ -417,7 +420,10 @@ fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
         None => Condition::holds(
             ConditionType::ResolvedRefs,
             Reason::ResolvedRefs,
-            "All references are resolved",
+            match &state.expired {
+                None => "All references are resolved".to_owned(),
+                Some(expired) => format!("All references are resolved; {expired}"),
+            },
         ),
         Some(finding) => fails(ConditionType::ResolvedRefs, finding),
     });

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
 
+use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::*;
@@ -345,6 +345,7 @@ pub(crate) fn secret(namespace: &str, name: &str, holds: Holds) -> Object {
         certificate: Some(Arc::from(certificate.into_bytes())),
         private_key: key.map(|key| Arc::new(key.into_bytes().into())),
         authorities: None,
+        acme: false,
     })
 }
 
@@ -361,4 +362,28 @@ pub(crate) fn reasons(translator: &Translator, key: &ObjectKey) -> Vec<&'static 
         .flatten()
         .map(|finding: &Finding| finding.reason.as_str())
         .collect()
+}
+
+/// Certificates that are valid from the first of these years to the second, with their keys, in PEM.
+static AGES: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
+    [(2000, 2020), (2030, 2040)].map(|(from, to)| {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params =
+            rcgen::CertificateParams::new(vec!["aged.example.com".into()]).expect("a name");
+        params.not_before = rcgen::date_time_ymd(from, 1, 1);
+        params.not_after = rcgen::date_time_ymd(to, 1, 1);
+        let certificate = params.self_signed(&key).expect("a certificate").pem();
+        (certificate, key.serialize_pem())
+    })
+});
+
+/// A Secret with a certificate that was valid from 2000 to 2020, or will be from 2030 to 2040.
+pub(crate) fn secret_of_age(namespace: &str, name: &str, future: bool) -> Object {
+    let (certificate, key) = &AGES[usize::from(future)];
+    let mut secret = secret(namespace, name, Holds::Pair(0));
+    if let Object::Secret(secret) = &mut secret {
+        secret.certificate = Some(Arc::from(certificate.clone().into_bytes()));
+        secret.private_key = Some(Arc::new(key.clone().into_bytes().into()));
+    }
+    secret
 }

@@ -1,0 +1,364 @@
+//! Who stands where CAs connect: whether the challenge for a name may be answered for a tenant.
+//!
+//! An index of the listeners on ports 443 and 80 of each Gateway, of the routes on those that are the
+//! Gateway's own, and of the names that somebody wants a certificate for. A question costs as much as the
+//! name has labels; a change marks the names that it matches.
+//!
+//! One reading of the rule in `model::challenge` is ours: a route of the Gateway's own namespace that does
+//! nothing but redirect, on the Gateway's own listener on port 80, is in nobody's way where the name is the
+//! tenant's on 443 (or nobody's). "Everything to HTTPS" is what most Gateways have there, and it says nothing
+//! about whose a name is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use vestibule_model::challenge::{ChallengeKey, ChallengeType, Reach, Reaches};
+use vestibule_model::hostname::{HostPattern, Hostname, route_precedence};
+use vestibule_model::http::HttpFilter;
+use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::object::{Listener, Protocol};
+use vestibule_model::route::Route;
+
+use super::binds::Bind;
+use super::route::RouteState;
+
+/// A listener's place at a door.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    kind: ChallengeType,
+    hostname: HostPattern,
+    bind: Bind,
+}
+
+impl Place {
+    /// Of a listener that is served at `bind`; `None` where no CA connects, or not in its protocol.
+    pub(super) fn of(listener: &Listener, bind: Bind) -> Option<Self> {
+        let kind = ChallengeType::ALL
+            .into_iter()
+            .find(|kind| listener.port.is_some_and(|port| port.get() == kind.port()))?;
+        let carries = match kind {
+            ChallengeType::TlsAlpn01 => {
+                matches!(listener.protocol, Protocol::Tls | Protocol::Https)
+            }
+            ChallengeType::Http01 => listener.protocol == Protocol::Http,
+        };
+        carries.then(|| Self {
+            kind,
+            hostname: listener.hostname.clone(),
+            bind,
+        })
+    }
+}
+
+/// Who wants to know of a name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Interest {
+    /// A listener that a certificate is wanted for.
+    Listener(ListenerKey),
+    /// A challenge that is to be answered.
+    Challenge(ChallengeKey),
+}
+
+/// A route on a Gateway's own listener, under one of its hostnames.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct OnShared {
+    route: ObjectKey,
+    rank: HostPattern,
+    created: i64,
+    redirects: bool,
+}
+
+/// What a route has on the Gateways' own listeners.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Shared(BTreeSet<(ListenerKey, HostPattern, OnShared)>);
+
+impl Shared {
+    /// Of this route.
+    pub(super) fn of(route: Option<Route<'_>>, state: Option<&RouteState>) -> Self {
+        let (Some(route), Some(state)) = (route, state) else {
+            return Self::default();
+        };
+        let redirects = match route {
+            Route::Tls(_) => false,
+            Route::Http(route) => route.rules.iter().all(|rule| {
+                let redirect = |filter: &HttpFilter| matches!(filter, HttpFilter::Redirect(_));
+                rule.filters.iter().any(redirect)
+            }),
+        };
+        let attached = state.parents.values().flatten().flatten();
+        let own = attached.filter(|at| matches!(at.listener.parent, ParentKey::Gateway(_)));
+        Self(
+            own.flat_map(|at| {
+                at.hostnames.iter().map(move |hostname| {
+                    let on = OnShared {
+                        route: route.key(),
+                        rank: hostname.rank.clone(),
+                        created: route.meta().created,
+                        redirects,
+                    };
+                    (at.listener.clone(), hostname.matches.clone(), on)
+                })
+            })
+            .collect(),
+        )
+    }
+}
+
+type Door = (ObjectName, ChallengeType);
+
+/// The listeners and routes where CAs connect, and the names that matter.
+#[derive(Debug, Default)]
+pub(super) struct Doors {
+    listeners: BTreeMap<Door, BTreeMap<HostPattern, BTreeMap<ListenerKey, Bind>>>,
+    routes: BTreeMap<ListenerKey, BTreeMap<HostPattern, BTreeSet<OnShared>>>,
+    /// By Gateway, then by name with its labels reversed.
+    names: BTreeMap<ObjectName, BTreeMap<String, BTreeSet<Interest>>>,
+}
+
+/// What a CA that connects for a name meets, to one tenant.
+enum Met {
+    Nothing,
+    Tenant,
+    /// A redirect of the Gateway's namespace, and nothing else.
+    Redirect,
+    Others,
+}
+
+impl Doors {
+    /// Notes who wants to know of a name, or no longer.
+    pub(super) fn set_interest(
+        &mut self,
+        gateway: &ObjectName,
+        hostname: &Hostname,
+        interest: &Interest,
+        there: bool,
+    ) {
+        if there {
+            let names = self.names.entry(gateway.clone()).or_default();
+            let interests = names.entry(reversed(hostname)).or_default();
+            interests.insert(interest.clone());
+        } else if let Some(names) = self.names.get_mut(gateway) {
+            super::set_user(names, &reversed(hostname), interest, false);
+            if names.is_empty() {
+                self.names.remove(gateway);
+            }
+        }
+    }
+
+    /// Moves a listener, and returns who has to look again.
+    pub(super) fn move_listener(
+        &mut self,
+        key: &ListenerKey,
+        from: Option<(&ObjectName, &Place)>,
+        to: Option<(&ObjectName, &Place)>,
+    ) -> BTreeSet<Interest> {
+        let mut affected = BTreeSet::new();
+        if from == to {
+            return affected;
+        }
+        for (place, there) in [(from, false), (to, true)] {
+            let Some((gateway, place)) = place else {
+                continue;
+            };
+            let door = (gateway.clone(), place.kind);
+            let before = self.bind(gateway, place.kind);
+            let listeners = self.listeners.entry(door.clone()).or_default();
+            let same = listeners.entry(place.hostname.clone()).or_default();
+            if there {
+                same.insert(key.clone(), place.bind);
+            } else {
+                same.remove(key);
+            }
+            if same.is_empty() {
+                listeners.remove(&place.hostname);
+            }
+            if listeners.is_empty() {
+                self.listeners.remove(&door);
+            }
+            // A door that opens, closes or moves is everybody's business.
+            let whom = if self.bind(gateway, place.kind) == before {
+                &place.hostname
+            } else {
+                &HostPattern::Any
+            };
+            affected.extend(self.interested(gateway, whom));
+        }
+        affected
+    }
+
+    /// Moves a route, and returns who has to look again.
+    pub(super) fn move_route(&mut self, from: &Shared, to: &Shared) -> BTreeSet<Interest> {
+        let mut affected = BTreeSet::new();
+        for entry in from.0.symmetric_difference(&to.0) {
+            let (listener, matches, on) = entry;
+            if to.0.contains(entry) {
+                let routes = self.routes.entry(listener.clone()).or_default();
+                routes
+                    .entry(matches.clone())
+                    .or_default()
+                    .insert(on.clone());
+            } else if let Some(routes) = self.routes.get_mut(listener) {
+                super::set_user(routes, matches, on, false);
+                if routes.is_empty() {
+                    self.routes.remove(listener);
+                }
+            }
+            if let ParentKey::Gateway(gateway) = &listener.parent {
+                affected.extend(self.interested(gateway, matches));
+            }
+        }
+        affected
+    }
+
+    /// The socket that a CA reaches, if there is one.
+    pub(super) fn bind(&self, gateway: &ObjectName, kind: ChallengeType) -> Option<Bind> {
+        let listeners = self.listeners.get(&(gateway.clone(), kind))?;
+        listeners
+            .values()
+            .flat_map(BTreeMap::values)
+            .next()
+            .copied()
+    }
+
+    /// Whether the challenges for `hostname` may be answered on `gateway` for `tenant`.
+    pub(super) fn reach(
+        &self,
+        gateway: &ObjectName,
+        hostname: &Hostname,
+        tenant: &Arc<str>,
+    ) -> Reaches {
+        let [tls, http] = ChallengeType::ALL.map(|kind| {
+            let met = self.met(gateway, kind, hostname, tenant);
+            met.unwrap_or(Met::Tenant)
+        });
+        let tls = match tls {
+            Met::Nothing => Reach::NoListener,
+            Met::Tenant => Reach::Ours,
+            Met::Redirect | Met::Others => Reach::Others,
+        };
+        let http = match http {
+            _ if tls == Reach::Others => Reach::Others,
+            Met::Nothing => Reach::NoListener,
+            Met::Tenant => Reach::Ours,
+            Met::Redirect if tls == Reach::Ours => Reach::Ours,
+            Met::Redirect | Met::Others => Reach::Others,
+        };
+        [tls, http]
+    }
+
+    /// `None`: nobody is selected for the name.
+    fn met(
+        &self,
+        gateway: &ObjectName,
+        kind: ChallengeType,
+        hostname: &Hostname,
+        tenant: &Arc<str>,
+    ) -> Option<Met> {
+        let Some(listeners) = self.listeners.get(&(gateway.clone(), kind)) else {
+            return Some(Met::Nothing);
+        };
+        let selected = candidates(hostname).find_map(|pattern| listeners.get(&pattern))?;
+        let others = selected
+            .keys()
+            .filter(|listener| listener.parent.name().namespace != *tenant);
+        let mut met = Met::Tenant;
+        for listener in others {
+            match self.met_behind(listener, kind, hostname, tenant) {
+                Met::Others => return Some(Met::Others),
+                Met::Redirect => met = Met::Redirect,
+                Met::Nothing | Met::Tenant => {}
+            }
+        }
+        Some(met)
+    }
+
+    /// Whom a listener of another namespace than the tenant's leads to.
+    fn met_behind(
+        &self,
+        listener: &ListenerKey,
+        kind: ChallengeType,
+        hostname: &Hostname,
+        tenant: &Arc<str>,
+    ) -> Met {
+        let ParentKey::Gateway(gateway) = &listener.parent else {
+            return Met::Others;
+        };
+        let routes = self.routes.get(listener);
+        let matching: Vec<&OnShared> = candidates(hostname)
+            .filter_map(|pattern| routes?.get(&pattern))
+            .flatten()
+            .collect();
+        let name = |on: &OnShared| on.route.name.to_string();
+        let first = matching.iter().min_by(|a, b| {
+            route_precedence(
+                (&a.rank, a.created, &name(a)),
+                (&b.rank, b.created, &name(b)),
+            )
+        });
+        let Some(first) = first else {
+            return Met::Tenant;
+        };
+        // Behind TLS one route has the name; rules of HTTPRoutes of one rank share it.
+        let is_tls = first.route.kind == vestibule_model::key::Kind::TlsRoute;
+        let rank = first.rank.specificity();
+        let mut selected = matching
+            .iter()
+            .filter(|on| {
+                if is_tls {
+                    on == &first
+                } else {
+                    on.rank.specificity() == rank
+                }
+            })
+            .filter(|on| on.route.name.namespace != *tenant)
+            .peekable();
+        if selected.peek().is_none() {
+            return Met::Tenant;
+        }
+        let redirect =
+            |on: &&&OnShared| on.redirects && on.route.name.namespace == gateway.namespace;
+        if kind == ChallengeType::Http01 && selected.all(|on| redirect(&on)) {
+            Met::Redirect
+        } else {
+            Met::Others
+        }
+    }
+
+    /// Who wants to know of the names that a pattern matches.
+    fn interested(&self, gateway: &ObjectName, pattern: &HostPattern) -> BTreeSet<Interest> {
+        let Some(names) = self.names.get(gateway) else {
+            return BTreeSet::new();
+        };
+        match pattern {
+            HostPattern::Any => names.values().flatten().cloned().collect(),
+            HostPattern::Exact(hostname) => {
+                names.get(&reversed(hostname)).cloned().unwrap_or_default()
+            }
+            HostPattern::Wildcard(suffix) => {
+                let below = format!("{}.", reversed(suffix));
+                names
+                    .range(below.clone()..)
+                    .take_while(|(name, _)| name.starts_with(&below))
+                    .flat_map(|(_, interests)| interests.iter().cloned())
+                    .collect()
+            }
+        }
+    }
+}
+
+/// The patterns that match a name, most specific first.
+fn candidates(hostname: &Hostname) -> impl Iterator<Item = HostPattern> + '_ {
+    let wildcards = hostname
+        .parents()
+        .filter_map(|suffix| Hostname::parse(suffix).ok())
+        .map(HostPattern::Wildcard);
+    std::iter::once(HostPattern::Exact(hostname.clone()))
+        .chain(wildcards)
+        .chain([HostPattern::Any])
+}
+
+fn reversed(hostname: &Hostname) -> String {
+    let mut labels: Vec<&str> = hostname.as_str().split('.').collect();
+    labels.reverse();
+    labels.join(".")
+}

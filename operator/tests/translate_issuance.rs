@@ -1,0 +1,744 @@
+//! What is asked for of certificate engines, what of CAs' challenges is answered, and what listeners say.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use common::http::{Rule, http_route};
+use common::*;
+use vestibule_model::certificate::{CertificateAnnotations, CertificateOptions};
+use vestibule_model::challenge::{
+    Answer, ChallengeAnswer, ChallengeKey, ChallengeType, Reach, Reaches,
+};
+use vestibule_model::condition::{Condition, ConditionType, Reason, Truth};
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::Hostname;
+use vestibule_model::http::{HttpFilter, Redirect, Scheme};
+use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuer::{Engine, IssuerAnnotations};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{Listener, Object, Protocol};
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::translate::{
+    CertificateRequest, Change, Status, Translator, challenge_resource,
+};
+
+const OURS: Reach = Reach::Ours;
+const NONE: Reach = Reach::NoListener;
+const OTHERS: Reach = Reach::Others;
+
+fn host(text: &str) -> Hostname {
+    Hostname::parse(text).expect("a hostname")
+}
+
+/// A listener that terminates TLS with the Secret of its namespace.
+fn ends(name: &str, port: u16, hostname: &str, namespace: &str, secret: &str) -> Listener {
+    let tls = Tls::Terminate(namespace.into(), secret.into());
+    listener(name, port, Protocol::Https, hostname, Some(tls))
+}
+
+fn http(name: &str, hostname: &str) -> Listener {
+    listener(name, 80, Protocol::Http, hostname, None)
+}
+
+fn acme() -> IssuerAnnotations {
+    IssuerAnnotations {
+        acme_cluster_issuer: Some("ca".into()),
+        ..IssuerAnnotations::default()
+    }
+}
+
+fn cert_manager() -> IssuerAnnotations {
+    IssuerAnnotations {
+        cert_manager_issuer: Some("ca".into()),
+        ..IssuerAnnotations::default()
+    }
+}
+
+fn with(mut object: Object, issuers: IssuerAnnotations) -> Object {
+    match &mut object {
+        Object::Gateway(gateway) => gateway.issuers = issuers,
+        Object::ListenerSet(set) => set.issuers = issuers,
+        _ => unreachable!(),
+    }
+    object
+}
+
+fn with_options(mut object: Object, options: CertificateOptions) -> Object {
+    if let Object::ListenerSet(set) = &mut object {
+        set.certificates = CertificateAnnotations {
+            options: Arc::new(options),
+            findings: Vec::new(),
+        };
+    }
+    object
+}
+
+/// The platform's Gateway with these listeners, and whatever else there is.
+fn world(own: Vec<Listener>, others: impl IntoIterator<Item = Object>) -> Translator {
+    let base = [our_class(), gateway("one", own, NamespaceScope::All)];
+    translated(base.into_iter().chain(others))
+}
+
+fn request<'a>(
+    world: &'a Translator,
+    namespace: &str,
+    secret: &str,
+) -> Option<&'a CertificateRequest> {
+    world.requests().get(&ObjectName::new(namespace, secret))
+}
+
+fn reach_of(world: &Translator, namespace: &str, secret: &str, name: &str) -> Option<Reaches> {
+    request(world, namespace, secret)?
+        .reach
+        .get(&host(name))
+        .copied()
+}
+
+fn conditions<'a>(world: &'a Translator, object: &ObjectKey, listener: &str) -> &'a [Condition] {
+    let Some(Status::Listeners(status)) = world.statuses().get(object) else {
+        panic!("no status of {object}");
+    };
+    let status = status.listeners.iter().find(|l| &*l.name == listener);
+    &status.expect("the listener").conditions
+}
+
+/// What a listener of a tenant's set says about its certificate.
+fn said(world: &Translator, namespace: &str, listener: &str) -> Option<(Truth, Reason)> {
+    let object = key(Kind::ListenerSet, namespace, "set");
+    let mut conditions = conditions(world, &object, listener).iter();
+    let found = conditions.find(|c| c.kind == ConditionType::CertificateIssued);
+    found.map(|c| (c.truth, c.reason))
+}
+
+fn tenant(namespace: &str, listeners: Vec<Listener>) -> Object {
+    set(namespace, "set", 1, "one", listeners)
+}
+
+fn challenge(kind: ChallengeType, name: &str, tenant: &str) -> (ChallengeKey, ChallengeAnswer) {
+    let key = ChallengeKey {
+        gateway: ObjectName::new("platform", "one"),
+        kind,
+        hostname: host(name),
+        token: match kind {
+            ChallengeType::TlsAlpn01 => "".into(),
+            ChallengeType::Http01 => "token".into(),
+        },
+    };
+    let answer = match kind {
+        ChallengeType::TlsAlpn01 => Answer::TlsAlpn01 {
+            certificate: b"certificate".to_vec(),
+            private_key: b"key".to_vec().into(),
+        },
+        ChallengeType::Http01 => Answer::Http01 {
+            key_authorization: "token.thumbprint".into(),
+        },
+    };
+    let tenant = tenant.into();
+    (key, ChallengeAnswer { tenant, answer })
+}
+
+#[test]
+fn a_name_that_is_ours_on_443_is_asked_for() {
+    let world = world(
+        vec![http("http", "")],
+        [with(
+            tenant("a", vec![ends("l", 443, "x.example.com", "a", "cert")]),
+            acme(),
+        )],
+    );
+    let request = request(&world, "a", "cert").expect("a request");
+    assert_eq!(request.hostnames, BTreeSet::from([host("x.example.com")]));
+    assert_eq!(request.owner, key(Kind::ListenerSet, "a", "set"));
+    assert_eq!(request.gateway, ObjectName::new("platform", "one"));
+    let issuer = request.issuer.as_ref().expect("an issuer");
+    assert_eq!(
+        (issuer.engine, &*issuer.kind),
+        (Engine::Acme, "ClusterACMEIssuer")
+    );
+    // On the Gateway's own port 80 no route has the name.
+    assert_eq!(request.reach[&host("x.example.com")], [OURS, OURS]);
+    assert_eq!(
+        said(&world, "a", "l"),
+        Some((Truth::False, Reason::Pending))
+    );
+}
+
+#[test]
+fn what_others_serve_on_443_is_not_got_from_another_port() {
+    // A terminates the name on 8443; B passes it through on 443: by a listener of its own, by a wildcard of
+    // its own, or by a route on the Gateway's.
+    let theirs = [
+        vec![tenant("b", vec![passthrough("l", "x.example.com")])],
+        vec![tenant("b", vec![passthrough("l", "*.example.com")])],
+        vec![route(
+            "b",
+            "route",
+            1,
+            vec![parent("Gateway", Some("platform"), "one", Some("shared"))],
+            &["x.example.com"],
+            vec![backend("b", "one", 1, 1)],
+        )],
+    ];
+    for theirs in theirs {
+        for issuers in [acme(), cert_manager(), IssuerAnnotations::default()] {
+            for with_http in [false, true] {
+                let mut shared = passthrough("shared", "");
+                shared.allowed_namespaces = NamespaceScope::All;
+                let mut ours = vec![ends("l", 8443, "x.example.com", "a", "cert")];
+                if with_http {
+                    // Nor by way of a listener of A's own on port 80.
+                    ours.push(http("http", "x.example.com"));
+                }
+                let ours = with(tenant("a", ours), issuers.clone());
+                let mut world = world(vec![shared], theirs.clone().into_iter().chain([ours]));
+                assert_eq!(request(&world, "a", "cert"), None);
+                assert_eq!(
+                    said(&world, "a", "l"),
+                    Some((Truth::False, Reason::ServedByOthers))
+                );
+                // Not even if somebody came to have an order.
+                for kind in ChallengeType::ALL {
+                    let (key, answer) = challenge(kind, "x.example.com", "a");
+                    let output = world.challenges(BTreeMap::from([(key, Some(answer))]));
+                    assert!(output.resources.is_empty());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn messages_name_nothing_of_others() {
+    let world = world(
+        vec![passthrough("own", "own.example.com")],
+        [
+            set(
+                "secretive",
+                "hidden",
+                0,
+                "one",
+                vec![passthrough("covert", "x.example.com")],
+            ),
+            with(
+                tenant("a", vec![ends("l", 8443, "x.example.com", "a", "cert")]),
+                acme(),
+            ),
+        ],
+    );
+    let status = &world.statuses()[&key(Kind::ListenerSet, "a", "set")];
+    let text = format!("{status:?} {:?}", world.findings());
+    assert!(text.contains("another namespace serves"));
+    for name in ["secretive", "hidden", "covert"] {
+        let of_a = format!("{status:?}");
+        assert!(!of_a.contains(name), "{of_a}");
+    }
+}
+
+#[test]
+fn reach_is_of_the_listener_selected_on_the_port() {
+    let ours = || {
+        with(
+            tenant("a", vec![ends("l", 8443, "x.example.com", "a", "cert")]),
+            acme(),
+        )
+    };
+    let reach = |own: Vec<Listener>, others: Vec<Object>| {
+        let world = world(own, others.into_iter().chain([ours()]));
+        reach_of(&world, "a", "cert", "x.example.com")
+    };
+    let elsewhere = || {
+        vec![listener(
+            "own",
+            9443,
+            Protocol::Tls,
+            "",
+            Some(Tls::Passthrough),
+        )]
+    };
+    // Nothing listens on either port.
+    assert_eq!(reach(elsewhere(), vec![]), Some([NONE, NONE]));
+    // Something does, but not for the name.
+    assert_eq!(
+        reach(vec![passthrough("own", "own.example.com")], vec![]),
+        Some([OURS, NONE])
+    );
+    // The Gateway's own, which no route uses.
+    assert_eq!(
+        reach(vec![passthrough("own", ""), http("http", "")], vec![]),
+        Some([OURS, OURS])
+    );
+    // The tenant's own, more specific than somebody's wildcard.
+    let specific = vec![
+        set(
+            "b",
+            "wide",
+            0,
+            "one",
+            vec![passthrough("l", "*.example.com")],
+        ),
+        set(
+            "a",
+            "pass",
+            2,
+            "one",
+            vec![passthrough("l", "x.example.com")],
+        ),
+    ];
+    assert_eq!(reach(elsewhere(), specific), Some([OURS, NONE]));
+    // Somebody's on port 80 alone.
+    let plain = vec![
+        set(
+            "a",
+            "pass",
+            2,
+            "one",
+            vec![passthrough("l", "x.example.com")],
+        ),
+        set("b", "plain", 2, "one", vec![http("l", "x.example.com")]),
+    ];
+    assert_eq!(reach(elsewhere(), plain), Some([OURS, OTHERS]));
+    // HTTPS on 443 of another protocol than the challenge's port takes: TCP is none of ours.
+    let wrong = vec![listener("own", 443, Protocol::Http, "", None)];
+    assert_eq!(reach(wrong, vec![]), Some([NONE, NONE]));
+}
+
+#[test]
+fn on_the_gateways_own_listener_it_is_the_route_that_counts() {
+    let shared = || {
+        let mut tls = passthrough("tls", "");
+        tls.allowed_namespaces = NamespaceScope::All;
+        let mut http = http("http", "");
+        http.allowed_namespaces = NamespaceScope::All;
+        vec![tls, http]
+    };
+    let at = |section| vec![parent("Gateway", Some("platform"), "one", Some(section))];
+    let to = || vec![backend("a", "one", 1, 1)];
+    let ours = || {
+        with(
+            tenant("a", vec![ends("l", 8443, "x.example.com", "a", "cert")]),
+            acme(),
+        )
+    };
+    let reach = |routes: Vec<Object>| {
+        let world = world(shared(), routes.into_iter().chain([ours()]));
+        reach_of(&world, "a", "cert", "x.example.com")
+    };
+    let own = route("a", "own", 5, at("tls"), &["x.example.com"], to());
+    assert_eq!(reach(vec![own.clone()]), Some([OURS, OURS]));
+    // Of two of the same name the older one is selected.
+    let younger = route("b", "same", 6, at("tls"), &["x.example.com"], to());
+    assert_eq!(reach(vec![own.clone(), younger]), Some([OURS, OURS]));
+    let older = route("b", "same", 4, at("tls"), &["x.example.com"], to());
+    assert_eq!(reach(vec![own, older]), None);
+    // HTTP: whoever shares the name has its paths.
+    let plain =
+        |ns, hosts: &[&str]| http_route((ns, "plain", 1), at("http"), hosts, &[Rule::Plain], &to());
+    assert_eq!(
+        reach(vec![plain("a", &["x.example.com"])]),
+        Some([OURS, OURS])
+    );
+    assert_eq!(reach(vec![plain("b", &[])]), Some([OURS, OTHERS]));
+    assert_eq!(
+        reach(vec![plain("a", &["x.example.com"]), plain("b", &[])]),
+        Some([OURS, OURS])
+    );
+    // "Everything to HTTPS" of the platform's is in nobody's way; that of another tenant is.
+    let redirect = |namespace| {
+        let mut route = plain(namespace, &[]);
+        if let Object::HttpRoute(route) = &mut route {
+            route.rules[0].backends.clear();
+            route.rules[0].filters = vec![HttpFilter::Redirect(Redirect {
+                scheme: Some(Scheme::Https),
+                hostname: None,
+                port: None,
+                path: None,
+                status: 301,
+            })];
+        }
+        route
+    };
+    assert_eq!(reach(vec![redirect("platform")]), Some([OURS, OURS]));
+    assert_eq!(reach(vec![redirect("b")]), Some([OURS, OTHERS]));
+    assert_eq!(reach(vec![plain("platform", &[])]), Some([OURS, OTHERS]));
+}
+
+#[test]
+fn cert_manager_may_ask_by_http_so_others_on_80_stand_in_its_way() {
+    let theirs = tenant("b", vec![http("l", "x.example.com")]);
+    for (issuers, asked) in [(acme(), true), (cert_manager(), false)] {
+        let ours = with(
+            tenant("a", vec![ends("l", 443, "x.example.com", "a", "cert")]),
+            issuers,
+        );
+        let world = world(
+            vec![passthrough("own", "own.example.com")],
+            [theirs.clone(), ours],
+        );
+        assert_eq!(request(&world, "a", "cert").is_some(), asked);
+    }
+}
+
+#[test]
+fn nothing_is_asked_for_what_is_not_in_force() {
+    let wanting = |namespace: &str, created| {
+        let listeners = vec![ends("l", 443, "x.example.com", namespace, "cert")];
+        with(set(namespace, "set", created, "one", listeners), acme())
+    };
+    // Conflicted.
+    let world_of =
+        |objects: Vec<Object>| world(vec![passthrough("own", "own.example.com")], objects);
+    let world = world_of(vec![wanting("a", 1), wanting("b", 2)]);
+    assert!(request(&world, "a", "cert").is_some());
+    assert_eq!(request(&world, "b", "cert"), None);
+    assert_eq!(said(&world, "b", "l"), None);
+    // Being deleted.
+    let mut deleting = wanting("a", 1);
+    if let Object::ListenerSet(set) = &mut deleting {
+        set.meta.deleting = true;
+    }
+    assert_eq!(request(&world_of(vec![deleting]), "a", "cert"), None);
+    // Not let in.
+    let closed = translated([
+        our_class(),
+        gateway(
+            "one",
+            vec![passthrough("own", "own.example.com")],
+            NamespaceScope::None,
+        ),
+        wanting("a", 1),
+    ]);
+    assert!(closed.requests().is_empty());
+}
+
+#[test]
+fn what_cannot_be_issued_says_so() {
+    let listeners = vec![
+        ends("wild", 443, "*.example.com", "a", "wild"),
+        ends("any", 8443, "", "a", "any"),
+        ends("elsewhere", 443, "x.example.com", "b", "cert"),
+        ends("good", 443, "y.example.com", "a", "good"),
+    ];
+    let world = world(
+        vec![passthrough("own", "own.example.com")],
+        [
+            with(tenant("a", listeners), acme()),
+            grant("b", "grant", ("ListenerSet", "a"), "Secret"),
+        ],
+    );
+    let asked: Vec<String> = world.requests().keys().map(ToString::to_string).collect();
+    assert_eq!(asked, ["a/good"]);
+    for listener in ["wild", "any", "elsewhere"] {
+        assert_eq!(
+            said(&world, "a", listener),
+            Some((Truth::False, Reason::NotIssuable)),
+            "{listener}"
+        );
+    }
+    // Without an issuer nobody expects one; with a certificate nobody lacks one.
+    let quiet = vec![ends("wild", 443, "*.example.com", "a", "wild")];
+    let silent = translated([
+        our_class(),
+        gateway(
+            "one",
+            vec![passthrough("own", "own.example.com")],
+            NamespaceScope::All,
+        ),
+        tenant("a", quiet.clone()),
+    ]);
+    assert_eq!(said(&silent, "a", "wild"), None);
+    let served = translated([
+        our_class(),
+        gateway(
+            "one",
+            vec![passthrough("own", "own.example.com")],
+            NamespaceScope::All,
+        ),
+        with(tenant("a", quiet), acme()),
+        secret("a", "wild", Holds::Pair(0)),
+    ]);
+    assert_eq!(said(&served, "a", "wild"), None);
+}
+
+#[test]
+fn objects_that_share_a_secret_are_one_request_if_they_agree() {
+    let of = |name: &str, created, host: &str, issuers| {
+        let listeners = vec![ends("l", 443, host, "a", "cert")];
+        with(set("a", name, created, "one", listeners), issuers)
+    };
+    let first = of("first", 1, "x.example.com", acme());
+    let own = || vec![passthrough("own", "own.example.com")];
+    let agreeing = world(
+        own(),
+        [of("second", 2, "y.example.com", acme()), first.clone()],
+    );
+    let joined = request(&agreeing, "a", "cert").expect("a request");
+    assert_eq!(joined.owner, key(Kind::ListenerSet, "a", "first"));
+    assert_eq!(
+        joined.hostnames,
+        BTreeSet::from([host("x.example.com"), host("y.example.com")])
+    );
+    let differing = world(
+        own(),
+        [of("second", 2, "y.example.com", cert_manager()), first],
+    );
+    let alone = request(&differing, "a", "cert").expect("a request");
+    assert_eq!(alone.hostnames, BTreeSet::from([host("x.example.com")]));
+    let second = key(Kind::ListenerSet, "a", "second");
+    let condition = conditions(&differing, &second, "l").last().expect("one");
+    assert_eq!(condition.reason, Reason::RequestsDiffer);
+    assert!(reasons(&differing, &second).contains(&"RequestsDiffer"));
+}
+
+#[test]
+fn options_are_cert_managers() {
+    let listeners = || {
+        let mut two = ends("two", 443, "y.example.com", "a", "second");
+        if let Some(tls) = &mut two.tls {
+            let mut more = tls.certificates[0].clone();
+            more.target = ObjectName::new("a", "third");
+            tls.certificates.push(more);
+        }
+        vec![
+            ends("one", 443, "x.example.com", "a", "first"),
+            two,
+            ends("ignored", 443, "z.example.com", "a", "ignored"),
+        ]
+    };
+    let options = |name: &str| CertificateOptions {
+        common_name: Some(name.into()),
+        ignored_listeners: BTreeSet::from(["ignored".into()]),
+        ..CertificateOptions::default()
+    };
+    let own = || vec![passthrough("own", "own.example.com")];
+    let set = |issuers, name| {
+        with(
+            with_options(tenant("a", listeners()), options(name)),
+            issuers,
+        )
+    };
+    let world_of = |object| world(own(), [object]);
+    let theirs = world_of(set(cert_manager(), "x.example.com"));
+    let asked: Vec<String> = theirs.requests().keys().map(ToString::to_string).collect();
+    // Every Secret of a listener, as cert-manager's own support has it.
+    assert_eq!(asked, ["a/first", "a/second", "a/third"]);
+    let name = |secret| {
+        let request = request(&theirs, "a", secret).expect("a request");
+        request.options.common_name.as_deref()
+    };
+    assert_eq!(name("first"), Some("x.example.com"));
+    assert_eq!(name("second"), None);
+    // A name that no listener of the object has.
+    let foreign = world_of(set(cert_manager(), "victim.example.com"));
+    assert!(foreign.requests().is_empty());
+    assert_eq!(
+        said(&foreign, "a", "one"),
+        Some((Truth::False, Reason::InvalidAnnotation))
+    );
+    // To ACME they say nothing, and it is asked for the first Secret.
+    let ours = world_of(set(acme(), "victim.example.com"));
+    let asked: Vec<String> = ours.requests().keys().map(ToString::to_string).collect();
+    assert_eq!(asked, ["a/first", "a/ignored", "a/second"]);
+}
+
+#[test]
+fn a_bad_annotation_asks_for_nothing() {
+    let mut object = tenant("a", vec![ends("l", 443, "x.example.com", "a", "cert")]);
+    if let Object::ListenerSet(set) = &mut object {
+        set.certificates.findings = vec![Finding::refused(
+            Reason::InvalidAnnotation,
+            "metadata.annotations[cert-manager.io/duration]",
+            "is wrong",
+            "mend it",
+        )];
+    }
+    let own = || vec![passthrough("own", "own.example.com")];
+    let theirs = world(own(), [with(object.clone(), cert_manager())]);
+    assert!(theirs.requests().is_empty());
+    assert_eq!(
+        said(&theirs, "a", "l"),
+        Some((Truth::False, Reason::InvalidAnnotation))
+    );
+    assert_eq!(world(own(), [with(object, acme())]).requests().len(), 1);
+}
+
+#[test]
+fn how_far_it_is_is_the_engines_word() {
+    let listeners = vec![ends("l", 443, "x.example.com", "a", "cert")];
+    let mut world = world(
+        vec![passthrough("own", "own.example.com")],
+        [with(tenant("a", listeners), acme())],
+    );
+    let secret = ObjectName::new("a", "cert");
+    for (state, reason, truth) in [
+        (IssuanceState::Pending, Reason::OverBudget, Truth::False),
+        (IssuanceState::Failed, Reason::OrderFailed, Truth::False),
+        (IssuanceState::Issued, Reason::Issued, Truth::True),
+    ] {
+        let issuance = Issuance {
+            state,
+            reason,
+            message: "so it is".into(),
+        };
+        let told = BTreeMap::from([(secret.clone(), Some(issuance))]);
+        let output = world.issuance(told.clone());
+        assert_eq!(output.statuses.len(), 1);
+        assert!(output.resources.is_empty() && output.certificates.is_empty());
+        assert_eq!(said(&world, "a", "l"), Some((truth, reason)));
+        assert!(world.issuance(told).statuses.is_empty(), "no news");
+    }
+    world.issuance(BTreeMap::from([(secret, None)]));
+    assert_eq!(
+        said(&world, "a", "l"),
+        Some((Truth::False, Reason::Pending))
+    );
+}
+
+#[test]
+fn a_challenge_is_there_while_it_may_be_answered() {
+    let ours = with(
+        tenant(
+            "a",
+            vec![
+                ends("l", 443, "x.example.com", "a", "cert"),
+                http("h", "x.example.com"),
+            ],
+        ),
+        acme(),
+    );
+    let mut world = world(vec![passthrough("own", "own.example.com")], [ours.clone()]);
+    for kind in ChallengeType::ALL {
+        let (key, answer) = challenge(kind, "x.example.com", "a");
+        let resource = challenge_resource(&key);
+        let output = world.challenges(BTreeMap::from([(key.clone(), Some(answer.clone()))]));
+        assert!(
+            matches!(output.resources.get(&resource), Some(Some(_))),
+            "{kind}"
+        );
+        // Its name on the stream.
+        assert_eq!(resource.name, key.to_string());
+        // Its listener goes, and comes back.
+        let gone = world.apply([Change::Remove(ours.key())]);
+        if kind == ChallengeType::Http01 {
+            assert!(
+                matches!(gone.resources.get(&resource), Some(None)),
+                "{kind}"
+            );
+        }
+        // Then somebody else takes the name.
+        let theirs = tenant("b", vec![passthrough("l", "x.example.com")]);
+        world.apply([Change::Put(theirs.clone())]);
+        assert!(!world.resources().contains_key(&resource), "{kind}");
+        world.apply([Change::Remove(theirs.key())]);
+        world.apply([Change::Put(ours.clone())]);
+        assert!(world.resources().contains_key(&resource), "{kind}");
+        // For another tenant it is not answered.
+        let other = ChallengeAnswer {
+            tenant: "b".into(),
+            ..answer
+        };
+        world.challenges(BTreeMap::from([(key.clone(), Some(other))]));
+        assert!(!world.resources().contains_key(&resource), "{kind}");
+        world.challenges(BTreeMap::from([(key, None)]));
+    }
+}
+
+#[test]
+fn nothing_of_a_key_is_in_debug() {
+    let (_, answer) = challenge(ChallengeType::TlsAlpn01, "x.example.com", "a");
+    assert!(!format!("{answer:?}").contains("107"));
+    let (_, answer) = challenge(ChallengeType::Http01, "x.example.com", "a");
+    assert!(!format!("{answer:?}").contains("thumbprint"));
+}
+
+#[test]
+fn a_secret_of_the_engines_without_a_certificate_is_being_issued() {
+    let mut waiting = secret("a", "cert", Holds::NotPem);
+    let listeners = vec![ends("l", 443, "x.example.com", "a", "cert")];
+    let set = with(tenant("a", listeners), acme());
+    let resource = |world: &Translator| {
+        let mut keys = world.resources().keys();
+        keys.any(|key| key.name == "a/cert")
+    };
+    if let Object::Secret(secret) = &mut waiting {
+        secret.certificate = Some(Arc::from(&b""[..]));
+    }
+    let own = || vec![passthrough("own", "own.example.com")];
+    // Somebody's own empty one leaves the last good one with the proxies.
+    assert!(resource(&world(own(), [set.clone(), waiting.clone()])));
+    if let Object::Secret(secret) = &mut waiting {
+        secret.acme = true;
+    }
+    let world = world(own(), [set.clone(), waiting]);
+    assert!(!resource(&world));
+    let conditions = conditions(&world, &set.key(), "l");
+    let resolved = conditions
+        .iter()
+        .find(|c| c.kind == ConditionType::ResolvedRefs);
+    assert!(resolved.expect("one").message.contains("being issued"));
+}
+
+/// The first second of a year.
+fn year(year: i64) -> i64 {
+    let leap_days = (year - 1969) / 4 - (year - 1901) / 100 + (year - 1601) / 400;
+    ((year - 1970) * 365 + leap_days) * 86_400
+}
+
+#[test]
+fn time_says_what_is_valid() {
+    let listeners = vec![ends("l", 443, "x.example.com", "a", "cert")];
+    let set = tenant("a", listeners);
+    let own = vec![passthrough("own", "own.example.com")];
+    let mut world = world(own, [set.clone(), secret_of_age("a", "cert", true)]);
+    let resource = |world: &Translator| {
+        let key = |key: &&vestibule_stream::ResourceKey| key.name == "a/cert";
+        let found = world.resources().keys().find(key).cloned();
+        found.map(|key| world.resources()[&key].hash())
+    };
+    let resolved = |world: &Translator| {
+        let conditions = conditions(world, &set.key(), "l").iter();
+        let mut of_kind = conditions.filter(|c| c.kind == ConditionType::ResolvedRefs);
+        of_kind.next().cloned().expect("a condition")
+    };
+    // Without a clock nothing of it is judged.
+    let good = resource(&world);
+    assert_eq!(resolved(&world).truth, Truth::True);
+    // Not yet: the proxies get an empty one, and go on with the last good one.
+    world.apply([Change::Time(year(2026))]);
+    assert_ne!(resource(&world), good);
+    assert!(resource(&world).is_some());
+    let before = resolved(&world);
+    assert_eq!(
+        (before.truth, before.reason),
+        (Truth::False, Reason::InvalidCertificateRef)
+    );
+    assert!(
+        before
+            .message
+            .contains("not valid before 2030-01-01T00:00:00Z"),
+        "{before:?}"
+    );
+    assert!(before.message.contains("last good one"));
+    // Nothing happens before its time.
+    assert_eq!(world.next_deadline(), Some(year(2030)));
+    let quiet = world.apply([Change::Time(year(2030) - 1)]);
+    assert_eq!(quiet.work.certificates, 0);
+    world.apply([Change::Time(year(2030))]);
+    assert_eq!(resource(&world), good);
+    assert_eq!(resolved(&world).message, "All references are resolved");
+    // Expired: served, and said so.
+    assert_eq!(world.next_deadline(), Some(year(2040) + 1));
+    world.apply([Change::Time(year(2040) + 1)]);
+    assert_eq!(resource(&world), good);
+    let after = resolved(&world);
+    assert_eq!(after.truth, Truth::True);
+    assert!(
+        after.message.contains("expired at 2040-01-01T00:00:00Z"),
+        "{after:?}"
+    );
+    assert!(reasons(&world, &set.key()).contains(&"Expired"));
+    // A clock that is set back is believed.
+    world.apply([Change::Time(year(2026))]);
+    assert_eq!(resolved(&world), before);
+}
