@@ -63,7 +63,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Everything in a directory, as it is now.
-fn load(directory: &Path) -> Result<(Source, Vec<Change>), LookError> {
+pub(crate) fn load(directory: &Path) -> Result<(Source, Vec<Change>), LookError> {
     let look = files::look(directory)?;
     let mut source = Source::default();
     let unreadable = look.unreadable.into_iter();

@@ -3,16 +3,23 @@
 mod admission;
 mod check;
 mod clock;
+mod explain;
 mod hints;
 mod manifests;
 mod run;
 mod settings;
+mod status;
 mod verdict;
 
+use std::env;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+/// Name of the command as a plugin of kubectl.
+const PLUGIN: &str = "kubectl-vestibule";
 
 /// One shared entrance for many tenants.
 #[derive(Debug, Parser)]
@@ -25,19 +32,42 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Check(check::CheckArgs),
+    Explain(Box<explain::ExplainArgs>),
     Run(run::RunArgs),
+    Status(Box<status::StatusArgs>),
 }
 
 fn main() -> ExitCode {
-    let (command, failure, outcome) = match Arguments::parse().command {
+    let (command, failure, outcome) = match arguments().command {
         Command::Check(args) => ("check", 2, check::check(&args)),
+        Command::Explain(args) => ("explain", 2, explain::explain(&args)),
         Command::Run(args) => ("run", 1, run::run(args)),
+        Command::Status(args) => ("status", 2, status::status(&args)),
     };
     outcome.unwrap_or_else(|error| {
         // With nobody to tell, the status has to do.
         let _ = writeln!(io::stderr(), "vestibule {command}: {}", one_line(&error));
         ExitCode::from(failure)
     })
+}
+
+/// The arguments. As `kubectl-vestibule`, which kubectl runs for `kubectl vestibule`, help says it so.
+fn arguments() -> Arguments {
+    let own = env::args_os().next().map(PathBuf::from);
+    let plugin = own
+        .as_ref()
+        .and_then(|own| own.file_stem()?.to_str())
+        .is_some_and(|name| name == PLUGIN);
+    let command = Arguments::command();
+    let command = if plugin {
+        command
+            .name("kubectl vestibule")
+            .bin_name("kubectl vestibule")
+    } else {
+        command
+    };
+    let matches = command.get_matches();
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 /// An error and its causes, each said once.

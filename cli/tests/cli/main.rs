@@ -1,5 +1,7 @@
 //! The command as a process.
 
 mod check;
+mod cluster;
 mod common;
+mod explain;
 mod run;

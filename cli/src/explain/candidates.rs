@@ -1,0 +1,196 @@
+//! Listeners and routes that have to do with a name, whatever becomes of them.
+
+use std::collections::BTreeSet;
+
+use vestibule_model::hostname::{HostPattern, route_precedence};
+use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::object::{Listener, Object, ParentRef, Port};
+use vestibule_model::route::Route;
+use vestibule_operator::translate::Translator;
+use vestibule_stream::proto::{self, resource};
+use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
+
+/// A listener whose hostname takes the name in.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub(super) key: ListenerKey,
+    /// The Gateway it is of, or wants to be.
+    pub(super) gateway: ObjectName,
+    pub(super) listener: Listener,
+    /// Creation of its object; a Gateway's own come first.
+    pub(super) created: (bool, i64),
+}
+
+impl Candidate {
+    /// The order in which candidates are the best to explain: the most specific, then the first.
+    pub(super) fn order(&self) -> impl Ord + use<> {
+        (
+            std::cmp::Reverse(self.listener.hostname.specificity()),
+            self.created,
+            self.key.clone(),
+        )
+    }
+
+    pub(super) fn port(&self) -> Option<Port> {
+        self.listener.port
+    }
+}
+
+/// Every listener, of whomever, that takes `query` in.
+pub(super) fn candidates(translator: &Translator, query: &HostPattern) -> Vec<Candidate> {
+    let mut all = Vec::new();
+    for (_, object) in translator.objects() {
+        let (parent, gateway, listeners, created) = match object.as_ref() {
+            Object::Gateway(gateway) => {
+                let created = (false, gateway.meta.created);
+                let parent = gateway.parent_key();
+                (parent, &gateway.name, &gateway.listeners, created)
+            }
+            Object::ListenerSet(set) => {
+                let Some(gateway) = &set.gateway else {
+                    continue;
+                };
+                let created = (true, set.meta.created);
+                (set.parent_key(), gateway, &set.listeners, created)
+            }
+            _ => continue,
+        };
+        for listener in listeners {
+            // A hostname that is none reads as any, and its finding says so.
+            let broken = listener
+                .findings
+                .iter()
+                .any(|f| f.field.ends_with(".hostname"));
+            if listener.hostname.covers(query) && !broken {
+                all.push(Candidate {
+                    key: listener.key(&parent),
+                    gateway: gateway.clone(),
+                    listener: listener.clone(),
+                    created,
+                });
+            }
+        }
+    }
+    all.sort_by_key(Candidate::order);
+    all
+}
+
+/// Routes that want the name from one of the candidates' objects, or name it themselves.
+pub(super) fn routes_of_interest(
+    translator: &Translator,
+    query: &HostPattern,
+    candidates: &[Candidate],
+) -> BTreeSet<ObjectKey> {
+    let parents: BTreeSet<_> = candidates.iter().map(|c| &c.key.parent).collect();
+    let wants = |route: Route<'_>| {
+        let hostnames = || route.hostnames().iter().map(|(_, pattern)| pattern);
+        if !hostnames().any(|pattern| pattern.covers(query)) {
+            return false;
+        }
+        let named = hostnames().any(|p| p.covers(query) && *p != HostPattern::Any);
+        let namespace = &route.name().namespace;
+        let mut leads = route.parents().iter().filter_map(|p| p.parent(namespace));
+        named || leads.any(|parent| parents.contains(&parent))
+    };
+    let routes = translator.objects().filter_map(|(key, object)| {
+        let route = object.as_route()?;
+        wants(route).then(|| key.clone())
+    });
+    routes.collect()
+}
+
+/// A route that is attached to a listener with a hostname that takes the name in.
+#[derive(Debug, Clone)]
+pub(super) struct AttachedRoute {
+    pub(super) key: ObjectKey,
+    /// Its hostname as written.
+    pub(super) rank: HostPattern,
+    created: i64,
+}
+
+/// The routes that translation attached to a listener for this name, in order of precedence.
+pub(super) fn attached(
+    translator: &Translator,
+    listener: &ListenerKey,
+    query: &HostPattern,
+    of_interest: &BTreeSet<ObjectKey>,
+) -> Vec<AttachedRoute> {
+    let listener = listener.to_string();
+    let mut routes: Vec<AttachedRoute> = of_interest
+        .iter()
+        .filter_map(|key| {
+            let (created, attachments) = attachments(translator, key)?;
+            let ranks = attachments
+                .iter()
+                .filter(|attachment| attachment.listener == listener)
+                .flat_map(|attachment| &attachment.hostnames)
+                .filter(|hostname| {
+                    HostPattern::parse(&hostname.r#match).is_ok_and(|p| p.covers(query))
+                })
+                .filter_map(|hostname| HostPattern::parse(&hostname.rank).ok());
+            let rank = ranks.max_by_key(HostPattern::specificity)?;
+            Some(AttachedRoute {
+                key: key.clone(),
+                rank,
+                created,
+            })
+        })
+        .collect();
+    routes.sort_by(|a, b| {
+        let (a_name, b_name) = (a.key.name.to_string(), b.key.name.to_string());
+        route_precedence((&a.rank, a.created, &a_name), (&b.rank, b.created, &b_name))
+    });
+    routes
+}
+
+fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<proto::Attachment>)> {
+    let kind = match key.kind {
+        vestibule_model::key::Kind::HttpRoute => ResourceKind::HttpRoute,
+        _ => ResourceKind::TlsRoute,
+    };
+    let name = ResourceKey::new(kind, key.name.to_string());
+    match decode(translator.resources().get(&name)?)? {
+        resource::Resource::TlsRoute(route) => Some((route.created, route.attachments)),
+        resource::Resource::HttpRoute(route) => Some((route.created, route.attachments)),
+        _ => None,
+    }
+}
+
+/// What the proxies are sent of a Service's port, if a route in force uses it.
+pub(super) fn backend(
+    translator: &Translator,
+    service: &ObjectName,
+    port: Port,
+) -> Option<proto::Backend> {
+    let key = ResourceKey::new(ResourceKind::Backend, format!("{service}:{port}"));
+    match decode(translator.resources().get(&key)?)? {
+        resource::Resource::Backend(backend) => Some(backend),
+        _ => None,
+    }
+}
+
+fn decode(encoded: &Encoded) -> Option<resource::Resource> {
+    let bytes = encoded.upsert().resource;
+    <proto::Resource as prost::Message>::decode(bytes)
+        .ok()?
+        .resource
+}
+
+/// Whether the proxies are sent a listener.
+pub(super) fn is_published(translator: &Translator, listener: &ListenerKey) -> bool {
+    let key = ResourceKey::new(ResourceKind::Listener, listener.to_string());
+    translator.resources().contains_key(&key)
+}
+
+/// The references of a route that lead to a listener's object.
+pub(super) fn references<'a>(
+    route: Route<'a>,
+    listener: &'a ListenerKey,
+) -> impl Iterator<Item = &'a ParentRef> {
+    let namespace = &route.name().namespace;
+    route.parents().iter().filter(move |reference| {
+        let section = reference.section.as_ref();
+        reference.parent(namespace).as_ref() == Some(&listener.parent)
+            && section.is_none_or(|section| *section == listener.listener)
+    })
+}

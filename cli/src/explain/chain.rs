@@ -1,0 +1,446 @@
+//! The chain from the class down to the proxies: what each part comes to, up to the first thing that is
+//! wrong. Every verdict is a condition of translation or of a status.
+
+use jiff::Timestamp;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::{Kind, ObjectKey, ParentKey};
+use vestibule_model::object::{Object, Protocol};
+
+use super::candidates::{Candidate, references};
+use super::conditions::{By, Cond, PROGRAMMED, Said};
+use super::picture::{Picture, Unread};
+use super::report::{CertificateView, Check, Outcome, RouteView, Step, listener_text};
+
+/// What the steps are about.
+pub(super) struct Chain<'a> {
+    pub(super) picture: &'a Picture,
+    pub(super) query: &'a HostPattern,
+    pub(super) candidate: &'a Candidate,
+    pub(super) routes: &'a [RouteView],
+    /// Routes that want the name of this listener's object and are not attached.
+    pub(super) rejected: &'a [ObjectKey],
+    pub(super) certificate: Option<&'a CertificateView>,
+    pub(super) now: Timestamp,
+}
+
+impl Chain<'_> {
+    /// The steps, up to the first that is wrong.
+    pub(super) fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let all: [fn(&Self) -> Option<Step>; 8] = [
+            Self::class,
+            Self::gateway,
+            Self::set,
+            Self::listener,
+            Self::certificate,
+            Self::route,
+            Self::backends,
+            Self::programmed,
+        ];
+        for step in all {
+            let Some(step) = step(self) else { continue };
+            let wrong = step.outcome == Outcome::Wrong;
+            steps.push(step);
+            if wrong {
+                break;
+            }
+        }
+        steps
+    }
+
+    fn gateway_key(&self) -> ObjectKey {
+        ParentKey::Gateway(self.candidate.gateway.clone()).object()
+    }
+
+    fn class(&self) -> Option<Step> {
+        let key = self.gateway_key();
+        if self.picture.is_assumed(&key) {
+            return None;
+        }
+        let object = self.picture.translator.object(&key)?;
+        let Object::Gateway(gateway) = object.as_ref() else {
+            return None;
+        };
+        let (name, controller) = (&gateway.class, &self.picture.controller);
+        let class_key = ObjectKey::new(Kind::GatewayClass, "", name.clone());
+        let subject = class_key.to_string();
+        let step = |outcome, reason: &str, message: String, action: String| {
+            Some(step(
+                Check::GatewayClass,
+                outcome,
+                &subject,
+                reason,
+                message,
+                action,
+            ))
+        };
+        if self.picture.is_assumed(&class_key) {
+            let message = "may not be read; taken for one of Vestibule's";
+            return step(Outcome::Unknown, "", message.into(), String::new());
+        }
+        let Some(class) = self.picture.translator.merge().class(name) else {
+            return step(
+                Outcome::Wrong,
+                "NotFound",
+                "does not exist".into(),
+                format!(
+                    "create it with controllerName {controller:?}, or name another one in spec.gatewayClassName of {key}"
+                ),
+            );
+        };
+        if class.controller != *controller {
+            return step(
+                Outcome::Wrong,
+                "OtherController",
+                format!(
+                    "is of controller {:?}, not {controller:?}",
+                    &*class.controller
+                ),
+                format!(
+                    "name a class of Vestibule's in spec.gatewayClassName of {key}, or ask that controller"
+                ),
+            );
+        }
+        let said = self.picture.said_of_class(name);
+        Some(self.by_accepted(
+            Check::GatewayClass,
+            &class_key,
+            &said,
+            "is of this controller and accepted",
+        ))
+    }
+
+    fn gateway(&self) -> Option<Step> {
+        let key = self.gateway_key();
+        let subject = key.to_string();
+        let step = |outcome, reason: &str, message: String, action: &str| {
+            Some(step(
+                Check::Gateway,
+                outcome,
+                &subject,
+                reason,
+                message,
+                action.into(),
+            ))
+        };
+        if self.picture.is_assumed(&key) {
+            let message = "may not be read; the statuses of what extends it count";
+            return step(Outcome::Unknown, "", message.into(), "");
+        }
+        let gateway = match self.picture.translator.object(&key).map(AsRef::as_ref) {
+            Some(Object::Gateway(gateway)) => gateway,
+            Some(Object::Unreadable(_, _, finding)) => {
+                let reason = finding.reason.as_str();
+                return step(
+                    Outcome::Wrong,
+                    reason,
+                    said_at(&finding.field, &finding.message),
+                    &finding.action,
+                );
+            }
+            _ => {
+                return step(
+                    Outcome::Wrong,
+                    "NotFound",
+                    "does not exist".into(),
+                    "create it, or correct spec.parentRef of the ListenerSet",
+                );
+            }
+        };
+        if gateway.meta.deleting {
+            let action = "create it anew, or extend another one";
+            return step(
+                Outcome::Wrong,
+                "Deleting",
+                "is being deleted".into(),
+                action,
+            );
+        }
+        let parent = gateway.parent_key();
+        let said = self.picture.said_of(&parent, None);
+        let accepted = said.get("Accepted");
+        // That none of its own listeners is valid says nothing of its sets.
+        if let Some(cond) = accepted.filter(|c| c.is("False") && c.reason != "ListenersNotValid") {
+            return Some(self.wrong(Check::Gateway, &key, cond, said.by));
+        }
+        let unreachable = said
+            .get(PROGRAMMED)
+            .filter(|c| c.is("False") && c.reason.starts_with("Address"));
+        if let Some(cond) = unreachable {
+            return Some(self.wrong(Check::Gateway, &key, cond, said.by));
+        }
+        if accepted.is_none() && said.by != By::Translation {
+            return step(Outcome::Unknown, "", "has no status".into(), "");
+        }
+        let mut ok = ok(Check::Gateway, &key, "is accepted", said.by);
+        if self.picture.live.is_some() && self.addresses().is_empty() {
+            ok.message = "is accepted, and has no address in its status".into();
+            ok.outcome = Outcome::Warning;
+        }
+        Some(ok)
+    }
+
+    /// Where the Gateway is reached, as its status says.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let status = self.picture.written(&self.gateway_key());
+        let addresses = status.and_then(|status| status.get("addresses")?.as_array());
+        let values = addresses.into_iter().flatten();
+        values
+            .filter_map(|one| Some(one.get("value")?.as_str()?.to_owned()))
+            .collect()
+    }
+
+    fn set(&self) -> Option<Step> {
+        let parent = &self.candidate.key.parent;
+        let ParentKey::ListenerSet(name) = parent else {
+            return None;
+        };
+        let key = parent.object();
+        let set = self.picture.translator.merge().set(name)?;
+        if set.meta.deleting {
+            let (message, action) = ("is being deleted".into(), "create it anew".into());
+            return Some(step(
+                Check::ListenerSet,
+                Outcome::Wrong,
+                &key.to_string(),
+                "Deleting",
+                message,
+                action,
+            ));
+        }
+        let said = self.picture.said_of(parent, None);
+        if let Some(cond) = said.get("Accepted")
+            && cond.is("False")
+            && cond.reason != "ListenersNotValid"
+        {
+            return Some(self.wrong(Check::ListenerSet, &key, cond, said.by));
+        }
+        if said.by == By::Guess {
+            return Some(self.no_status(Check::ListenerSet, &key));
+        }
+        let message = format!("is let in by Gateway {}", self.candidate.gateway);
+        Some(ok(Check::ListenerSet, &key, &message, said.by))
+    }
+
+    fn listener(&self) -> Option<Step> {
+        let key = &self.candidate.key;
+        let object = key.parent.object();
+        let said = self.picture.said_of(&key.parent, Some(&key.listener));
+        let subject = listener_text(key);
+        let named = |mut step: Step| {
+            step.subject.clone_from(&subject);
+            Some(step)
+        };
+        let (accepted, conflicted) = (said.get("Accepted"), said.get("Conflicted"));
+        if let Some(cond) = conflicted.filter(|c| c.is("True")) {
+            return named(self.wrong(Check::Listener, &object, cond, said.by));
+        }
+        if let Some(cond) = accepted.filter(|c| c.is("False")) {
+            return named(self.wrong(Check::Listener, &object, cond, said.by));
+        }
+        if said.is_empty() || said.by == By::Guess {
+            return named(self.no_status(Check::Listener, &object));
+        }
+        // What it cannot serve for want of a certificate is the next step.
+        let never = said
+            .get(PROGRAMMED)
+            .filter(|c| c.is("False") && c.reason != "Pending");
+        if let Some(cond) = never.filter(|_| !self.terminates() && said.by == By::Translation) {
+            return named(self.wrong(Check::Listener, &object, cond, said.by));
+        }
+        named(ok(
+            Check::Listener,
+            &object,
+            "is accepted, and nobody stands in its way",
+            said.by,
+        ))
+    }
+
+    fn route(&self) -> Option<Step> {
+        if let Some(first) = self.routes.first() {
+            let subject = format!(
+                "{} {}/{}",
+                first.object.kind, first.object.namespace, first.object.name
+            );
+            let message = "is attached to the listener for this name";
+            return Some(step(
+                Check::Route,
+                Outcome::Ok,
+                &subject,
+                "",
+                message.into(),
+                String::new(),
+            ));
+        }
+        let key = &self.candidate.key;
+        for rejected in self.rejected {
+            let route = self
+                .picture
+                .translator
+                .object(rejected)
+                .and_then(|object| object.as_route())?;
+            for reference in references(route, key) {
+                let said = self.picture.said_of_route(rejected, reference);
+                if let Some(cond) = said.get("Accepted").filter(|c| c.is("False")) {
+                    return Some(self.wrong(Check::Route, rejected, cond, said.by));
+                }
+            }
+        }
+        let subject = listener_text(key);
+        let kind = match self.candidate.listener.protocol {
+            Protocol::Http | Protocol::Https => Kind::HttpRoute,
+            _ => Kind::TlsRoute,
+        };
+        let unread = self
+            .picture
+            .live
+            .as_ref()
+            .and_then(|live| live.unread.get(&kind));
+        let known = self.picture.attached_routes(key);
+        let (outcome, message) = match unread {
+            Some(_) if known == Some(0) => (Outcome::Wrong, format!("has no {kind}")),
+            None => (Outcome::Wrong, format!("has no {kind} for this name")),
+            Some(Unread::Elsewhere(namespace)) => (
+                Outcome::Unknown,
+                format!(
+                    "has no {kind} for this name in namespace {namespace}; others may not be read"
+                ),
+            ),
+            Some(Unread::Everywhere) => (Outcome::Unknown, format!("{kind}s may not be read")),
+        };
+        let action = format!(
+            "create a {kind} with hostname {} whose parentRefs name {}, sectionName {}",
+            self.query,
+            key.parent.object(),
+            key.listener
+        );
+        Some(step(
+            Check::Route,
+            outcome,
+            &subject,
+            "NoRoute",
+            message,
+            action,
+        ))
+    }
+
+    fn programmed(&self) -> Option<Step> {
+        self.picture.live.as_ref()?;
+        let key = &self.candidate.key;
+        let object = key.parent.object();
+        let said = self.picture.said_of(&key.parent, Some(&key.listener));
+        let subject = listener_text(key);
+        let Some(cond) = said.live(PROGRAMMED) else {
+            let mut step = self.no_status(Check::Programmed, &object);
+            step.subject = subject;
+            return Some(step);
+        };
+        let mut step = match cond.truth.as_str() {
+            "True" => ok(Check::Programmed, &object, &cond.message, By::Status),
+            _ => self.wrong(Check::Programmed, &object, cond, By::Status),
+        };
+        step.subject = subject;
+        if said.stale && step.outcome == Outcome::Ok {
+            step.outcome = Outcome::Warning;
+            step.reason = "Stale".into();
+            step.message =
+                "the status is about an older version of the object, so the proxies may serve that"
+                    .into();
+            step.action = "wait a moment; if it stays so, see whether the operator runs".into();
+        }
+        Some(step)
+    }
+
+    fn by_accepted(&self, check: Check, key: &ObjectKey, said: &Said, fine: &str) -> Step {
+        match said.get("Accepted") {
+            Some(cond) if cond.is("True") => ok(check, key, fine, said.by),
+            Some(cond) => self.wrong(check, key, cond, said.by),
+            None => self.no_status(check, key),
+        }
+    }
+
+    pub(super) fn no_status(&self, check: Check, key: &ObjectKey) -> Step {
+        let message = if self.picture.is_whole() {
+            "has no status of Vestibule's yet"
+        } else {
+            "has no status of Vestibule's, and not everything may be read that decides about it"
+        };
+        let action = "see whether the operator runs, and whether the GatewayClass is Vestibule's";
+        step(
+            check,
+            Outcome::Unknown,
+            &key.to_string(),
+            "NoStatus",
+            message.into(),
+            action.into(),
+        )
+    }
+
+    /// What a condition says is wrong, with what to do where translation says so.
+    pub(super) fn wrong(&self, check: Check, key: &ObjectKey, cond: &Cond, by: By) -> Step {
+        let findings = self.picture.translator.findings().get(key);
+        let finding = findings
+            .into_iter()
+            .flatten()
+            .find(|f| f.to_string() == cond.message);
+        let (message, action) = match finding {
+            Some(finding) => (
+                said_at(&finding.field, &finding.message),
+                finding.action.clone(),
+            ),
+            None => (cond.message.clone(), String::new()),
+        };
+        Step {
+            by,
+            ..step(
+                check,
+                Outcome::Wrong,
+                &key.to_string(),
+                &cond.reason,
+                message,
+                action,
+            )
+        }
+    }
+}
+
+fn said_at(field: &str, message: &str) -> String {
+    if field.is_empty() {
+        message.to_owned()
+    } else {
+        format!("{field}: {message}")
+    }
+}
+
+pub(super) fn ok(check: Check, key: &ObjectKey, message: &str, by: By) -> Step {
+    Step {
+        by,
+        ..step(
+            check,
+            Outcome::Ok,
+            &key.to_string(),
+            "",
+            message.into(),
+            String::new(),
+        )
+    }
+}
+
+pub(super) fn step(
+    check: Check,
+    outcome: Outcome,
+    subject: &str,
+    reason: &str,
+    message: String,
+    action: String,
+) -> Step {
+    Step {
+        check,
+        outcome,
+        subject: subject.into(),
+        reason: reason.into(),
+        message,
+        action,
+        by: By::Translation,
+    }
+}

@@ -1,0 +1,358 @@
+//! Reads a cluster with the caller's own rights, and no more of it than the question needs: what says
+//! which listeners and routes there are by list, Secrets, Services and the like one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::Value;
+use vestibule_crds::watch::{ReadError, Reader, Watched};
+use vestibule_model::certificate::CertificateAnnotations;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::issuer::IssuerAnnotations;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{
+    Address, Gateway, GatewayClass, Infrastructure, Meta, Object, Port, ServiceParameters,
+};
+use vestibule_model::policy::Policy;
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::translate::{
+    Assigned, Binds, Change, ServiceSettings, Settings, Translator,
+};
+
+use super::need;
+use super::picture::{Live, Picture, Unread};
+
+/// Rounds of reading what the last round made needed: a route leads to a set, the set to a Gateway, the
+/// Gateway to its class and parameters, a listener to a Secret, a policy to a ConfigMap.
+const ROUNDS: usize = 8;
+/// Most single objects that are read.
+const MAX_SINGLE: usize = 2_000;
+/// Name of what stands in for a class that may not be read.
+const ASSUMED: &str = "(not readable)";
+
+/// Which cluster, and as whom: as kubectl has it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(crate) struct ClusterArgs {
+    /// Path of the kubeconfig; by default that of kubectl
+    #[arg(long, value_name = "FILE", conflicts_with = "directory")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig
+    #[arg(long, value_name = "NAME", conflicts_with = "directory")]
+    context: Option<String>,
+    /// Cluster of the kubeconfig
+    #[arg(long, value_name = "NAME", conflicts_with = "directory")]
+    cluster: Option<String>,
+    /// User of the kubeconfig
+    #[arg(long, value_name = "NAME", conflicts_with = "directory")]
+    user: Option<String>,
+    /// User to act as
+    #[arg(long = "as", value_name = "USER", conflicts_with = "directory")]
+    act_as: Option<String>,
+    /// Group to act as; may be given several times
+    #[arg(
+        long = "as-group",
+        value_name = "GROUP",
+        requires = "act_as",
+        conflicts_with = "directory"
+    )]
+    act_as_group: Vec<String>,
+    /// Namespace to look into where not all may be listed; by default that of the context
+    #[arg(short, long, value_name = "NAME", conflicts_with = "directory")]
+    pub(crate) namespace: Option<String>,
+}
+
+impl ClusterArgs {
+    /// A client with the caller's rights, and the namespace.
+    async fn connect(&self) -> anyhow::Result<(Client, String)> {
+        let options = KubeConfigOptions {
+            context: self.context.clone(),
+            cluster: self.cluster.clone(),
+            user: self.user.clone(),
+        };
+        let named = self.context.is_some() || self.cluster.is_some() || self.user.is_some();
+        let mut config = match &self.kubeconfig {
+            Some(path) => {
+                let kubeconfig = Kubeconfig::read_from(path).context("cannot read --kubeconfig")?;
+                Config::from_custom_kubeconfig(kubeconfig, &options)
+                    .await
+                    .context("cannot use the kubeconfig")?
+            }
+            None if named => Config::from_kubeconfig(&options)
+                .await
+                .context("cannot use the kubeconfig")?,
+            None => Config::infer().await.context(
+                "cannot find a cluster: there is no usable kubeconfig; name one with --kubeconfig, \
+                 or a directory of manifests",
+            )?,
+        };
+        config.connect_timeout = Some(Duration::from_secs(10));
+        config.read_timeout = Some(Duration::from_mins(1));
+        if let Some(user) = &self.act_as {
+            config.auth_info.impersonate = Some(user.clone());
+            config.auth_info.impersonate_groups = Some(self.act_as_group.clone());
+        }
+        let namespace = self.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).context("cannot make a client")?;
+        Ok((client, namespace))
+    }
+}
+
+/// Kinds that are only read where something refers to them.
+fn is_by_need(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Secret | Kind::ConfigMap | Kind::Service | Kind::EndpointSlice
+    )
+}
+
+/// Reads a cluster: with `query` what it takes to explain that name, otherwise what has a status.
+pub(crate) fn read(
+    args: &ClusterArgs,
+    controller: &Arc<str>,
+    policy: Policy,
+    query: Option<&HostPattern>,
+) -> anyhow::Result<Picture> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    runtime.block_on(async {
+        let (client, namespace) = args.connect().await?;
+        let settings = settings(controller.clone(), policy);
+        let mut reading = Reading {
+            reader: Reader::new(client),
+            namespace,
+            translator: Translator::new(settings),
+            live: Live::default(),
+            tried: BTreeSet::new(),
+        };
+        reading.lists().await?;
+        for _ in 0..ROUNDS {
+            let missing = need::missing(&reading.translator, &reading.live, query);
+            if !reading.singles(missing).await? {
+                break;
+            }
+        }
+        Ok(Picture {
+            translator: reading.translator,
+            controller: controller.clone(),
+            live: Some(reading.live),
+        })
+    })
+}
+
+/// As the operator of a cluster translates. Which internal ports there are is its own business; here
+/// every one that is needed is there.
+fn settings(controller: Arc<str>, policy: Policy) -> Settings {
+    Settings {
+        controller,
+        policy,
+        binds: Binds::Allocated {
+            address: Ipv6Addr::UNSPECIFIED.into(),
+            services: ServiceSettings {
+                release: "vestibule".into(),
+                namespace: "vestibule".into(),
+                cluster_domain: "cluster.local".into(),
+                selector: BTreeMap::new(),
+                defaults: ServiceParameters::default(),
+            },
+        },
+    }
+}
+
+struct Reading {
+    reader: Reader,
+    namespace: String,
+    translator: Translator,
+    live: Live,
+    tried: BTreeSet<need::Need>,
+}
+
+impl Reading {
+    /// What is read by list.
+    async fn lists(&mut self) -> anyhow::Result<()> {
+        let mut denied = None;
+        let mut any = false;
+        for kind in Kind::ALL.into_iter().filter(|kind| !is_by_need(*kind)) {
+            let objects = match self.reader.list(kind, None, "").await {
+                Ok(objects) => objects,
+                Err(ReadError::NotInstalled(_)) => continue,
+                Err(ReadError::Failed(why)) => bail!("cannot read kind {kind}: {why}"),
+                Err(ReadError::Denied(why)) => {
+                    let within = if kind.is_namespaced() {
+                        self.reader.list(kind, Some(&self.namespace), "").await
+                    } else {
+                        Err(ReadError::Denied(why.clone()))
+                    };
+                    match within {
+                        Ok(objects) => {
+                            let unread = Unread::Elsewhere(self.namespace.clone());
+                            self.live.unread.insert(kind, unread);
+                            objects
+                        }
+                        Err(ReadError::Failed(why)) => bail!("cannot read kind {kind}: {why}"),
+                        Err(_) => {
+                            self.live.unread.insert(kind, Unread::Everywhere);
+                            denied.get_or_insert(why);
+                            continue;
+                        }
+                    }
+                }
+            };
+            any = true;
+            self.put(objects);
+        }
+        match denied {
+            Some(why) if !any => bail!("nothing may be read: {why}"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads what is needed and was not tried; whether there was any.
+    async fn singles(&mut self, needs: BTreeSet<need::Need>) -> anyhow::Result<bool> {
+        let mut news = false;
+        for need in needs {
+            if self.tried.len() >= MAX_SINGLE || !self.tried.insert(need.clone()) {
+                continue;
+            }
+            news = true;
+            match need {
+                need::Need::Object(key) => match self.reader.get(key.kind, &key.name).await {
+                    Ok(found) => self.put(found.into_iter().collect()),
+                    Err(ReadError::NotInstalled(_)) => {}
+                    Err(ReadError::Failed(why)) => bail!("cannot read {key}: {why}"),
+                    Err(ReadError::Denied(_)) => self.deny(key),
+                },
+                need::Need::Endpoints(service) => {
+                    let kind = Kind::EndpointSlice;
+                    let labels = format!("kubernetes.io/service-name={}", service.name);
+                    let namespace = Some(&*service.namespace);
+                    match self.reader.list(kind, namespace, &labels).await {
+                        Ok(slices) => self.put(slices),
+                        Err(ReadError::NotInstalled(_)) => {}
+                        Err(ReadError::Failed(why)) => {
+                            bail!("cannot read endpoints of {service}: {why}")
+                        }
+                        Err(ReadError::Denied(_)) => {
+                            let name = service;
+                            self.live.denied.insert(ObjectKey { kind, name });
+                        }
+                    }
+                }
+                need::Need::Grants(namespace) => {
+                    let kind = Kind::ReferenceGrant;
+                    match self.reader.list(kind, Some(&namespace), "").await {
+                        Ok(grants) => self.put(grants),
+                        Err(ReadError::NotInstalled(_)) => {}
+                        Err(ReadError::Failed(why)) => bail!("cannot read kind {kind}: {why}"),
+                        Err(ReadError::Denied(_)) => {
+                            let key = ObjectKey::new(kind, namespace, "");
+                            self.live.denied.insert(key);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(news)
+    }
+
+    /// An object may not be read. A Gateway or class is assumed to be there, so that what can be told
+    /// without it is; nothing that it says itself is shown.
+    fn deny(&mut self, key: ObjectKey) {
+        let class = |name: &Arc<str>| {
+            Object::GatewayClass(GatewayClass {
+                name: name.clone(),
+                meta: Meta::default(),
+                controller: self.translator.merge().controller().into(),
+                parameters: None,
+                findings: Vec::new(),
+            })
+        };
+        let mut assumed = Vec::new();
+        match key.kind {
+            Kind::GatewayClass => assumed.push(class(&key.name.name)),
+            Kind::Gateway => {
+                assumed.push(class(&ASSUMED.into()));
+                assumed.push(Object::Gateway(assumed_gateway(&key.name)));
+            }
+            _ => {}
+        }
+        self.live.denied.insert(key);
+        for object in &assumed {
+            self.live.assumed.insert(object.key());
+        }
+        self.apply(assumed.into_iter().map(Change::Put).collect());
+    }
+
+    fn put(&mut self, objects: Vec<Watched>) {
+        let mut changes = Vec::with_capacity(objects.len());
+        for watched in objects {
+            if let Object::Gateway(gateway) = &watched.object {
+                let addresses = addresses(&watched.status);
+                let assigned = Assigned {
+                    addresses,
+                    problem: None,
+                };
+                changes.push(Change::Addresses(gateway.meta.uid.clone(), Some(assigned)));
+            }
+            if !watched.status.is_null() && !is_by_need(watched.key.kind) {
+                self.live.statuses.insert(watched.key, watched.status);
+            }
+            changes.push(Change::Put(watched.object));
+        }
+        self.apply(changes);
+    }
+
+    fn apply(&mut self, changes: Vec<Change>) {
+        let output = self.translator.apply(changes);
+        let wanted = output.ports.into_iter().filter(|(_, wanted)| *wanted);
+        // Any port will do: it only says that there is one.
+        let ports: BTreeMap<_, _> = wanted.map(|(wish, _)| (wish, Some(Port::MAX))).collect();
+        if !ports.is_empty() {
+            self.translator.apply([Change::Ports(ports)]);
+        }
+    }
+}
+
+/// What stands in for a Gateway that may not be read: it lets everybody in, and what the status of an
+/// object says otherwise counts.
+fn assumed_gateway(name: &ObjectName) -> Gateway {
+    Gateway {
+        name: name.clone(),
+        meta: Meta {
+            uid: format!("{ASSUMED} {name}").into(),
+            ..Meta::default()
+        },
+        class: ASSUMED.into(),
+        listeners: Vec::new(),
+        allowed_listeners: NamespaceScope::All,
+        addresses: Vec::new(),
+        infrastructure: Box::<Infrastructure>::default(),
+        tls: Box::default(),
+        issuers: IssuerAnnotations::default(),
+        findings: Vec::new(),
+        certificates: CertificateAnnotations::default(),
+    }
+}
+
+/// `status.addresses`, as the operator wrote them.
+fn addresses(status: &Value) -> Vec<Address> {
+    let written = status.get("addresses").and_then(Value::as_array);
+    let values = written.into_iter().flatten();
+    values
+        .filter_map(|one| one.get("value")?.as_str())
+        .map(|text| match text.parse() {
+            Ok(ip) => Address::Ip(ip),
+            Err(_) => Address::Hostname(text.into()),
+        })
+        .collect()
+}

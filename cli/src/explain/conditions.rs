@@ -1,0 +1,253 @@
+//! Conditions as they are written in statuses, and how two accounts of one object differ.
+
+use serde::Serialize;
+use serde_json::Value;
+use vestibule_model::key::GATEWAY_GROUP;
+use vestibule_model::object::{Object, ParentRef};
+
+/// Type of the condition that says whether the proxies hold it.
+pub(crate) const PROGRAMMED: &str = "Programmed";
+/// Type of the condition that says how far a certificate is.
+pub(crate) const ISSUED: &str = "vestibule.dev/CertificateIssued";
+/// What the operator knows and translation of the objects does not.
+const STATUS_ONLY: [&str; 2] = [PROGRAMMED, ISSUED];
+
+/// Who says what is said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum By {
+    /// Translation here, from everything that it depends on.
+    #[default]
+    Translation,
+    /// The status on the object: not everything that it depends on may be read.
+    Status,
+    /// Translation here from a part of what it depends on, since there is no status either.
+    Guess,
+}
+
+/// A condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cond {
+    pub(crate) kind: String,
+    pub(crate) truth: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) generation: i64,
+}
+
+impl Cond {
+    pub(crate) fn is(&self, truth: &str) -> bool {
+        self.truth == truth
+    }
+}
+
+/// What is said of one thing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) conditions: Vec<Cond>,
+    pub(crate) by: By,
+    /// What the status says otherwise, where translation's word counts.
+    pub(crate) differences: Vec<Difference>,
+    /// There should be a status, and there is none.
+    pub(crate) unwritten: bool,
+    /// The status is about an older version of the object.
+    pub(crate) stale: bool,
+    /// What only the status can say (of the proxies, of the issuer), whoever says the rest.
+    pub(crate) live: Vec<Cond>,
+}
+
+/// One condition that two accounts give differently.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Difference {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// `True/Accepted`, or what it is here.
+    pub(crate) computed: String,
+    /// The same as the status has it; empty if it has none.
+    pub(crate) written: String,
+}
+
+impl Said {
+    /// Whether anybody says anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.conditions.is_empty()
+    }
+
+    /// A condition.
+    pub(crate) fn get(&self, kind: &str) -> Option<&Cond> {
+        self.conditions.iter().find(|one| one.kind == kind)
+    }
+
+    /// A condition that only the status can say.
+    pub(crate) fn live(&self, kind: &str) -> Option<&Cond> {
+        self.live.iter().find(|one| one.kind == kind)
+    }
+
+    /// The conditions that translation does not know.
+    pub(super) fn status_only(&self) -> Vec<Cond> {
+        let all = self.conditions.iter();
+        all.filter(|one| STATUS_ONLY.contains(&one.kind.as_str()))
+            .cloned()
+            .collect()
+    }
+
+    /// Whether a condition has this value.
+    pub(crate) fn is(&self, kind: &str, truth: &str) -> bool {
+        self.get(kind).is_some_and(|one| one.is(truth))
+    }
+
+    /// Whether it was observed on an older version than `generation`.
+    pub(crate) fn is_older_than(&self, generation: i64) -> bool {
+        self.conditions
+            .iter()
+            .any(|one| one.generation < generation)
+    }
+
+    /// Where `written` says something else. What the proxies hold is in the status alone.
+    pub(super) fn differences(&self, written: &Self) -> Vec<Difference> {
+        let mut differences = Vec::new();
+        for computed in &self.conditions {
+            let open = computed.kind == PROGRAMMED && computed.is("Unknown");
+            if open || computed.kind == ISSUED {
+                continue;
+            }
+            let found = written.get(&computed.kind);
+            let same = found.is_some_and(|found| {
+                found.truth == computed.truth
+                    && (found.reason == computed.reason || computed.is("True"))
+            });
+            if !same {
+                let text = |one: &Cond| format!("{}/{}", one.truth, one.reason);
+                differences.push(Difference {
+                    kind: computed.kind.clone(),
+                    computed: text(computed),
+                    written: found.map(text).unwrap_or_default(),
+                });
+            }
+        }
+        differences
+    }
+}
+
+/// The conditions of an object, or of an entry of its status.
+pub(crate) fn conditions_in(status: &Value) -> Option<Said> {
+    let list = status.get("conditions")?.as_array()?;
+    let conditions = list
+        .iter()
+        .map(|one| {
+            let text = |field: &str| one[field].as_str().unwrap_or_default().to_owned();
+            Cond {
+                kind: text("type"),
+                truth: text("status"),
+                reason: text("reason"),
+                message: text("message"),
+                generation: one["observedGeneration"].as_i64().unwrap_or_default(),
+            }
+        })
+        .collect();
+    Some(Said {
+        conditions,
+        ..Said::default()
+    })
+}
+
+/// What `controller` says of a route of `namespace` towards one parent.
+pub(crate) fn said_in(
+    status: &Value,
+    controller: &str,
+    parent: &ParentRef,
+    namespace: &str,
+) -> Option<Said> {
+    let entries = status.get("parents")?.as_array()?;
+    entries
+        .iter()
+        .filter(|entry| entry["controllerName"] == controller)
+        .find(|entry| is_of(&entry["parentRef"], parent, namespace))
+        .and_then(conditions_in)
+}
+
+/// Whether a reference in a status is this one, defaults filled in.
+fn is_of(written: &Value, parent: &ParentRef, namespace: &str) -> bool {
+    let same = |field: &str, own: Option<&str>, default: &str| {
+        written[field].as_str().unwrap_or(default) == own.unwrap_or(default)
+    };
+    same("group", parent.group.as_deref(), GATEWAY_GROUP)
+        && same("kind", parent.kind.as_deref(), "Gateway")
+        && same("namespace", parent.namespace.as_deref(), namespace)
+        && same("name", Some(&parent.name), "")
+        && same("sectionName", parent.section.as_deref(), "")
+        && written["port"].as_u64() == parent.port.map(|port| port.get().into())
+}
+
+/// The generation of an object that has a status.
+pub(super) fn generation(object: &Object) -> i64 {
+    match object {
+        Object::GatewayClass(o) => o.meta.generation,
+        Object::Gateway(o) => o.meta.generation,
+        Object::ListenerSet(o) => o.meta.generation,
+        Object::Unreadable(_, meta, _) => meta.generation,
+        route => route.as_route().map_or(0, |r| r.meta().generation),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn said(conditions: &Value) -> Said {
+        conditions_in(&json!({ "conditions": conditions })).unwrap()
+    }
+
+    #[test]
+    fn differences_are_of_truth_and_of_reasons_of_what_fails() {
+        let computed = said(&json!([
+            {"type": "Accepted", "status": "False", "reason": "HostnameConflict"},
+            {"type": "ResolvedRefs", "status": "True", "reason": "ResolvedRefs"},
+            {"type": "Programmed", "status": "Unknown", "reason": "Pending"},
+        ]));
+        assert_eq!(computed.differences(&computed.clone()), []);
+        let written = said(&json!([
+            {"type": "Accepted", "status": "True", "reason": "Accepted"},
+            {"type": "ResolvedRefs", "status": "True", "reason": "Other"},
+            {"type": "Programmed", "status": "True", "reason": "Programmed"},
+        ]));
+        let found = computed.differences(&written);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].computed, "False/HostnameConflict");
+        assert_eq!(found[0].written, "True/Accepted");
+    }
+
+    #[test]
+    fn an_entry_is_found_with_its_defaults_and_only_of_this_controller() {
+        let status = json!({"parents": [
+            {"controllerName": "other", "parentRef": {"name": "edge"},
+             "conditions": [{"type": "Accepted", "status": "False"}]},
+            {"controllerName": "ours", "conditions": [{"type": "Accepted", "status": "True"}],
+             "parentRef": {"group": GATEWAY_GROUP, "kind": "Gateway", "namespace": "a", "name": "edge"}},
+        ]});
+        let parent = ParentRef {
+            group: None,
+            kind: None,
+            namespace: None,
+            name: "edge".into(),
+            section: None,
+            port: None,
+        };
+        assert!(
+            said_in(&status, "ours", &parent, "a")
+                .unwrap()
+                .is("Accepted", "True")
+        );
+        assert!(said_in(&status, "ours", &parent, "b").is_none());
+        assert!(said_in(&status, "nobody", &parent, "a").is_none());
+    }
+
+    #[test]
+    fn a_status_of_an_older_version_is_known_as_such() {
+        let old = said(&json!([{"type": "Accepted", "status": "True", "observedGeneration": 2}]));
+        assert!(old.is_older_than(3) && !old.is_older_than(2));
+    }
+}

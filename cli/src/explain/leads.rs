@@ -1,0 +1,248 @@
+//! The steps of the chain that look at what a listener leads to: its certificate, and backends.
+
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::{Object, Protocol, TlsMode};
+
+use super::certificate::{Leaf, Trouble};
+use super::chain::{Chain, ok, step};
+use super::conditions::{By, Cond, ISSUED, PROGRAMMED, Said};
+use super::report::{Check, Outcome, RouteView, Step, listener_text};
+use super::routes::answers;
+
+impl Chain<'_> {
+    pub(super) fn terminates(&self) -> bool {
+        let listener = &self.candidate.listener;
+        let tls = listener.tls.as_ref();
+        listener.protocol == Protocol::Https
+            || tls.is_some_and(|tls| tls.mode == TlsMode::Terminate)
+    }
+
+    pub(super) fn certificate(&self) -> Option<Step> {
+        if !self.terminates() {
+            return None;
+        }
+        let key = &self.candidate.key;
+        let object = key.parent.object();
+        let said = self.picture.said_of(&key.parent, Some(&key.listener));
+        let secret = self
+            .certificate
+            .map(|view| ObjectKey::new(Kind::Secret, &*view.secret.namespace, &*view.secret.name));
+        let hidden = secret
+            .as_ref()
+            .is_some_and(|secret| self.picture.is_denied(secret));
+        let subject = secret
+            .as_ref()
+            .map_or_else(|| listener_text(key), ToString::to_string);
+        let named = |mut step: Step| {
+            step.subject.clone_from(&subject);
+            Some(step)
+        };
+        if hidden {
+            return named(self.hidden_certificate(&object));
+        }
+        let unresolved = said.get("ResolvedRefs").filter(|c| c.is("False"));
+        let unusable = said
+            .get(PROGRAMMED)
+            .filter(|c| c.is("False") && c.reason != "Pending");
+        if let Some(cond) = unresolved
+            .or(unusable)
+            .filter(|_| unusable.is_some() || self.leaf().is_none())
+        {
+            return named(self.no_certificate(&object, cond, &said));
+        }
+        let Some(leaf) = self.leaf() else {
+            return named(self.no_status(Check::Certificate, &object));
+        };
+        let verdict = |outcome, reason: &str, message: String, action: &str| {
+            named(step(
+                Check::Certificate,
+                outcome,
+                &subject,
+                reason,
+                message,
+                action.into(),
+            ))
+        };
+        let renew = "renew it, or see why its issuer does not";
+        match leaf.trouble(self.query, self.now) {
+            Some(Trouble::Expired) => {
+                let message = format!("expired at {}, so clients refuse it", leaf.not_after);
+                verdict(Outcome::Wrong, "CertificateExpired", message, renew)
+            }
+            Some(Trouble::NotYetValid) => {
+                let message = format!(
+                    "is valid from {} on, so clients refuse it now",
+                    leaf.not_before
+                );
+                verdict(
+                    Outcome::Wrong,
+                    "CertificateNotYetValid",
+                    message,
+                    "wait, or correct the clock of its issuer",
+                )
+            }
+            Some(Trouble::OtherNames) => {
+                let message = format!(
+                    "is for {}, so clients that ask for {} refuse it",
+                    list(&leaf.names),
+                    self.query
+                );
+                verdict(
+                    Outcome::Wrong,
+                    "CertificateNameMismatch",
+                    message,
+                    "have one issued for this name, and refer to its Secret",
+                )
+            }
+            None => match unresolved {
+                Some(cond) => {
+                    let mut step = self.wrong(Check::Certificate, &object, cond, said.by);
+                    step.outcome = Outcome::Warning;
+                    named(step)
+                }
+                None => verdict(
+                    Outcome::Ok,
+                    "",
+                    format!("is for this name, until {}", leaf.not_after),
+                    "",
+                ),
+            },
+        }
+    }
+
+    /// The Secret may not be read. Only the operator knows; its word is on the listener.
+    fn hidden_certificate(&self, object: &ObjectKey) -> Step {
+        let written = self.picture.written_of_listener(&self.candidate.key);
+        match written.as_ref().and_then(|said| said.get("ResolvedRefs")) {
+            Some(cond) if cond.is("False") => {
+                self.wrong(Check::Certificate, object, cond, By::Status)
+            }
+            Some(_) => {
+                let message = "may not be read; the status says that it is in use";
+                ok(Check::Certificate, object, message, By::Status)
+            }
+            None => self.no_status(Check::Certificate, object),
+        }
+    }
+
+    fn leaf(&self) -> Option<Leaf> {
+        let view = self.certificate?;
+        let key = ObjectKey::new(Kind::Secret, &*view.secret.namespace, &*view.secret.name);
+        match self.picture.translator.object(&key)?.as_ref() {
+            Object::Secret(secret) => Leaf::of(secret),
+            _ => None,
+        }
+    }
+
+    /// There is no usable certificate: why, and how far its issuer is.
+    fn no_certificate(&self, object: &ObjectKey, cond: &Cond, said: &Said) -> Step {
+        let mut step = self.wrong(Check::Certificate, object, cond, said.by);
+        if let Some(issued) = said.live(ISSUED).filter(|c| !c.is("True")) {
+            step.message = format!("{}; {}: {}", step.message, issued.reason, issued.message);
+            step.action = "see what the issuer says; it tries again by itself".into();
+        } else if let Some(from) = self
+            .certificate
+            .and_then(|view| view.requested_from.as_ref())
+        {
+            step.action = format!("wait for {from}, or see what it says");
+        }
+        step
+    }
+
+    pub(super) fn backends(&self) -> Option<Step> {
+        // Of TLSRoutes the first has every connection; of HTTPRoutes each rule has its requests.
+        let serving: Vec<&RouteView> = self.routes.iter().filter(|route| !route.shadowed).collect();
+        let first = serving.first()?;
+        let subject = format!(
+            "{} {}/{}",
+            first.object.kind, first.object.namespace, first.object.name
+        );
+        let rules = || serving.iter().flat_map(|route| &route.rules);
+        let answered: Vec<Option<bool>> = rules().map(answers).collect();
+        let trouble = rules().find_map(|rule| {
+            let broken = rule
+                .backends
+                .iter()
+                .filter(|one| one.weight > 0)
+                .find_map(|one| {
+                    let service = format!("Service {}/{}", one.service.namespace, one.service.name);
+                    match one.ready {
+                        _ if !one.problem.is_empty() => Some((
+                            "ResolvedRefs",
+                            one.problem.clone(),
+                            "correct backendRefs, or create what they name",
+                        )),
+                        Some(0) => Some((
+                            "NoEndpoints",
+                            format!("{service} has no ready endpoint on port {}", one.port),
+                            "see whether its pods are ready and its selector fits them",
+                        )),
+                        _ => None,
+                    }
+                });
+            match broken {
+                Some(broken) => Some(broken),
+                None if !rule.problem.is_empty() => {
+                    Some(("PartiallyInvalid", rule.problem.clone(), "correct the rule"))
+                }
+                None if answers(rule) == Some(false) => Some((
+                    "NoBackends",
+                    "has no backend that takes a share".into(),
+                    "name a backend with a weight above 0",
+                )),
+                None => None,
+            }
+        });
+        let (any, unknown) = (answered.contains(&Some(true)), answered.contains(&None));
+        Some(match trouble {
+            None if any => step(
+                Check::Backends,
+                Outcome::Ok,
+                &subject,
+                "",
+                "has ready endpoints".into(),
+                String::new(),
+            ),
+            None if unknown => step(
+                Check::Backends,
+                Outcome::Unknown,
+                &subject,
+                "",
+                "leads to Services or endpoints that may not be read".into(),
+                String::new(),
+            ),
+            None => return None,
+            Some((reason, message, action)) => {
+                let outcome = match (any, unknown) {
+                    (true, _) => Outcome::Warning,
+                    (false, true) => Outcome::Unknown,
+                    (false, false) => Outcome::Wrong,
+                };
+                step(
+                    Check::Backends,
+                    outcome,
+                    &subject,
+                    reason,
+                    message,
+                    action.into(),
+                )
+            }
+        })
+    }
+}
+
+/// The first few of them.
+fn list(names: &[String]) -> String {
+    const NAMED: usize = 5;
+    let first = names
+        .iter()
+        .take(NAMED)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    match names.len() {
+        0 => "no name at all".into(),
+        more if more > NAMED => format!("{first} and {} more", more - NAMED),
+        _ => first,
+    }
+}

@@ -1,0 +1,144 @@
+//! `vestibule explain`: who serves a name, or why nobody does.
+
+mod candidates;
+mod certificate;
+mod chain;
+pub(crate) mod cluster;
+pub(crate) mod conditions;
+mod judge;
+mod leads;
+mod need;
+pub(crate) mod picture;
+mod report;
+mod routes;
+mod text;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use vestibule_model::hostname::{HostPattern, HostnameError};
+use vestibule_model::policy::Policy;
+use vestibule_operator::translate::{CONTROLLER, Translator};
+
+use crate::settings::{PolicyArgs, settings_of_check};
+use crate::{check, clock};
+use cluster::ClusterArgs;
+pub(crate) use judge::unread;
+use picture::Picture;
+use report::State;
+use text::Text;
+
+/// Says who serves a hostname, or what is wrong first and what to do.
+///
+/// Looks at a cluster with your rights, or at a directory of manifests. Exits with 0 if the name is live,
+/// 1 if it is not, 2 if that cannot be read.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// A name such as shop.example.com, or a wildcard such as '*.example.com'
+    #[arg(value_parser = hostname)]
+    hostname: HostPattern,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// Where to look, and how to say it.
+#[derive(Debug, Args)]
+pub(crate) struct PlaceArgs {
+    /// Directory of manifests to look at instead of a cluster: *.yaml, *.yml and *.json, in it and below it
+    directory: Option<PathBuf>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    pub(crate) output: Format,
+    /// Name of the controller whose GatewayClasses count
+    #[arg(long, value_name = "NAME", default_value = CONTROLLER)]
+    controller_name: Arc<str>,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// For machines
+    Json,
+}
+
+fn hostname(text: &str) -> Result<HostPattern, String> {
+    if text.is_empty() {
+        return Err("name a hostname".into());
+    }
+    HostPattern::parse(text)
+        .map_err(|error: HostnameError| format!("it {error}; {}", error.action()))
+}
+
+impl PlaceArgs {
+    /// What is there: of a cluster with `query` only what has to do with that name.
+    pub(crate) fn picture(&self, query: Option<&HostPattern>) -> anyhow::Result<Picture> {
+        let policy = self.policy.policy();
+        match &self.directory {
+            Some(directory) => of_directory(directory, &self.controller_name, policy),
+            None => cluster::read(&self.cluster, &self.controller_name, policy, query),
+        }
+    }
+}
+
+/// A directory as `vestibule check` reads it.
+fn of_directory(
+    directory: &Path,
+    controller: &Arc<str>,
+    policy: Policy,
+) -> anyhow::Result<Picture> {
+    let (source, changes) = check::load(directory)?;
+    if let Some((path, (line, finding))) = source
+        .files()
+        .iter()
+        .find_map(|(path, file)| Some((path, file.broken.as_ref()?)))
+    {
+        // What is in it is not known, so nothing can be told.
+        bail!("{}:{line}: {finding}", crate::verdict::printable(path));
+    }
+    let mut settings = settings_of_check(policy);
+    settings.controller = controller.clone();
+    let mut translator = Translator::new(settings);
+    translator.apply(changes);
+    Ok(Picture {
+        translator,
+        controller: controller.clone(),
+        live: None,
+    })
+}
+
+/// Runs the command.
+pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    let picture = args.place.picture(Some(&args.hostname))?;
+    let report = judge::explain(&picture, &args.hostname, clock::now());
+    print(args.place.output, &report, &Text(&report))?;
+    Ok(ExitCode::from(u8::from(report.state != State::Live)))
+}
+
+/// Prints something for people or for machines.
+pub(crate) fn print(
+    format: Format,
+    value: &impl serde::Serialize,
+    text: &impl std::fmt::Display,
+) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let printed = match format {
+        Format::Json => serde_json::to_writer_pretty(&mut out, value)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out)),
+        Format::Text => write!(out, "{text}"),
+    };
+    match printed.and_then(|()| out.flush()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => Ok(printed?),
+    }
+}

@@ -1,0 +1,211 @@
+//! What is known of a cluster or a directory: the objects, what translation makes of them, the statuses
+//! that are written on them, and what could not be read. `explain` and `status` judge nothing themselves:
+//! they show what is here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+use vestibule_crds::status::Observed;
+use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason, Truth};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
+use vestibule_model::object::ParentRef;
+use vestibule_operator::status::render;
+use vestibule_operator::translate::Translator;
+
+use super::conditions::{By, Said, conditions_in, said_in};
+
+/// Everything that is known.
+pub(crate) struct Picture {
+    pub(crate) translator: Translator,
+    /// Name of the controller whose classes count.
+    pub(crate) controller: Arc<str>,
+    /// What is written on the objects; `None` for a directory, where nothing is.
+    pub(crate) live: Option<Live>,
+}
+
+/// What a server adds to the objects.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    /// Statuses as they are written.
+    pub(crate) statuses: BTreeMap<ObjectKey, Value>,
+    /// Kinds that were not read in all namespaces.
+    pub(crate) unread: BTreeMap<Kind, Unread>,
+    /// Single objects that may not be read.
+    pub(crate) denied: BTreeSet<ObjectKey>,
+    /// Objects that are only assumed, since they may not be read.
+    pub(crate) assumed: BTreeSet<ObjectKey>,
+}
+
+/// How little of a kind was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// Only what is in this namespace may be listed.
+    Elsewhere(String),
+    /// It may not be listed at all.
+    Everywhere,
+}
+
+/// Kinds that say which listeners there are and who may extend what: only who reads all of them can tell
+/// what becomes of a listener.
+const GROUND: [Kind; 4] = [
+    Kind::GatewayClass,
+    Kind::Gateway,
+    Kind::ListenerSet,
+    Kind::Namespace,
+];
+
+impl Picture {
+    /// Whether every class, Gateway and ListenerSet was read, so that what translation says of listeners
+    /// is what the operator says.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.live.as_ref().is_none_or(|live| {
+            let read = |kind| !live.unread.contains_key(kind);
+            live.assumed.is_empty() && GROUND.iter().all(read)
+        })
+    }
+
+    /// Whether an object may not be read.
+    pub(crate) fn is_denied(&self, key: &ObjectKey) -> bool {
+        self.live
+            .as_ref()
+            .is_some_and(|live| live.denied.contains(key))
+    }
+
+    /// Whether an object is assumed rather than read.
+    pub(crate) fn is_assumed(&self, key: &ObjectKey) -> bool {
+        self.live
+            .as_ref()
+            .is_some_and(|live| live.assumed.contains(key))
+    }
+
+    /// The status that translation gives an object. What the proxies hold is not known to it.
+    pub(crate) fn computed(&self, key: &ObjectKey) -> Option<Value> {
+        let status = self.translator.statuses().get(key)?;
+        let observed = Observed {
+            generation: 0,
+            now: 0,
+        };
+        let unknown = |basis: &Programmed| match basis {
+            Programmed::Never(reason, message) => {
+                Condition::fails(ConditionType::Programmed, *reason, message.clone())
+            }
+            Programmed::WhenHeld(_) => Condition {
+                truth: Truth::Unknown,
+                ..Condition::fails(ConditionType::Programmed, Reason::Pending, "")
+            },
+        };
+        let controller = &self.controller;
+        Some(render(
+            key,
+            &Value::Null,
+            status,
+            controller,
+            observed,
+            unknown,
+        ))
+    }
+
+    /// The status that is written on an object.
+    pub(crate) fn written(&self, key: &ObjectKey) -> Option<&Value> {
+        self.live.as_ref()?.statuses.get(key)
+    }
+
+    /// What the status of a listener's object says of it.
+    pub(crate) fn written_of_listener(&self, key: &ListenerKey) -> Option<Said> {
+        of_listener(self.written(&key.parent.object())?, &key.listener)
+    }
+
+    /// How many routes the operator counts at a listener.
+    pub(crate) fn attached_routes(&self, key: &ListenerKey) -> Option<u64> {
+        let status = self.written(&key.parent.object())?;
+        entry(status, &key.listener)?
+            .get("attachedRoutes")?
+            .as_u64()
+    }
+
+    /// The generation of an object's spec.
+    pub(crate) fn generation(&self, key: &ObjectKey) -> i64 {
+        let object = self.translator.object(key);
+        object.map_or(0, |object| super::conditions::generation(object))
+    }
+
+    /// What is said of a Gateway or ListenerSet, or (with a name) of one of its listeners.
+    pub(crate) fn said_of(&self, parent: &ParentKey, listener: Option<&str>) -> Said {
+        let key = parent.object();
+        let pick = |status: &Value| match listener {
+            None => conditions_in(status),
+            Some(name) => of_listener(status, name),
+        };
+        self.said(&key, pick)
+    }
+
+    /// What is said of a GatewayClass.
+    pub(crate) fn said_of_class(&self, name: &Arc<str>) -> Said {
+        let key = ObjectKey::new(Kind::GatewayClass, "", name.clone());
+        self.said(&key, conditions_in)
+    }
+
+    /// What is said of a route towards one of its parents.
+    pub(crate) fn said_of_route(&self, key: &ObjectKey, parent: &ParentRef) -> Said {
+        let namespace = &key.name.namespace;
+        self.said(key, |status| {
+            said_in(status, &self.controller, parent, namespace)
+        })
+    }
+
+    fn said(&self, key: &ObjectKey, pick: impl Fn(&Value) -> Option<Said>) -> Said {
+        let computed = self.computed(key).as_ref().and_then(&pick);
+        let written = self.written(key).and_then(pick);
+        let generation = self.generation(key);
+        let of = |said: Option<Said>, by| Said {
+            by,
+            ..said.unwrap_or_default()
+        };
+        if self.live.is_none() {
+            return of(computed, By::Translation);
+        }
+        let stale = written
+            .as_ref()
+            .is_some_and(|w| w.is_older_than(generation));
+        if self.is_whole() {
+            let mut differences = match (&computed, &written) {
+                (Some(computed), Some(written)) => computed.differences(written),
+                _ => Vec::new(),
+            };
+            if self
+                .live
+                .as_ref()
+                .is_some_and(|live| !live.denied.is_empty())
+            {
+                // What could not be followed here is not missing.
+                differences.retain(|one| one.kind == "Accepted" || one.kind == "Conflicted");
+            }
+            let unwritten = computed.is_some() && written.is_none();
+            return Said {
+                differences,
+                unwritten,
+                stale,
+                live: written.as_ref().map(Said::status_only).unwrap_or_default(),
+                ..of(computed, By::Translation)
+            };
+        }
+        match written {
+            Some(written) => Said {
+                stale,
+                live: written.status_only(),
+                ..of(Some(written), By::Status)
+            },
+            None => of(computed, By::Guess),
+        }
+    }
+}
+
+fn entry<'a>(status: &'a Value, listener: &str) -> Option<&'a Value> {
+    let all = status.get("listeners")?.as_array()?;
+    all.iter().find(|one| one["name"] == listener)
+}
+
+fn of_listener(status: &Value, listener: &str) -> Option<Said> {
+    entry(status, listener).and_then(conditions_in)
+}

@@ -1,0 +1,238 @@
+//! What `vestibule explain` says, as JSON has it. Names and meanings are stable; fields may be added.
+
+use serde::Serialize;
+use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
+
+use super::conditions::{By, Difference};
+
+/// Everything about one name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    /// The name in canonical form.
+    pub(super) hostname: String,
+    /// What it comes to: the worst of the places where somebody asks for it.
+    pub(super) state: State,
+    /// Where it is, or could be, served: one for each port of each Gateway.
+    pub(super) places: Vec<Place>,
+    /// Why there is no place at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) nowhere: Option<Step>,
+    /// What could not be read, so that the rest may lack something.
+    pub(super) unread: Vec<String>,
+}
+
+/// Whether a name is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// Connections get to a backend.
+    Live,
+    /// What may be read does not tell.
+    Unknown,
+    /// They do not.
+    Down,
+}
+
+/// One port of one Gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Place {
+    pub(super) gateway: Name,
+    pub(super) port: u16,
+    /// Where the Gateway is reached.
+    pub(super) addresses: Vec<String>,
+    pub(super) state: State,
+    /// Whether a listener or a route names it here, rather than a wildcard listener just taking it in.
+    pub(super) asked_for: bool,
+    /// The listener that has the name; if none has, the one that comes closest.
+    pub(super) listener: ListenerView,
+    /// What is shown to clients, where TLS ends here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) certificate: Option<CertificateView>,
+    /// Routes of that listener for the name, in order of precedence.
+    pub(super) routes: Vec<RouteView>,
+    /// From the class down to the proxies; ends with the first thing that is wrong.
+    pub(super) chain: Vec<Step>,
+    /// Other listeners that take the name in.
+    pub(super) others: Vec<Other>,
+    /// Where a status says something else than its objects.
+    pub(super) differences: Vec<Disagreement>,
+}
+
+/// Namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Name {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl From<&ObjectName> for Name {
+    fn from(name: &ObjectName) -> Self {
+        Self {
+            namespace: name.namespace.to_string(),
+            name: name.name.to_string(),
+        }
+    }
+}
+
+/// An object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct ObjectView {
+    pub(super) kind: &'static str,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl From<&ObjectKey> for ObjectView {
+    fn from(key: &ObjectKey) -> Self {
+        Self {
+            kind: key.kind.as_str(),
+            namespace: key.name.namespace.to_string(),
+            name: key.name.name.to_string(),
+        }
+    }
+}
+
+/// A listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct ListenerView {
+    /// The Gateway or ListenerSet that declares it.
+    pub(super) object: ObjectView,
+    pub(super) name: String,
+    /// Its hostname; empty for every name.
+    pub(super) hostname: String,
+    pub(super) protocol: String,
+    /// `Passthrough` or `Terminate`, where there is TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tls: Option<&'static str>,
+    #[serde(skip)]
+    pub(super) key: ListenerKey,
+}
+
+/// A certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CertificateView {
+    pub(super) secret: Name,
+    /// Names and addresses in it; empty if it may not be read.
+    pub(super) names: Vec<String>,
+    /// Distinguished name of who signed it.
+    pub(super) issuer: String,
+    /// RFC 3339; empty if it may not be read.
+    pub(super) not_before: String,
+    pub(super) not_after: String,
+    /// The issuer that annotations choose for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) requested_from: Option<String>,
+}
+
+/// A route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RouteView {
+    pub(super) object: ObjectView,
+    /// The hostname of it that takes the name in; empty if it has none.
+    pub(super) hostname: String,
+    /// An older or more specific TLSRoute has the name.
+    pub(super) shadowed: bool,
+    pub(super) rules: Vec<RuleView>,
+}
+
+/// A rule of a route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct RuleView {
+    /// Name of the rule; may be empty.
+    pub(super) name: String,
+    /// What it takes, such as `GET /api/*`; empty: everything.
+    pub(super) matches: Vec<String>,
+    /// What it does by itself, such as `redirect 301`.
+    pub(super) filters: Vec<String>,
+    pub(super) backends: Vec<BackendView>,
+    /// Why it is refused.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) problem: String,
+}
+
+/// A backend of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct BackendView {
+    pub(super) service: Name,
+    pub(super) port: u16,
+    pub(super) weight: u32,
+    /// Ready endpoints; null if that may not be read.
+    pub(super) ready: Option<usize>,
+    /// Why it is no backend.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) problem: String,
+}
+
+/// What a step of the chain looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Check {
+    GatewayClass,
+    Gateway,
+    ListenerSet,
+    Listener,
+    Certificate,
+    Route,
+    Backends,
+    Programmed,
+}
+
+/// What a step comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Outcome {
+    Ok,
+    /// The name is served all the same.
+    Warning,
+    /// It may not be read.
+    Unknown,
+    /// The first thing that is wrong.
+    Wrong,
+}
+
+/// One step of the chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Step {
+    pub(super) check: Check,
+    pub(super) outcome: Outcome,
+    /// What it is about, such as `ListenerSet a/web`.
+    pub(super) subject: String,
+    /// As in conditions; empty if nothing is wrong.
+    pub(super) reason: String,
+    pub(super) message: String,
+    /// What to do; may be empty.
+    pub(super) action: String,
+    /// Who says so.
+    pub(super) by: By,
+}
+
+/// Another listener that takes the name in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Other {
+    pub(super) listener: ListenerView,
+    /// `LessSpecific`, or why it is refused.
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+/// A status that does not say what its objects come to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Disagreement {
+    /// The object, and the listener or parent in it.
+    pub(super) subject: String,
+    /// The status is about an older version, so the operator has not come to it yet.
+    pub(super) stale: bool,
+    /// There is no status.
+    pub(super) unwritten: bool,
+    /// Conditions that differ.
+    pub(super) conditions: Vec<Difference>,
+}
+
+/// `listener web of ListenerSet a/set`.
+pub(super) fn listener_text(key: &ListenerKey) -> String {
+    format!("listener {} of {}", key.listener, key.parent.object())
+}

@@ -1,0 +1,247 @@
+//! A report for people.
+
+use std::fmt::{self, Formatter, Write as _};
+
+use super::report::{
+    BackendView, CertificateView, Check, ListenerView, Outcome, Place, Report, RouteView, RuleView,
+    State, Step,
+};
+
+/// The report as text.
+pub(super) struct Text<'a>(pub(super) &'a Report);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        let name = &report.hostname;
+        match report.state {
+            State::Live => writeln!(f, "{name} is live")?,
+            State::Down => writeln!(f, "{name} is not live")?,
+            State::Unknown => writeln!(f, "whether {name} is live cannot be told")?,
+        }
+        if let Some(step) = &report.nowhere {
+            writeln!(f)?;
+            chain_step(f, step)?;
+        }
+        // What somebody asks for comes first.
+        for asked in [true, false] {
+            for place in report
+                .places
+                .iter()
+                .filter(|place| place.asked_for == asked)
+            {
+                writeln!(f)?;
+                write_place(f, place)?;
+            }
+        }
+        if !report.unread.is_empty() {
+            writeln!(f, "\nnot read:")?;
+            for what in &report.unread {
+                writeln!(f, "  {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_place(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
+    let gateway = format!("{}/{}", place.gateway.namespace, place.gateway.name);
+    let state = match (place.state, place.asked_for) {
+        (State::Live, _) => "live",
+        (State::Unknown, _) => "cannot be told",
+        (State::Down, true) => "not live",
+        (State::Down, false) => "not asked for",
+    };
+    writeln!(f, "Gateway {gateway}, port {}: {state}", place.port)?;
+    if !place.addresses.is_empty() {
+        line(f, "address", &place.addresses.join(", "))?;
+    }
+    line(f, "listener", &listener(&place.listener))?;
+    if let Some(certificate) = &place.certificate {
+        line(f, "certificate", &certificate_text(certificate))?;
+    }
+    for route in &place.routes {
+        write_route(f, route)?;
+    }
+    let worth = |step: &&Step| place.state != State::Live || step.outcome != Outcome::Ok;
+    for step in place.chain.iter().filter(worth) {
+        chain_step(f, step)?;
+    }
+    if place.state == State::Live
+        && let Some(last) = place
+            .chain
+            .last()
+            .filter(|step| step.check == Check::Programmed && step.outcome == Outcome::Ok)
+    {
+        line(f, "proxies", &last.message)?;
+    }
+    for other in &place.others {
+        let message = match other.message.as_str() {
+            "" => other.reason.clone(),
+            message => format!("{}: {message}", other.reason),
+        };
+        line(
+            f,
+            "also",
+            &format!("{}: {message}", listener(&other.listener)),
+        )?;
+    }
+    for one in &place.differences {
+        let mut text = format!("the status of {}", one.subject);
+        if one.unwritten {
+            text.push_str(" is not written");
+        } else if one.stale {
+            text.push_str(" is about an older version of it");
+        }
+        for (index, condition) in one.conditions.iter().enumerate() {
+            let written = match condition.written.as_str() {
+                "" => "nothing",
+                written => written,
+            };
+            let and = if index == 0 && !one.stale {
+                " says"
+            } else {
+                "; it says"
+            };
+            let _ = write!(
+                text,
+                "{and} {}={written}, and it comes to {}",
+                condition.kind, condition.computed
+            );
+        }
+        line(f, "differs", &text)?;
+    }
+    Ok(())
+}
+
+fn write_route(f: &mut Formatter<'_>, route: &RouteView) -> fmt::Result {
+    let object = &route.object;
+    let mut text = format!("{} {}/{}", object.kind, object.namespace, object.name);
+    match route.hostname.as_str() {
+        "" => text.push_str(" (every name)"),
+        hostname => {
+            let _ = write!(text, " (hostname {hostname})");
+        }
+    }
+    if route.shadowed {
+        text.push_str(", which gets nothing: the route above has the name");
+    }
+    line(f, "route", &text)?;
+    if route.shadowed {
+        return Ok(());
+    }
+    for rule in &route.rules {
+        line(f, "", &rule_text(rule))?;
+    }
+    Ok(())
+}
+
+fn rule_text(rule: &RuleView) -> String {
+    let mut text = match rule.matches.as_slice() {
+        [] => String::new(),
+        matches => format!("{} ", matches.join(" or ")),
+    };
+    if !rule.filters.is_empty() {
+        let _ = write!(text, "[{}] ", rule.filters.join(", "));
+    }
+    let weights = rule.backends.len() > 1;
+    let backends: Vec<String> = rule
+        .backends
+        .iter()
+        .map(|backend| backend_text(backend, weights))
+        .collect();
+    if !rule.problem.is_empty() {
+        let _ = write!(text, "-> refused: {}", rule.problem);
+    } else if !backends.is_empty() {
+        let _ = write!(text, "-> {}", backends.join(", "));
+    } else if !rule
+        .filters
+        .iter()
+        .any(|filter| filter.starts_with("redirect"))
+    {
+        text.push_str("-> no backend");
+    }
+    text.trim_end().to_owned()
+}
+
+fn backend_text(backend: &BackendView, weights: bool) -> String {
+    let service = &backend.service;
+    let mut text = format!(
+        "Service {}/{}:{}",
+        service.namespace, service.name, backend.port
+    );
+    if weights {
+        let _ = write!(text, " weight {}", backend.weight);
+    }
+    let _ = match (backend.problem.as_str(), backend.ready) {
+        ("", Some(ready)) => write!(text, " ({ready} ready)"),
+        ("", None) => write!(text, " (endpoints not readable)"),
+        (problem, _) => write!(text, " ({problem})"),
+    };
+    text
+}
+
+fn certificate_text(certificate: &CertificateView) -> String {
+    let secret = &certificate.secret;
+    let mut text = format!("Secret {}/{}", secret.namespace, secret.name);
+    if !certificate.not_after.is_empty() {
+        const NAMED: usize = 5;
+        let named: Vec<&str> = certificate
+            .names
+            .iter()
+            .take(NAMED)
+            .map(String::as_str)
+            .collect();
+        let more = match certificate.names.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let _ = write!(
+            text,
+            " for {}{more}, by {}, until {}",
+            named.join(", "),
+            certificate.issuer,
+            certificate.not_after
+        );
+    }
+    if let Some(from) = &certificate.requested_from {
+        let _ = write!(text, ", requested from {from}");
+    }
+    text
+}
+
+fn listener(view: &ListenerView) -> String {
+    let object = &view.object;
+    let hostname = match view.hostname.as_str() {
+        "" => "every name".to_owned(),
+        hostname => format!("hostname {hostname}"),
+    };
+    let tls = view.tls.map(|tls| format!(" {tls}")).unwrap_or_default();
+    format!(
+        "{} of {} {}/{} ({}{tls}, {hostname})",
+        view.name, object.kind, object.namespace, object.name, view.protocol
+    )
+}
+
+fn line(f: &mut Formatter<'_>, what: &str, text: &str) -> fmt::Result {
+    writeln!(f, "  {what:<12} {text}")
+}
+
+fn chain_step(f: &mut Formatter<'_>, step: &Step) -> fmt::Result {
+    let mark = match step.outcome {
+        Outcome::Ok => "ok",
+        Outcome::Warning => "warning",
+        Outcome::Unknown => "unknown",
+        Outcome::Wrong => "WRONG",
+    };
+    let mut text = step.subject.clone();
+    if !step.reason.is_empty() {
+        let _ = write!(text, ": {}:", step.reason);
+    }
+    let _ = write!(text, " {}", step.message);
+    line(f, mark, &text)?;
+    if !step.action.is_empty() && step.outcome != Outcome::Ok {
+        line(f, "", &format!("-> {}", step.action))?;
+    }
+    Ok(())
+}

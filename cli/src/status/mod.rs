@@ -1,0 +1,85 @@
+//! `vestibule status`: Gateways, sets and routes at a glance, what is wrong first.
+
+mod overview;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::explain::{PlaceArgs, print};
+use overview::{Health, Overview, Row, overview};
+
+/// Says how Gateways, ListenerSets and routes are, what is wrong first.
+///
+/// Looks at a cluster with your rights (with --namespace only at that one), or at a directory of manifests.
+/// Exits with 0 if nothing is wrong, 1 if something is, 2 if that cannot be read.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// Runs the command.
+pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let picture = args.place.picture(None)?;
+    let overview = overview(&picture, args.place.cluster.namespace.as_deref());
+    print(args.place.output, &overview, &Text(&overview))?;
+    let wrong = overview
+        .objects
+        .iter()
+        .any(|row| row.health == Health::Wrong);
+    Ok(ExitCode::from(u8::from(wrong)))
+}
+
+struct Text<'a>(&'a Overview);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = &self.0.objects;
+        let width = rows.iter().map(|row| subject(row).len()).max().unwrap_or(0);
+        for row in rows {
+            let mark = match row.health {
+                Health::Wrong => "WRONG",
+                Health::Waiting => "waiting",
+                Health::Warning => "warning",
+                Health::Ok => "ok",
+            };
+            let subject = subject(row);
+            match row.problems.as_slice() {
+                [] => writeln!(f, "{mark:<8} {subject:<width$}  {}", row.summary)?,
+                [first, rest @ ..] => {
+                    writeln!(f, "{mark:<8} {subject:<width$}  {first}")?;
+                    for problem in rest {
+                        writeln!(f, "{:<8} {:<width$}  {problem}", "", "")?;
+                    }
+                }
+            }
+        }
+        let count = |health| rows.iter().filter(|row| row.health == health).count();
+        writeln!(
+            f,
+            "{} {}: {} wrong, {} waiting, {} with warnings, {} ok",
+            rows.len(),
+            if rows.len() == 1 { "object" } else { "objects" },
+            count(Health::Wrong),
+            count(Health::Waiting),
+            count(Health::Warning),
+            count(Health::Ok)
+        )?;
+        if !self.0.unread.is_empty() {
+            writeln!(f, "\nnot read:")?;
+            for what in &self.0.unread {
+                writeln!(f, "  {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn subject(row: &Row) -> String {
+    match row.namespace.as_str() {
+        "" => format!("{} {}", row.kind, row.name),
+        namespace => format!("{} {namespace}/{}", row.kind, row.name),
+    }
+}

@@ -1,0 +1,322 @@
+//! The rows of the overview, from what statuses say (of a cluster) or would say (of a directory).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::{Object, ParentRef};
+
+use crate::explain::conditions::{ISSUED, PROGRAMMED, Said, conditions_in, said_in};
+use crate::explain::picture::Picture;
+use crate::explain::unread;
+use crate::hints::hints;
+
+/// Everything, what is wrong first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Overview {
+    pub(super) objects: Vec<Row>,
+    /// What could not be read.
+    pub(super) unread: Vec<String>,
+}
+
+/// How an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Health {
+    /// Something of it is refused, or not in force.
+    Wrong,
+    /// It is not in force yet, or its status is about an older version.
+    Waiting,
+    /// There is something to know.
+    Warning,
+    /// Nothing is wrong.
+    Ok,
+}
+
+/// One object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Row {
+    pub(super) kind: &'static str,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) health: Health,
+    /// What is wrong, the worst first.
+    pub(super) problems: Vec<Problem>,
+    /// What there is of it.
+    pub(super) summary: String,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Problem {
+    pub(super) health: Health,
+    /// The listener or parent in the object; empty: the object itself.
+    pub(super) part: String,
+    /// Type of the condition; empty if it is none.
+    pub(super) condition: String,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+/// `Reason at part: message`.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)?;
+        if !self.part.is_empty() {
+            write!(f, " at {}", self.part)?;
+        }
+        if !self.message.is_empty() {
+            write!(f, ": {}", self.message.replace(char::is_control, " "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts it together; with `namespace` only what is there, and the classes.
+pub(super) fn overview(picture: &Picture, namespace: Option<&str>) -> Overview {
+    // Only a directory is whole: in a cluster what objects lead to is not read here.
+    let hints = match picture.live {
+        None => hints(&picture.translator),
+        Some(_) => BTreeMap::new(),
+    };
+    let mut objects: Vec<Row> = picture
+        .translator
+        .objects()
+        .filter(|(key, _)| namespace.is_none_or(|only| key.name.namespace.as_ref() == only))
+        .filter(|(key, _)| !picture.is_assumed(key))
+        .filter_map(|(key, object)| row(picture, key, object, hints.get(key)))
+        .collect();
+    objects.sort_by(|a, b| {
+        let order = |row: &Row| {
+            (
+                row.health,
+                rank(row.kind),
+                row.namespace.clone(),
+                row.name.clone(),
+            )
+        };
+        order(a).cmp(&order(b))
+    });
+    Overview {
+        objects,
+        unread: unread(picture),
+    }
+}
+
+fn rank(kind: &str) -> usize {
+    let kinds = Kind::ALL.into_iter();
+    kinds.take_while(|one| one.as_str() != kind).count()
+}
+
+fn row(
+    picture: &Picture,
+    key: &ObjectKey,
+    object: &Object,
+    hints: Option<&Vec<Finding>>,
+) -> Option<Row> {
+    let has_status = matches!(
+        key.kind,
+        Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet
+    );
+    if !has_status && !key.kind.is_route() || is_foreign(picture, object) {
+        return None;
+    }
+    let computed = picture
+        .live
+        .is_none()
+        .then(|| picture.computed(key))
+        .flatten();
+    let status = computed.as_ref().or_else(|| picture.written(key));
+    let mut problems = Vec::new();
+    let mut summary = String::new();
+    match object {
+        Object::Unreadable(_, _, finding) => problems.push(of_finding(finding, Health::Wrong)),
+        Object::GatewayClass(_) => {
+            problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
+        }
+        Object::Gateway(_) | Object::ListenerSet(_) => {
+            problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
+            let entries = status.and_then(|status| status.get("listeners")?.as_array());
+            let entries = entries.map(Vec::as_slice).unwrap_or_default();
+            for entry in entries {
+                let part = format!("listener {}", entry["name"].as_str().unwrap_or_default());
+                problems.extend(of_said(picture, key, conditions_in(entry), &part));
+            }
+            summary = listeners_summary(status, entries);
+        }
+        route => {
+            let parents = route.as_route()?.parents();
+            problems.extend(of_route(picture, key, status, parents));
+            let count = parents.len();
+            summary = format!("{count} {}", if count == 1 { "parent" } else { "parents" });
+        }
+    }
+    problems.extend(
+        hints
+            .into_iter()
+            .flatten()
+            .map(|one| of_finding(one, Health::Warning)),
+    );
+    problems.sort_by_key(|problem| problem.health);
+    // That not all listeners are valid is said by the listeners.
+    if problems.iter().any(|one| !one.part.is_empty()) {
+        problems.retain(|one| !one.part.is_empty() || !one.reason.starts_with("ListenersNot"));
+    }
+    Some(Row {
+        kind: key.kind.as_str(),
+        namespace: key.name.namespace.to_string(),
+        name: key.name.name.to_string(),
+        health: problems
+            .first()
+            .map_or(Health::Ok, |problem| problem.health),
+        problems,
+        summary,
+    })
+}
+
+/// Whether an object is known to be another controller's business.
+fn is_foreign(picture: &Picture, object: &Object) -> bool {
+    let merge = picture.translator.merge();
+    match object {
+        Object::GatewayClass(class) => class.controller != picture.controller,
+        Object::Gateway(gateway) => merge.is_foreign(&gateway.name),
+        Object::ListenerSet(set) => set
+            .gateway
+            .as_ref()
+            .is_some_and(|name| merge.is_foreign(name)),
+        object => object.as_route().is_some_and(|route| {
+            let namespace = &route.name().namespace;
+            let mut gateways = route.parents().iter().map(|parent| {
+                let parent = parent.parent(namespace)?;
+                merge
+                    .listeners(&parent)
+                    .map(|(_, gateway)| gateway.clone())
+                    .or(match parent {
+                        vestibule_model::key::ParentKey::Gateway(name) => Some(name),
+                        vestibule_model::key::ParentKey::ListenerSet(_) => None,
+                    })
+            });
+            !route.parents().is_empty()
+                && gateways.all(|gateway| gateway.is_none_or(|name| merge.is_foreign(&name)))
+                && route.parents().iter().any(|parent| {
+                    parent.parent(namespace).is_some_and(|parent| {
+                        merge.listeners(&parent).is_none() && merge.is_foreign(parent.name())
+                    })
+                })
+        }),
+    }
+}
+
+fn listeners_summary(status: Option<&Value>, entries: &[Value]) -> String {
+    let many =
+        |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let routes = entries
+        .iter()
+        .filter_map(|entry| entry["attachedRoutes"].as_u64());
+    let mut parts = vec![
+        many(entries.len() as u64, "listener"),
+        many(routes.sum(), "route"),
+    ];
+    let sets = status.and_then(|status| status.get("attachedListenerSets")?.as_u64());
+    if let Some(sets) = sets {
+        parts.push(many(sets, "ListenerSet"));
+    }
+    let addresses = status.and_then(|status| status.get("addresses")?.as_array());
+    let addresses: Vec<&str> = addresses
+        .into_iter()
+        .flatten()
+        .filter_map(|one| one.get("value")?.as_str())
+        .collect();
+    if !addresses.is_empty() {
+        parts.push(format!("address {}", addresses.join(", ")));
+    }
+    parts.join(", ")
+}
+
+fn of_route(
+    picture: &Picture,
+    key: &ObjectKey,
+    status: Option<&Value>,
+    parents: &[ParentRef],
+) -> Vec<Problem> {
+    let namespace = &key.name.namespace;
+    let mut problems = Vec::new();
+    for parent in parents {
+        let part = match parent.parent(namespace) {
+            Some(parent) => parent.object().to_string(),
+            None => continue,
+        };
+        let said =
+            status.and_then(|status| said_in(status, &picture.controller, parent, namespace));
+        // In a directory a parent that is not there has a hint.
+        if said.is_none() && picture.live.is_none() {
+            continue;
+        }
+        problems.extend(of_said(picture, key, said, &part));
+    }
+    problems
+}
+
+/// What conditions say is wrong.
+fn of_said(picture: &Picture, key: &ObjectKey, said: Option<Said>, part: &str) -> Vec<Problem> {
+    let problem = |health, condition: &str, reason: &str, message: &str| Problem {
+        health,
+        part: part.into(),
+        condition: condition.into(),
+        reason: reason.into(),
+        message: message.into(),
+    };
+    let Some(said) = said.filter(|said| !said.is_empty()) else {
+        if picture.live.is_none() {
+            return Vec::new();
+        }
+        let message =
+            "no status of Vestibule's: not its business, or the operator has not come to it";
+        return vec![problem(Health::Wrong, "", "NoStatus", message)];
+    };
+    let mut problems = Vec::new();
+    for one in &said.conditions {
+        let health = match (one.kind.as_str(), one.truth.as_str()) {
+            (PROGRAMMED | ISSUED, "False" | "Unknown") if one.reason == "Pending" => {
+                // What a directory comes to is never in force.
+                if picture.live.is_none() {
+                    continue;
+                }
+                Health::Waiting
+            }
+            ("Accepted" | "ResolvedRefs" | PROGRAMMED | ISSUED, "False")
+            | ("Conflicted" | "PartiallyInvalid", "True") => Health::Wrong,
+            ("Accepted" | "ResolvedRefs" | PROGRAMMED, "Unknown") if picture.live.is_some() => {
+                Health::Waiting
+            }
+            _ => continue,
+        };
+        problems.push(problem(health, &one.kind, &one.reason, &one.message));
+    }
+    // One cause has many conditions; the first says it.
+    let mut seen: Vec<String> = Vec::new();
+    problems.retain(|one| {
+        let new = !seen.contains(&one.message);
+        seen.push(one.message.clone());
+        new
+    });
+    if problems.is_empty() && picture.live.is_some() && said.is_older_than(picture.generation(key))
+    {
+        let message = "the status is about an older version of the object";
+        problems.push(problem(Health::Waiting, "", "Stale", message));
+    }
+    problems
+}
+
+fn of_finding(finding: &Finding, health: Health) -> Problem {
+    Problem {
+        health,
+        part: finding.field.clone(),
+        condition: String::new(),
+        reason: finding.reason.as_str().into(),
+        message: format!("{}; {}", finding.message, finding.action),
+    }
+}
