@@ -1,0 +1,119 @@
+//! How long to wait after a failure.
+
+use std::time::Duration;
+
+use super::problem::{Failure, FailureKind};
+
+/// After the first, second, third failure in a row, and after every later one.
+const STEPS: [Duration; 4] = [
+    Duration::from_mins(1),
+    Duration::from_mins(10),
+    Duration::from_mins(100),
+    Duration::from_hours(24),
+];
+/// Longest that a CA may keep one waiting.
+const LONGEST: Duration = Duration::from_hours(7 * 24);
+
+/// Numbers that look random, from a seed: an input of planning, so that tests can repeat a history.
+#[derive(Debug, Clone)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number of 0..below (SplitMix64).
+    pub(super) fn below(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        u64::try_from((u128::from(z) * u128::from(below)) >> 64).unwrap_or_default()
+    }
+
+    /// A duration, give or take a fifth.
+    pub(super) fn around(&mut self, duration: Duration) -> Duration {
+        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4);
+        Duration::from_millis(millis - millis / 5 + self.below(millis / 5 * 2 + 1))
+    }
+
+    /// A duration, or up to a tenth more.
+    fn after(&mut self, duration: Duration) -> Duration {
+        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4);
+        Duration::from_millis(millis + self.below(millis / 10 + 1))
+    }
+}
+
+/// After the `count`th failure of an order in a row.
+pub(super) fn of_order(count: u32, failure: &Failure, random: &mut Random) -> Duration {
+    let last = STEPS.len() - 1;
+    let place = match failure.kind {
+        // Somebody has to change something; a day finds out that it happened.
+        FailureKind::Rejected => last,
+        _ => usize::try_from(count.saturating_sub(1)).map_or(last, |n| n.min(last)),
+    };
+    let step = STEPS.get(place).copied().unwrap_or(LONGEST);
+    let wait = random.around(step);
+    match failure.retry_after {
+        Some(said) if said.min(LONGEST) > wait => random.after(said.min(LONGEST)),
+        _ => wait,
+    }
+}
+
+/// After the `count`th time in a row that something could not be reached: 2 s, doubled up to 10 min.
+pub(super) fn of_reach(count: u32, said: Option<Duration>, random: &mut Random) -> Duration {
+    let longest = Duration::from_mins(10);
+    let wait = Duration::from_secs(1 << count.clamp(1, 10)).min(longest);
+    let wait = random.around(wait);
+    match said {
+        Some(said) if said > wait => random.after(said.min(Duration::from_hours(1))),
+        _ => wait,
+    }
+}
+
+/// After the `count`th time in a row that an issuer's account could not be used: 1 min up to 1 h.
+pub(super) fn of_issuer(count: u32, failure: &Failure, random: &mut Random) -> Duration {
+    if failure.kind == FailureKind::Unreachable {
+        return of_reach(count, failure.retry_after, random);
+    }
+    let wait =
+        Duration::from_mins(1 << count.saturating_sub(1).min(6)).min(Duration::from_hours(1));
+    let said = failure.retry_after.unwrap_or_default().min(LONGEST);
+    random.around(wait).max(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_longer_each_time_and_as_the_ca_says() {
+        let mut random = Random::new(7);
+        let mut failure = Failure::new(FailureKind::Validation, "x");
+        for (count, minutes) in [(1, 1), (2, 10), (3, 100), (4, 1440), (400, 1440)] {
+            let step = Duration::from_mins(minutes);
+            let wait = of_order(count, &failure, &mut random);
+            assert!(wait >= step * 4 / 5 && wait <= step * 6 / 5, "{count}");
+        }
+        failure.retry_after = Some(Duration::from_hours(3));
+        let wait = of_order(1, &failure, &mut random);
+        assert!(wait >= Duration::from_hours(3) && wait <= Duration::from_hours(4));
+        failure.retry_after = Some(Duration::MAX);
+        assert!(of_order(1, &failure, &mut random) <= LONGEST * 2);
+        let rejected = Failure::new(FailureKind::Rejected, "x");
+        assert!(of_order(1, &rejected, &mut random) > Duration::from_hours(19));
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_tried_again_soon() {
+        let mut random = Random::new(7);
+        assert!(of_reach(1, None, &mut random) < Duration::from_secs(3));
+        assert!(of_reach(u32::MAX, None, &mut random) <= Duration::from_mins(12));
+        let said = Some(Duration::from_mins(5));
+        assert!(of_reach(1, said, &mut random) >= Duration::from_mins(5));
+        let failure = Failure::new(FailureKind::Account, "x");
+        assert!(of_issuer(u32::MAX, &failure, &mut random) <= Duration::from_hours(2));
+    }
+}

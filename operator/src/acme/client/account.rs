@@ -1,0 +1,375 @@
+//! Our account at a CA: found by its key, or registered.
+//!
+//! A key is stored before it is registered, so that a crash leaves no account without one. With an external
+//! account binding it is stored right after, since the library makes that key itself.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD};
+use instant_acme::{Account, ExternalAccountKey, Key, NewAccount};
+use parking_lot::Mutex;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde::{Deserialize, Serialize};
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::{AcmeIssuer, ExternalAccount};
+use zeroize::Zeroizing;
+
+use super::super::effects::{Effects, Observation, Record, Write, Written};
+use super::super::keys::PrivateKey;
+use super::super::problem::{Asked, Failure, FailureKind};
+use super::http::Http;
+use super::{Ca, Directory, failure, refused};
+
+/// What planning needs to know of an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::acme) struct Facts {
+    /// Its URL.
+    pub(in crate::acme) url: String,
+    /// Of its key (RFC 7638): the second half of key authorizations.
+    pub(in crate::acme) thumbprint: String,
+    /// Whether the CA says when to renew.
+    pub(in crate::acme) renewal_info: bool,
+}
+
+/// What the Secret of an account remembers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Remembered {
+    directory: String,
+    url: String,
+    contact: Vec<String>,
+}
+
+impl Remembered {
+    fn read(record: &Record) -> Self {
+        record
+            .state
+            .as_deref()
+            .filter(|text| text.len() < 16 * 1024)
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default()
+    }
+}
+
+/// Opens the account of an issuer, registering it if need be. `again`: the CA did not know it.
+pub(in crate::acme) async fn open<E: Effects>(
+    effects: &Arc<E>,
+    issuer: &AcmeIssuer,
+    namespace: &Arc<str>,
+    again: bool,
+) -> Result<Ca, Failure> {
+    let count = {
+        let effects = effects.clone();
+        Arc::new(move |answered| effects.observe(Observation::Asked(answered)))
+    };
+    let http = Http::new(issuer.ca_bundle.as_deref(), count)
+        .map_err(|problem| account_failure(format!("spec.caBundle {problem}")))?;
+    let directory = directory(&http, issuer).await?;
+    let secret = beside(issuer, &issuer.account_key_secret, namespace);
+    let opening = Opening {
+        effects,
+        issuer,
+        http: &http,
+        directory: &directory,
+        secret,
+        namespace,
+    };
+    let account = opening.account(again).await?;
+    Ok(Ca {
+        http,
+        account,
+        directory,
+        kept: Mutex::default(),
+    })
+}
+
+async fn directory(http: &Http, issuer: &AcmeIssuer) -> Result<Directory, Failure> {
+    let (body, _) = http.get(&issuer.directory).await.map_err(|error| {
+        match refused(&error, Asked::Account) {
+            // The CA's words are for accounts; this may be anything.
+            failure if failure.kind == FailureKind::Account => not_acme(),
+            failure => failure,
+        }
+    })?;
+    let directory: Directory = serde_json::from_slice(&body).map_err(|_| not_acme())?;
+    if directory.new_order.is_none() {
+        return Err(not_acme());
+    }
+    if let Some(profile) = issuer.profile.as_deref() {
+        let offered = &directory.meta.profiles;
+        if !offered.contains_key(profile) {
+            let names: Vec<&str> = offered.keys().take(10).map(String::as_str).collect();
+            return Err(account_failure(if names.is_empty() {
+                format!("spec.profile is {profile:?}, but the CA has no profiles: remove it")
+            } else {
+                format!(
+                    "spec.profile is {profile:?}, but the CA offers {}",
+                    names.join(", ")
+                )
+            }));
+        }
+    }
+    Ok(directory)
+}
+
+fn not_acme() -> Failure {
+    account_failure("what spec.directory names is not the directory of an ACME server")
+}
+
+fn account_failure(message: impl AsRef<str>) -> Failure {
+    Failure::new(FailureKind::Account, message)
+}
+
+/// A Secret beside the issuer: in its namespace, or in the release's for one of the cluster.
+fn beside(issuer: &AcmeIssuer, name: &Arc<str>, namespace: &Arc<str>) -> ObjectName {
+    let own = &issuer.key.name.namespace;
+    let namespace = if own.is_empty() { namespace } else { own };
+    ObjectName::new(namespace.clone(), name.clone())
+}
+
+struct Opening<'a, E> {
+    effects: &'a Arc<E>,
+    issuer: &'a AcmeIssuer,
+    http: &'a Http,
+    directory: &'a Directory,
+    secret: ObjectName,
+    namespace: &'a Arc<str>,
+}
+
+impl<E: Effects> Opening<'_, E> {
+    async fn account(&self, again: bool) -> Result<Account, Failure> {
+        let record = self
+            .effects
+            .read(&self.secret)
+            .await
+            .map_err(|error| Failure::unreachable(error.to_string()))?;
+        if record.as_ref().is_some_and(|record| !record.ours) {
+            return Err(account_failure(format!(
+                "Secret {} is not of Vestibule's making: name another one in spec.accountKeySecretRef, or give \
+                 it the type and labels that Vestibule's have",
+                self.secret
+            )));
+        }
+        let (record, made) = match record {
+            Some(record) if !record.private_key.is_empty() => (record, false),
+            other => match &self.issuer.external_account {
+                Some(external) => return self.bound(other.as_ref(), external).await,
+                None => (self.make(other.as_ref()).await?, true),
+            },
+        };
+        let remembered = Remembered::read(&record);
+        if !again
+            && !made
+            && !remembered.url.is_empty()
+            && remembered.directory == *self.issuer.directory
+        {
+            return self.known(&record, remembered).await;
+        }
+        let (key, pkcs8) = key(&record.private_key)?;
+        let (account, _) = Account::builder_with_http(self.client())
+            .create_from_key(
+                (key, PrivateKeyDer::Pkcs8(pkcs8)),
+                self.issuer.directory.to_string(),
+            )
+            .await
+            .map_err(|error| self.explain(failure(error, Asked::Account)))?;
+        if !self.issuer.contact.is_empty() {
+            self.update_contact(&account).await?;
+        }
+        self.store(Some(&record), None, &account).await?;
+        Ok(account)
+    }
+
+    /// An account whose URL is known: nothing is asked of the CA unless the contact changed.
+    async fn known(&self, record: &Record, remembered: Remembered) -> Result<Account, Failure> {
+        let (_, pkcs8) = key(&record.private_key)?;
+        let account = Account::builder_with_http(self.client())
+            .from_parts(remembered.url, pkcs8, self.issuer.directory.to_string())
+            .await
+            .map_err(|error| failure(error, Asked::Account))?;
+        if !remembered
+            .contact
+            .iter()
+            .map(String::as_str)
+            .eq(self.contact())
+        {
+            self.update_contact(&account).await?;
+            self.store(Some(record), None, &account).await?;
+        }
+        Ok(account)
+    }
+
+    /// An account bound to one that the CA knows otherwise.
+    async fn bound(
+        &self,
+        record: Option<&Record>,
+        external: &ExternalAccount,
+    ) -> Result<Account, Failure> {
+        let secret = beside(self.issuer, &external.secret, self.namespace);
+        let entry = self
+            .effects
+            .entry(&secret, &external.key)
+            .await
+            .map_err(|error| Failure::unreachable(error.to_string()))?
+            .ok_or_else(|| {
+                account_failure(format!(
+                    "spec.externalAccountBinding: Secret {secret} has no {:?}",
+                    &*external.key
+                ))
+            })?;
+        let mac = mac_key(&entry).ok_or_else(|| {
+            account_failure(format!(
+                "spec.externalAccountBinding: {:?} of Secret {secret} is not base64url",
+                &*external.key
+            ))
+        })?;
+        let binding = ExternalAccountKey::new(external.key_id.to_string(), &mac);
+        let contact: Vec<&str> = self.contact().collect();
+        let new = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: true,
+            only_return_existing: false,
+        };
+        let (account, credentials) = Account::builder_with_http(self.client())
+            .create(&new, self.issuer.directory.to_string(), Some(&binding))
+            .await
+            .map_err(|error| self.explain(failure(error, Asked::Account)))?;
+        let key = PrivateKey::from_der(credentials.private_key().secret_pkcs8_der());
+        self.store(record, Some(key), &account).await?;
+        Ok(account)
+    }
+
+    /// A new key, stored.
+    async fn make(&self, record: Option<&Record>) -> Result<Record, Failure> {
+        if self.directory.meta.external_account_required {
+            return Err(account_failure(
+                "the CA registers only accounts that it knows already: set spec.externalAccountBinding",
+            ));
+        }
+        let private_key =
+            PrivateKey::generate().map_err(|error| Failure::unreachable(error.to_string()))?;
+        let version = self
+            .write(record, Some(private_key.clone()), &Remembered::default())
+            .await?;
+        Ok(Record {
+            version,
+            ours: true,
+            private_key,
+            ..Record::default()
+        })
+    }
+
+    async fn store(
+        &self,
+        record: Option<&Record>,
+        key: Option<PrivateKey>,
+        account: &Account,
+    ) -> Result<(), Failure> {
+        let remembered = Remembered {
+            directory: self.issuer.directory.to_string(),
+            url: account.id().to_owned(),
+            contact: self.contact().map(Into::into).collect(),
+        };
+        self.write(record, key, &remembered).await?;
+        Ok(())
+    }
+
+    async fn write(
+        &self,
+        record: Option<&Record>,
+        key: Option<PrivateKey>,
+        remembered: &Remembered,
+    ) -> Result<Arc<str>, Failure> {
+        let write = Write {
+            expected: record.map(|record| record.version.clone()),
+            state: serde_json::to_string(remembered).unwrap_or_default().into(),
+            pair: key.map(|key| (Vec::new(), key)),
+            next_key: None,
+        };
+        match self.effects.write(&self.secret, write).await {
+            Ok(Written::Done(version)) => Ok(version),
+            Ok(Written::Conflict) => Err(Failure::unreachable(format!(
+                "Secret {} was changed by somebody else meanwhile",
+                self.secret
+            ))),
+            Ok(Written::Refused(why)) => Err(account_failure(format!(
+                "the account's key cannot be stored in Secret {}: {why}",
+                self.secret
+            ))),
+            Err(error) => Err(Failure::unreachable(error.to_string())),
+        }
+    }
+
+    async fn update_contact(&self, account: &Account) -> Result<(), Failure> {
+        let contact: Vec<&str> = self.contact().collect();
+        account
+            .update_contacts(&contact)
+            .await
+            .map_err(|error| self.explain(failure(error, Asked::Account)))
+    }
+
+    fn contact(&self) -> impl Iterator<Item = &str> {
+        self.issuer.contact.iter().map(|contact| &**contact)
+    }
+
+    fn client(&self) -> Box<Http> {
+        Box::new(self.http.clone())
+    }
+
+    /// Says what to do where a key of ours is what the CA does not take.
+    fn explain(&self, mut failure: Failure) -> Failure {
+        if failure.kind == FailureKind::Account
+            && failure.message.contains("deactivated")
+            && self.issuer.external_account.is_none()
+        {
+            let advice = format!(
+                "{}: delete Secret {}, and a new account is registered",
+                failure.message, self.secret
+            );
+            failure = account_failure(advice);
+        }
+        failure
+    }
+}
+
+fn key(pem: &PrivateKey) -> Result<(Key, PrivatePkcs8KeyDer<'static>), Failure> {
+    let der = pem
+        .der()
+        .map_err(|error| account_failure(format!("the account's key: {error}")))?;
+    let pkcs8 = PrivatePkcs8KeyDer::from(der.to_vec());
+    let key =
+        Key::from_pkcs8_der(pkcs8.clone_key()).map_err(|error| failure(error, Asked::Account))?;
+    Ok((key, pkcs8))
+}
+
+/// MAC keys are handed out as base64url, with padding or without.
+fn mac_key(entry: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let text = std::str::from_utf8(entry).ok()?.trim();
+    BASE64_URL_SAFE_NO_PAD
+        .decode(text)
+        .or_else(|_| BASE64_URL_SAFE.decode(text))
+        .ok()
+        .filter(|mac| !mac.is_empty())
+        .map(Zeroizing::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mac_keys_with_padding_and_without() {
+        assert_eq!(
+            mac_key(b"YQ").as_deref().map(Vec::as_slice),
+            Some(&b"a"[..])
+        );
+        assert_eq!(
+            mac_key(b"YQ==\n").as_deref().map(Vec::as_slice),
+            Some(&b"a"[..])
+        );
+        assert_eq!(mac_key(b"?"), None);
+        assert_eq!(mac_key(b" "), None);
+        assert_eq!(mac_key(&[0xff]), None);
+    }
+}

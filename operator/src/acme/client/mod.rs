@@ -1,0 +1,478 @@
+//! What is asked of a CA, by way of `instant-acme`.
+
+mod account;
+mod http;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use instant_acme::{
+    Account, AuthorizationStatus, CertificateIdentifier, Error, Identifier, NewOrder, Order,
+    OrderStatus,
+};
+use parking_lot::Mutex;
+use rustls_pki_types::{CertificateSigningRequestDer, Der};
+use serde::Deserialize;
+use vestibule_model::challenge::ChallengeType;
+use vestibule_model::hostname::Hostname;
+
+use self::http::{Http, HttpError, with_retry_after};
+use super::leaf::Leaf;
+use super::problem::{self, Asked, Failure, FailureKind, Problem, Subproblem};
+use super::renewal::Window;
+use super::state::MAX_URL;
+
+pub(super) use self::account::{Facts, open};
+
+/// Longest chain in PEM that is taken.
+const MAX_CHAIN: usize = 128 * 1024;
+/// Most orders that are kept between two requests.
+const MAX_KEPT: usize = 1024;
+/// Longest token (Let's Encrypt's has 43 characters).
+const MAX_TOKEN: usize = 256;
+
+/// How far an order is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Names are to be checked.
+    Pending,
+    /// It can be finalized.
+    Ready,
+    /// The CA makes the certificate.
+    Processing,
+    /// The certificate is there.
+    Valid,
+    /// It has failed.
+    Invalid,
+}
+
+/// An order as the CA shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct View {
+    /// How far it is.
+    pub(super) status: Status,
+    /// Its names. Only of a pending order.
+    pub(super) names: Vec<Name>,
+    /// Why it failed.
+    pub(super) problem: Option<Failure>,
+    /// When the CA wants to be asked again.
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// A name of an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name {
+    /// The name.
+    pub(super) hostname: Hostname,
+    /// Whether it has been checked.
+    pub(super) valid: bool,
+    /// Ways in which the CA would check it, with their tokens.
+    pub(super) offers: Vec<(ChallengeType, String)>,
+}
+
+/// A CA, and us as one of its accounts.
+pub(super) struct Ca {
+    http: Http,
+    account: Account,
+    directory: Directory,
+    /// Orders between two requests, with their authorizations and the next nonce.
+    kept: Mutex<BTreeMap<String, Kept>>,
+}
+
+struct Kept {
+    order: Order,
+    /// Nobody has asked about it since it was made.
+    fresh: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Directory {
+    new_order: Option<String>,
+    renewal_info: Option<String>,
+    meta: Meta,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Meta {
+    profiles: BTreeMap<String, serde_json::Value>,
+    external_account_required: bool,
+}
+
+impl Ca {
+    /// What planning needs to know of the account.
+    pub(super) fn facts(&self) -> Facts {
+        Facts {
+            url: self.account.id().to_owned(),
+            thumbprint: self.account.key_thumbprint().to_owned(),
+            renewal_info: self.directory.renewal_info.is_some(),
+        }
+    }
+
+    /// Makes an order; its URL.
+    pub(super) async fn order(
+        &self,
+        hostnames: &BTreeSet<Hostname>,
+        profile: Option<&str>,
+        replaces: Option<&Leaf>,
+    ) -> Result<String, Failure> {
+        let replaces = replaces
+            .filter(|_| self.directory.renewal_info.is_some())
+            .and_then(identifier);
+        match self.new_order(hostnames, profile, replaces.clone()).await {
+            Err(failure)
+                if replaces.is_some()
+                    && !matches!(
+                        failure.kind,
+                        FailureKind::Unreachable | FailureKind::RateLimited
+                    ) =>
+            {
+                // Replaced already, or the CA does not know it (any more): once without.
+                self.new_order(hostnames, profile, None).await
+            }
+            result => result,
+        }
+    }
+
+    async fn new_order(
+        &self,
+        hostnames: &BTreeSet<Hostname>,
+        profile: Option<&str>,
+        replaces: Option<CertificateIdentifier<'static>>,
+    ) -> Result<String, Failure> {
+        let names: Vec<Identifier> = hostnames
+            .iter()
+            .map(|name| Identifier::Dns(name.as_str().to_owned()))
+            .collect();
+        let mut new = NewOrder::new(&names);
+        if let Some(profile) = profile {
+            new = new.profile(profile);
+        }
+        if let Some(replaces) = replaces {
+            new = new.replaces(replaces);
+        }
+        let order = self
+            .account
+            .new_order(&new)
+            .await
+            .map_err(|error| failure(error, Asked::Order))?;
+        let url = order.url().to_owned();
+        if url.len() > MAX_URL || !url.starts_with("https://") {
+            return Err(Failure::new(
+                FailureKind::Other,
+                "the CA gave the order a URL that cannot be used",
+            ));
+        }
+        self.keep(url.clone(), Kept { order, fresh: true });
+        Ok(url)
+    }
+
+    /// Looks how far an order is.
+    pub(super) async fn look(&self, url: &str) -> Result<View, Failure> {
+        let kept = self.kept.lock().remove(url);
+        let (result, retry_after) = with_retry_after(async {
+            let mut order = match kept {
+                Some(Kept { order, fresh: true }) => order,
+                Some(Kept { mut order, .. }) => {
+                    order.refresh().await?;
+                    order
+                }
+                None => self.account.order(url.to_owned()).await?,
+            };
+            let view = view(&mut order).await?;
+            Ok((order, view))
+        })
+        .await;
+        let (order, mut view) = result.map_err(progress)?;
+        view.retry_after = retry_after;
+        let fresh = false;
+        self.keep(url.to_owned(), Kept { order, fresh });
+        Ok(view)
+    }
+
+    /// Says that the challenges of these names are answered.
+    pub(super) async fn declare(
+        &self,
+        url: &str,
+        names: &[(Hostname, ChallengeType)],
+    ) -> Result<(), Failure> {
+        let mut order = self.take(url).await?;
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.map_err(progress)?;
+            if authorization.status != AuthorizationStatus::Pending {
+                continue;
+            }
+            let name = authorization.identifier().to_string();
+            let Some((_, kind)) = names.iter().find(|(host, _)| host.as_str() == name) else {
+                continue;
+            };
+            if let Some(mut challenge) = authorization.challenge(kind_of(*kind)) {
+                challenge.set_ready().await.map_err(progress)?;
+            }
+        }
+        self.keep(
+            url.to_owned(),
+            Kept {
+                order,
+                fresh: false,
+            },
+        );
+        Ok(())
+    }
+
+    /// Sends the request for the certificate.
+    pub(super) async fn finalize(
+        &self,
+        url: &str,
+        request: &CertificateSigningRequestDer<'_>,
+    ) -> Result<View, Failure> {
+        let mut order = self.take(url).await?;
+        let (result, retry_after) = with_retry_after(order.finalize_csr(request)).await;
+        result.map_err(progress)?;
+        let mut view = view(&mut order).await.map_err(progress)?;
+        view.retry_after = retry_after;
+        self.keep(
+            url.to_owned(),
+            Kept {
+                order,
+                fresh: false,
+            },
+        );
+        Ok(view)
+    }
+
+    /// Gets the certificate of an order that is valid.
+    pub(super) async fn download(&self, url: &str) -> Result<Vec<u8>, Failure> {
+        let mut order = self.take(url).await?;
+        let chain = order.certificate().await.map_err(progress)?;
+        let chain = chain.map(String::into_bytes).unwrap_or_default();
+        if chain.is_empty() || chain.len() > MAX_CHAIN {
+            return Err(Failure::new(
+                FailureKind::Other,
+                "the CA gave no certificate, or a chain that is too long",
+            ));
+        }
+        Ok(chain)
+    }
+
+    /// When the CA wants a certificate to be renewed (RFC 9773), and when it wants to be asked again.
+    pub(super) async fn window(&self, leaf: &Leaf) -> Result<(Window, Option<Duration>), Failure> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Info {
+            suggested_window: Suggested,
+        }
+        #[derive(Deserialize)]
+        struct Suggested {
+            start: jiff::Timestamp,
+            end: jiff::Timestamp,
+        }
+        let none = || Failure::new(FailureKind::Other, "no renewal information");
+        let base = self.directory.renewal_info.as_deref().ok_or_else(none)?;
+        let identifier = identifier(leaf).ok_or_else(none)?;
+        let url = format!("{}/{identifier}", base.trim_end_matches('/'));
+        let (body, retry_after) = self.http.get(&url).await.map_err(|error| plain(&error))?;
+        let info: Info = serde_json::from_slice(&body).map_err(|_| none())?;
+        let window = Window {
+            start: info.suggested_window.start.as_second(),
+            end: info.suggested_window.end.as_second(),
+        };
+        Ok((window, retry_after))
+    }
+
+    /// Forgets an order.
+    pub(super) fn forget(&self, url: &str) {
+        self.kept.lock().remove(url);
+    }
+
+    async fn take(&self, url: &str) -> Result<Order, Failure> {
+        let kept = self.kept.lock().remove(url);
+        match kept {
+            Some(kept) => Ok(kept.order),
+            None => self.account.order(url.to_owned()).await.map_err(progress),
+        }
+    }
+
+    fn keep(&self, url: String, kept: Kept) {
+        let mut all = self.kept.lock();
+        if all.len() >= MAX_KEPT {
+            all.pop_first();
+        }
+        all.insert(url, kept);
+    }
+}
+
+/// What an order shows. Authorizations are asked for once while it is pending, and again when it failed.
+async fn view(order: &mut Order) -> Result<View, Error> {
+    let status = match order.state().status {
+        OrderStatus::Pending => Status::Pending,
+        OrderStatus::Ready => Status::Ready,
+        OrderStatus::Processing => Status::Processing,
+        OrderStatus::Valid => Status::Valid,
+        OrderStatus::Invalid => Status::Invalid,
+    };
+    let mut view = View {
+        status,
+        names: Vec::new(),
+        problem: order.state().error.as_ref().map(embedded),
+        retry_after: None,
+    };
+    if !matches!(status, Status::Pending | Status::Invalid) {
+        return Ok(view);
+    }
+    let mut failed: Option<Problem> = None;
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        if status == Status::Invalid && authorization.status != AuthorizationStatus::Valid {
+            authorization.refresh().await?;
+        }
+        let Ok(hostname) = Hostname::parse(&authorization.identifier().to_string()) else {
+            continue;
+        };
+        for error in authorization
+            .challenges
+            .iter()
+            .filter_map(|c| c.error.as_ref())
+        {
+            let of_name = known(error);
+            let all = failed.get_or_insert_with(|| Problem {
+                subproblems: Vec::new(),
+                ..of_name.clone()
+            });
+            all.subproblems.push(Subproblem {
+                kind: of_name.kind,
+                detail: of_name.detail,
+                identifier: Some(problem::Identifier {
+                    value: hostname.as_str().to_owned(),
+                }),
+            });
+        }
+        view.names.push(Name {
+            hostname,
+            valid: authorization.status == AuthorizationStatus::Valid,
+            offers: authorization
+                .challenges
+                .iter()
+                .filter(|challenge| sound(&challenge.token))
+                .filter_map(|challenge| {
+                    let kind = match challenge.r#type {
+                        instant_acme::ChallengeType::TlsAlpn01 => ChallengeType::TlsAlpn01,
+                        instant_acme::ChallengeType::Http01 => ChallengeType::Http01,
+                        _ => return None,
+                    };
+                    Some((kind, challenge.token.clone()))
+                })
+                .collect(),
+        });
+    }
+    if let Some(mut failed) = failed {
+        if let [only] = &failed.subproblems[..] {
+            // One name: its reason is the reason.
+            failed.detail.clone_from(&only.detail);
+            failed.subproblems.clear();
+        }
+        view.problem = Some(failed.failure(Asked::Progress, 403, None));
+    }
+    Ok(view)
+}
+
+/// Tokens are base64url (RFC 8555, 8.1); they become part of a path and of names of resources.
+fn sound(token: &str) -> bool {
+    (1..=MAX_TOKEN).contains(&token.len())
+        && token
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
+fn kind_of(kind: ChallengeType) -> instant_acme::ChallengeType {
+    match kind {
+        ChallengeType::TlsAlpn01 => instant_acme::ChallengeType::TlsAlpn01,
+        ChallengeType::Http01 => instant_acme::ChallengeType::Http01,
+    }
+}
+
+/// How RFC 9773 names a certificate.
+fn identifier(leaf: &Leaf) -> Option<CertificateIdentifier<'static>> {
+    let authority = leaf.authority_key.as_ref()?;
+    let identifier =
+        CertificateIdentifier::new(Der::from_slice(authority), Der::from_slice(&leaf.serial));
+    Some(identifier.into_owned())
+}
+
+fn known(problem: &instant_acme::Problem) -> Problem {
+    Problem {
+        kind: problem.r#type.clone(),
+        detail: problem.detail.clone(),
+        subproblems: problem
+            .subproblems
+            .iter()
+            .map(|part| Subproblem {
+                kind: part.r#type.clone(),
+                detail: part.detail.clone(),
+                identifier: part.identifier.as_ref().map(|name| problem::Identifier {
+                    value: name.authorized(false).to_string(),
+                }),
+            })
+            .collect(),
+    }
+}
+
+fn embedded(problem: &instant_acme::Problem) -> Failure {
+    known(problem).failure(Asked::Progress, 403, None)
+}
+
+fn progress(error: Error) -> Failure {
+    failure(error, Asked::Progress)
+}
+
+fn plain(error: &HttpError) -> Failure {
+    refused(error, Asked::Progress)
+}
+
+fn refused(error: &HttpError, asked: Asked) -> Failure {
+    match error {
+        HttpError::Unreachable(words) => {
+            Failure::unreachable(format!("the CA cannot be reached: {words}"))
+        }
+        HttpError::Refused {
+            status,
+            problem: Some(problem),
+            retry_after,
+        } => problem.failure(asked, *status, *retry_after),
+        HttpError::Refused {
+            status,
+            problem: None,
+            retry_after,
+        } => Failure {
+            kind: match *status {
+                429 => FailureKind::RateLimited,
+                404 | 410 if asked == Asked::Progress => FailureKind::OrderGone,
+                _ => FailureKind::Unreachable,
+            },
+            message: format!("the CA answers with status {status} and says no more"),
+            retry_after: *retry_after,
+        },
+    }
+}
+
+fn failure(error: Error, asked: Asked) -> Failure {
+    match error {
+        Error::Other(other) => match other.downcast_ref::<HttpError>() {
+            Some(error) => refused(error, asked),
+            None => Failure::new(
+                FailureKind::Other,
+                "the CA's answer is not what was asked for",
+            ),
+        },
+        Error::Api(problem) => known(&problem).failure(asked, 403, None),
+        Error::Crypto | Error::KeyRejected => Failure::new(
+            FailureKind::Account,
+            "the account's key cannot be used: it must be an ECDSA key on P-256 in PKCS#8",
+        ),
+        // What is wrong with a document is not said: it might be any document.
+        _ => Failure::unreachable("the CA's answer is not one of an ACME server"),
+    }
+}

@@ -1,0 +1,18 @@
+//! The engine's clocks.
+
+use std::time::Duration;
+
+/// Now, on two clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Now {
+    /// Seconds since 1970. May jump.
+    pub(super) wall: i64,
+    /// Since some beginning of this process. Never jumps.
+    pub(super) steady: Duration,
+}
+
+/// Seconds since 1970.
+#[must_use]
+pub fn wall() -> i64 {
+    jiff::Timestamp::now().as_second()
+}

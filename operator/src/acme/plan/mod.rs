@@ -1,0 +1,583 @@
+//! Planning: which certificate's next step is what. Pure: time, chance and everything that is learnt are
+//! inputs; what is to be done comes out as [`Step`]s.
+//!
+//! ```text
+//!            ┌────────────────────────────── rest ◄────────────────────────────┐
+//!            ▼      due, reachable, issuer ready, not backing off              │
+//! read ──► assess ──► queue ──► order ──► persist ──► look ──► publish ──► declare ──► look
+//!            ▲       (budgets,                         ▲ ▲      (all proxies           │ready
+//!            │        slots)                           │ └──── a stored order          ▼
+//!            └── the Secret or the request changed ────┘       goes on here         finalize ──► download ──► store
+//! ```
+//!
+//! One task of a certificate runs at a time. What comes back from a task that is no longer awaited is
+//! ignored. Everything that must survive is in the Secret before it matters: an order before its first
+//! challenge is published, the new key with it, a failure before it is waited out.
+
+mod assess;
+mod grant;
+mod issuers;
+mod queue;
+mod run;
+mod say;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use vestibule_model::challenge::{ChallengeKey, ChallengeType};
+use vestibule_model::hostname::Hostname;
+use vestibule_model::issuance::Issuance;
+use vestibule_model::key::{ObjectKey, ObjectName};
+use vestibule_model::object::AcmeIssuer;
+
+use self::grant::Lane;
+use self::issuers::Issuers;
+use self::queue::Queue;
+use super::backoff::Random;
+use super::budget::{Budget, Budgets};
+use super::client::{Facts, View};
+use super::clock::Now;
+use super::effects::{Ack, Input, IssuerFact, Observation, Record, Write, Written};
+use super::keys::PrivateKey;
+use super::leaf::Leaf;
+use super::problem::Failure;
+use super::renewal::Window;
+use super::state::State;
+use crate::translate::CertificateRequest;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// A task of a certificate; its result comes back as [`Event::Done`] with the ticket.
+    Task(ObjectName, Ticket, Task),
+    /// Open the account of an issuer. `again`: the CA did not know it.
+    Account {
+        issuer: Arc<AcmeIssuer>,
+        ticket: Ticket,
+        again: bool,
+    },
+    /// Publish a challenge for a tenant.
+    Publish(ChallengeKey, Publish),
+    /// Withdraw a challenge.
+    Withdraw(ChallengeKey),
+    /// Say how far a certificate is; `None`: nothing any more.
+    Issuance(ObjectName, Option<Issuance>),
+    /// Say how an issuer is.
+    Issuer(ObjectKey, IssuerFact),
+    /// Count, or tell people.
+    Observe(Observation),
+    /// Nobody will ask about this order again.
+    Forget(ObjectKey, String),
+}
+
+/// What is published.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Publish {
+    pub(super) tenant: Arc<str>,
+    pub(super) key_authorization: String,
+}
+
+impl std::fmt::Debug for Publish {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publish")
+            .field("tenant", &self.tenant)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A task of a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Read the Secret.
+    Read,
+    /// Write it.
+    Write(Write),
+    /// Make an order, and a key for its certificate.
+    Order {
+        issuer: ObjectKey,
+        hostnames: BTreeSet<Hostname>,
+        profile: Option<Arc<str>>,
+        replaces: Option<Leaf>,
+    },
+    /// Ask how far an order is.
+    Look { issuer: ObjectKey, url: String },
+    /// Say that these challenges are answered.
+    Declare {
+        issuer: ObjectKey,
+        url: String,
+        names: Vec<(Hostname, ChallengeType)>,
+    },
+    /// Send the request for the certificate.
+    Finalize {
+        issuer: ObjectKey,
+        url: String,
+        hostnames: BTreeSet<Hostname>,
+        key: PrivateKey,
+    },
+    /// Get the certificate.
+    Download {
+        issuer: ObjectKey,
+        url: String,
+        key: PrivateKey,
+    },
+    /// Ask when to renew.
+    Window { issuer: ObjectKey, leaf: Leaf },
+}
+
+/// Identifies a task.
+pub(super) type Ticket = u64;
+
+/// What came of a task.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// Of [`Task::Read`], with what the chain and key in it say.
+    Read(Result<Option<(Record, Option<Leaf>)>, Failure>),
+    /// Of [`Task::Write`].
+    Wrote(Result<Written, Failure>),
+    /// Of [`Task::Order`]: its URL, and a new key.
+    Ordered(Result<(String, PrivateKey), Failure>),
+    /// Of [`Task::Look`] and [`Task::Finalize`].
+    Looked(Result<View, Failure>),
+    /// Of [`Task::Declare`].
+    Declared(Result<(), Failure>),
+    /// Of [`Task::Download`], with what the chain says if it fits the key.
+    Downloaded(Result<(Vec<u8>, Option<Leaf>), Failure>),
+    /// Of [`Task::Window`].
+    Window(Result<(Window, Option<Duration>), Failure>),
+}
+
+/// What is learnt.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// From outside.
+    Input(Input),
+    /// A task is done.
+    Done(ObjectName, Ticket, Done),
+    /// An account was opened.
+    Account(ObjectKey, Ticket, Result<Facts, Failure>),
+}
+
+/// Where a certificate is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Nothing runs. It is looked at again when something changes, or at its time.
+    Rest,
+    /// Waits for its turn.
+    Queued(Lane),
+    /// Has its turn.
+    Active(Stage),
+}
+
+/// What a certificate that has its turn is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// An order is being made.
+    Order,
+    /// Something is written; what follows.
+    Write(After),
+    /// The Secret is read again, since it was not as expected; what was to be written.
+    Reread(After),
+    /// The CA is asked how far it is, now or at the time of `wake`.
+    Look,
+    /// The proxies are to take the challenges.
+    Publish,
+    /// The CA is told.
+    Declare,
+    Finalize,
+    Download,
+}
+
+/// What follows a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// The order goes on.
+    Ordered,
+    /// The certificate is there.
+    Issued,
+    /// A failure is waited out.
+    Failed,
+}
+
+/// A certificate.
+#[derive(Debug)]
+struct Entry {
+    request: CertificateRequest,
+    issuer: Option<ObjectKey>,
+    phase: Phase,
+    /// The task that runs.
+    ticket: Option<Ticket>,
+    /// The Secret is to be read: it may have changed.
+    stale: bool,
+    /// It has been read at least once, or could not be.
+    seen: bool,
+    /// What the Secret holds; `None`: there is none.
+    record: Option<Seen>,
+    state: State,
+    /// An order that is in memory, and whether it is in the Secret.
+    running: Option<Running>,
+    /// Challenges that are out.
+    published: BTreeMap<ChallengeKey, Ack>,
+    /// When to look again.
+    wake: Option<Duration>,
+    /// Not before then: something could not be reached, or an order was made just now.
+    not_before: Duration,
+    /// When the failure that is backed off from was first known here.
+    failed_since: Duration,
+    /// How often in a row something could not be reached.
+    unreached: u32,
+    /// What an order is being made for, and whether to renew; until it is there.
+    ordering: Option<(String, bool)>,
+    /// Why it waits, where nothing else says so.
+    trouble: Option<Failure>,
+    /// When the CA wants it renewed.
+    window: Option<Window>,
+    /// When to ask for it again.
+    ask_window: Duration,
+    /// What was last said.
+    said: Option<Issuance>,
+    said_renewal: Option<i64>,
+}
+
+/// What a Secret holds, as far as planning needs it.
+#[derive(Debug)]
+struct Seen {
+    version: Arc<str>,
+    ours: bool,
+    leaf: Option<Leaf>,
+}
+
+/// An order that is in memory.
+#[derive(Debug)]
+struct Running {
+    url: String,
+    account: String,
+    /// Digest of what it is for.
+    wanted: String,
+    key: PrivateKey,
+    since: i64,
+    /// It is in the Secret. Before that no challenge of it is published.
+    persisted: bool,
+    /// Challenges have been declared ready.
+    declared: bool,
+    /// How often it was asked about since.
+    looks: u32,
+    /// Since when its present stage lasts.
+    began: Duration,
+    /// How often its write met somebody else's.
+    conflicts: u32,
+    /// A chain that is to be stored.
+    chain: Option<(Vec<u8>, Leaf)>,
+}
+
+/// How planning is done.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Namespace of the release: where cluster issuers have their Secrets.
+    pub namespace: Arc<str>,
+    /// Orders per hour, for new certificates and for renewals each.
+    pub budgets: Budgets,
+    /// Orders at a time; at least 2.
+    pub in_flight: usize,
+    /// Renewal windows are first asked for within this time after a start, not all at once.
+    pub spread: Duration,
+    /// Of chance.
+    pub seed: u64,
+}
+
+/// Plans.
+#[derive(Debug)]
+pub(super) struct Planner {
+    settings: Settings,
+    random: Random,
+    entries: BTreeMap<ObjectName, Entry>,
+    issuers: Issuers,
+    /// Of new certificates and of renewals.
+    budgets: [Budget; 2],
+    /// Orders that go on, renewals, new certificates.
+    queues: [Queue; 3],
+    /// Who holds the challenges of a name of a Gateway.
+    locks: BTreeMap<(ObjectName, Hostname), ObjectName>,
+    /// Certificates by their issuer.
+    by_issuer: BTreeMap<ObjectKey, BTreeSet<ObjectName>>,
+    /// To be looked at.
+    dirty: BTreeSet<ObjectName>,
+    timers: BTreeSet<(Duration, ObjectName)>,
+    /// Certificates that have their turn.
+    active: BTreeSet<ObjectName>,
+    /// Of those, renewals.
+    renewing: BTreeSet<ObjectName>,
+    /// Not yet read once.
+    unseen: BTreeSet<ObjectName>,
+    /// Questions for renewal windows that run.
+    asking: usize,
+    tickets: Ticket,
+    steps: Vec<Step>,
+    /// Certificates about which there may be something new to say.
+    touched: BTreeSet<ObjectName>,
+    waiting: super::effects::Waiting,
+    counted: Duration,
+}
+
+/// Something is looked at at least this often, so that a clock that jumped is noticed.
+const LONGEST_REST: Duration = Duration::from_mins(10);
+
+impl Planner {
+    pub(super) fn new(settings: Settings) -> Self {
+        let settings = Settings {
+            in_flight: settings.in_flight.max(2),
+            ..settings
+        };
+        Self {
+            random: Random::new(settings.seed),
+            budgets: [Budget::new(settings.budgets), Budget::new(settings.budgets)],
+            queues: Default::default(),
+            settings,
+            entries: BTreeMap::new(),
+            issuers: Issuers::default(),
+            locks: BTreeMap::new(),
+            by_issuer: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            active: BTreeSet::new(),
+            renewing: BTreeSet::new(),
+            unseen: BTreeSet::new(),
+            asking: 0,
+            tickets: 0,
+            steps: Vec::new(),
+            touched: BTreeSet::new(),
+            waiting: super::effects::Waiting::default(),
+            counted: Duration::ZERO,
+        }
+    }
+
+    /// Takes in what is learnt.
+    pub(super) fn learn(&mut self, event: Event, now: Now) {
+        match event {
+            Event::Input(Input::Requests(changes)) => {
+                for (secret, request) in changes {
+                    self.request(secret, request, now);
+                }
+            }
+            Event::Input(Input::Issuers(changes)) => {
+                for (key, issuer) in changes {
+                    self.issuer_changed(key, issuer, now);
+                }
+            }
+            Event::Input(Input::Challenges(changes)) => {
+                for (key, ack) in changes {
+                    self.acked(&key, ack);
+                }
+            }
+            Event::Input(Input::SecretChanged(secret)) => {
+                if let Some(entry) = self.entries.get_mut(&secret) {
+                    entry.stale = true;
+                    self.dirty.insert(secret);
+                }
+            }
+            Event::Done(secret, ticket, done) => self.done(&secret, ticket, done, now),
+            Event::Account(key, ticket, result) => self.account_opened(&key, ticket, result, now),
+        }
+    }
+
+    /// What is to be done now.
+    pub(super) fn advance(&mut self, now: Now) -> Vec<Step> {
+        while let Some((at, _)) = self.timers.first()
+            && *at <= now.steady
+            && let Some((_, secret)) = self.timers.pop_first()
+        {
+            if let Some(entry) = self.entries.get_mut(&secret) {
+                entry.wake = None;
+                self.dirty.insert(secret);
+            }
+        }
+        self.open_accounts(now);
+        // Whoever gives up what another waits for makes it dirty again: twice is enough for all, and the
+        // rest comes at the next step.
+        for _ in 0..4 {
+            while let Some(secret) = self.dirty.pop_first() {
+                self.tend(&secret, now);
+                self.touched.insert(secret);
+            }
+            self.grant(now);
+            if self.dirty.is_empty() {
+                break;
+            }
+        }
+        self.speak(now);
+        std::mem::take(&mut self.steps)
+    }
+
+    /// When [`Self::advance`] is due although nothing is learnt.
+    pub(super) fn next(&self, now: Now) -> Duration {
+        let longest = now.steady + LONGEST_REST;
+        if !self.dirty.is_empty() {
+            return now.steady;
+        }
+        let timer = self.timers.first().map_or(longest, |(at, _)| *at);
+        let tokens = self.next_grant(now).unwrap_or(longest);
+        let issuer = self.issuers.next().unwrap_or(longest);
+        timer.min(tokens).min(issuer).min(longest)
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// Starts a task; what ran before is no longer awaited.
+    fn start(&mut self, secret: &ObjectName, task: Task) {
+        let ticket = self.ticket();
+        if let Some(entry) = self.entries.get_mut(secret) {
+            entry.ticket = Some(ticket);
+            self.steps.push(Step::Task(secret.clone(), ticket, task));
+        }
+    }
+
+    /// Looks at a certificate again at this time.
+    fn wake_at(&mut self, secret: &ObjectName, at: Duration) {
+        if let Some(entry) = self.entries.get_mut(secret) {
+            if let Some(before) = entry.wake.replace(at) {
+                self.timers.remove(&(before, secret.clone()));
+            }
+            self.timers.insert((at, secret.clone()));
+        }
+    }
+
+    /// A request, or that there is none any more.
+    fn request(&mut self, secret: ObjectName, request: Option<CertificateRequest>, now: Now) {
+        let Some(request) = request else {
+            self.drop_entry(&secret);
+            return;
+        };
+        let issuer = issuers::key_of(&request);
+        if let Some(entry) = self.entries.get_mut(&secret) {
+            let before = std::mem::replace(&mut entry.issuer, issuer.clone());
+            entry.request = request;
+            if before != issuer {
+                self.unlink(before.as_ref(), &secret);
+                self.link(issuer, &secret);
+            }
+            self.reconsider(&secret, now);
+            return;
+        }
+        let entry = Entry {
+            request,
+            issuer: issuer.clone(),
+            phase: Phase::Rest,
+            ticket: None,
+            stale: true,
+            seen: false,
+            record: None,
+            state: State::default(),
+            running: None,
+            published: BTreeMap::new(),
+            wake: None,
+            not_before: Duration::ZERO,
+            failed_since: now.steady,
+            unreached: 0,
+            ordering: None,
+            trouble: None,
+            window: None,
+            ask_window: Duration::ZERO,
+            said: None,
+            said_renewal: None,
+        };
+        self.link(issuer, &secret);
+        self.unseen.insert(secret.clone());
+        self.entries.insert(secret.clone(), entry);
+        self.dirty.insert(secret);
+    }
+
+    fn link(&mut self, issuer: Option<ObjectKey>, secret: &ObjectName) {
+        if let Some(issuer) = issuer {
+            let users = self.by_issuer.entry(issuer).or_default();
+            users.insert(secret.clone());
+        }
+    }
+
+    fn unlink(&mut self, issuer: Option<&ObjectKey>, secret: &ObjectName) {
+        if let Some(issuer) = issuer
+            && let Some(users) = self.by_issuer.get_mut(issuer)
+        {
+            users.remove(secret);
+            if users.is_empty() {
+                self.by_issuer.remove(issuer);
+            }
+        }
+    }
+
+    /// A request is gone: so are its challenges. Its order stays in the Secret, for when it comes back.
+    fn drop_entry(&mut self, secret: &ObjectName) {
+        self.leave(secret);
+        let Some(entry) = self.entries.remove(secret) else {
+            return;
+        };
+        if let Some(at) = entry.wake {
+            self.timers.remove(&(at, secret.clone()));
+        }
+        self.unlink(entry.issuer.as_ref(), secret);
+        self.unseen.remove(secret);
+        self.dirty.remove(secret);
+        if let (Some(running), Some(issuer)) = (entry.running, entry.issuer) {
+            self.abandoned(secret, issuer, running.url);
+        }
+        self.steps.push(Step::Issuance(secret.clone(), None));
+        if entry.said_renewal.is_some() {
+            let gone = Observation::RenewAt(secret.clone(), None);
+            self.steps.push(Step::Observe(gone));
+        }
+    }
+
+    fn abandoned(&mut self, secret: &ObjectName, issuer: ObjectKey, url: String) {
+        let outcome = super::effects::Outcome::Abandoned;
+        self.steps.push(Step::Forget(issuer.clone(), url));
+        self.steps.push(Step::Observe(Observation::OrderEnded {
+            secret: secret.clone(),
+            issuer,
+            outcome,
+            message: "it is wanted no longer, or in another form".into(),
+        }));
+    }
+
+    /// Withdraws the challenges of a certificate, and gives up its turn and its locks.
+    fn leave(&mut self, secret: &ObjectName) {
+        self.unqueue(secret);
+        self.active.remove(secret);
+        self.renewing.remove(secret);
+        self.withdraw(secret);
+        if let Some(entry) = self.entries.get_mut(secret) {
+            entry.phase = Phase::Rest;
+            entry.ticket = None;
+            self.dirty.insert(secret.clone());
+        }
+        let locked: Vec<_> = self
+            .locks
+            .iter()
+            .filter(|(_, holder)| *holder == secret)
+            .map(|(lock, _)| lock.clone())
+            .collect();
+        for lock in locked {
+            self.locks.remove(&lock);
+        }
+    }
+
+    fn withdraw(&mut self, secret: &ObjectName) {
+        if let Some(entry) = self.entries.get_mut(secret) {
+            for (key, _) in std::mem::take(&mut entry.published) {
+                self.steps.push(Step::Withdraw(key));
+            }
+        }
+    }
+
+    fn acked(&mut self, key: &ChallengeKey, ack: Ack) {
+        let holder = self.locks.get(&(key.gateway.clone(), key.hostname.clone()));
+        if let Some(secret) = holder.cloned()
+            && let Some(entry) = self.entries.get_mut(&secret)
+            && let Some(known) = entry.published.get_mut(key)
+        {
+            *known = ack;
+            self.dirty.insert(secret);
+        }
+    }
+}

@@ -1,0 +1,712 @@
+//! An order, from the first request to the certificate in the Secret.
+
+use std::time::Duration;
+
+use vestibule_model::challenge::{ChallengeKey, ChallengeType, Reach};
+use vestibule_model::key::{ObjectKey, ObjectName};
+
+use super::super::backoff;
+use super::super::client::{Status, View};
+use super::super::clock::Now;
+use super::super::effects::{Ack, Observation, Outcome, Write, Written};
+use super::super::leaf::Leaf;
+use super::super::problem::{Failure, FailureKind};
+use super::super::renewal;
+use super::super::state::{Failed, Issued, Order, hex};
+use super::{After, Done, Phase, Planner, Publish, Running, Seen, Stage, Step, Task, Ticket};
+
+/// After this long without all proxies a certificate gives up its turn, not its order.
+const PROXIES: Duration = Duration::from_mins(2);
+/// After this long the CA has had time to check names, or to make a certificate.
+const CA: Duration = Duration::from_mins(20);
+/// How often in a row a Secret may have changed under a write.
+const MAX_CONFLICTS: u32 = 5;
+
+impl Planner {
+    pub(super) fn running(&mut self, secret: &ObjectName) -> Option<&mut Running> {
+        self.entries.get_mut(secret)?.running.as_mut()
+    }
+
+    fn stage(&mut self, secret: &ObjectName, stage: Stage) {
+        if let Some(entry) = self.entries.get_mut(secret) {
+            entry.phase = Phase::Active(stage);
+        }
+    }
+
+    /// Makes an order.
+    pub(super) fn order(&mut self, secret: &ObjectName, renewal: bool, now: Now) {
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
+        let (Some(key), Some(wanted)) = (entry.issuer.clone(), self.wanted(entry)) else {
+            self.leave(secret);
+            return;
+        };
+        let account = self.account_of(entry).map(|account| account.url.clone());
+        let issued = entry.state.issued.as_ref();
+        // What another account had issued is not ours to replace.
+        let ours = issued.is_some_and(|issued| Some(&issued.account) == account.as_ref());
+        let replaces = entry.record.as_ref().and_then(|record| record.leaf.clone());
+        let task = Task::Order {
+            hostnames: entry.request.hostnames.clone(),
+            profile: self
+                .issuers
+                .get(&key)
+                .and_then(|issuer| issuer.spec.profile.clone()),
+            replaces: replaces.filter(|_| ours && renewal),
+            issuer: key,
+        };
+        if let Some(entry) = self.entries.get_mut(secret) {
+            entry.ordering = Some((wanted.all, renewal));
+            entry.state.ordered_at = Some(now.wall);
+            entry.state.renewal = renewal;
+        }
+        self.stage(secret, Stage::Order);
+        self.start(secret, task);
+    }
+
+    /// Goes on with an order, from where it is.
+    pub(super) fn resume(&mut self, secret: &ObjectName, now: Now) {
+        let Some(running) = self.running(secret) else {
+            self.leave(secret);
+            return;
+        };
+        running.began = now.steady;
+        if running.chain.is_some() {
+            self.write(secret, After::Issued);
+        } else if running.persisted {
+            self.look(secret);
+        } else {
+            self.write(secret, After::Ordered);
+        }
+    }
+
+    fn look(&mut self, secret: &ObjectName) {
+        let Some((issuer, url)) = self.order_of(secret) else {
+            self.leave(secret);
+            return;
+        };
+        self.stage(secret, Stage::Look);
+        self.start(secret, Task::Look { issuer, url });
+    }
+
+    fn order_of(&self, secret: &ObjectName) -> Option<(ObjectKey, String)> {
+        let entry = self.entries.get(secret)?;
+        Some((entry.issuer.clone()?, entry.running.as_ref()?.url.clone()))
+    }
+
+    /// Writes the Secret.
+    fn write(&mut self, secret: &ObjectName, after: After) {
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        let mut state = entry.state.clone();
+        let mut pair = None;
+        let mut next_key = None;
+        if let Some(running) = &entry.running {
+            state.order = Some(Order {
+                url: running.url.clone(),
+                account: running.account.clone(),
+                wanted: running.wanted.clone(),
+                since: running.since,
+            });
+            next_key = Some(running.key.clone());
+            if let (After::Issued, Some((chain, leaf)), Some(issuer)) =
+                (after, &running.chain, &entry.issuer)
+            {
+                state.order = None;
+                state.failure = None;
+                next_key = None;
+                pair = Some((chain.clone(), running.key.clone()));
+                let by = self.issuers.get(issuer);
+                let by = by.map(|issuer| {
+                    super::super::state::Wanted::new(&issuer.spec, &entry.request.hostnames).by
+                });
+                state.issued = Some(Issued {
+                    issuer: issuer.to_string(),
+                    by: by.unwrap_or_default(),
+                    account: running.account.clone(),
+                    serial: hex(&leaf.serial),
+                    // Not when it is stored: that may be days later, and must not look like a clock
+                    // that is off.
+                    at: running.since,
+                });
+            }
+        } else {
+            state.order = None;
+        }
+        let write = Write {
+            expected: entry.record.as_ref().map(|record| record.version.clone()),
+            state: state.write().into(),
+            pair,
+            next_key,
+        };
+        entry.state = state;
+        entry.phase = Phase::Active(Stage::Write(after));
+        self.start(secret, Task::Write(write));
+    }
+
+    /// What a certificate does whose turn it is and of which no task runs.
+    pub(super) fn progress(&mut self, secret: &ObjectName, stage: Stage, now: Now) {
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
+        match stage {
+            Stage::Look if now.steady >= entry.not_before => self.look(secret),
+            Stage::Look => {
+                let at = entry.not_before;
+                self.wake_at(secret, at);
+            }
+            Stage::Publish => self.await_proxies(secret, now),
+            // Their tasks run; one that does not was ended by what changed.
+            _ => self.leave(secret),
+        }
+    }
+
+    fn await_proxies(&mut self, secret: &ObjectName, now: Now) {
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
+        let refused = entry.published.values().find_map(|ack| match ack {
+            Ack::Refused(why) => Some(why.clone()),
+            _ => None,
+        });
+        if let Some(why) = refused {
+            self.withdraw(secret);
+            let message = format!("the challenge cannot be answered: {why}");
+            self.pause(secret, Failure::unreachable(message), now);
+            return;
+        }
+        let everywhere = entry.published.values().all(|ack| *ack == Ack::Everywhere);
+        let names: Vec<_> = entry
+            .published
+            .keys()
+            .map(|key| (key.hostname.clone(), key.kind))
+            .collect();
+        if everywhere {
+            let Some((issuer, url)) = self.order_of(secret) else {
+                self.leave(secret);
+                return;
+            };
+            self.stage(secret, Stage::Declare);
+            self.start(secret, Task::Declare { issuer, url, names });
+            return;
+        }
+        let limit = entry
+            .running
+            .as_ref()
+            .map_or(now.steady, |running| running.began)
+            + PROXIES;
+        if now.steady < limit {
+            self.wake_at(secret, limit);
+            return;
+        }
+        // The proxies that are held up hold up every order: its turn goes to somebody who can use it. It
+        // goes on when they have the challenge.
+        self.rest(secret);
+    }
+
+    /// Gives up the turn, but neither the order nor its challenges.
+    fn rest(&mut self, secret: &ObjectName) {
+        self.active.remove(secret);
+        self.renewing.remove(secret);
+        if let Some(entry) = self.entries.get_mut(secret) {
+            entry.phase = Phase::Rest;
+            entry.ticket = None;
+            self.dirty.insert(secret.clone());
+        }
+    }
+
+    /// Something cannot be reached: the same is tried again soon.
+    pub(super) fn pause(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
+        self.rest(secret);
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        entry.unreached = entry.unreached.saturating_add(1);
+        let wait = backoff::of_reach(entry.unreached, failure.retry_after, &mut self.random);
+        entry.not_before = now.steady + wait;
+        entry.trouble = Some(failure);
+        entry.ordering = None;
+        if entry.running.is_none() {
+            self.leave(secret);
+        }
+    }
+
+    /// What a task brought.
+    pub(super) fn done(&mut self, secret: &ObjectName, ticket: Ticket, done: Done, now: Now) {
+        if matches!(done, Done::Window(_)) {
+            self.asking = self.asking.saturating_sub(1);
+        }
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        if entry.ticket != Some(ticket) {
+            return;
+        }
+        entry.ticket = None;
+        self.dirty.insert(secret.clone());
+        match (entry.phase, done) {
+            (_, Done::Window(result)) => self.window(secret, result, now),
+            (_, Done::Read(Err(failure))) => self.unread(secret, failure, now),
+            (phase, Done::Read(Ok(read))) => {
+                self.take_in(secret, read, now);
+                if let Phase::Active(Stage::Reread(after)) = phase {
+                    self.write_again(secret, after, now);
+                }
+            }
+            (Phase::Active(Stage::Write(after)), Done::Wrote(result)) => {
+                self.wrote(secret, after, result, now);
+            }
+            (_, Done::Ordered(result)) => self.ordered(secret, result, now),
+            (_, Done::Looked(Ok(view))) => self.looked(secret, view, now),
+            (_, Done::Looked(Err(failure)) | Done::Declared(Err(failure)))
+            | (_, Done::Downloaded(Err(failure))) => self.hitch(secret, failure, now),
+            (_, Done::Declared(Ok(()))) => {
+                self.reached(secret);
+                if let Some(running) = self.running(secret) {
+                    running.declared = true;
+                    running.began = now.steady;
+                    running.looks = 0;
+                }
+                self.poll(secret, None, now);
+            }
+            (_, Done::Downloaded(Ok((chain, leaf)))) => self.downloaded(secret, chain, leaf, now),
+            (_, Done::Wrote(_)) => self.leave(secret),
+        }
+    }
+
+    fn window(
+        &mut self,
+        secret: &ObjectName,
+        result: Result<(renewal::Window, Option<Duration>), Failure>,
+        now: Now,
+    ) {
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        let said = match result {
+            Ok((window, said)) => {
+                entry.window = Some(window);
+                said
+            }
+            Err(failure) => failure.retry_after,
+        };
+        entry.ask_window = now.steady + self.random.around(renewal::ask_again(said));
+    }
+
+    /// Something could be reached.
+    fn reached(&mut self, secret: &ObjectName) {
+        if let Some(entry) = self.entries.get_mut(secret) {
+            entry.unreached = 0;
+            entry.trouble = None;
+        }
+    }
+
+    fn ordered(
+        &mut self,
+        secret: &ObjectName,
+        result: Result<(String, super::PrivateKey), Failure>,
+        now: Now,
+    ) {
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        let ordering = entry.ordering.take();
+        let (url, key) = match result {
+            Ok(made) => made,
+            Err(failure) => {
+                match failure.kind {
+                    FailureKind::Unreachable => self.pause(secret, failure, now),
+                    FailureKind::Account => {
+                        if let Some(issuer) = entry.issuer.clone() {
+                            self.issuer_failed(&issuer, failure.clone(), now);
+                        }
+                        self.pause(secret, failure, now);
+                    }
+                    _ => self.fail(secret, failure, now),
+                }
+                return;
+            }
+        };
+        let issuer = entry.issuer.clone();
+        let account = issuer.as_ref().and_then(|key| self.issuers.get(key));
+        let account = account.and_then(|issuer| issuer.account.as_ref());
+        let Some((wanted, _)) = ordering else {
+            self.leave(secret);
+            return;
+        };
+        entry.running = Some(Running {
+            url,
+            account: account
+                .map(|account| account.url.clone())
+                .unwrap_or_default(),
+            wanted,
+            key,
+            since: now.wall,
+            persisted: false,
+            declared: false,
+            looks: 0,
+            began: now.steady,
+            conflicts: 0,
+            chain: None,
+        });
+        self.reached(secret);
+        if let Some(issuer) = issuer {
+            self.issuer_works(&issuer);
+        }
+        self.write(secret, After::Ordered);
+    }
+
+    fn wrote(
+        &mut self,
+        secret: &ObjectName,
+        after: After,
+        result: Result<Written, Failure>,
+        now: Now,
+    ) {
+        match (result, after) {
+            (Ok(Written::Done(version)), _) => {
+                let Some(entry) = self.entries.get_mut(secret) else {
+                    return;
+                };
+                let leaf = entry.record.take().and_then(|record| record.leaf);
+                entry.record = Some(Seen {
+                    version,
+                    ours: true,
+                    leaf,
+                });
+                match after {
+                    After::Ordered => {
+                        if let Some(running) = self.running(secret) {
+                            running.persisted = true;
+                            running.conflicts = 0;
+                        }
+                        self.look(secret);
+                    }
+                    After::Issued => self.issued(secret, now),
+                    After::Failed => self.leave(secret),
+                }
+            }
+            (Ok(Written::Conflict), _) => {
+                let Some(entry) = self.entries.get_mut(secret) else {
+                    return;
+                };
+                entry.unreached += 1;
+                let running = entry.running.as_mut();
+                let conflicts = running.map_or(entry.unreached, |running| {
+                    running.conflicts += 1;
+                    running.conflicts
+                });
+                if conflicts > MAX_CONFLICTS {
+                    if let Some(running) = self.running(secret) {
+                        running.conflicts = 0;
+                    }
+                    let failure = Failure::unreachable(format!(
+                        "Secret {secret} changes all the time: somebody else writes it"
+                    ));
+                    self.pause(secret, failure, now);
+                    if let Some(entry) = self.entries.get_mut(secret) {
+                        entry.stale = true;
+                    }
+                    return;
+                }
+                self.stage(secret, Stage::Reread(after));
+                self.start(secret, Task::Read);
+            }
+            (Ok(Written::Refused(why)), _) => {
+                let failure = Failure::new(
+                    FailureKind::Other,
+                    format!("Secret {secret} cannot be written: {why}"),
+                );
+                self.note_failure(secret, failure, now);
+                self.leave(secret);
+            }
+            // It is remembered here; the next write has it.
+            (Err(_), After::Failed) => self.leave(secret),
+            (Err(failure), _) => self.pause(secret, failure, now),
+        }
+    }
+
+    /// The Secret was not as expected, and has been read again.
+    fn write_again(&mut self, secret: &ObjectName, after: After, now: Now) {
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
+        let ours = entry.record.as_ref().is_none_or(|record| record.ours);
+        let wanted = self.wanted(entry);
+        let fits = entry
+            .running
+            .as_ref()
+            .is_some_and(|running| wanted.is_some_and(|wanted| wanted.all == running.wanted));
+        match after {
+            // Somebody else's: what is left of the order is said when it is looked at.
+            _ if !ours => {
+                self.end(secret, Outcome::Abandoned, "the Secret is somebody else's");
+                self.leave(secret);
+            }
+            After::Failed => self.write(secret, after),
+            _ if !fits => self.leave(secret),
+            After::Ordered | After::Issued => self.resume(secret, now),
+        }
+    }
+
+    fn looked(&mut self, secret: &ObjectName, view: View, now: Now) {
+        self.reached(secret);
+        let declared = self.running(secret).is_some_and(|running| running.declared);
+        match view.status {
+            Status::Pending if !declared => self.publish(secret, &view, now),
+            Status::Pending | Status::Processing => self.poll(secret, view.retry_after, now),
+            Status::Ready => {
+                self.withdraw(secret);
+                self.finalize(secret, now);
+            }
+            Status::Valid => {
+                self.withdraw(secret);
+                let key = self.running(secret).map(|running| running.key.clone());
+                let (Some((issuer, url)), Some(key)) = (self.order_of(secret), key) else {
+                    self.leave(secret);
+                    return;
+                };
+                self.stage(secret, Stage::Download);
+                self.start(secret, Task::Download { issuer, url, key });
+            }
+            Status::Invalid => {
+                let unknown = || Failure::new(FailureKind::Validation, "the CA gave the order up");
+                self.fail(secret, view.problem.unwrap_or_else(unknown), now);
+            }
+        }
+    }
+
+    fn publish(&mut self, secret: &ObjectName, view: &View, now: Now) {
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        let issuer = entry.issuer.as_ref().and_then(|key| self.issuers.get(key));
+        let Some((issuer, account)) = issuer.and_then(|i| Some((i, i.account.as_ref()?))) else {
+            self.rest(secret);
+            return;
+        };
+        let mut keys = Vec::new();
+        for name in view.names.iter().filter(|name| !name.valid) {
+            let reachable = |kind: ChallengeType| entry.reach(&name.hostname, kind) == Reach::Ours;
+            let ways = issuer
+                .spec
+                .challenges
+                .iter()
+                .filter(|kind| reachable(**kind));
+            let offer = ways
+                .clone()
+                .find_map(|kind| name.offers.iter().find(|(offered, _)| offered == kind));
+            let Some((kind, token)) = offer else {
+                // Reach is lost, which is for assessment to say, or the CA wants another way.
+                if ways.count() == 0 {
+                    self.leave(secret);
+                    self.dirty.insert(secret.clone());
+                } else {
+                    let message = format!(
+                        "the CA offers no way to check {} that the issuer allows",
+                        name.hostname
+                    );
+                    self.fail(secret, Failure::new(FailureKind::Rejected, message), now);
+                }
+                return;
+            };
+            let key = ChallengeKey {
+                gateway: entry.request.gateway.clone(),
+                kind: *kind,
+                hostname: name.hostname.clone(),
+                token: match kind {
+                    ChallengeType::TlsAlpn01 => "".into(),
+                    ChallengeType::Http01 => token.as_str().into(),
+                },
+            };
+            keys.push((key, format!("{token}.{}", account.thumbprint)));
+        }
+        if keys.is_empty() {
+            // Nothing left to check: the CA is about to notice.
+            self.poll(secret, view.retry_after, now);
+            return;
+        }
+        for (key, key_authorization) in keys {
+            // What is out already stays as far as it is.
+            if !entry.published.contains_key(&key) {
+                let waiting = Ack::Waiting { acked: 0, of: 0 };
+                entry.published.insert(key.clone(), waiting);
+                let publish = Publish {
+                    tenant: secret.namespace.clone(),
+                    key_authorization,
+                };
+                self.steps.push(Step::Publish(key, publish));
+            }
+        }
+        if let Some(running) = &mut entry.running {
+            running.began = now.steady;
+        }
+        entry.phase = Phase::Active(Stage::Publish);
+    }
+
+    /// Asks again, a little later each time.
+    fn poll(&mut self, secret: &ObjectName, said: Option<Duration>, now: Now) {
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        let Some(running) = &mut entry.running else {
+            self.leave(secret);
+            return;
+        };
+        if now.steady.saturating_sub(running.began) > CA {
+            let failure = Failure::new(FailureKind::Validation, "the CA has not decided in time");
+            self.fail(secret, failure, now);
+            return;
+        }
+        let step = Duration::from_millis(500) * 2_u32.pow(running.looks.min(5));
+        running.looks = running.looks.saturating_add(1);
+        let said = said.unwrap_or_default().min(Duration::from_mins(1));
+        let wait = self
+            .random
+            .around(step.min(Duration::from_secs(10)))
+            .max(said);
+        entry.not_before = now.steady + wait;
+        entry.phase = Phase::Active(Stage::Look);
+    }
+
+    fn finalize(&mut self, secret: &ObjectName, now: Now) {
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
+        let (Some(issuer), Some(running)) = (entry.issuer.clone(), &entry.running) else {
+            self.leave(secret);
+            return;
+        };
+        if running.looks > 100 {
+            let failure = Failure::new(FailureKind::Other, "the CA does not finish the order");
+            self.fail(secret, failure, now);
+            return;
+        }
+        let task = Task::Finalize {
+            issuer,
+            url: running.url.clone(),
+            hostnames: entry.request.hostnames.clone(),
+            key: running.key.clone(),
+        };
+        if let Some(running) = self.running(secret) {
+            running.looks = running.looks.saturating_add(1);
+            running.began = now.steady;
+        }
+        self.stage(secret, Stage::Finalize);
+        self.start(secret, task);
+    }
+
+    fn downloaded(&mut self, secret: &ObjectName, chain: Vec<u8>, leaf: Option<Leaf>, now: Now) {
+        self.reached(secret);
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        let leaf = leaf.filter(|leaf| leaf.hostnames.is_superset(&entry.request.hostnames));
+        let Some(leaf) = leaf else {
+            let message = "the CA's certificate is not for the key and names that were asked for";
+            self.fail(secret, Failure::new(FailureKind::Other, message), now);
+            return;
+        };
+        if let Some(running) = &mut entry.running {
+            running.chain = Some((chain, leaf));
+        }
+        self.write(secret, After::Issued);
+    }
+
+    fn issued(&mut self, secret: &ObjectName, now: Now) {
+        let spread = u64::try_from(self.settings.spread.as_millis()).unwrap_or_default();
+        let wait = Duration::from_millis(self.random.below(spread + 1));
+        if let Some(entry) = self.entries.get_mut(secret) {
+            let chain = entry
+                .running
+                .as_mut()
+                .and_then(|running| running.chain.take());
+            if let (Some(record), Some((_, leaf))) = (&mut entry.record, chain) {
+                record.leaf = Some(leaf);
+            }
+            entry.window = None;
+            entry.ask_window = now.steady + wait;
+        }
+        self.end(secret, Outcome::Issued, "the certificate is stored");
+        self.leave(secret);
+    }
+
+    /// Something about an order went wrong.
+    fn hitch(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
+        let finalizing = self.entries.get(secret).map(|entry| entry.phase)
+            == Some(Phase::Active(Stage::Finalize));
+        match failure.kind {
+            FailureKind::Unreachable | FailureKind::RateLimited => self.pause(secret, failure, now),
+            FailureKind::Account => {
+                let issuer = self
+                    .entries
+                    .get(secret)
+                    .and_then(|entry| entry.issuer.clone());
+                if let Some(issuer) = issuer {
+                    self.issuer_failed(&issuer, failure.clone(), now);
+                }
+                self.pause(secret, failure, now);
+            }
+            // It was finalized before, by a leader that is gone, say.
+            FailureKind::OrderGone if finalizing => self.poll(secret, failure.retry_after, now),
+            _ => self.fail(secret, failure, now),
+        }
+    }
+
+    /// An order failed: it is given up, and the failure waited out, also by the next leader.
+    fn fail(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
+        self.withdraw(secret);
+        self.note_failure(secret, failure, now);
+        self.write(secret, After::Failed);
+    }
+
+    fn note_failure(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
+        let wanted = self
+            .wanted(entry)
+            .map(|wanted| wanted.all)
+            .unwrap_or_default();
+        let before = entry.state.failure.as_ref().filter(|f| f.wanted == wanted);
+        let count = before.map_or(1, |failure| failure.count.saturating_add(1));
+        let wait = backoff::of_order(count, &failure, &mut self.random);
+        let wait = i64::try_from(wait.as_secs()).unwrap_or(86_400);
+        self.end(secret, Outcome::Failed, &failure.message);
+        if let Some(entry) = self.entries.get_mut(secret) {
+            entry.failed_since = now.steady;
+            entry.trouble = None;
+            entry.state.failure = Some(Failed {
+                wanted,
+                count,
+                at: now.wall,
+                retry_at: now.wall.saturating_add(wait),
+                problem: failure.message,
+                rate_limited: failure.kind == FailureKind::RateLimited,
+            });
+        }
+    }
+
+    /// An order is over.
+    fn end(&mut self, secret: &ObjectName, outcome: Outcome, message: &str) {
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        entry.state.order = None;
+        let running = entry.running.take();
+        let Some(issuer) = entry.issuer.clone() else {
+            return;
+        };
+        if let Some(running) = running {
+            self.steps.push(Step::Forget(issuer.clone(), running.url));
+        }
+        self.steps.push(Step::Observe(Observation::OrderEnded {
+            secret: secret.clone(),
+            issuer,
+            outcome,
+            message: message.into(),
+        }));
+    }
+}

@@ -1,0 +1,326 @@
+//! What is said about certificates: how far each is, and what to do where it does not get on.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::key::ObjectName;
+
+use super::super::clock::Now;
+use super::super::effects::{Ack, Observation, Waiting};
+use super::super::problem::FailureKind;
+use super::assess::{Hindrance, Standing};
+use super::{Entry, Phase, Planner, Stage, Step};
+
+/// Counts are said at most this often.
+const COUNT: Duration = Duration::from_secs(1);
+
+impl Planner {
+    /// Says what is new.
+    pub(super) fn speak(&mut self, now: Now) {
+        for secret in std::mem::take(&mut self.touched) {
+            let Some(entry) = self.entries.get(&secret) else {
+                continue;
+            };
+            // Nothing is known yet, so nothing is taken back.
+            if !entry.seen && entry.trouble.is_none() {
+                continue;
+            }
+            let standing = self.standing(entry, now);
+            let said = self.words(&secret, entry, &standing, now);
+            let renewal = standing.renew_at;
+            let Some(entry) = self.entries.get_mut(&secret) else {
+                continue;
+            };
+            if entry.said.as_ref() != Some(&said) {
+                entry.said = Some(said.clone());
+                self.steps.push(Step::Issuance(secret.clone(), Some(said)));
+            }
+            if entry.said_renewal != renewal {
+                entry.said_renewal = renewal;
+                let observation = Observation::RenewAt(secret, renewal);
+                self.steps.push(Step::Observe(observation));
+            }
+        }
+        if now.steady >= self.counted + COUNT {
+            self.counted = now.steady;
+            let waiting = self.count();
+            if waiting != self.waiting {
+                self.waiting = waiting;
+                let observation = Observation::Waiting(waiting);
+                self.steps.push(Step::Observe(observation));
+            }
+        }
+    }
+
+    fn count(&self) -> Waiting {
+        let mut waiting = Waiting {
+            budget: self.queues.iter().map(super::Queue::len).sum(),
+            ..Waiting::default()
+        };
+        for entry in self.entries.values() {
+            match entry.phase {
+                Phase::Active(Stage::Publish) => waiting.challenge += 1,
+                Phase::Rest if !entry.published.is_empty() => waiting.challenge += 1,
+                Phase::Rest => match entry.said.as_ref().map(|said| said.reason) {
+                    Some(Reason::IssuerNotFound | Reason::IssuerNotReady) => waiting.issuer += 1,
+                    Some(Reason::OrderFailed | Reason::Unreachable | Reason::RenewalFailed) => {
+                        waiting.backoff += 1
+                    }
+                    _ => {}
+                },
+                Phase::Active(_) | Phase::Queued(_) => {}
+            }
+        }
+        waiting
+    }
+
+    fn words(&self, secret: &ObjectName, entry: &Entry, standing: &Standing, now: Now) -> Issuance {
+        let leaf = entry
+            .record
+            .as_ref()
+            .and_then(|record| record.leaf.as_ref());
+        let ours = entry.record.as_ref().is_none_or(|record| record.ours);
+        let issuer = entry
+            .issuer
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string);
+        let (state, reason, mut message) =
+            self.progress_words(secret, entry, standing, &issuer, now);
+        let Some(leaf) = leaf.filter(|_| ours && entry.state.issued.is_some()) else {
+            return Issuance {
+                state,
+                reason,
+                message: message.into(),
+            };
+        };
+        // There is one that serves: what is said first is how good it is.
+        let until = time(leaf.not_after);
+        let due = !standing.current || standing.renew_at.is_none_or(|at| at <= now.wall);
+        let expired = leaf.not_after <= now.wall;
+        if !due && state != IssuanceState::Failed && entry.running.is_none() {
+            return Issuance {
+                state: IssuanceState::Issued,
+                reason: Reason::Issued,
+                message: format!("by {issuer}, valid until {until}").into(),
+            };
+        }
+        if expired {
+            let _ = write!(message, "; what is served meanwhile expired at {until}");
+            return Issuance {
+                state: IssuanceState::Failed,
+                reason: Reason::Expired,
+                message: message.into(),
+            };
+        }
+        if !standing.current {
+            let _ = write!(message, "; the former certificate serves until then");
+            return Issuance {
+                state,
+                reason,
+                message: message.into(),
+            };
+        }
+        let failing = state == IssuanceState::Failed;
+        Issuance {
+            state: IssuanceState::Issued,
+            reason: if failing {
+                Reason::RenewalFailed
+            } else {
+                Reason::Issued
+            },
+            message: match failing {
+                true => format!("valid until {until}, but it cannot be renewed: {message}"),
+                false => format!("by {issuer}, valid until {until}; being renewed"),
+            }
+            .into(),
+        }
+    }
+
+    /// How far the next certificate is.
+    fn progress_words(
+        &self,
+        secret: &ObjectName,
+        entry: &Entry,
+        standing: &Standing,
+        issuer: &str,
+        now: Now,
+    ) -> (IssuanceState, Reason, String) {
+        use IssuanceState::{Failed, Pending};
+        match (&standing.hindrance, entry.phase) {
+            (Some(hindrance), _) => self.hindrance_words(secret, entry, hindrance, issuer, now),
+            (None, Phase::Active(stage)) => {
+                (Pending, Reason::Pending, stage_words(entry, stage, issuer))
+            }
+            (None, Phase::Queued(_)) => (
+                Pending,
+                Reason::OverBudget,
+                "waits for its turn: orders are limited at a time and per hour".into(),
+            ),
+            (None, Phase::Rest) => match &entry.trouble {
+                Some(failure) if failure.kind != FailureKind::RateLimited => (
+                    Failed,
+                    Reason::Unreachable,
+                    format!("{}; it is tried again", failure.message),
+                ),
+                Some(failure) => (Pending, Reason::OverBudget, failure.message.clone()),
+                None if !entry.published.is_empty() => (
+                    Pending,
+                    Reason::Pending,
+                    stage_words(entry, Stage::Publish, issuer),
+                ),
+                None => (
+                    Pending,
+                    Reason::Pending,
+                    format!("{issuer} is asked for it"),
+                ),
+            },
+        }
+    }
+
+    fn hindrance_words(
+        &self,
+        secret: &ObjectName,
+        entry: &Entry,
+        hindrance: &Hindrance,
+        issuer: &str,
+        now: Now,
+    ) -> (IssuanceState, Reason, String) {
+        use IssuanceState::Failed;
+        let ways = || {
+            let spec = entry.issuer.as_ref().and_then(|key| self.issuers.get(key));
+            let ways = spec
+                .into_iter()
+                .flat_map(|issuer| issuer.spec.challenges.iter());
+            let ways: Vec<String> = ways
+                .map(|kind| format!("{kind} on port {}", kind.port()))
+                .collect();
+            ways.join(" or ")
+        };
+        match hindrance {
+            Hindrance::NotOurs => (
+                Failed,
+                Reason::SecretNotOurs,
+                format!(
+                    "Secret {secret} is not of Vestibule's making, so it is left alone: delete it, name another \
+                     Secret in the listener, or remove the issuer's annotation to serve what it holds"
+                ),
+            ),
+            Hindrance::NoIssuer => (
+                Failed,
+                Reason::IssuerNotFound,
+                format!("{issuer} does not exist: create it, or correct the annotation"),
+            ),
+            Hindrance::IssuerNotReady => self.issuer_words(entry, issuer),
+            Hindrance::NoListener(hostname) => (
+                Failed,
+                Reason::NoChallengeListener,
+                format!(
+                    "the CA cannot check {hostname}, since the Gateway has no listener for {}: add one, or allow \
+                     another challenge in the issuer",
+                    ways()
+                ),
+            ),
+            Hindrance::Others(hostname) => (
+                Failed,
+                Reason::ServedByOthers,
+                format!(
+                    "the CA cannot check {hostname} for this namespace, since it is served by another one there \
+                     ({}): have a listener for it on that port",
+                    ways()
+                ),
+            ),
+            Hindrance::Backoff => {
+                let failure = entry.state.failure.as_ref();
+                let (problem, at, limited) = failure.map_or(("", now.wall, false), |failure| {
+                    (
+                        failure.problem.as_str(),
+                        failure.retry_at,
+                        failure.rate_limited,
+                    )
+                });
+                let reason = if limited {
+                    Reason::OverBudget
+                } else {
+                    Reason::OrderFailed
+                };
+                (
+                    Failed,
+                    reason,
+                    format!("{problem}; next attempt at {}", time(at)),
+                )
+            }
+        }
+    }
+
+    fn issuer_words(&self, entry: &Entry, issuer: &str) -> (IssuanceState, Reason, String) {
+        use IssuanceState::{Failed, Pending};
+        let known = entry.issuer.as_ref().and_then(|key| self.issuers.get(key));
+        let refusal = known.and_then(|issuer| issuer.spec.refusal());
+        let trouble = known.and_then(|issuer| issuer.trouble.as_ref());
+        match (refusal, trouble) {
+            (Some(refusal), _) => (
+                Failed,
+                Reason::IssuerNotReady,
+                format!(
+                    "{issuer} cannot be used: {}: {}",
+                    refusal.field, refusal.message
+                ),
+            ),
+            (None, Some(failure)) => {
+                let message = format!("{issuer} cannot be used: {}", failure.message);
+                (Failed, Reason::IssuerNotReady, message)
+            }
+            (None, None) => (
+                Pending,
+                Reason::IssuerNotReady,
+                format!("{issuer} is being registered with the CA"),
+            ),
+        }
+    }
+}
+
+fn stage_words(entry: &Entry, stage: Stage, issuer: &str) -> String {
+    let declared = entry
+        .running
+        .as_ref()
+        .is_some_and(|running| running.declared);
+    match stage {
+        Stage::Publish => {
+            let waits = entry.published.values().find_map(|ack| match ack {
+                Ack::Waiting { acked, of } => Some((*acked, *of)),
+                _ => None,
+            });
+            match waits {
+                Some((acked, of)) if of > 0 => {
+                    format!("the challenge waits for all proxies: {acked}/{of} answer it")
+                }
+                _ => "the challenge is given to the proxies".into(),
+            }
+        }
+        Stage::Declare | Stage::Look if declared => {
+            let names: Vec<&str> = entry
+                .published
+                .keys()
+                .map(|key| key.hostname.as_str())
+                .collect();
+            format!(
+                "{issuer} checks {}",
+                names.first().copied().unwrap_or("the names")
+            )
+        }
+        Stage::Finalize | Stage::Download => format!("{issuer} makes the certificate"),
+        Stage::Order | Stage::Write(_) | Stage::Reread(_) | Stage::Look | Stage::Declare => {
+            format!("{issuer} is asked for it")
+        }
+    }
+}
+
+/// A time for people.
+fn time(seconds: i64) -> Arc<str> {
+    jiff::Timestamp::from_second(seconds)
+        .map_or_else(|_| "an unknown time".into(), |time| time.to_string())
+        .into()
+}

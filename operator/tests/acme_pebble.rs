@@ -1,0 +1,466 @@
+//! The ACME engine with a real CA: Pebble, which checks names for real, and is as troublesome as CAs are.
+//!
+//! Ignored where Pebble cannot be built: `e2e/tools/get pebble pebble-challtestsrv` builds it, with Go.
+
+mod acme_support;
+
+use std::sync::Arc;
+
+use acme_support::answerer::Answerer;
+use acme_support::pebble::{MAC_KEY, Options, Pebble};
+use acme_support::{Hold, Stored, World, issuer, request};
+use vestibule_model::challenge::ChallengeType::{Http01, TlsAlpn01};
+use vestibule_model::challenge::Reach;
+use vestibule_model::condition::Reason;
+use vestibule_model::issuance::IssuanceState;
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::{AcmeIssuer, ExternalAccount};
+use vestibule_operator::acme::{Ack, Input, Leaf, Outcome};
+use vestibule_operator::translate::CertificateRequest;
+
+const DAY: i64 = 86_400;
+
+struct Set {
+    world: Arc<World>,
+    pebble: Pebble,
+    issuer: AcmeIssuer,
+    _answerer: Answerer,
+}
+
+async fn set(options: Options) -> Set {
+    let world = World::new();
+    let answerer = Answerer::start(&world).await;
+    let pebble = Pebble::start(&answerer, &options).await;
+    let issuer = issuer(&pebble.directory, &pebble.bundle, &[TlsAlpn01, Http01]);
+    Set {
+        world,
+        pebble,
+        issuer,
+        _answerer: answerer,
+    }
+}
+
+impl Set {
+    async fn engine(&self, requests: &[CertificateRequest]) -> tokio::task::JoinHandle<()> {
+        self.world
+            .engine(std::slice::from_ref(&self.issuer), requests)
+            .await
+    }
+
+    fn leaf(&self, name: &ObjectName) -> Leaf {
+        let record = self.world.record(name);
+        Leaf::read(&record.certificate, &record.private_key).expect("a certificate with its key")
+    }
+
+    /// Nothing of any key is in anything that was said.
+    fn no_key_was_said(&self) {
+        let texts = self.world.texts.lock();
+        assert!(!texts.contains("PRIVATE"), "{texts}");
+        for stored in self.world.secrets.lock().values() {
+            for key in [&stored.record.private_key, &stored.record.next_key] {
+                let key = String::from_utf8_lossy(key.expose()).into_owned();
+                for line in key
+                    .lines()
+                    .filter(|line| line.len() > 20 && !line.contains('-'))
+                {
+                    assert!(!texts.contains(line));
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn issues_in_both_ways_and_leaves_nothing_behind() {
+    let set = set(Options::default()).await;
+    let alpn = request("team-a", &["a.test", "b.test"]);
+    let mut http = request("team-b", &["c.test"]);
+    for reaches in http.reach.values_mut() {
+        *reaches = [Reach::NoListener, Reach::Ours];
+    }
+    let engine = set.engine(&[alpn.clone(), http.clone()]).await;
+    set.world.until_issued(&[&alpn.secret, &http.secret]).await;
+    for request in [&alpn, &http] {
+        assert_eq!(set.leaf(&request.secret).hostnames, request.hostnames);
+        let record = set.world.record(&request.secret);
+        assert!(record.next_key.is_empty());
+        let state = set.world.state(&request.secret);
+        assert_eq!((state.order, state.failure), (None, None));
+        assert!(state.issued.is_some());
+    }
+    assert!(set.world.challenges.lock().is_empty());
+    assert_eq!(set.pebble.orders(), 2);
+    // One write when the order is made, one when the certificate is there.
+    assert_eq!(set.world.writes.lock().len(), 4);
+    let facts = set.world.issuers.lock().clone();
+    assert!(
+        facts
+            .values()
+            .all(|fact| fact.ready && fact.account_url.is_some()),
+        "{facts:?}"
+    );
+    // A restart finds everything done.
+    set.world.kill(engine).await;
+    let engine = set.engine(&[alpn.clone(), http.clone()]).await;
+    set.world.until_issued(&[&alpn.secret, &http.secret]).await;
+    assert_eq!(set.pebble.orders(), 2);
+    assert_eq!(set.world.writes.lock().len(), 4);
+    assert_eq!(set.pebble.log().matches("POST /sign-me-up").count(), 1);
+    set.no_key_was_said();
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn accounts_are_bound_and_profiles_asked_for() {
+    let mut set = set(Options {
+        external_account: true,
+        ..Options::default()
+    })
+    .await;
+    let short = request("team-a", &["short.test"]);
+    // Without a binding the CA registers nobody, and the issuer says so.
+    let engine = set.engine(std::slice::from_ref(&short)).await;
+    set.world
+        .until("an issuer that says what is missing", |world| {
+            world
+                .issuers
+                .lock()
+                .values()
+                .any(|fact| !fact.ready && fact.message.contains("spec.externalAccountBinding"))
+        })
+        .await;
+    set.world.kill(engine).await;
+    set.issuer.external_account = Some(ExternalAccount {
+        key_id: "kid-1".into(),
+        secret: "binding".into(),
+        key: "hmac".into(),
+    });
+    set.issuer.profile = Some("nosuch".into());
+    let entries = [("hmac".to_owned(), MAC_KEY.as_bytes().to_vec())].into();
+    set.world.secrets.lock().insert(
+        ObjectName::new("vestibule-system", "binding"),
+        Stored {
+            entries,
+            ..Stored::default()
+        },
+    );
+    let engine = set.engine(std::slice::from_ref(&short)).await;
+    set.world
+        .until("an issuer that names the CA's profiles", |world| {
+            world
+                .issuers
+                .lock()
+                .values()
+                .any(|fact| !fact.ready && fact.message.contains("shortlived"))
+        })
+        .await;
+    set.world.kill(engine).await;
+    set.issuer.profile = Some("shortlived".into());
+    let engine = set.engine(std::slice::from_ref(&short)).await;
+    set.world.until_issued(&[&short.secret]).await;
+    assert_eq!(
+        set.leaf(&short.secret).lifetime() / DAY,
+        5,
+        "six days less a second"
+    );
+    // Its renewal is planned within its six days.
+    set.world
+        .until("a renewal is planned", |world| {
+            !world.renewals.lock().is_empty()
+        })
+        .await;
+    let leaf = set.leaf(&short.secret);
+    let at = set.world.renewals.lock()[&short.secret];
+    assert!(
+        at > leaf.not_before + DAY && at < leaf.not_after - DAY / 2,
+        "{at} {leaf:?}"
+    );
+    assert!(!set.world.texts.lock().contains(MAC_KEY));
+    set.no_key_was_said();
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn renews_within_the_window_and_replaces_what_there_was() {
+    let set = set(Options::default()).await;
+    let one = request("team-a", &["a.test"]);
+    let engine = set.engine(std::slice::from_ref(&one)).await;
+    set.world.until_issued(&[&one.secret]).await;
+    let first = set.world.record(&one.secret);
+    let leaf = set.leaf(&one.secret);
+    // Pebble's window lies around the last third.
+    set.world
+        .until("the CA's window is asked for", |_| {
+            set.pebble.log().contains("renewalInfo")
+        })
+        .await;
+    // The clock jumps to shortly before the end: one renewal, and no second one, although our clock goes
+    // on to be far from the CA's.
+    set.world
+        .put_clock(leaf.lifetime() - 4 * DAY, &one.secret)
+        .await;
+    set.world
+        .until("renewed", |world| world.ended.lock().len() == 2)
+        .await;
+    assert!(
+        set.world
+            .ended
+            .lock()
+            .iter()
+            .all(|(_, outcome, _)| *outcome == Outcome::Issued)
+    );
+    let second = set.world.record(&one.secret);
+    assert!(second.private_key != first.private_key, "a fresh key");
+    assert!(set.pebble.log().contains("is a replacement of"));
+    set.world
+        .tell(Input::SecretChanged(one.secret.clone()))
+        .await;
+    set.world
+        .until("read again, and well", |world| {
+            world
+                .message(&one.secret)
+                .starts_with("Issued: by ClusterACMEIssuer ca, valid until")
+        })
+        .await;
+    assert_eq!(set.pebble.orders(), 2);
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn bad_nonces_and_reused_authorizations_are_no_trouble() {
+    let set = set(Options {
+        environment: vec![
+            ("PEBBLE_WFE_NONCEREJECT", "40"),
+            ("PEBBLE_AUTHZREUSE", "100"),
+        ],
+        ..Options::default()
+    })
+    .await;
+    let mut requests: Vec<_> = (0..6)
+        .map(|n| request("team-a", &[&format!("n{n}.test")]))
+        .collect();
+    let engine = set.engine(&requests).await;
+    let names: Vec<_> = requests.iter().map(|request| &request.secret).collect();
+    set.world.until_issued(&names).await;
+    assert_eq!(set.pebble.orders(), 6);
+    // Another certificate for the same name: the authorization is valid still.
+    requests.push(request("team-b", &["n0.test"]));
+    let again = requests[6].clone();
+    set.world
+        .tell(Input::Requests(
+            [(again.secret.clone(), Some(again.clone()))].into(),
+        ))
+        .await;
+    set.world.until_issued(&[&again.secret]).await;
+    assert_eq!(set.pebble.orders(), 7);
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn a_failed_check_is_waited_out_across_restarts_and_says_why() {
+    let set = set(Options::default()).await;
+    let mut lost = request("team-a", &["lost.test"]);
+    // The proxies have it, they think, but the CA gets to somewhere else: a name that is not ours.
+    lost.gateway = ObjectName::new("platform", "elsewhere");
+    let blocked = request("team-b", &["blocked.test"]);
+    *set.world.deaf.lock() = Some(acme_support::host("lost.test"));
+    let engine = set.engine(&[lost.clone(), blocked.clone()]).await;
+    for (name, words) in [
+        (&lost.secret, "the CA says:"),
+        (&blocked.secret, "choose another hostname"),
+    ] {
+        set.world
+            .until("failed", |world| {
+                let said = world.said.lock();
+                said.get(name).is_some_and(|said| {
+                    said.state == IssuanceState::Failed
+                        && said.reason == Reason::OrderFailed
+                        && said.message.contains(words)
+                        && said.message.contains("next attempt at")
+                })
+            })
+            .await;
+    }
+    assert_eq!(
+        set.pebble.orders(),
+        1,
+        "the blocked one is refused as an order"
+    );
+    assert!(set.world.challenges.lock().is_empty());
+    assert_eq!(
+        set.world
+            .state(&lost.secret)
+            .failure
+            .expect("a failure")
+            .count,
+        1
+    );
+    // Restarts do not ask again.
+    set.world.kill(engine).await;
+    let engine = set.engine(&[lost.clone(), blocked.clone()]).await;
+    set.world
+        .until("it still says why", |world| {
+            world.message(&lost.secret).contains("next attempt")
+        })
+        .await;
+    assert_eq!(set.pebble.orders(), 1);
+    // Mended, and its time comes.
+    *set.world.deaf.lock() = None;
+    set.world.put_clock(120, &lost.secret).await;
+    set.world.until_issued(&[&lost.secret]).await;
+    assert_eq!(set.pebble.orders(), 2);
+    assert_eq!(set.world.state(&lost.secret).failure, None);
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn killed_anywhere_the_next_leader_goes_on_with_the_same_order() {
+    // Where it is killed, and how many orders there are in the end.
+    let cases = [
+        (Hold::BeforeWrite(1), 2),
+        (Hold::AfterWrite(1), 1),
+        (Hold::Published, 1),
+        (Hold::BeforeWrite(2), 1),
+        (Hold::AfterWrite(2), 1),
+    ];
+    let set = set(Options::default()).await;
+    let mut made = 0;
+    for (n, (hold, orders)) in cases.into_iter().enumerate() {
+        let one = request(&format!("team-{n}"), &[&format!("killed{n}.test")]);
+        set.world.writes.lock().clear();
+        *set.world.hold.lock() = Some(hold);
+        let engine = set.engine(std::slice::from_ref(&one)).await;
+        set.world.until_held().await;
+        set.world.kill(engine).await;
+        let engine = set.engine(std::slice::from_ref(&one)).await;
+        set.world.until_issued(&[&one.secret]).await;
+        assert_eq!(set.leaf(&one.secret).hostnames, one.hostnames);
+        made += orders;
+        assert_eq!(set.pebble.orders(), made, "{hold:?}");
+        set.world.kill(engine).await;
+    }
+    set.no_key_was_said();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn a_cut_wire_to_the_ca_loses_no_order() {
+    let set = set(Options::default()).await;
+    let one = request("team-a", &["a.test"]);
+    let two = request("team-b", &["b.test"]);
+    *set.world.hold.lock() = Some(Hold::Published);
+    let engine = set.engine(std::slice::from_ref(&one)).await;
+    set.world.until_held().await;
+    set.pebble.cut(true);
+    *set.world.hold.lock() = None;
+    set.world
+        .tell(Input::Requests(
+            [(two.secret.clone(), Some(two.clone()))].into(),
+        ))
+        .await;
+    let keys: Vec<_> = set.world.challenges.lock().keys().cloned().collect();
+    let acks = keys.into_iter().map(|key| (key, Ack::Everywhere)).collect();
+    set.world.tell(Input::Challenges(acks)).await;
+    for name in [&one.secret, &two.secret] {
+        set.world
+            .until("it says that the CA is not there", |world| {
+                let said = world.said.lock();
+                said.get(name)
+                    .is_some_and(|said| said.reason == Reason::Unreachable)
+            })
+            .await;
+    }
+    set.pebble.cut(false);
+    set.world.until_issued(&[&one.secret, &two.secret]).await;
+    assert_eq!(set.pebble.orders(), 2);
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn nothing_is_ordered_where_the_challenge_is_not_ours() {
+    let set = set(Options::default()).await;
+    let mut others = request("team-a", &["a.test"]);
+    let mut nowhere = request("team-b", &["b.test"]);
+    let foreign = request("team-c", &["c.test"]);
+    others
+        .reach
+        .values_mut()
+        .for_each(|reach| *reach = [Reach::Others, Reach::NoListener]);
+    nowhere
+        .reach
+        .values_mut()
+        .for_each(|reach| *reach = [Reach::NoListener; 2]);
+    set.world
+        .secrets
+        .lock()
+        .insert(foreign.secret.clone(), Stored::default());
+    let all = [others.clone(), nowhere.clone(), foreign.clone()];
+    let engine = set.engine(&all).await;
+    for (request, reason) in [
+        (&others, Reason::ServedByOthers),
+        (&nowhere, Reason::NoChallengeListener),
+        (&foreign, Reason::SecretNotOurs),
+    ] {
+        set.world
+            .until("it says why not", |world| {
+                let said = world.said.lock();
+                said.get(&request.secret)
+                    .is_some_and(|said| said.reason == reason)
+            })
+            .await;
+    }
+    assert_eq!(set.pebble.orders(), 0);
+    assert!(set.world.writes.lock().is_empty());
+    // A listener comes.
+    nowhere
+        .reach
+        .values_mut()
+        .for_each(|reach| *reach = [Reach::NoListener, Reach::Ours]);
+    set.world
+        .tell(Input::Requests(
+            [(nowhere.secret.clone(), Some(nowhere.clone()))].into(),
+        ))
+        .await;
+    set.world.until_issued(&[&nowhere.secret]).await;
+    // It goes while the challenge is out: the challenge goes too, and comes back with it.
+    let mut moved = request("team-d", &["d.test"]);
+    *set.world.hold.lock() = Some(Hold::Published);
+    set.world
+        .tell(Input::Requests(
+            [(moved.secret.clone(), Some(moved.clone()))].into(),
+        ))
+        .await;
+    set.world.until_held().await;
+    moved
+        .reach
+        .values_mut()
+        .for_each(|reach| *reach = [Reach::Others, Reach::Others]);
+    set.world
+        .tell(Input::Requests(
+            [(moved.secret.clone(), Some(moved.clone()))].into(),
+        ))
+        .await;
+    set.world
+        .until("withdrawn", |world| world.challenges.lock().is_empty())
+        .await;
+    *set.world.hold.lock() = None;
+    moved
+        .reach
+        .values_mut()
+        .for_each(|reach| *reach = [Reach::Ours, Reach::Ours]);
+    set.world
+        .tell(Input::Requests(
+            [(moved.secret.clone(), Some(moved.clone()))].into(),
+        ))
+        .await;
+    set.world.until_issued(&[&moved.secret]).await;
+    assert_eq!(set.pebble.orders(), 2, "the same order went on");
+    engine.abort();
+}
