@@ -15,7 +15,7 @@ use vestibule_model::key::Kind;
 
 pub use desired::{Certificate, Foreign, desired};
 pub use plan::{Action, Stand, Verdict, judge, stale};
-pub use present::{Certificates, Present};
+pub use present::{Attempt, Attempts, Certificates, Present};
 pub use progress::{Condition, Progress};
 
 /// Annotation of the Certificates that Vestibule makes: `<namespace>/<name>` of the release. Labels are the

@@ -5,7 +5,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::issuance::{Issuance, IssuanceState};
 
 use super::desired::{Certificate, Foreign};
-use super::present::{Certificates, Present};
+use super::present::{Attempts, Certificates, Present};
 use super::progress::fact;
 use super::{Maker, Settings};
 use crate::translate::CertificateRequest;
@@ -49,8 +49,14 @@ pub fn judge(
     settings: &Settings,
     stand: Stand<'_>,
     present: &Certificates,
+    attempts: &Attempts,
 ) -> Verdict {
     let there = present.get(&request.secret);
+    let progress = |there: &Present| {
+        let attempt = attempts.latest(&request.secret);
+        let name = &request.secret.name;
+        there.progress.issuance(name, there.generation, attempt)
+    };
     let say = |state, reason, message: String| Verdict {
         action: None,
         issuance: fact(state, reason, message),
@@ -75,7 +81,7 @@ pub fn judge(
     }
     let kind = request.owner.kind;
     if settings.maker(kind) == Maker::CertManager {
-        return theirs(request, there);
+        return theirs(request, there, progress);
     }
     let wished = match wished {
         Ok(wished) => wished,
@@ -103,7 +109,7 @@ pub fn judge(
                 .is_some_and(|ours| holds(ours, &manifest));
             Verdict {
                 action: (!same).then(|| Action::Apply(there.uid.clone(), manifest)),
-                issuance: there.progress.issuance(name, there.generation),
+                issuance: progress(there),
             }
         }
         None => match present.other_of(&request.secret) {
@@ -134,7 +140,11 @@ fn delete(there: &Present) -> Option<Action> {
 }
 
 /// Where cert-manager's own annotation support makes the Certificates.
-fn theirs(request: &CertificateRequest, there: Option<&Present>) -> Verdict {
+fn theirs(
+    request: &CertificateRequest,
+    there: Option<&Present>,
+    progress: impl Fn(&Present) -> Issuance,
+) -> Verdict {
     let name = &request.secret.name;
     let setting = Settings::setting(request.owner.kind);
     let Some(there) = there else {
@@ -150,7 +160,7 @@ fn theirs(request: &CertificateRequest, there: Option<&Present>) -> Verdict {
     Verdict {
         // One that Vestibule made before would keep cert-manager from making its own; the Secret stays.
         action: delete(there),
-        issuance: there.progress.issuance(name, there.generation),
+        issuance: progress(there),
     }
 }
 

@@ -94,11 +94,97 @@ impl Present {
     }
 }
 
-/// Certificates by name, and by the Secret that they write.
+/// A `CertificateRequest`, what cert-manager makes of a Certificate for its issuer: it says what a Certificate does
+/// not, for instance that there is no such issuer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// The Certificate that it is for.
+    pub certificate: ObjectName,
+    /// Which attempt it is.
+    revision: i64,
+    /// What the issuer says, as long as there is no certificate; bounded.
+    message: String,
+}
+
+impl Attempt {
+    /// Reads a `CertificateRequest`: its name and, as long as it waits for something, what it says.
+    #[must_use]
+    pub fn of(object: &Value) -> Option<(ObjectName, Option<Self>)> {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+        let namespace = text("/metadata/namespace")?;
+        let name = ObjectName::new(namespace, text("/metadata/name")?);
+        let annotations = object.pointer("/metadata/annotations");
+        let annotation = |key: &str| annotations?.get(key)?.as_str();
+        let waiting = || {
+            let certificate = annotation("cert-manager.io/certificate-name")?;
+            let revision = annotation("cert-manager.io/certificate-revision");
+            let ready = Progress::of(object.get("status")).ready?;
+            (!ready.truth && !ready.message.is_empty()).then(|| Self {
+                certificate: ObjectName::new(namespace, certificate),
+                revision: revision.and_then(|r| r.parse().ok()).unwrap_or_default(),
+                message: ready.message,
+            })
+        };
+        let attempt = waiting();
+        Some((name, attempt))
+    }
+}
+
+/// Certificates by name, and by the Secret that they write; and the attempts that wait for their issuers.
 #[derive(Debug, Clone, Default)]
 pub struct Certificates {
     by_name: BTreeMap<ObjectName, Present>,
     by_secret: BTreeMap<ObjectName, BTreeSet<Arc<str>>>,
+}
+
+/// Attempts that wait for their issuers, by their names and by the Certificates that they are for.
+#[derive(Debug, Clone, Default)]
+pub struct Attempts {
+    by_name: BTreeMap<ObjectName, Attempt>,
+    by_certificate: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+}
+
+impl Attempts {
+    /// What the latest attempt for a Certificate waits for.
+    #[must_use]
+    pub fn latest(&self, certificate: &ObjectName) -> Option<&str> {
+        let names = self.by_certificate.get(certificate)?;
+        let attempts = names.iter().filter_map(|name| self.by_name.get(name));
+        let latest = attempts.max_by_key(|attempt| attempt.revision)?;
+        Some(&latest.message)
+    }
+
+    /// Takes one in, or drops one that waits no more. Says which Certificates it is about, before and now.
+    pub fn set(&mut self, name: &ObjectName, attempt: Option<Attempt>) -> Vec<ObjectName> {
+        if self.by_name.get(name) == attempt.as_ref() {
+            return Vec::new();
+        }
+        let mut about = Vec::new();
+        if let Some(before) = self.by_name.remove(name) {
+            if let Some(names) = self.by_certificate.get_mut(&before.certificate) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.by_certificate.remove(&before.certificate);
+                }
+            }
+            about.push(before.certificate);
+        }
+        if let Some(attempt) = attempt {
+            about.push(attempt.certificate.clone());
+            let names = self
+                .by_certificate
+                .entry(attempt.certificate.clone())
+                .or_default();
+            names.insert(name.clone());
+            self.by_name.insert(name.clone(), attempt);
+        }
+        about
+    }
+
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &ObjectName> {
+        self.by_name.keys()
+    }
 }
 
 impl Certificates {

@@ -80,9 +80,9 @@ impl Progress {
             .then_some(issuing)
     }
 
-    /// What to say of the Certificate `name` in its `generation`.
+    /// What to say of the Certificate `name` in its `generation`, if the latest attempt waits for `attempt`.
     #[must_use]
-    pub fn issuance(&self, name: &str, generation: i64) -> Issuance {
+    pub fn issuance(&self, name: &str, generation: i64, attempt: Option<&str>) -> Issuance {
         if self.is_ready(generation) {
             let mut message = format!("Certificate {name} is ready");
             if let Some(end) = &self.not_after {
@@ -98,10 +98,9 @@ impl Progress {
             return fact(IssuanceState::Issued, Reason::Issued, message);
         }
         if let Some(issuing) = self.issuing.as_ref().filter(|issuing| issuing.truth) {
-            let message = format!(
-                "cert-manager is issuing Certificate {name}: {}",
-                issuing.message
-            );
+            // That it is issuing, since there is no Secret, is known; what it waits for helps.
+            let text = attempt.unwrap_or(&issuing.message);
+            let message = format!("cert-manager is issuing Certificate {name}: {text}");
             return fact(IssuanceState::Pending, Reason::Pending, message);
         }
         if let Some(failure) = self.failure() {

@@ -15,8 +15,8 @@ use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 
 use super::{
-    APPLIED, Action, Certificates, MANAGED_BY, Maker, Present, Settings, Stand, Verdict, desired,
-    judge, stale,
+    APPLIED, Action, Attempt, Attempts, Certificates, MANAGED_BY, Maker, Present, Settings, Stand,
+    Verdict, desired, judge, stale,
 };
 use crate::translate::CertificateRequest;
 
@@ -258,7 +258,15 @@ fn ready(object: &mut Value) {
 fn verdict(maker: Maker, present: &Certificates) -> Verdict {
     let request = request(CertificateOptions::default());
     let wished = desired(&request, &issuer(), IDENTITY);
-    judge(&request, &wished, &settings(maker), Stand::Watched, present)
+    let attempts = Attempts::default();
+    judge(
+        &request,
+        &wished,
+        &settings(maker),
+        Stand::Watched,
+        present,
+        &attempts,
+    )
 }
 
 #[test]
@@ -442,13 +450,8 @@ fn without_cert_manager_it_is_said_so() {
     let wished = desired(&request, &issuer(), IDENTITY);
     let say = |stand| {
         let settings = settings(Maker::Vestibule);
-        judge(
-            &request,
-            &wished,
-            &settings,
-            stand,
-            &Certificates::default(),
-        )
+        let (none, attempts) = (Certificates::default(), Attempts::default());
+        judge(&request, &wished, &settings, stand, &none, &attempts)
     };
     for stand in [Stand::NotInstalled, Stand::Unreadable("forbidden")] {
         let verdict = say(stand);
@@ -473,4 +476,53 @@ fn a_secret_knows_who_writes_it() {
     assert!(all.other_of(&secret).is_none());
     assert!(all.remove(&name).is_some());
     assert!(all.names().next().is_none());
+}
+
+#[test]
+fn an_attempt_says_what_it_waits_for() {
+    let attempt = |name: &str, revision: &str, truth: &str, message: &str| {
+        json!({
+            "metadata": {
+                "namespace": "a", "name": name,
+                "annotations": {
+                    "cert-manager.io/certificate-name": "web-tls",
+                    "cert-manager.io/certificate-revision": revision,
+                },
+            },
+            "status": {"conditions": [
+                {"type": "Approved", "status": "True", "message": "approved"},
+                {"type": "Ready", "status": truth, "reason": "Pending", "message": message},
+            ]},
+        })
+    };
+    let mut attempts = Attempts::default();
+    let mut set = |object: Value| {
+        let (name, attempt) = Attempt::of(&object).unwrap();
+        let about = attempts.set(&name, attempt);
+        let web = ObjectName::new("a", "web-tls");
+        assert!(about.iter().all(|name| *name == web));
+        let request = request(CertificateOptions::default());
+        let wished = desired(&request, &issuer(), IDENTITY);
+        let present = there("web-tls", |object| {
+            let issuing = json!({"type": "Issuing", "status": "True", "message": "no Secret"});
+            object["status"] = json!({"conditions": [issuing]});
+        });
+        let settings = settings(Maker::Vestibule);
+        let watched = Stand::Watched;
+        let verdict = judge(&request, &wished, &settings, watched, &present, &attempts);
+        (about.len(), verdict.issuance.message.to_string())
+    };
+    let (about, text) = set(attempt("web-tls-9", "9", "False", "no such issuer"));
+    assert_eq!(about, 1);
+    assert!(text.ends_with(": no such issuer"), "{text}");
+    // The ninth came before the tenth, and the same again is no news.
+    let (_, text) = set(attempt("web-tls-10", "10", "False", "the order is pending"));
+    assert!(text.ends_with(": the order is pending"), "{text}");
+    let (about, _) = set(attempt("web-tls-10", "10", "False", "the order is pending"));
+    assert_eq!(about, 0);
+    set(attempt("web-tls-10", "10", "True", "issued"));
+    let (about, text) = set(attempt("web-tls-9", "9", "True", "issued"));
+    assert_eq!(about, 1);
+    assert!(text.ends_with(": no Secret"), "{text}");
+    assert!(Attempt::of(&json!({"metadata": {"name": 7}})).is_none());
 }

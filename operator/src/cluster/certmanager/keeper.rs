@@ -66,6 +66,8 @@ pub(super) struct Keeper {
     wanted: BTreeMap<ObjectName, Wanted>,
     present: Certificates,
     attempts: Attempts,
+    /// Attempts that a list which is being read has not shown yet.
+    unseen: BTreeSet<ObjectName>,
     /// A list that is being read.
     listed: Option<Certificates>,
     dirty: BTreeSet<ObjectName>,
@@ -92,6 +94,7 @@ impl Keeper {
             wanted: BTreeMap::new(),
             present: Certificates::default(),
             attempts: Attempts::default(),
+            unseen: BTreeSet::new(),
             listed: None,
             dirty: BTreeSet::new(),
             todo: BTreeMap::new(),
@@ -125,16 +128,21 @@ impl Keeper {
     fn attempt(&mut self, event: Event<DynamicObject>) {
         let (object, gone) = match event {
             Event::Init => {
-                self.dirty.extend(self.attempts.certificates().cloned());
-                self.attempts = Attempts::default();
+                self.unseen = self.attempts.names().cloned().collect();
                 return;
             }
-            Event::InitDone => return,
+            Event::InitDone => {
+                for name in std::mem::take(&mut self.unseen) {
+                    self.dirty.extend(self.attempts.set(&name, None));
+                }
+                return;
+            }
             Event::InitApply(object) | Event::Apply(object) => (object, false),
             Event::Delete(object) => (object, true),
         };
         let read = serde_json::to_value(object).ok();
         if let Some((name, attempt)) = read.as_ref().and_then(Attempt::of) {
+            self.unseen.remove(&name);
             let about = self.attempts.set(&name, attempt.filter(|_| !gone));
             self.dirty.extend(about);
         }

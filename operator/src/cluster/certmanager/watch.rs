@@ -102,7 +102,8 @@ async fn installed(client: &Client, kind: Kind) -> Result<bool, String> {
     let asked = client.list_api_group_resources(API_VERSION);
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(Ok(list)) => Ok(list.resources.iter().any(|r| r.kind == kind.name())),
-        Ok(Err(kube::Error::Api(status))) if status.is_not_found() => Ok(false),
+        // Of a group that nobody serves it is a page, not a status.
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
         Ok(Err(error)) => Err(super::problem(error)),
         Err(_) => Err("no answer from the API server".into()),
     }
@@ -157,7 +158,7 @@ fn is_gone(error: &Error) -> bool {
     match error {
         Error::InitialListFailed(kube::Error::Api(status))
         | Error::WatchStartFailed(kube::Error::Api(status))
-        | Error::WatchError(status) => status.is_not_found(),
+        | Error::WatchError(status) => status.code == 404,
         _ => false,
     }
 }
