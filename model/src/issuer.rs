@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::condition::Reason;
 use crate::finding::Finding;
+use crate::key::ObjectName;
 
 /// The issuer annotations of one object, as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -118,14 +119,23 @@ impl IssuerAnnotations {
 }
 
 /// The issuer of a ListenerSet's listeners: the set's own choice, else its Gateway's. A contradiction
-/// in the set's annotations is not papered over by the Gateway's.
+/// in the set's annotations is not papered over by the Gateway's; one in the Gateway's, called `name`, is the
+/// set's too, if it follows them.
 pub fn choose(
     set: &IssuerAnnotations,
     gateway: &IssuerAnnotations,
+    name: &ObjectName,
 ) -> Result<Option<IssuerRef>, Finding> {
     match set.choice()? {
         Some(own) => Ok(Some(own)),
-        None => gateway.choice(),
+        None => gateway.choice().map_err(|finding| Finding {
+            field: "spec.parentRef".into(),
+            message: format!(
+                "annotations of Gateway {name} name issuers that contradict one another, so no certificate is requested"
+            ),
+            action: "name an issuer on the ListenerSet, or ask the owner of the Gateway".into(),
+            ..finding
+        }),
     }
 }
 

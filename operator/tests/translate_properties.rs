@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use common::http::{Rule, http_route};
 use common::tls::{
@@ -13,9 +14,14 @@ use common::*;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
+use prost::Message as _;
+use vestibule_model::challenge::{Answer, ChallengeAnswer, ChallengeKey, ChallengeType};
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
+use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuer::{Engine, IssuerAnnotations};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{
     Address, AddressRequest, BackendRef, Listener, Meta, Object, ParentRef, Port, Protocol,
@@ -23,7 +29,10 @@ use vestibule_model::object::{
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
 use vestibule_model::tls_policy::GatewayTls;
-use vestibule_operator::translate::{Assigned, CONTROLLER, Change, PortWish, Translator};
+use vestibule_operator::translate::{
+    Assigned, CONTROLLER, CertificateRequest, Change, PortWish, Translator,
+};
+use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ContentHash, ResourceKey};
 
 const TENANTS: [&str; 3] = ["a-b", "a", "b"];
@@ -164,6 +173,8 @@ fn an_object() -> impl Strategy<Value = Object> {
         2 => (a_tenant(), a_name(), 0u8..2, 1u16..3, prop::collection::vec(1u8..4, 0..3))
             .prop_map(|(ns, n, suffix, port, a)| slice(ns, n, suffix, port, &a)),
         2 => (a_tenant(), a_name(), holds).prop_map(|(ns, n, h)| secret(ns, n, h)),
+        1 => (a_tenant(), a_name(), prop::bool::ANY)
+            .prop_map(|(ns, n, future)| secret_of_age(ns, n, future)),
         2 => (a_tenant(), a_name(), a_tenant(), prop::bool::ANY, from_kind).prop_map(
             |(ns, n, from, to_secret, from_kind)| {
                 grant(ns, n, (from_kind, from), if to_secret { "Secret" } else { "Service" })
@@ -273,10 +284,83 @@ fn speaking(mut service: Object, says: Option<&str>) -> Object {
     service
 }
 
+/// An object, which may name an issuer.
+fn an_asking_object() -> impl Strategy<Value = Object> {
+    (an_object(), some_issuers()).prop_map(|(mut object, issuers)| {
+        match &mut object {
+            Object::Gateway(gateway) => gateway.issuers = issuers,
+            Object::ListenerSet(set) => set.issuers = issuers,
+            _ => {}
+        }
+        object
+    })
+}
+
+fn some_issuers() -> impl Strategy<Value = IssuerAnnotations> {
+    let name = || prop::option::weighted(0.3, Just(Arc::<str>::from("ca")));
+    (name(), name(), name()).prop_map(|(cert_manager, acme, cluster)| IssuerAnnotations {
+        cert_manager_issuer: cert_manager,
+        acme_issuer: acme,
+        acme_cluster_issuer: cluster,
+        ..IssuerAnnotations::default()
+    })
+}
+
+/// What engines and the clock tell.
+fn a_fact() -> impl Strategy<Value = Change> {
+    let names = || prop::sample::select(&HOSTS[3..]);
+    let challenge = (a_name(), 0..2usize, names(), a_tenant(), prop::bool::ANY).prop_map(
+        |(gateway, kind, name, tenant, there)| {
+            let kind = ChallengeType::ALL[kind];
+            let key = ChallengeKey {
+                gateway: ObjectName::new("platform", gateway),
+                kind,
+                hostname: Hostname::parse(name).expect("a hostname"),
+                token: if kind == ChallengeType::Http01 {
+                    "token".into()
+                } else {
+                    "".into()
+                },
+            };
+            let answer = match kind {
+                ChallengeType::Http01 => Answer::Http01 {
+                    key_authorization: "token.thumbprint".into(),
+                },
+                ChallengeType::TlsAlpn01 => Answer::TlsAlpn01 {
+                    certificate: vec![1],
+                    private_key: vec![2].into(),
+                },
+            };
+            let tenant = tenant.into();
+            let answer = there.then_some(ChallengeAnswer { tenant, answer });
+            Change::Challenges(BTreeMap::from([(key, answer)]))
+        },
+    );
+    let issuance = (a_tenant(), a_name(), prop::bool::ANY).prop_map(|(namespace, name, there)| {
+        let issuance = there.then(|| Issuance {
+            state: IssuanceState::Issued,
+            reason: Reason::Issued,
+            message: "it is".into(),
+        });
+        Change::Issuance(BTreeMap::from([(
+            ObjectName::new(namespace, name),
+            issuance,
+        )]))
+    });
+    // 2015, 2026 and 2035.
+    let times = [1_420_000_000, 1_790_000_000, 2_050_000_000];
+    prop_oneof![
+        4 => challenge,
+        1 => issuance,
+        1 => prop::sample::select(times.to_vec()).prop_map(Change::Time),
+    ]
+}
+
 fn a_change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        4 => an_object().prop_map(Change::Put),
-        1 => an_object().prop_map(|object| Change::Remove(object.key())),
+        8 => an_asking_object().prop_map(Change::Put),
+        2 => an_asking_object().prop_map(|object| Change::Remove(object.key())),
+        3 => a_fact(),
     ]
 }
 
@@ -359,6 +443,7 @@ fn a_cluster_change() -> impl Strategy<Value = Change> {
         8 => a_cluster_object().prop_map(Change::Put),
         2 => a_cluster_object().prop_map(|object| Change::Remove(object.key())),
         5 => an_input(),
+        2 => a_fact(),
     ]
 }
 
@@ -369,22 +454,23 @@ fn a_cluster_object() -> impl Strategy<Value = Object> {
         prop::sample::select(ServiceType::ALL),
         prop::bool::ANY,
     );
-    let object = (an_object(), of_gateway).prop_map(|(mut object, (uid, parameters, asks))| {
-        match &mut object {
-            Object::Gateway(gateway) => {
-                gateway.meta.uid = format!("{}-{uid}", gateway.name.name).into();
-                gateway.infrastructure.parameters = parameters.map(parameters_at);
-                let request = AddressRequest {
-                    field: "spec.addresses[0]".into(),
-                    ip: Some([192, 0, 2, 1].into()),
-                };
-                gateway.addresses.extend(asks.then_some(request));
+    let object =
+        (an_asking_object(), of_gateway).prop_map(|(mut object, (uid, parameters, asks))| {
+            match &mut object {
+                Object::Gateway(gateway) => {
+                    gateway.meta.uid = format!("{}-{uid}", gateway.name.name).into();
+                    gateway.infrastructure.parameters = parameters.map(parameters_at);
+                    let request = AddressRequest {
+                        field: "spec.addresses[0]".into(),
+                        ip: Some([192, 0, 2, 1].into()),
+                    };
+                    gateway.addresses.extend(asks.then_some(request));
+                }
+                Object::GatewayClass(class) => class.parameters = parameters.map(parameters_at),
+                _ => {}
             }
-            Object::GatewayClass(class) => class.parameters = parameters.map(parameters_at),
-            _ => {}
-        }
-        object
-    });
+            object
+        });
     prop_oneof![
         10 => object,
         1 => parameters.prop_map(|(name, kind, good)| parameters_of(name, kind, good)),
@@ -439,19 +525,31 @@ fn a_cluster_history() -> impl Strategy<Value = Vec<Change>> {
 /// The inputs of a history that are no objects, as they are in the end.
 fn final_inputs(history: &[Change]) -> Vec<Change> {
     let (mut ports, mut addresses) = (BTreeMap::new(), BTreeMap::new());
+    let (mut challenges, mut issuance, mut time) = (BTreeMap::new(), BTreeMap::new(), None);
     for change in history {
         match change {
             Change::Ports(delta) => ports.extend(delta.clone()),
             Change::Addresses(uid, assigned) => {
                 addresses.insert(uid.clone(), assigned.clone());
             }
-            _ => {}
+            Change::Challenges(delta) => challenges.extend(delta.clone()),
+            Change::Issuance(delta) => issuance.extend(delta.clone()),
+            Change::Time(now) => time = Some(*now),
+            Change::Put(_) | Change::Remove(_) => {}
         }
     }
     let addresses = addresses
         .into_iter()
         .map(|(uid, a)| Change::Addresses(uid, a));
-    addresses.chain([Change::Ports(ports)]).collect()
+    let facts = [
+        Change::Ports(ports),
+        Change::Challenges(challenges),
+        Change::Issuance(issuance),
+    ];
+    addresses
+        .chain(facts)
+        .chain(time.map(Change::Time))
+        .collect()
 }
 
 /// Wishes as they add up from what was put out.
@@ -515,7 +613,8 @@ proptest! {
                 };
             }
         }
-        let scratch = translated(final_objects(&history).into_values());
+        let mut scratch = translated(final_objects(&history).into_values());
+        scratch.apply(final_inputs(&history));
         assert_same(&incremental, &scratch);
         // What was put out step by step adds up to what is held.
         assert_eq!(outputs, held(&scratch));
@@ -555,7 +654,9 @@ proptest! {
         let b_names = names_of(&objects, |key| !of_a(key));
         objects.retain(|key, object| !of_a(key) || takes_none_of(object, &b_names));
         let mut world = translated(objects.into_values());
+        world.apply(final_inputs(&history));
         let before: Held = held(&world).into_iter().filter(|(k, _)| of_b(k)).collect();
+        let b_asks = own_on_443(&world, "b");
         let a_edits: Vec<Change> = edits
             .into_iter()
             .filter(|change| match change {
@@ -575,7 +676,102 @@ proptest! {
         world.apply(a_edits);
         let after: Held = held(&world).into_iter().filter(|(k, _)| of_b(k)).collect();
         assert_eq!(before, after);
+        // Nor does it come between B and a CA, for what B serves on 443 itself.
+        assert_eq!(b_asks, own_on_443(&world, "b"));
     }
+
+    /// Whoever is selected for a name on port 443 is the only tenant that anything is asked or answered for
+    /// under that name, judged by what the proxies hold.
+    #[test]
+    fn nothing_is_asked_for_what_others_serve(history in a_history()) {
+        let mut world = translated(final_objects(&history).into_values());
+        world.apply(final_inputs(&history));
+        let listeners = tls_on_443(&world);
+        let asked = world.requests().values().flat_map(|request| {
+            let gateway = request.gateway.to_string();
+            let tenant = request.secret.namespace.to_string();
+            let names = request.hostnames.iter();
+            names.map(move |name| (gateway.clone(), name.clone(), tenant.clone()))
+        });
+        let answered = challenges(&world).into_iter().map(|challenge| {
+            let name = Hostname::parse(&challenge.hostname).expect("a hostname");
+            (challenge.gateway, name, challenge.tenant)
+        });
+        for (gateway, name, tenant) in asked.chain(answered) {
+            let selected = listeners
+                .iter()
+                .filter(|(_, at, pattern)| *at == gateway && pattern.matches(&name))
+                .max_by_key(|(_, _, pattern)| pattern.specificity());
+            if let Some((key, _, _)) = selected
+                && let Some(key) = key.strip_prefix("ListenerSet/")
+            {
+                let owner = key.split('/').next().expect("a namespace");
+                assert_eq!(owner, tenant, "{name} on {gateway}");
+            }
+        }
+    }
+}
+
+/// Listeners with TLS on port 443 as the proxies hold them: name, Gateway, hostname.
+fn tls_on_443(world: &Translator) -> Vec<(String, String, HostPattern)> {
+    let messages = world
+        .resources()
+        .values()
+        .map(|encoded| proto::Resource::decode(encoded.upsert().resource).expect("a resource"));
+    messages
+        .filter_map(|message| match message.resource? {
+            resource::Resource::Listener(listener) if listener.port == 443 => {
+                let tls = match listener.protocol.as_ref()? {
+                    proto::listener::Protocol::Tls(_) => true,
+                    proto::listener::Protocol::Http(http) => http.terminate.is_some(),
+                };
+                tls.then(|| (message.name, listener.gateway, pattern(&listener.hostname)))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn challenges(world: &Translator) -> Vec<proto::Challenge> {
+    let messages = world
+        .resources()
+        .values()
+        .map(|encoded| proto::Resource::decode(encoded.upsert().resource).expect("a resource"));
+    messages
+        .filter_map(|message| match message.resource? {
+            resource::Resource::Challenge(challenge) => Some(challenge),
+            _ => None,
+        })
+        .collect()
+}
+
+/// What is asked for in a namespace, of the built-in engine or whoever runs it, for names of its own
+/// listeners on port 443.
+fn own_on_443(world: &Translator, namespace: &str) -> BTreeSet<(ObjectName, Hostname)> {
+    let listeners = tls_on_443(world);
+    let own = format!("ListenerSet/{namespace}/");
+    let of = |request: &CertificateRequest| {
+        let names = request.hostnames.iter().filter(|name| {
+            listeners.iter().any(|(key, gateway, pattern)| {
+                key.starts_with(&own)
+                    && *gateway == request.gateway.to_string()
+                    && *pattern == HostPattern::Exact((*name).clone())
+            })
+        });
+        let secret = request.secret.clone();
+        names
+            .map(move |name| (secret.clone(), name.clone()))
+            .collect::<Vec<_>>()
+    };
+    let requests = world.requests().values();
+    requests
+        .filter(|request| *request.secret.namespace == *namespace)
+        .filter(|request| {
+            let issuer = request.issuer.as_ref();
+            issuer.is_none_or(|issuer| issuer.engine == Engine::Acme)
+        })
+        .flat_map(of)
+        .collect()
 }
 
 /// Whether an object uses Secrets or Services of the namespaces that begin so, or, for A's sake,
@@ -662,7 +858,8 @@ fn histories_are_about_routes_of_each_kind() {
     let mut counts = BTreeMap::new();
     for _ in 0..100 {
         let history = a_history().new_tree(&mut runner).expect("a history");
-        let world = translated(final_objects(&history.current()).into_values());
+        let mut world = translated(final_objects(&history.current()).into_values());
+        world.apply(final_inputs(&history.current()));
         let kinds: BTreeSet<&str> = world
             .resources()
             .keys()
@@ -672,7 +869,7 @@ fn histories_are_about_routes_of_each_kind() {
             *counts.entry(kind).or_insert(0) += 1;
         }
     }
-    for kind in ["listener", "tlsroute", "httproute", "backend"] {
+    for kind in ["listener", "tlsroute", "httproute", "backend", "challenge"] {
         let count = counts.get(kind).copied().unwrap_or_default();
         assert!(count >= 20, "{kind} in {count} of 100: {counts:?}");
     }

@@ -4,6 +4,12 @@ use std::sync::Arc;
 
 use vestibule_model::condition::Reason;
 use vestibule_model::issuer::{ANNOTATIONS, Engine, IssuerAnnotations, IssuerRef, choose};
+use vestibule_model::key::ObjectName;
+
+/// The Gateway.
+fn edge() -> ObjectName {
+    ObjectName::new("platform", "edge")
+}
 
 /// The annotations of one object, by short names.
 fn annotations(texts: &[(&str, &str)]) -> IssuerAnnotations {
@@ -147,11 +153,17 @@ fn one_object_by_itself() {
 fn the_sets_own_choice_wins_as_a_whole_and_nothing_is_mixed() {
     for (set_texts, set_choice) in alone() {
         for (gateway_texts, gateway_choice) in alone() {
-            let got = choose(&annotations(&set_texts), &annotations(&gateway_texts));
-            // Either object's answer, unchanged: never the name of one with the kind of the other.
-            let wanted = match &set_choice {
-                Ok(None) => &gateway_choice,
-                own => own,
+            let got = choose(
+                &annotations(&set_texts),
+                &annotations(&gateway_texts),
+                &edge(),
+            );
+            // Either object's answer, unchanged: never the name of one with the kind of the other. What is
+            // wrong at the Gateway is said at the reference to it.
+            let wanted = match (&set_choice, &gateway_choice) {
+                (Ok(None), Err(_)) => &Err("spec.parentRef"),
+                (Ok(None), theirs) => theirs,
+                (own, _) => own,
             };
             assert_eq!(
                 got.map_err(|finding| finding.field),
@@ -167,7 +179,7 @@ fn where_cert_managers_shim_mixes_we_do_not() {
     // cert-manager copies the Gateway's kind over the set's: "x" would be a ClusterIssuer, or an error.
     let gateway = annotations(&[("issuer", "shared"), ("kind", "ClusterIssuer")]);
     assert_eq!(
-        choose(&annotations(&[("issuer", "x")]), &gateway),
+        choose(&annotations(&[("issuer", "x")]), &gateway, &edge()),
         Ok(Some(issuer(
             Engine::CertManager,
             "x",
@@ -176,7 +188,7 @@ fn where_cert_managers_shim_mixes_we_do_not() {
         )))
     );
     assert_eq!(
-        choose(&annotations(&[("cluster-issuer", "x")]), &gateway),
+        choose(&annotations(&[("cluster-issuer", "x")]), &gateway, &edge()),
         Ok(Some(issuer(
             Engine::CertManager,
             "x",
@@ -186,7 +198,7 @@ fn where_cert_managers_shim_mixes_we_do_not() {
     );
     // A kind alone on the set does not bend the Gateway's issuer either.
     assert_eq!(
-        choose(&annotations(&[("kind", "Mine")]), &gateway),
+        choose(&annotations(&[("kind", "Mine")]), &gateway, &edge()),
         Ok(Some(issuer(
             Engine::CertManager,
             "shared",

@@ -299,7 +299,7 @@ impl Translator {
                     key,
                     listener,
                     siblings: &set.listeners,
-                    issuer: issuer::choose(&set.issuers, &of_gateway.issuers),
+                    issuer: issuer::choose(&set.issuers, &of_gateway.issuers, &gateway.0),
                     annotations: &set.certificates,
                     place: Precedence::of_set(set.meta.created, &set.name, index),
                     uid: set.meta.uid.clone(),
