@@ -308,8 +308,9 @@ impl Chain<'_> {
             ),
             Some(Unread::Everywhere) => (Outcome::Unknown, format!("{kind}s may not be read")),
         };
+        let article = if kind == Kind::HttpRoute { "an" } else { "a" };
         let action = format!(
-            "create a {kind} with hostname {} whose parentRefs name {}, sectionName {}",
+            "create {article} {kind} with hostname {} whose parentRefs name {}, sectionName {}",
             self.query,
             key.parent.object(),
             key.listener

@@ -23,15 +23,19 @@ impl fmt::Display for Text<'_> {
             writeln!(f)?;
             chain_step(f, step)?;
         }
-        // What somebody asks for comes first.
-        for asked in [true, false] {
-            for place in report
-                .places
-                .iter()
-                .filter(|place| place.asked_for == asked)
-            {
-                writeln!(f)?;
+        // Where somebody asks for it comes first; the others matter where nobody does.
+        let (asked, idle): (Vec<_>, Vec<_>) = report.places.iter().partition(|p| p.asked_for);
+        for place in &asked {
+            writeln!(f)?;
+            write_place(f, place)?;
+        }
+        for place in &idle {
+            writeln!(f)?;
+            if asked.is_empty() || place.state == State::Live {
                 write_place(f, place)?;
+            } else {
+                heading(f, place)?;
+                line(f, "listener", &listener(&place.listener))?;
             }
         }
         if !report.unread.is_empty() {
@@ -44,7 +48,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-fn write_place(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
+fn heading(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
     let gateway = format!("{}/{}", place.gateway.namespace, place.gateway.name);
     let state = match (place.state, place.asked_for) {
         (State::Live, _) => "live",
@@ -52,7 +56,11 @@ fn write_place(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
         (State::Down, true) => "not live",
         (State::Down, false) => "not asked for",
     };
-    writeln!(f, "Gateway {gateway}, port {}: {state}", place.port)?;
+    writeln!(f, "Gateway {gateway}, port {}: {state}", place.port)
+}
+
+fn write_place(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
+    heading(f, place)?;
     if !place.addresses.is_empty() {
         line(f, "address", &place.addresses.join(", "))?;
     }

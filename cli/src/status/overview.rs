@@ -134,7 +134,8 @@ fn row(
     let mut summary = String::new();
     match object {
         Object::Unreadable(_, _, finding) => problems.push(of_finding(finding, Health::Wrong)),
-        Object::GatewayClass(_) => {
+        Object::GatewayClass(class) => {
+            summary = format!("of controller {}", class.controller);
             problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
         }
         Object::Gateway(_) | Object::ListenerSet(_) => {

@@ -216,9 +216,9 @@ fn conflicted() -> Value {
     ])
 }
 
-fn listener_status(name: &str, conditions: &Value) -> Value {
+fn listener_status(name: &str, routes: u32, conditions: &Value) -> Value {
     json!({
-        "name": name, "attachedRoutes": 1, "conditions": conditions,
+        "name": name, "attachedRoutes": routes, "conditions": conditions,
         "supportedKinds": [{"group": "gateway.networking.k8s.io", "kind": "TLSRoute"}],
     })
 }
@@ -264,7 +264,7 @@ fn prepare(kubectl: &Kubectl) {
             condition("ResolvedRefs", true, "ResolvedRefs", ""),
         ],
         "addresses": [{"type": "IPAddress", "value": "203.0.113.7"}],
-        "listeners": [listener_status("own", &good())],
+        "listeners": [listener_status("own", 0, &good())],
     });
     kubectl.set_status("gateway", "explain-platform", "edge", &gateway);
     let of_set = |listeners: Vec<Value>| {
@@ -276,11 +276,11 @@ fn prepare(kubectl: &Kubectl) {
             "listeners": listeners,
         })
     };
-    let a = of_set(vec![listener_status("l0", &good())]);
+    let a = of_set(vec![listener_status("l0", 1, &good())]);
     kubectl.set_status("listenerset", "explain-a", "set", &a);
     let b = vec![
-        listener_status("l0", &conflicted()),
-        listener_status("l1", &good()),
+        listener_status("l0", 1, &conflicted()),
+        listener_status("l1", 0, &good()),
     ];
     kubectl.set_status("listenerset", "explain-b", "set", &of_set(b));
     for namespace in ["explain-a", "explain-b"] {
@@ -441,7 +441,7 @@ fn what_a_status_lacks_is_told(kubectl: &Kubectl, admin: &Path) {
         "{report:#}"
     );
     // What the status says otherwise.
-    let status = json!({"listeners": [listener_status("l0", &conflicted())]});
+    let status = json!({"listeners": [listener_status("l0", 1, &conflicted())]});
     kubectl.set_status("listenerset", "explain-a", "set", &status);
     let (code, report) = kubectl.json(admin, &["explain", NAME]);
     assert_eq!(code, Some(1));
