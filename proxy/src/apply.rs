@@ -23,7 +23,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use vestibule_model::hostname::HostPattern;
 use vestibule_stream::proto::{self, resource::Resource as Wire};
-use vestibule_stream::{Change, Reject, ResourceKey, ResourceKind};
+use vestibule_stream::{Change, Reject, Resource, ResourceKey, ResourceKind};
 
 pub use dump::{BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, RouteDump, StateDump};
 pub use parse::{RejectReason, is_dual_stack};
@@ -179,6 +179,23 @@ struct Parsed {
     challenges: BTreeMap<String, ChallengeSpec>,
 }
 
+/// What was read of a change so far.
+struct Parsing {
+    parsed: Parsed,
+    rejects: Rejects,
+    now: i64,
+}
+
+impl Default for Parsing {
+    fn default() -> Self {
+        Self {
+            parsed: Parsed::default(),
+            rejects: Rejects::default(),
+            now: expiry::now(),
+        }
+    }
+}
+
 impl State {
     /// Nothing yet. Snapshots are published to `published`.
     pub fn new(published: Arc<ArcSwap<Snapshot>>) -> Result<Self, rustls::Error> {
@@ -210,8 +227,33 @@ impl State {
     /// Puts `change` in force, except for the resources it returns: a rejected upsert leaves the last
     /// good version as it was. The order of resources within the change does not matter.
     pub fn apply(&mut self, change: &Change, binder: &mut dyn Binder) -> Vec<Reject> {
-        let mut rejects = Rejects::default();
-        let mut parsed = self.parse(change, &mut rejects);
+        let mut parsing = Parsing::default();
+        for (key, resource) in &change.upserts {
+            self.parse(key, resource, &mut parsing);
+        }
+        self.put(change, parsing, binder)
+    }
+
+    /// As [`Self::apply`], with upserts beside the change that need not be there all at once.
+    pub fn apply_each(
+        &mut self,
+        change: &Change,
+        upserts: &mut dyn Iterator<Item = (ResourceKey, Resource)>,
+        binder: &mut dyn Binder,
+    ) -> Vec<Reject> {
+        let mut parsing = Parsing::default();
+        for (key, resource) in upserts {
+            self.parse(&key, &resource, &mut parsing);
+        }
+        self.put(change, parsing, binder)
+    }
+
+    fn put(&mut self, change: &Change, parsing: Parsing, binder: &mut dyn Binder) -> Vec<Reject> {
+        let Parsing {
+            mut parsed,
+            mut rejects,
+            ..
+        } = parsing;
         let removed = |kind| {
             change
                 .removals
@@ -303,43 +345,43 @@ impl State {
         rejects.0
     }
 
-    fn parse(&self, change: &Change, rejects: &mut Rejects) -> Parsed {
-        let mut parsed = Parsed::default();
-        let now = expiry::now();
-        for (key, resource) in &change.upserts {
-            let name = key.name.as_str();
-            let outcome = match &resource.resource {
-                None => Err(RejectReason::UnknownResource("the resource")),
-                Some(Wire::HttpRoute(wire)) => parse_http::route(name, wire).map(|spec| {
-                    parsed.http_routes.insert(name.to_owned(), spec);
-                }),
-                Some(Wire::TrustBundle(wire)) => HeldTrust::parse(name, wire).map(|trust| {
-                    parsed.trusts.insert(name.to_owned(), trust);
-                }),
-                Some(Wire::Challenge(wire)) => ChallengeSpec::parse(name, wire).map(|spec| {
-                    parsed.challenges.insert(name.to_owned(), spec);
-                }),
-                Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
-                    parsed.listeners.insert(name.to_owned(), spec);
-                }),
-                Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|spec| {
-                    parsed.routes.insert(name.to_owned(), spec);
-                }),
-                Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|target| {
-                    let tls = wire.tls.as_ref().map(|tls| TlsSpec::parse(name, tls));
-                    parsed.backends.insert(name.to_owned(), (target, tls));
-                }),
-                Some(Wire::Certificate(wire)) => {
-                    self.certificate(name, wire, now).map(|certificate| {
-                        parsed.certificates.insert(name.to_owned(), certificate);
-                    })
-                }
-            };
-            if let Err(reason) = outcome {
-                rejects.add(key.clone(), &reason);
+    fn parse(&self, key: &ResourceKey, resource: &Resource, parsing: &mut Parsing) {
+        let Parsing {
+            parsed,
+            rejects,
+            now,
+        } = parsing;
+        let name = key.name.as_str();
+        let outcome = match &resource.resource {
+            None => Err(RejectReason::UnknownResource("the resource")),
+            Some(Wire::HttpRoute(wire)) => parse_http::route(name, wire).map(|spec| {
+                parsed.http_routes.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::TrustBundle(wire)) => HeldTrust::parse(name, wire).map(|trust| {
+                parsed.trusts.insert(name.to_owned(), trust);
+            }),
+            Some(Wire::Challenge(wire)) => ChallengeSpec::parse(name, wire).map(|spec| {
+                parsed.challenges.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
+                parsed.listeners.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|spec| {
+                parsed.routes.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|target| {
+                let tls = wire.tls.as_ref().map(|tls| TlsSpec::parse(name, tls));
+                parsed.backends.insert(name.to_owned(), (target, tls));
+            }),
+            Some(Wire::Certificate(wire)) => {
+                self.certificate(name, wire, *now).map(|certificate| {
+                    parsed.certificates.insert(name.to_owned(), certificate);
+                })
             }
+        };
+        if let Err(reason) = outcome {
+            rejects.add(key.clone(), &reason);
         }
-        parsed
     }
 
     /// A certificate that is of use, and of no less than the one held.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use vestibule_stream::{Apply, Change, Reject};
+use vestibule_stream::{Apply, Change, Reject, Resource, ResourceKey};
 
 use crate::apply::{Binder, State, StateDump, reject_label};
 use crate::expiry::Expiries;
@@ -124,9 +124,22 @@ impl Control {
 
 impl Apply for Control {
     fn apply(&mut self, change: &Change) -> Vec<Reject> {
+        let mut upserts = change.upserts.iter().cloned();
+        let change = Change {
+            upserts: Vec::new(),
+            ..change.clone()
+        };
+        self.apply_each(change, &mut upserts)
+    }
+
+    fn apply_each(
+        &mut self,
+        change: Change,
+        upserts: &mut dyn Iterator<Item = (ResourceKey, Resource)>,
+    ) -> Vec<Reject> {
         let mut inner = self.inner.lock();
         let Inner { state, sockets, .. } = &mut *inner;
-        let rejects = state.apply(change, sockets);
+        let rejects = state.apply_each(&change, upserts, sockets);
         let metrics = self.metrics();
         for reject in &rejects {
             metrics.rejected(reject_label(&reject.reason));

@@ -285,7 +285,7 @@ async fn a_ca_that_stops_within_its_handshake_is_given_up() {
     // One that says more than it should, after the handshake: read away, within bounds.
     let client = tls(world.rig.connect().await, ca(&[ACME_TLS], &[&TLS13]), WEB);
     let mut client = client.await.unwrap();
-    let _ = client.write_all(&[7; 64 * 1024]).await;
+    let _ = client.write_all(&vec![7; 64 * 1024]).await;
     let mut data = Vec::new();
     let _ = within("the end", client.read_to_end(&mut data)).await;
     assert_eq!(data, b"");

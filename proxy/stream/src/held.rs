@@ -24,6 +24,18 @@ pub trait Apply {
     /// return. A resource of a known kind whose inner `oneof` is unset comes from a newer release: it
     /// is rejected (`UnknownResource`), never ignored.
     fn apply(&mut self, change: &Change) -> Vec<Reject>;
+
+    /// As [`Self::apply`], with upserts beside `change`, which has none, that are decoded as they are
+    /// asked for. A batch that describes everything is several times its size when all of it is decoded
+    /// at once, and an allocator keeps what lies between things that stay.
+    fn apply_each(
+        &mut self,
+        mut change: Change,
+        upserts: &mut dyn Iterator<Item = (ResourceKey, Resource)>,
+    ) -> Vec<Reject> {
+        change.upserts = upserts.collect();
+        self.apply(&change)
+    }
 }
 
 /// A batch resolved against what is held: each key occurs at most once, upserts differ from what is
@@ -204,7 +216,7 @@ impl Held {
         let generation = self.check_header(batch)?;
         let Resolved {
             change,
-            hashes,
+            upserts,
             mut rejects,
             digest,
         } = self.resolve(batch, generation)?;
@@ -215,7 +227,15 @@ impl Held {
             ));
         }
 
-        rejects.extend(sink.apply(&change).into_iter().map(|reject| Reject {
+        let removals = change.removals.clone();
+        let mut decoded = upserts.iter().filter_map(|(key, entry)| {
+            let upsert = batch.upserts.get(entry.index)?;
+            // It was decoded before.
+            let resource = Decoded::new(upsert).ok()?.resource?;
+            Some((key.clone(), resource))
+        });
+        let refused = sink.apply_each(change, &mut decoded);
+        rejects.extend(refused.into_iter().map(|reject| Reject {
             reason: cut(reject.reason),
             message: cut(reject.message),
             ..reject
@@ -224,13 +244,13 @@ impl Held {
             .iter()
             .filter_map(|reject| reject.key.as_ref())
             .collect();
-        for key in change.removals.iter().filter(|key| !rejected.contains(key)) {
+        for key in removals.iter().filter(|key| !rejected.contains(key)) {
             self.forget(key);
         }
-        for (key, hash) in hashes {
+        for (key, entry) in upserts {
             // What was rejected is not held, or it would never be sent again.
             if !rejected.contains(&key) {
-                self.hold(key, hash);
+                self.hold(key, entry.hash);
             }
         }
         self.generation = Some(generation);
@@ -274,12 +294,21 @@ impl Held {
     /// The difference to what is held, without the resources of unknown kinds.
     fn resolve(&self, batch: &Batch, generation: Generation) -> Result<Resolved, Refusal> {
         let mut upserts = BTreeMap::new();
-        for upsert in &batch.upserts {
-            let decoded = Decoded::new(upsert)?;
-            let key = decoded.key.clone();
-            if upserts.insert(key.clone(), decoded).is_some() {
+        for (index, upsert) in batch.upserts.iter().enumerate() {
+            let Decoded {
+                key,
+                hash,
+                resource,
+            } = Decoded::new(upsert)?;
+            let entry = Entry {
+                hash,
+                index,
+                is_known: resource.is_some(),
+            };
+            if upserts.contains_key(&key) {
                 return Err(Refusal::Malformed(format!("{key} occurs twice")));
             }
+            upserts.insert(key, entry);
         }
         let mut removals = BTreeSet::new();
         for key in &batch.removals {
@@ -302,7 +331,7 @@ impl Held {
                 upserts: Vec::new(),
                 removals: Vec::new(),
             },
-            hashes: Vec::new(),
+            upserts: Vec::new(),
             rejects: Vec::new(),
             digest: self.digest,
         };
@@ -312,18 +341,17 @@ impl Held {
             }
             resolved.change.removals.push(key);
         }
-        for (key, decoded) in upserts {
+        for (key, entry) in upserts {
             let held = self.entries.get(&key);
-            if held == Some(&decoded.hash) {
+            if held == Some(&entry.hash) {
                 continue;
             }
             if let Some(hash) = held {
                 resolved.digest.remove(&key, *hash);
             }
-            resolved.digest.add(&key, decoded.hash);
-            if let Some(resource) = decoded.resource {
-                resolved.hashes.push((key.clone(), decoded.hash));
-                resolved.change.upserts.push((key, resource));
+            resolved.digest.add(&key, entry.hash);
+            if entry.is_known {
+                resolved.upserts.push((key, entry));
             } else {
                 let message = format!("{key} is of a kind that this release does not know");
                 resolved
@@ -347,9 +375,19 @@ impl Held {
     }
 }
 
+/// An upsert of a batch that was looked at, and not kept.
+struct Entry {
+    hash: ContentHash,
+    /// Its place in the batch.
+    index: usize,
+    is_known: bool,
+}
+
 struct Resolved {
+    /// Without upserts.
     change: Change,
-    hashes: Vec<(ResourceKey, ContentHash)>,
+    /// New and changed resources, ordered by key.
+    upserts: Vec<(ResourceKey, Entry)>,
     rejects: Vec<Reject>,
     digest: Digest,
 }

@@ -9,7 +9,10 @@ use vestibule_stream::{
     PROTOCOL_VERSION, Reject, Resource, ResourceKey, ResourceKind, decode_and_hold,
     limits::{INVENTORY_CHUNK, MAX_NAME_BYTES},
     negotiate,
-    proto::{Ack, Backend, Certificate, Endpoint, Upsert, resource},
+    proto::{
+        Ack, Backend, Certificate, Challenge, Endpoint, Http01, TlsAlpn01, Upsert, challenge,
+        resource,
+    },
     recording::{Reader, RecordingError, write},
 };
 
@@ -317,18 +320,35 @@ fn a_private_key_is_not_printed() {
         chain: Vec::new(),
         private_key: b"SECRET".to_vec(),
     });
-    let batch = full(1, &[Resource::new("ns/name", certificate.clone())]);
-    let encoded = Encoded::new(&Resource::new("ns/name", certificate.clone())).unwrap();
+    let challenged = |answer| {
+        resource::Resource::Challenge(Challenge {
+            answer: Some(answer),
+            ..Challenge::default()
+        })
+    };
+    let tls = challenged(challenge::Answer::TlsAlpn01(TlsAlpn01 {
+        certificate: Vec::new(),
+        private_key: b"SECRET".to_vec(),
+    }));
+    let http = challenged(challenge::Answer::Http01(Http01 {
+        token: "token".to_owned(),
+        key_authorization: "token.SECRET".to_owned(),
+    }));
     let secret = format!("{:?}", b"SECRET".to_vec());
-    for text in [
-        format!("{batch:?}"),
-        format!("{certificate:?}"),
-        format!("{encoded:?}"),
-    ] {
-        assert!(
-            !text.contains("SECRET") && !text.contains(secret.trim_matches(['[', ']'])),
-            "{text}"
-        );
+    for resource in [certificate, tls, http] {
+        let named = Resource::new("ns/name", resource.clone());
+        let batch = full(1, std::slice::from_ref(&named));
+        let encoded = Encoded::new(&named).unwrap();
+        for text in [
+            format!("{batch:?}"),
+            format!("{resource:?}"),
+            format!("{encoded:?}"),
+        ] {
+            assert!(
+                !text.contains("SECRET") && !text.contains(secret.trim_matches(['[', ']'])),
+                "{text}"
+            );
+        }
     }
 }
 

@@ -138,8 +138,9 @@ impl ServerCertVerifier for Looks {
 pub(crate) fn leak(text: &str, key: &[u8]) -> Option<String> {
     // In the middle of the secret, so that it is found whatever is around it.
     let part = &key[key.len() / 3..key.len() / 3 + 12];
-    let hex: String = part.iter().map(|byte| format!("{byte:02x}")).collect();
     let decimal = format!("{part:?}");
+    // `[0a, 0b]`, without what is between the digits.
+    let hex = format!("{part:02x?}").replace(['[', ']', ',', ' '], "");
     let pem = pem::encode(&pem::Pem::new("PRIVATE KEY", key));
     let pem = pem.lines().nth(1).unwrap();
     let forms = [

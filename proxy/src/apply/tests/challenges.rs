@@ -76,10 +76,13 @@ fn over_http(hostname: &str, token: &str) -> Question {
     Question::Http(Hostname::parse(hostname).unwrap(), token.into())
 }
 
+fn good() -> proto::TlsAlpn01 {
+    self_signed(&[NAME], true)
+}
+
 #[test]
 fn what_no_ca_could_be_answered_with_is_rejected() {
     let mut h = harness();
-    type Edit = fn(&mut proto::Challenge);
     let of_http = |edit: fn(&mut proto::Http01)| {
         let mut resource = plain(&http(NAME));
         if let Some(Wire::Challenge(wire)) = &mut resource.resource
@@ -89,10 +92,7 @@ fn what_no_ca_could_be_answered_with_is_rejected() {
         }
         resource
     };
-    let of = |edit: Edit| challenge(&http(NAME), edit);
-    fn good() -> proto::TlsAlpn01 {
-        self_signed(&[NAME], true)
-    }
+    let of = |edit: fn(&mut proto::Challenge)| challenge(&http(NAME), edit);
     let bad = |edit: fn(&mut proto::TlsAlpn01)| {
         let mut answer = good();
         edit(&mut answer);
