@@ -36,7 +36,7 @@ async fn the_shims_are_left_to_the_shim() {
     // The setting is right.
     let engine = Engine::start(&server, Maker::CertManager);
     engine.ask([asked.clone()]);
-    let fact = engine.says(web, IssuanceState::Issued, "is ready").await;
+    let fact = engine.says(web, IssuanceState::Issued, "valid until").await;
     assert_eq!(fact.reason, Reason::Issued);
     assert_eq!(server.writes_at_rest().await, Vec::<String>::new());
     drop(engine);
@@ -53,7 +53,7 @@ async fn the_shims_are_left_to_the_shim() {
     engine.ask([asked]);
     engine.says(web, IssuanceState::Issued, hint).await;
     server.delete("Certificate", "a", "web-tls").await;
-    let fact = engine.says(web, IssuanceState::Issued, "is ready").await;
+    let fact = engine.says(web, IssuanceState::Issued, "valid until").await;
     assert_eq!(fact.reason, Reason::Issued);
     let now = server
         .get("Secret", "a", "web-tls")
@@ -79,7 +79,7 @@ async fn the_shim_leaves_ours_alone_and_gets_them_when_it_shall() {
     // The gate comes on later.
     let _controller = Controller::start(&server, true);
     server.issuers("a").await;
-    let fact = engine.says(web, IssuanceState::Issued, "is ready").await;
+    let fact = engine.says(web, IssuanceState::Issued, "valid until").await;
     assert_eq!(fact.reason, Reason::Issued);
     assert_eq!(server.writes_at_rest().await, Vec::<String>::new());
     let ours = server
@@ -106,7 +106,7 @@ async fn the_shim_leaves_ours_alone_and_gets_them_when_it_shall() {
             &[("web.example.com", "web-tls")],
         )
         .await;
-    let fact = engine.says(web, IssuanceState::Issued, "is ready").await;
+    let fact = engine.says(web, IssuanceState::Issued, "valid until").await;
     assert_eq!(fact.reason, Reason::Issued);
     let theirs = server
         .get("Certificate", "a", "web-tls")

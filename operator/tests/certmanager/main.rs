@@ -4,5 +4,6 @@
 
 mod engine;
 mod gate;
+mod precedence;
 mod shim;
 mod support;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config};
@@ -245,6 +245,40 @@ impl Server {
         .await;
         self.apply(issuer("ca", json!({"ca": {"secretName": "root"}})))
             .await;
+    }
+
+    /// `ClusterIssuer` `all`, with a root of its own.
+    pub(crate) async fn cluster_issuer(&self) {
+        let issuer = |name: &str, spec: Value| {
+            json!({
+                "apiVersion": "cert-manager.io/v1", "kind": "ClusterIssuer",
+                "metadata": {"name": name}, "spec": spec,
+            })
+        };
+        self.apply(issuer("self", json!({"selfSigned": {}}))).await;
+        self.apply(json!({
+            "apiVersion": "cert-manager.io/v1", "kind": "Certificate",
+            "metadata": {"name": "cluster-root", "namespace": "kube-system"},
+            "spec": {
+                "isCA": true, "commonName": "cluster-root", "secretName": "cluster-root",
+                "privateKey": {"algorithm": "ECDSA"}, "issuerRef": {"name": "self", "kind": "ClusterIssuer"},
+            },
+        }))
+        .await;
+        self.apply(issuer("all", json!({"ca": {"secretName": "cluster-root"}})))
+            .await;
+    }
+
+    /// Names of all objects of a kind in a namespace, in order.
+    pub(crate) async fn list(&self, kind: &str, namespace: &str) -> Vec<String> {
+        let list = self.api(kind, namespace).list(&ListParams::default()).await;
+        let mut names: Vec<String> = list
+            .expect("an answer")
+            .into_iter()
+            .filter_map(|object| object.metadata.name)
+            .collect();
+        names.sort_unstable();
+        names
     }
 
     /// A ListenerSet of `infra/shared` with one TLS listener per (hostname, Secret); and what is requested for
