@@ -131,6 +131,10 @@ fn is_circumstantial(reason: Reason) -> bool {
             | Reason::InvalidKind
             | Reason::UnsupportedProtocol
             | Reason::PortUnavailable
+            | Reason::NotIssuable
+            | Reason::ServedByOthers
+            | Reason::RequestsDiffer
+            | Reason::Expired
     )
 }
 

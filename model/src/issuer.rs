@@ -6,9 +6,11 @@
 
 use std::sync::Arc;
 
+use crate::certificate::CertificateAnnotations;
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::ObjectName;
+use crate::object::{Gateway, Listener, ListenerSet};
 
 /// The issuer annotations of one object, as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -136,6 +138,37 @@ pub fn choose(
             action: "name an issuer on the ListenerSet, or ask the owner of the Gateway".into(),
             ..finding
         }),
+    }
+}
+
+/// What is wrong with the annotations of a ListenerSet about its certificates. Without `gateway`, which is not
+/// there (yet), only what it says itself is judged.
+#[must_use]
+pub fn problems_of_set(set: &ListenerSet, gateway: Option<&Gateway>) -> Vec<Finding> {
+    let choice = match gateway {
+        Some(gateway) => choose(&set.issuers, &gateway.issuers, &gateway.name),
+        None => set.issuers.choice(),
+    };
+    problems(choice, &set.certificates, &set.listeners)
+}
+
+/// What is wrong with the annotations of a Gateway about the certificates of its own listeners.
+#[must_use]
+pub fn problems_of_gateway(gateway: &Gateway) -> Vec<Finding> {
+    let choice = gateway.issuers.choice();
+    problems(choice, &gateway.certificates, &gateway.listeners)
+}
+
+fn problems(
+    choice: Result<Option<IssuerRef>, Finding>,
+    annotations: &CertificateAnnotations,
+    listeners: &[Listener],
+) -> Vec<Finding> {
+    match choice {
+        Err(finding) => vec![finding],
+        // To the others cert-manager's annotations say nothing.
+        Ok(Some(issuer)) if issuer.engine == Engine::CertManager => annotations.problems(listeners),
+        Ok(_) => Vec::new(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The review of one object.
 
 use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::issuer::{problems_of_gateway, problems_of_set};
 use vestibule_model::key::{Kind, ParentKey};
 use vestibule_model::merge::{Merge, SetVerdict};
 use vestibule_model::object::{Gateway, GatewayClass, ListenerSet, Object, TlsRoute};
@@ -109,6 +110,10 @@ impl<'a> Reviewer<'a> {
             SetVerdict::NotAllowed(finding) => Some(finding),
             SetVerdict::Allowed | SetVerdict::Orphan => None,
         };
+        let gateway = set
+            .gateway
+            .as_ref()
+            .and_then(|name| self.merge.gateway(name));
         set.findings
             .iter()
             .chain(own)
@@ -117,7 +122,7 @@ impl<'a> Reviewer<'a> {
             .chain(
                 not_allowed
                     .into_iter()
-                    .chain(set.issuers.choice().err())
+                    .chain(problems_of_set(set, gateway.map(AsRef::as_ref)))
                     .map(warning),
             )
     }
@@ -171,7 +176,7 @@ fn gateway_findings(gateway: &Gateway) -> impl Iterator<Item = Finding> + '_ {
         .iter()
         .chain(own)
         .cloned()
-        .chain(gateway.issuers.choice().err())
+        .chain(problems_of_gateway(gateway))
 }
 
 fn warning(finding: Finding) -> Finding {
@@ -205,12 +210,14 @@ fn same_spec(old: &Object, new: &Object) -> bool {
         (Object::Gateway(old), Object::Gateway(new)) => {
             *new == Gateway {
                 meta: new.meta.clone(),
+                certificates: old.certificates.with_labels_of(&new.certificates),
                 ..old.clone()
             }
         }
         (Object::ListenerSet(old), Object::ListenerSet(new)) => {
             *new == ListenerSet {
                 meta: new.meta.clone(),
+                certificates: old.certificates.with_labels_of(&new.certificates),
                 ..old.clone()
             }
         }

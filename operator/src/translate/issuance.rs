@@ -75,18 +75,9 @@ impl Asking<'_> {
             if options.ignored_listeners.contains(&self.key.listener) {
                 return none();
             }
-            if let Some(refusal) = self.annotations.findings.iter().find(|f| f.refuses()) {
-                return Err(refusal.clone());
-            }
-            if let Some(name) = &options.common_name
-                && !carries(self.siblings, name)
-            {
-                return Err(Finding::refused(
-                    Reason::InvalidAnnotation,
-                    "metadata.annotations[cert-manager.io/common-name]",
-                    "is no hostname of a listener of this object that terminates TLS, so no certificate is requested",
-                    "name one of them, or remove it",
-                ));
+            let problems = self.annotations.problems(self.siblings);
+            if let Some(refusal) = problems.into_iter().find(Finding::refuses) {
+                return Err(refusal);
             }
         }
         // One with a certificate of its owner's lacks nothing.
@@ -137,18 +128,6 @@ impl Asking<'_> {
         let secrets = references.iter().map(|r| r.target.clone());
         Ok(secrets.map(|secret| (secret, want.clone())).collect())
     }
-}
-
-/// Whether a listener that terminates TLS has this hostname.
-fn carries(listeners: &[Listener], name: &str) -> bool {
-    let Ok(name) = Hostname::parse(name) else {
-        return false;
-    };
-    listeners.iter().any(|listener| {
-        let tls = listener.tls.as_ref();
-        tls.is_some_and(|tls| tls.mode == TlsMode::Terminate)
-            && listener.hostname == HostPattern::Exact(name.clone())
-    })
 }
 
 impl Translator {

@@ -11,6 +11,7 @@ use vestibule_model::condition::{
     Programmed, Reason, RouteStatus,
 };
 use vestibule_model::finding::Finding;
+use vestibule_model::issuer;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{Listener, Object};
@@ -94,6 +95,11 @@ impl Translator {
                     Some(not_allowed(message))
                 }
                 SetVerdict::Allowed => {
+                    let gateway = set
+                        .gateway
+                        .as_ref()
+                        .and_then(|name| self.merge.gateway(name));
+                    findings.extend(issuer::problems_of_set(&set, gateway.map(AsRef::as_ref)));
                     let parent = set.parent_key();
                     let status = self.listeners_status(&parent, &set.listeners, &mut findings);
                     let status = summarise_set(status, |listener| self.is_valid(&parent, listener));
@@ -135,6 +141,7 @@ impl Translator {
         let mut findings = self.own_findings(&key);
         let status = self.merge.gateway(name).cloned().map(|gateway| {
             findings.extend(gateway.findings.iter().cloned());
+            findings.extend(issuer::problems_of_gateway(&gateway));
             let parent = gateway.parent_key();
             let mut status = self.listeners_status(&parent, &gateway.listeners, &mut findings);
             let valid = status
