@@ -35,7 +35,7 @@ fn lines(changes: &[Change]) -> Vec<String> {
             Change::Put(Object::Unreadable(key, ..)) => format!("!{}", key.name),
             Change::Put(object) => format!("+{}", object.key()),
             Change::Remove(key) => format!("-{}", key.name),
-            Change::Ports(_) | Change::Addresses(..) => unreachable!("a directory has none"),
+            _ => unreachable!("a directory has nothing else"),
         })
         .collect()
 }
