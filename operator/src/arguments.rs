@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{ArgAction, Parser, ValueEnum};
@@ -165,6 +166,8 @@ fn maker(text: &str) -> Result<Maker, String> {
     named.ok_or_else(|| "it is vestibule or cert-manager".to_owned())
 }
 
+/// CAs are asked when to renew within this time after a start, not all at once.
+const SPREAD: Duration = Duration::from_mins(5);
 /// Audience of the proxies' tokens.
 const AUDIENCE: &str = "vestibule-config";
 
@@ -282,6 +285,7 @@ impl Arguments {
                 per_namespace: self.acme_orders_per_hour_namespace,
             },
             in_flight: usize::try_from(self.acme_in_flight.get()).unwrap_or(usize::MAX),
+            spread: SPREAD,
             // Jitter is not to be the same in every replica.
             seed: RandomState::new().build_hasher().finish(),
         }

@@ -6,7 +6,7 @@
 //! The CA persists, so that it is trusted once. Leaves do not: they are issued anew at every start,
 //! and live as [`Secret`]s in the translator only.
 
-mod files;
+pub(crate) mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -387,6 +387,12 @@ impl LocalIssuer {
             }
         }
         (changes, errors)
+    }
+
+    /// Whether a Secret is among the user's objects.
+    #[must_use]
+    pub fn is_users(&self, secret: &ObjectName) -> bool {
+        self.users.contains(secret)
     }
 
     /// Whether a Secret is one that was issued here.

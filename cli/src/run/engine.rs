@@ -1,14 +1,17 @@
-//! Brings changes of the directory to the publisher: translation, and certificates of the local CA.
+//! Brings changes of the directory to the publisher: translation, certificates of the local CA, and those
+//! of the CAs that manifests name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use vestibule_model::key::ListenerKey;
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
+use vestibule_operator::issuance::{self, Desk, Directory, Register, Wires};
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
 use vestibule_operator::publish::{Changes, Publisher};
-use vestibule_operator::translate::{Change, Output, Settings, Translator};
+use vestibule_operator::translate::{CertificateRequest, Change, Output, Settings, Translator};
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::log;
@@ -24,18 +27,68 @@ pub(super) struct Engine {
     translator: Translator,
     ca: LocalCa,
     issuer: LocalIssuer,
+    register: Register,
+    desk: Desk,
+    acme: Arc<Directory>,
+    /// Certificates of CAs that translation has.
+    issued: BTreeSet<ObjectName>,
     publisher: Arc<Publisher>,
 }
 
 impl Engine {
-    pub(super) fn new(settings: Settings, ca: LocalCa, publisher: Arc<Publisher>) -> Self {
-        Self {
+    /// An engine, and what [`Self::acme`] runs on.
+    pub(super) fn new(
+        settings: Settings,
+        ca: LocalCa,
+        state: &Path,
+        publisher: Arc<Publisher>,
+    ) -> (Self, Wires) {
+        let (register, wires) = Register::new();
+        let desk = wires.desk.clone();
+        let acme = Arc::new(Directory::new(state.join("acme"), desk.clone()));
+        let engine = Self {
             source: Source::default(),
             translator: Translator::new(settings),
             ca,
             issuer: LocalIssuer::new(),
+            register,
+            desk,
+            acme,
+            issued: BTreeSet::new(),
             publisher,
+        };
+        (engine, wires)
+    }
+
+    /// Where certificates of CAs are kept.
+    pub(super) fn acme(&self) -> &Arc<Directory> {
+        &self.acme
+    }
+
+    /// What is in the directory has been read: CAs may be asked for what is missing.
+    pub(super) fn begin(&mut self) {
+        self.register.begin(&self.translator);
+        self.register.tell();
+        self.register.published();
+    }
+
+    /// Takes what the built-in engine says.
+    pub(super) fn told(&mut self, now: Timestamp) {
+        let (mut changes, _) = self.register.take(self.desk.take());
+        for change in self.acme.take() {
+            if let Change::Put(object) = &change {
+                let name = object.key().name;
+                if !self.register.requests().contains_key(&name) || self.issuer.is_users(&name) {
+                    continue;
+                }
+                self.issued.insert(name);
+            }
+            changes.push(change);
         }
+        let mut resources = BTreeMap::new();
+        self.translate(changes, &mut resources);
+        self.certificates(now, &mut resources);
+        self.publish(resources);
     }
 
     pub(super) fn source(&self) -> &Source {
@@ -78,6 +131,19 @@ impl Engine {
 
     fn objects(&mut self, changes: Vec<Change>, now: Timestamp) {
         self.issuer.user_changes(&changes);
+        for change in &changes {
+            let (key, there) = match change {
+                Change::Put(object) => (object.key(), true),
+                Change::Remove(key) => (key.clone(), false),
+                _ => continue,
+            };
+            if key.kind == Kind::Secret {
+                self.acme.users(&key.name, there);
+                // Translation has the user's now, or none.
+                self.issued.remove(&key.name);
+                self.register.secret(&key.name);
+            }
+        }
         let mut resources = BTreeMap::new();
         self.translate(changes, &mut resources);
         self.certificates(now, &mut resources);
@@ -87,6 +153,7 @@ impl Engine {
     /// Issues anew what is due.
     pub(super) fn renew(&mut self, now: Timestamp) {
         let mut resources = BTreeMap::new();
+        self.translate(vec![Change::Time(now.as_second())], &mut resources);
         self.certificates(now, &mut resources);
         self.publish(resources);
     }
@@ -113,14 +180,33 @@ impl Engine {
         changes: Vec<Change>,
         resources: &mut BTreeMap<ResourceKey, Option<Encoded>>,
     ) {
-        let Output {
-            resources: translated,
-            certificates,
-            ..
-        } = self.translator.apply(changes);
-        // One generation for all of it: a listener does not go out before its certificate.
-        resources.extend(translated);
-        self.issuer.requests(certificates);
+        let mut changes = changes;
+        while !changes.is_empty() {
+            let Output {
+                resources: translated,
+                certificates,
+                issuers,
+                ..
+            } = self.translator.apply(std::mem::take(&mut changes));
+            let local = |request: &CertificateRequest| !issuance::is_ours(request);
+            for (name, request) in &certificates {
+                let ours = request.as_ref().is_some_and(|request| !local(request));
+                if !ours && self.issued.remove(name) {
+                    changes.push(Change::Remove(ObjectKey {
+                        kind: Kind::Secret,
+                        name: name.clone(),
+                    }));
+                }
+            }
+            let locals = certificates.iter();
+            let locals =
+                locals.map(|(name, request)| (name.clone(), request.clone().filter(local)));
+            self.issuer.requests(locals.collect());
+            self.register.translated(certificates, issuers, &translated);
+            // One generation for all of it: a listener does not go out before its certificate.
+            resources.extend(translated);
+        }
+        self.register.tell();
     }
 
     /// Offers listeners to the proxy once more that it rejected and does not have in force.
@@ -150,5 +236,6 @@ impl Engine {
         if !changes.is_empty() {
             self.publisher.update(changes);
         }
+        self.register.published();
     }
 }

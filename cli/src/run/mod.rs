@@ -7,8 +7,10 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::env;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use vestibule_operator::localca::LocalCa;
 use vestibule_operator::publish::{InProcess, Publisher};
+use vestibule_operator::{acme, issuance};
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig};
 use vestibule_stream::Identity;
 use vestibule_stream::client::{self, Connect};
@@ -41,17 +44,20 @@ const TERM: u64 = 1;
 /// First and longest time between two attempts at a port that is taken.
 const MIN_RETRY: Duration = Duration::from_secs(2);
 const MAX_RETRY: Duration = Duration::from_secs(30);
+/// Orders in an hour: below what public CAs give to one account.
+const ORDERS: NonZeroU32 = NonZeroU32::new(100).expect("above zero");
 /// How often certificates are looked at.
 const RENEWAL: Duration = Duration::from_mins(1);
 
 /// Serves a directory of manifests, without a cluster, and follows its edits.
 ///
-/// Certificates that listeners refer to and that are not in the directory are issued by a local CA.
+/// Certificates that listeners refer to and that are not in the directory are issued by the ACMEIssuer that
+/// the annotations name, or by a local CA if they name none.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Directory of manifests: *.yaml, *.yml and *.json, in it and below it
     directory: PathBuf,
-    /// Where the local CA is kept; by default vestibule in the user's state directory
+    /// Where the local CA, and certificates and accounts of others, are kept; by default vestibule in the user's state directory
     /// (`$XDG_STATE_HOME`, or `~/.local/state`)
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -114,7 +120,7 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     let publisher = Publisher::new(vestibule_operator::publish::Config::default());
     let policy = args.policy.policy();
     let translation = settings(policy, args.listen, ports.clone());
-    let mut engine = Engine::new(translation, ca, Arc::clone(&publisher));
+    let (mut engine, mut wires) = Engine::new(translation, ca, &state, Arc::clone(&publisher));
     let mut view = View::new(args.listen, ports);
     let (status, served_status) = watch::channel(Arc::<str>::from("[]"));
 
@@ -123,12 +129,22 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
         first = news.recv() => take(&mut engine, first)?,
         () = signals.next() => return Ok(ExitCode::SUCCESS),
     }
+    engine.begin();
     publisher.lead(TERM)?;
     let proxy = Proxy::start(proxy_config(&args, &publisher, served_status)).await?;
     let admin = proxy.admin().unwrap_or(args.admin);
     log::started(&args.directory, admin, &engine.ca().certificate_path());
 
     let mut facts = publisher.facts();
+    let (mut told, mut issued) = (wires.desk.for_loop(), engine.acme().changed());
+    let acme = issuance::run(
+        acme_settings(),
+        Arc::clone(engine.acme()),
+        acme::wall,
+        &publisher,
+        &mut wires,
+    );
+    tokio::pin!(acme);
     let mut renewal = tokio::time::interval(RENEWAL);
     let mut retry = Retry::default();
     loop {
@@ -138,6 +154,15 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
         tokio::select! {
             item = news.recv() => take(&mut engine, item)?,
             changed = facts.changed() => changed?,
+            changed = told.changed() => {
+                changed?;
+                engine.told(clock::now());
+            }
+            changed = issued.changed() => {
+                changed?;
+                engine.told(clock::now());
+            }
+            () = &mut acme => bail!("the task that asks CAs for certificates ended"),
             () = at(engine.source().held_until()) => engine.release(clock::now()),
             () = at(retry.next) => {
                 retry.again(Instant::now());
@@ -149,6 +174,22 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     drain(proxy, &mut signals, Duration::from_secs(args.drain_seconds)).await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Settings of the built-in engine: there is one user, who may ask as often as his CA lets him.
+fn acme_settings() -> acme::Settings {
+    acme::Settings {
+        // Where a ClusterACMEIssuer has its account.
+        namespace: "vestibule".into(),
+        budgets: acme::Budgets {
+            per_hour: ORDERS,
+            per_issuer: ORDERS,
+            per_namespace: ORDERS,
+        },
+        in_flight: 20,
+        spread: RENEWAL,
+        seed: RandomState::new().build_hasher().finish(),
+    }
 }
 
 /// When listeners whose port was taken are offered again: less and less often.

@@ -19,6 +19,7 @@ use vestibule_stream::{Encoded, ResourceKey};
 use super::events::{News, Teller};
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
+use super::secrets::Namespaces;
 use super::services::{Front, Fronts, Wishes};
 use super::statuses::plan::{Live, Planner};
 use crate::issuance::{Facts as IssuanceFacts, Register, Told};
@@ -49,6 +50,7 @@ pub(super) struct Store {
     services_wished: watch::Sender<Option<Arc<Wishes>>>,
     pub(super) certificates: Register,
     teller: Teller,
+    secret_namespaces: Namespaces,
     /// Kinds that are synced.
     synced: BTreeSet<Kind>,
     /// Sources (Secrets and ConfigMaps) that something may use.
@@ -83,6 +85,7 @@ impl Store {
         publisher: Arc<Publisher>,
         planner: Planner,
         metrics: Metrics,
+        secret_namespaces: Namespaces,
         wires: Wires,
     ) -> Self {
         Self {
@@ -94,6 +97,7 @@ impl Store {
             services_wished: wires.services,
             certificates: wires.certificates,
             teller: wires.teller,
+            secret_namespaces,
             synced: BTreeSet::new(),
             used: BTreeSet::new(),
             kept: BTreeSet::new(),
@@ -453,12 +457,19 @@ impl Store {
             });
     }
 
+    /// Whether a source is not among those that this release has no right to.
+    fn may_read(&self, source: &ObjectKey) -> bool {
+        let namespaces = self.secret_namespaces.as_ref();
+        source.kind != Kind::Secret
+            || namespaces.is_none_or(|all| all.contains(&source.name.namespace))
+    }
+
     fn use_sources(&mut self, sources: BTreeMap<ObjectKey, bool>) -> Vec<Change> {
         let mut changes = Vec::new();
         for (source, used) in sources {
             if used {
                 self.used.insert(source.clone());
-                if self.sources_live {
+                if self.sources_live && self.may_read(&source) {
                     self.to_read.insert(source);
                 }
             } else {

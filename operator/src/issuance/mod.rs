@@ -2,6 +2,7 @@
 //! that are asked for and what became of its challenges; what it says comes back as input of translation.
 
 mod desk;
+mod directory;
 mod register;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use crate::acme::{self, Ack, Effects, Engine, Input};
 use crate::publish::Publisher;
 use crate::translate::CertificateRequest;
 pub use desk::{Desk, Told};
+pub use directory::Directory;
 pub use register::Register;
 
 /// Messages to the engine that wait.
@@ -220,7 +222,9 @@ impl<'a> Feeder<'a> {
 /// Nobody takes inputs any more.
 struct Ended;
 
-fn is_ours(request: &CertificateRequest) -> bool {
+/// Whether the built-in engine is to issue it.
+#[must_use]
+pub fn is_ours(request: &CertificateRequest) -> bool {
     let engine = request.issuer.as_ref().map(|issuer| issuer.engine);
     engine == Some(issuer::Engine::Acme)
 }

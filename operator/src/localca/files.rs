@@ -1,4 +1,4 @@
-//! The files of the local CA: private, whole or absent, and read by one process at a time.
+//! Files of the state directory: private, whole or absent, and read by one process at a time.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// Creates the directory if need be, checks that nobody else can change it, and waits for the turn of
 /// this process, which ends with the returned file.
-pub(super) fn prepare(directory: &Path) -> Result<File, LocalCaError> {
+pub(crate) fn prepare(directory: &Path) -> Result<File, LocalCaError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -41,7 +41,7 @@ pub(super) fn prepare(directory: &Path) -> Result<File, LocalCaError> {
 }
 
 /// A file's bytes; `None` if it is not there.
-pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, LocalCaError> {
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, LocalCaError> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -55,7 +55,16 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, LocalCaError> {
 }
 
 /// A private key's PEM; `None` if it is not there. Refused if anybody else can read it.
-pub(super) fn read_key(path: &Path) -> Result<Option<Zeroizing<String>>, LocalCaError> {
+pub(crate) fn read_key(path: &Path) -> Result<Option<Zeroizing<String>>, LocalCaError> {
+    read_private(path, 16 << 10)
+}
+
+/// The text of a file with a private key in it; `None` if it is not there. Refused if anybody else can
+/// read it.
+pub(crate) fn read_private(
+    path: &Path,
+    limit: u16,
+) -> Result<Option<Zeroizing<String>>, LocalCaError> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -70,15 +79,15 @@ pub(super) fn read_key(path: &Path) -> Result<Option<Zeroizing<String>>, LocalCa
         });
     }
     // Room beforehand: growing would leave copies of the key behind.
-    let mut text = Zeroizing::new(String::with_capacity(16 << 10));
-    file.take(16 << 10)
+    let mut text = Zeroizing::new(String::with_capacity(usize::from(limit)));
+    file.take(u64::from(limit))
         .read_to_string(&mut text)
         .map_err(failed("read", path))?;
     Ok(Some(text))
 }
 
 /// Writes a file so that it is there whole or not at all, also after a crash.
-pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), LocalCaError> {
+pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), LocalCaError> {
     let temporary = path.with_extension("tmp");
     // Left behind by a process that ended in between; the lock says that none is at it now.
     match fs::remove_file(&temporary) {

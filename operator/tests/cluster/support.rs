@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::Ipv6Addr;
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +22,6 @@ use tonic::transport::Channel;
 use vestibule_model::object::ServiceParameters;
 use vestibule_model::policy::Policy;
 use vestibule_model::service::ServiceType;
-use vestibule_operator::acme;
 use vestibule_operator::certmanager::{self, Maker};
 use vestibule_operator::cluster::health::Health;
 use vestibule_operator::cluster::lease::{self, elector::Timing};
@@ -35,8 +33,6 @@ use vestibule_stream::client::{Connect, ConnectError};
 
 use crate::stream_support::Proxy;
 
-/// Orders in an hour, where they are not what a test is about.
-const PLENTY: NonZeroU32 = NonZeroU32::new(100_000).expect("above zero");
 /// Longest wait for something that has to happen.
 const BOUND: Duration = Duration::from_secs(90);
 
@@ -174,6 +170,25 @@ impl World {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
         }))
         .await;
+    }
+
+    /// In the place of the right to all Secrets: that to those of these namespaces.
+    pub(crate) async fn only_secrets_of(&self, parts: &[&str]) {
+        let name = format!("{}-secrets", self.release);
+        self.delete("ClusterRoleBinding", "", &name).await;
+        let subject = json!([
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": self.release},
+        ]);
+        for part in parts {
+            self.apply(json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+                "metadata": {"name": name, "namespace": self.ns(part)}, "subjects": subject,
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name,
+                },
+            }))
+            .await;
+        }
     }
 
     /// A client with the operator's rights; `agent` is what the audit log has of it.
@@ -493,16 +508,8 @@ impl Manager {
             proxy_service: format!("{}-proxy", world.release),
             owner: None,
             statuses: timing,
-            acme: Some(acme::Settings {
-                namespace: world.ns("sys").into(),
-                budgets: acme::Budgets {
-                    per_hour: PLENTY,
-                    per_issuer: PLENTY,
-                    per_namespace: PLENTY,
-                },
-                in_flight: 20,
-                seed: 1,
-            }),
+            // It opens an account for every issuer of the server, whichever test's.
+            acme: None,
             certmanager: cluster::certmanager::Config {
                 settings: certmanager::Settings {
                     listener_sets: Maker::Vestibule,

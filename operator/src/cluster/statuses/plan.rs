@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use vestibule_model::key::ObjectKey;
 
-use super::steady::{Traits, steady};
+use super::steady::{Traits, is_progress, steady};
 
 /// How long what is held back.
 #[derive(Debug, Clone, Copy)]
@@ -418,10 +418,14 @@ impl Planner {
         if !traits.regresses {
             entry.presume = None;
         }
+        // What an engine is at with a certificate is worth no write each time.
+        let progress = is_progress(old, &new);
         if traits.waits {
             self.waiting.insert(key.clone());
         } else {
-            entry.hold = None;
+            if !progress {
+                entry.hold = None;
+            }
             if !traits.regresses {
                 self.waiting.remove(key);
             }
@@ -433,8 +437,8 @@ impl Planner {
             }
             return None;
         }
-        if traits.waits && !traits.regresses {
-            let patience = if traits.waited {
+        if (traits.waits || progress) && !traits.regresses {
+            let patience = if traits.waited || progress {
                 timing.regress
             } else {
                 timing.patience

@@ -52,6 +52,36 @@ fn conditions(old: &Value, new: &mut Value, presume: bool, traits: &mut Traits) 
     traits.waited |= before.is_some_and(waits);
 }
 
+/// Whether nothing but what engines are at with certificates is different.
+pub(super) fn is_progress(old: &Value, new: &Value) -> bool {
+    let mut without = new.clone();
+    let before = old.get("listeners").and_then(Value::as_array);
+    let parts = without.get_mut("listeners").and_then(Value::as_array_mut);
+    for part in parts.into_iter().flatten() {
+        let name = part.get("name");
+        let before = before.and_then(|all| all.iter().find(|before| before.get("name") == name));
+        let Some(before) = before.and_then(|before| condition(before, ISSUED)).cloned() else {
+            continue;
+        };
+        if let Some(after) = condition_mut(part, ISSUED)
+            && is_under_way(&before)
+            && is_under_way(after)
+            && before.get("observedGeneration") == after.get("observedGeneration")
+        {
+            *after = before;
+        }
+    }
+    new != old && without == *old
+}
+
+/// Type of the condition that says how far a certificate is.
+const ISSUED: &str = "vestibule.dev/CertificateIssued";
+
+fn is_under_way(condition: &Value) -> bool {
+    let reasons = ["Pending", "IssuerNotReady"];
+    is(condition, "status", "False") && reasons.iter().any(|r| is(condition, "reason", r))
+}
+
 /// Reasons of what comes about without anybody doing anything.
 const WAITING: [&str; 3] = ["Pending", "AddressNotAssigned", "ParentNotProgrammed"];
 
@@ -60,13 +90,21 @@ fn waits(condition: &Value) -> bool {
 }
 
 fn programmed(status: &Value) -> Option<&Value> {
-    let conditions = status.get("conditions")?.as_array()?;
-    conditions.iter().find(|c| is(c, "type", "Programmed"))
+    condition(status, "Programmed")
 }
 
 fn programmed_mut(status: &mut Value) -> Option<&mut Value> {
+    condition_mut(status, "Programmed")
+}
+
+fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
+    let conditions = status.get("conditions")?.as_array()?;
+    conditions.iter().find(|c| is(c, "type", kind))
+}
+
+fn condition_mut<'a>(status: &'a mut Value, kind: &str) -> Option<&'a mut Value> {
     let conditions = status.get_mut("conditions")?.as_array_mut()?;
-    conditions.iter_mut().find(|c| is(c, "type", "Programmed"))
+    conditions.iter_mut().find(|c| is(c, "type", kind))
 }
 
 fn is(value: &Value, field: &str, text: &str) -> bool {
@@ -86,6 +124,33 @@ mod tests {
              "observedGeneration": generation},
         ]);
         json!({"conditions": conditions, "listeners": [{"name": "web", "conditions": conditions}]})
+    }
+
+    #[test]
+    fn what_an_engine_is_at_is_progress_and_the_end_of_it_is_not() {
+        let listener = |truth: &str, reason: &str, message: &str, programmed: &str| {
+            json!({"listeners": [{"name": "web", "conditions": [
+                {"type": ISSUED, "status": truth, "reason": reason, "message": message},
+                {"type": "Programmed", "status": programmed, "reason": "Programmed"},
+            ]}]})
+        };
+        let asked = listener("False", "Pending", "is asked", "True");
+        let checks = listener("False", "Pending", "checks", "True");
+        assert!(is_progress(&asked, &checks));
+        assert!(!is_progress(&asked, &asked), "nothing is different");
+        assert!(!is_progress(
+            &asked,
+            &listener("True", "Issued", "by", "True")
+        ));
+        assert!(!is_progress(
+            &asked,
+            &listener("False", "OrderFailed", "no", "True")
+        ));
+        assert!(!is_progress(
+            &asked,
+            &listener("False", "Pending", "checks", "False")
+        ));
+        assert!(!is_progress(&json!({}), &asked));
     }
 
     #[test]

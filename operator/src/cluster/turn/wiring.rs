@@ -116,6 +116,7 @@ impl Shell {
             Arc::clone(&publisher),
             Planner::new(settings.statuses),
             metrics.clone(),
+            settings.secret_namespaces.clone(),
             Wires {
                 ports,
                 services: wishes_sender,
