@@ -135,6 +135,7 @@ pub(crate) fn read(
             live: Live::default(),
             tried: BTreeSet::new(),
         };
+        reading.apply(vec![super::time()]);
         reading.lists().await?;
         for _ in 0..ROUNDS {
             let missing = need::missing(&reading.translator, &reading.live, query);

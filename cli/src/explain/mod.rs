@@ -22,7 +22,7 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 use vestibule_model::hostname::{HostPattern, HostnameError};
 use vestibule_model::policy::Policy;
-use vestibule_operator::translate::{CONTROLLER, Translator};
+use vestibule_operator::translate::{CONTROLLER, Change, Translator};
 
 use crate::settings::{PolicyArgs, settings_of_check};
 use crate::{check, clock};
@@ -89,6 +89,11 @@ impl PlaceArgs {
     }
 }
 
+/// The time as translation takes it: certificates are judged by it.
+fn time() -> Change {
+    Change::Time(clock::now().as_second())
+}
+
 /// A directory as `vestibule check` reads it.
 fn of_directory(
     directory: &Path,
@@ -107,6 +112,7 @@ fn of_directory(
     let mut settings = settings_of_check(policy);
     settings.controller = controller.clone();
     let mut translator = Translator::new(settings);
+    translator.apply([time()]);
     translator.apply(changes);
     Ok(Picture {
         translator,

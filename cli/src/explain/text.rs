@@ -232,6 +232,8 @@ fn listener(view: &ListenerView) -> String {
 }
 
 fn line(f: &mut Formatter<'_>, what: &str, text: &str) -> fmt::Result {
+    // Statuses and certificates are written by others: nothing that a terminal would obey.
+    let text = text.replace(char::is_control, " ");
     writeln!(f, "  {what:<12} {text}")
 }
 
