@@ -12,6 +12,7 @@ mod http;
 mod names;
 mod parse;
 mod parse_http;
+mod parsing;
 mod terminate;
 mod tls;
 mod trust;
@@ -22,14 +23,13 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use vestibule_model::hostname::HostPattern;
-use vestibule_stream::proto::{self, resource::Resource as Wire};
 use vestibule_stream::{Change, Reject, Resource, ResourceKey, ResourceKind};
 
 pub use dump::{BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, RouteDump, StateDump};
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
 
-use crate::expiry::{self, Expiries};
+use crate::expiry::Expiries;
 use crate::metrics::Metrics;
 use crate::table::{
     Backend, BindKey, Generation, Layer, Listener, Mode, NotServing, Place, Route, Routes,
@@ -38,11 +38,11 @@ use crate::table::{
 use crate::tenants::Tenants;
 use crate::upstream::{self, ClientCertificate};
 use backend_tls::TlsSpec;
-use challenges::{ChallengeSpec, HeldChallenge};
+use challenges::HeldChallenge;
 use http::HeldHttpRoute;
 use names::Names;
 use parse::{ListenerSpec, Protocol, RouteSpec};
-use parse_http::HttpRouteSpec;
+use parsing::Parsing;
 use terminate::HeldTerminate;
 use tls::{ConfigFactory, HeldCertificate};
 use trust::{HeldTrust, Users};
@@ -164,35 +164,6 @@ impl std::fmt::Debug for State {
             .field("generation", &self.snapshot.generation())
             .field("held", &self.counts())
             .finish_non_exhaustive()
-    }
-}
-
-/// The upserts of a change that passed their checks, by kind.
-#[derive(Default)]
-struct Parsed {
-    listeners: BTreeMap<String, ListenerSpec>,
-    routes: BTreeMap<String, RouteSpec>,
-    http_routes: BTreeMap<String, HttpRouteSpec>,
-    backends: BTreeMap<String, (Target, Option<TlsSpec>)>,
-    certificates: BTreeMap<String, HeldCertificate>,
-    trusts: BTreeMap<String, HeldTrust>,
-    challenges: BTreeMap<String, ChallengeSpec>,
-}
-
-/// What was read of a change so far.
-struct Parsing {
-    parsed: Parsed,
-    rejects: Rejects,
-    now: i64,
-}
-
-impl Default for Parsing {
-    fn default() -> Self {
-        Self {
-            parsed: Parsed::default(),
-            rejects: Rejects::default(),
-            now: expiry::now(),
-        }
     }
 }
 
@@ -343,60 +314,6 @@ impl State {
         self.sweep_shown();
         binder.settle(&self.snapshot);
         rejects.0
-    }
-
-    fn parse(&self, key: &ResourceKey, resource: &Resource, parsing: &mut Parsing) {
-        let Parsing {
-            parsed,
-            rejects,
-            now,
-        } = parsing;
-        let name = key.name.as_str();
-        let outcome = match &resource.resource {
-            None => Err(RejectReason::UnknownResource("the resource")),
-            Some(Wire::HttpRoute(wire)) => parse_http::route(name, wire).map(|spec| {
-                parsed.http_routes.insert(name.to_owned(), spec);
-            }),
-            Some(Wire::TrustBundle(wire)) => HeldTrust::parse(name, wire).map(|trust| {
-                parsed.trusts.insert(name.to_owned(), trust);
-            }),
-            Some(Wire::Challenge(wire)) => ChallengeSpec::parse(name, wire).map(|spec| {
-                parsed.challenges.insert(name.to_owned(), spec);
-            }),
-            Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
-                parsed.listeners.insert(name.to_owned(), spec);
-            }),
-            Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|spec| {
-                parsed.routes.insert(name.to_owned(), spec);
-            }),
-            Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|target| {
-                let tls = wire.tls.as_ref().map(|tls| TlsSpec::parse(name, tls));
-                parsed.backends.insert(name.to_owned(), (target, tls));
-            }),
-            Some(Wire::Certificate(wire)) => {
-                self.certificate(name, wire, *now).map(|certificate| {
-                    parsed.certificates.insert(name.to_owned(), certificate);
-                })
-            }
-        };
-        if let Err(reason) = outcome {
-            rejects.add(key.clone(), &reason);
-        }
-    }
-
-    /// A certificate that is of use, and of no less than the one held.
-    fn certificate(
-        &self,
-        name: &str,
-        wire: &proto::Certificate,
-        now: i64,
-    ) -> Result<HeldCertificate, RejectReason> {
-        let certificate = HeldCertificate::parse(name, wire)?;
-        let old = self.certificates.get(name);
-        match old.and_then(|old| certificate.is_worse_than(old, now)) {
-            Some(reason) => Err(reason),
-            None => Ok(certificate),
-        }
     }
 
     /// Opens the binds that are new, and rejects the listeners of those that cannot be opened.

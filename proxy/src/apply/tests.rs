@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use proptest::prelude::*;
 use vestibule_model::hostname::{Hostname, route_precedence};
+use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, proto};
 
 use super::*;

@@ -13,6 +13,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 
 use super::authority::Target;
 use super::body::{Download, Upload};
+use super::challenge::challenge;
 use super::exchange::{Exchange, Failure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
 use super::headers::{self, Asker};
@@ -23,25 +24,24 @@ use super::table::Found;
 use super::tunnel::Tunnel;
 use super::view::View;
 use crate::backend::Protocol;
-use crate::challenge::{self, Outcome as Challenged, Question};
 use crate::table::{Layer, Listener};
 
 /// An answer of our own making.
-struct Own {
-    status: StatusCode,
+pub(super) struct Own {
+    pub(super) status: StatusCode,
     /// Of a fixed set: metric label and log field.
-    reason: &'static str,
+    pub(super) reason: &'static str,
     /// For people; names nothing that the request did not.
-    text: &'static str,
-    location: Option<HeaderValue>,
+    pub(super) text: &'static str,
+    pub(super) location: Option<HeaderValue>,
     /// What goes with "method not allowed".
-    allow: &'static str,
+    pub(super) allow: &'static str,
     /// Whoever writes such heads is not to be read on.
-    close: bool,
+    pub(super) close: bool,
 }
 
 impl Own {
-    fn new(status: StatusCode, reason: &'static str, text: &'static str) -> Self {
+    pub(super) fn new(status: StatusCode, reason: &'static str, text: &'static str) -> Self {
         Self {
             status,
             reason,
@@ -236,47 +236,6 @@ async fn outcome(
         upgrade,
     };
     forward(&exchange, rule, request, record, edits).await
-}
-
-/// The answer to a CA that checks a hostname, if there is one: before routes and their redirects.
-///
-/// A token is of one order of one account, so nobody else has business at its path: what is not a
-/// question for it is not given to a route either.
-fn challenge<B>(
-    shared: &Shared,
-    target: &Target,
-    request: &Request<B>,
-    record: &mut RequestRecord,
-) -> Result<Option<Response<Download>>, Own> {
-    // A CA asks in plaintext first, and follows a redirect only if it gets one.
-    if shared.listener.is_some() || request.uri().query().is_some() {
-        return Ok(None);
-    }
-    let Some(question) = Question::of_request(target.host.as_ref(), request.uri().path()) else {
-        return Ok(None);
-    };
-    let (plane, kind) = (&shared.plane, question.kind());
-    let Some(challenge) = plane.snapshot.load().challenge(&shared.bind, question) else {
-        return Ok(None);
-    };
-    let challenge::Answer::Http(body) = challenge.answer.clone() else {
-        return Ok(None);
-    };
-    record.challenge = Some(challenge);
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        plane.metrics.challenge(kind, Challenged::Failed);
-        let text = "a challenge is only to be read\n";
-        let answer = Own::new(StatusCode::METHOD_NOT_ALLOWED, "Challenge", text);
-        return Err(Own {
-            allow: "GET, HEAD",
-            ..answer
-        });
-    }
-    plane.metrics.challenge(kind, Challenged::Answered);
-    let mut response = Response::new(Download::own(body));
-    let stream = HeaderValue::from_static("application/octet-stream");
-    response.headers_mut().insert(CONTENT_TYPE, stream);
-    Ok(Some(response))
 }
 
 /// Has a backend answer, and makes what comes fit for the client.

@@ -1,13 +1,14 @@
 //! Owns HTTP and HTTPS listeners: from a connection that was accepted to the answers on it.
 //!
 //! A connection is served by hyper, HTTP/1.1 or HTTP/2, with bounds on everything that a client
-//! decides. A request passes `handle`: `authority` says which host it is for, `table` which rule takes
+//! decides. A request passes `handle`: `authority` says which host it is for, `challenge` whether it is a CA's, `table` which rule takes
 //! it, `filter` what is done to it, `exchange` gives it to a backend on a connection of the `pool`, and
 //! `record` is its log line. Nothing that a backend may have seen is tried again.
 
 mod activity;
 mod authority;
 mod body;
+mod challenge;
 mod exchange;
 pub(crate) mod filter;
 pub mod guard;

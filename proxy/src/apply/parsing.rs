@@ -1,0 +1,102 @@
+//! Owns what was read of a change before any of it is put in force: checked resources, and rejects.
+
+use std::collections::BTreeMap;
+
+use vestibule_stream::proto::{self, resource::Resource as Wire};
+use vestibule_stream::{Resource, ResourceKey};
+
+use super::backend_tls::TlsSpec;
+use super::challenges::ChallengeSpec;
+use super::parse::{self, ListenerSpec, RejectReason, RouteSpec};
+use super::parse_http::{self, HttpRouteSpec};
+use super::tls::HeldCertificate;
+use super::trust::HeldTrust;
+use super::{Rejects, State};
+use crate::expiry;
+use crate::table::Target;
+
+/// The upserts of a change that passed their checks, by kind.
+#[derive(Default)]
+pub(super) struct Parsed {
+    pub(super) listeners: BTreeMap<String, ListenerSpec>,
+    pub(super) routes: BTreeMap<String, RouteSpec>,
+    pub(super) http_routes: BTreeMap<String, HttpRouteSpec>,
+    pub(super) backends: BTreeMap<String, (Target, Option<TlsSpec>)>,
+    pub(super) certificates: BTreeMap<String, HeldCertificate>,
+    pub(super) trusts: BTreeMap<String, HeldTrust>,
+    pub(super) challenges: BTreeMap<String, ChallengeSpec>,
+}
+
+/// What was read of a change so far.
+pub(super) struct Parsing {
+    pub(super) parsed: Parsed,
+    pub(super) rejects: Rejects,
+    now: i64,
+}
+
+impl Default for Parsing {
+    fn default() -> Self {
+        Self {
+            parsed: Parsed::default(),
+            rejects: Rejects::default(),
+            now: expiry::now(),
+        }
+    }
+}
+
+impl State {
+    /// Reads one resource: it is put in force with the others, or rejected.
+    pub(super) fn parse(&self, key: &ResourceKey, resource: &Resource, parsing: &mut Parsing) {
+        let Parsing {
+            parsed,
+            rejects,
+            now,
+        } = parsing;
+        let name = key.name.as_str();
+        let outcome = match &resource.resource {
+            None => Err(RejectReason::UnknownResource("the resource")),
+            Some(Wire::HttpRoute(wire)) => parse_http::route(name, wire).map(|spec| {
+                parsed.http_routes.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::TrustBundle(wire)) => HeldTrust::parse(name, wire).map(|trust| {
+                parsed.trusts.insert(name.to_owned(), trust);
+            }),
+            Some(Wire::Challenge(wire)) => ChallengeSpec::parse(name, wire).map(|spec| {
+                parsed.challenges.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
+                parsed.listeners.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|spec| {
+                parsed.routes.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|target| {
+                let tls = wire.tls.as_ref().map(|tls| TlsSpec::parse(name, tls));
+                parsed.backends.insert(name.to_owned(), (target, tls));
+            }),
+            Some(Wire::Certificate(wire)) => {
+                self.certificate(name, wire, *now).map(|certificate| {
+                    parsed.certificates.insert(name.to_owned(), certificate);
+                })
+            }
+        };
+        if let Err(reason) = outcome {
+            rejects.add(key.clone(), &reason);
+        }
+    }
+
+    /// A certificate that is of use, and of no less than the one held.
+    fn certificate(
+        &self,
+        name: &str,
+        wire: &proto::Certificate,
+        now: i64,
+    ) -> Result<HeldCertificate, RejectReason> {
+        let certificate = HeldCertificate::parse(name, wire)?;
+        let old = self.certificates.get(name);
+        match old.and_then(|old| certificate.is_worse_than(old, now)) {
+            Some(reason) => Err(reason),
+            None => Ok(certificate),
+        }
+    }
+}

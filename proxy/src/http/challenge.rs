@@ -1,0 +1,51 @@
+//! Owns the answer to a CA that asks for a token.
+
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+
+use super::authority::Target;
+use super::body::Download;
+use super::handle::Own;
+use super::record::RequestRecord;
+use super::serve::Shared;
+use crate::challenge::{Answer, Outcome, Question};
+
+/// The answer to a CA that checks a hostname, if there is one: before routes and their redirects.
+///
+/// A token is of one order of one account, so nobody else has business at its path: what is not a
+/// question for it is not given to a route either.
+pub(super) fn challenge<B>(
+    shared: &Shared,
+    target: &Target,
+    request: &Request<B>,
+    record: &mut RequestRecord,
+) -> Result<Option<Response<Download>>, Own> {
+    // A CA asks in plaintext first, and follows a redirect only if it gets one.
+    if shared.listener.is_some() || request.uri().query().is_some() {
+        return Ok(None);
+    }
+    let Some(question) = Question::of_request(target.host.as_ref(), request.uri().path()) else {
+        return Ok(None);
+    };
+    let (plane, kind) = (&shared.plane, question.kind());
+    let Some(challenge) = plane.snapshot.load().challenge(&shared.bind, question) else {
+        return Ok(None);
+    };
+    let Answer::Http(body) = challenge.answer.clone() else {
+        return Ok(None);
+    };
+    record.challenge = Some(challenge);
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        plane.metrics.challenge(kind, Outcome::Failed);
+        let text = "a challenge is only to be read\n";
+        return Err(Own {
+            allow: "GET, HEAD",
+            ..Own::new(StatusCode::METHOD_NOT_ALLOWED, "Challenge", text)
+        });
+    }
+    plane.metrics.challenge(kind, Outcome::Answered);
+    let mut response = Response::new(Download::own(body));
+    let stream = HeaderValue::from_static("application/octet-stream");
+    response.headers_mut().insert(CONTENT_TYPE, stream);
+    Ok(Some(response))
+}
