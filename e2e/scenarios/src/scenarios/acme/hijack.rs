@@ -9,11 +9,13 @@ use crate::ca::{Ca, Troubles};
 use crate::conditions;
 use crate::manifests::{self, Mode};
 use crate::runner::Verdict;
-use crate::world::{Stage, Team};
+use crate::world::{CLASS, Stage, Team};
 
 const WANTED: &str = "wanted.acme-hijack.test";
-const OWN: &str = "own.acme-hijack.test";
+const OWN: &str = "mine.acme-hijack.test";
 const NOWHERE: &str = "nowhere.acme-hijack.test";
+/// Name of the Gateway whose ports no challenge comes to.
+const BARE: &str = "bare";
 
 /// A passes a name through on 443, B terminates it on 8443 and names an issuer: no order is made, B's status
 /// says so and names nobody, and A goes on. B's name that nobody else serves is issued. A name without a
@@ -38,7 +40,10 @@ pub(in super::super) async fn nobody_gets_a_certificate_for_what_another_serves(
 
     let mut objects = vec![issuer(&b, ISSUER, &ca, &[])];
     objects.extend(aside(&b, "wanted", WANTED));
-    objects.extend(aside(&b, "nowhere", NOWHERE));
+    let [mut nowhere, route] = aside(&b, "nowhere", NOWHERE);
+    let bare = bare(stage).await?;
+    nowhere["spec"]["parentRef"] = json!({"namespace": bare, "name": BARE});
+    objects.extend([nowhere, route]);
     objects.extend(site(&b, "own", OWN, ISSUER));
     b.kubectl.apply(&objects).await?.must()?;
     served_by_all(&target(world, &b, &ca, OWN).await?, 2).await?;
@@ -65,6 +70,18 @@ pub(in super::super) async fn nobody_gets_a_certificate_for_what_another_serves(
         format!("another serves it on 443: {refused}"),
         format!("nothing listens on 443 or 80: {without}"),
     ]))
+}
+
+/// A Gateway without a listener on 443 or 80. Gives its namespace.
+async fn bare(stage: &Stage) -> Result<String> {
+    let space = stage.namespace("bare").await?;
+    let mut own = manifests::listener("own", "own.bare.test", Mode::Passthrough);
+    own["port"] = json!(8443);
+    let gateway = manifests::gateway(&space, BARE, CLASS, &[own]);
+    let gateway = manifests::open_to(gateway, &stage.name);
+    stage.world.kubectl.apply(&[gateway]).await?.must()?;
+    stage.gateway_served(&space, BARE).await?;
+    Ok(space)
 }
 
 fn passed(team: &Team) -> [Value; 2] {

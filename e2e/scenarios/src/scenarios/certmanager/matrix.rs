@@ -11,7 +11,7 @@ impl Place<'_> {
     pub(super) async fn precedence(&self) -> Result<Vec<String>> {
         let cluster = ("ClusterIssuer", self.stack.issuer());
         self.apply("inherits", &[]).await?;
-        self.apply("own", &[(ISSUER, "own")]).await?;
+        self.apply("changes", &[(ISSUER, "own")]).await?;
         self.apply(
             "two",
             &[(ISSUER, "own"), (CLUSTER_ISSUER, self.stack.issuer())],
@@ -39,9 +39,9 @@ impl Place<'_> {
         }
         self.served("inherits", None).await?;
         self.stated("inherits", "True", None).await?;
-        self.certificate("own", ("Issuer", "own")).await?;
-        let selfsigned = self.served("own", None).await?;
-        self.stated("own", "True", None).await?;
+        self.certificate("changes", ("Issuer", "own")).await?;
+        let selfsigned = self.served("changes", None).await?;
+        self.stated("changes", "True", None).await?;
 
         let mut notes = Vec::new();
         for name in ["two", "engines"] {
@@ -60,11 +60,11 @@ impl Place<'_> {
         let space = &self.team.namespace;
         self.team
             .api
-            .patch(api::LISTENER_SET, space, "own", &change)
+            .patch(api::LISTENER_SET, space, "changes", &change)
             .await?;
-        self.certificate("own", cluster).await?;
-        self.served("own", Some(&selfsigned)).await?;
-        self.stated("own", "True", None).await?;
+        self.certificate("changes", cluster).await?;
+        self.served("changes", Some(&selfsigned)).await?;
+        self.stated("changes", "True", None).await?;
         notes.push("set, Gateway, both, another group, fallback: as they should be".into());
         Ok(notes)
     }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::{ISSUER, Place, secret};
 use crate::api::{self, items};
+use crate::conditions;
 use crate::scenarios::quiet;
 use crate::wait::{LATER, until};
 use crate::world::World;
@@ -31,7 +32,13 @@ impl Place<'_> {
         self.apply("theirs", &[(ISSUER, "own")]).await?;
         self.certificate("theirs", ("Issuer", "own")).await?;
         self.served("theirs", None).await?;
+        // The operators are new, and the one that leads may be, too.
         let space = &self.team.namespace;
+        self.stage
+            .see(api::LISTENER_SET, space, "theirs", |set| {
+                conditions::is_served(set, 1)
+            })
+            .await?;
         let object = world
             .api
             .must_get(api::CERTIFICATE, space, &secret("theirs"))
