@@ -1,5 +1,6 @@
 //! The command as a process.
 
+mod acme;
 mod check;
 mod cluster;
 mod common;
