@@ -56,8 +56,24 @@ pub(super) fn explain(picture: &Picture, query: &HostPattern, now: Timestamp) ->
         state,
         nowhere: places.is_empty().then(|| judge.nowhere()),
         places,
-        unread: unread(picture),
+        unread: unread(picture)
+            .into_iter()
+            .chain(unreadable(picture))
+            .collect(),
     }
+}
+
+/// Objects whose listeners or hostnames are not known, since they do not decode.
+fn unreadable(picture: &Picture) -> impl Iterator<Item = String> {
+    let objects = picture.translator.objects();
+    objects.filter_map(|(key, object)| match object.as_ref() {
+        Object::Unreadable(_, _, finding)
+            if key.kind.is_route() || matches!(key.kind, Kind::Gateway | Kind::ListenerSet) =>
+        {
+            Some(format!("{key}: {finding}"))
+        }
+        _ => None,
+    })
 }
 
 /// What could not be read, for people.
