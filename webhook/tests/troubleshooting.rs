@@ -5,7 +5,7 @@ use vestibule_model::condition::{ConditionType, Reason};
 const GUIDE: &str = include_str!("../../docs/troubleshooting.md");
 
 /// Every reason. A new one does not compile in [`is_listed`] until it is in both.
-const REASONS: [Reason; 48] = [
+const REASONS: [Reason; 65] = [
     Reason::Accepted,
     Reason::ResolvedRefs,
     Reason::Programmed,
@@ -51,6 +51,23 @@ const REASONS: [Reason; 48] = [
     Reason::Unreadable,
     Reason::UnknownField,
     Reason::ContradictingIssuers,
+    Reason::Issued,
+    Reason::Registered,
+    Reason::InvalidAnnotation,
+    Reason::NotIssuable,
+    Reason::NoChallengeListener,
+    Reason::ServedByOthers,
+    Reason::RequestsDiffer,
+    Reason::SecretNotOurs,
+    Reason::CertificateNotOurs,
+    Reason::IssuerNotFound,
+    Reason::IssuerNotReady,
+    Reason::EngineNotAvailable,
+    Reason::OverBudget,
+    Reason::OrderFailed,
+    Reason::Unreachable,
+    Reason::RenewalFailed,
+    Reason::Expired,
     Reason::InvalidValue,
     Reason::Duplicate,
     Reason::Ignored,
@@ -104,6 +121,23 @@ fn is_listed(reason: Reason) -> bool {
         | Reason::Unreadable
         | Reason::UnknownField
         | Reason::ContradictingIssuers
+        | Reason::Issued
+        | Reason::Registered
+        | Reason::InvalidAnnotation
+        | Reason::NotIssuable
+        | Reason::NoChallengeListener
+        | Reason::ServedByOthers
+        | Reason::RequestsDiffer
+        | Reason::SecretNotOurs
+        | Reason::CertificateNotOurs
+        | Reason::IssuerNotFound
+        | Reason::IssuerNotReady
+        | Reason::EngineNotAvailable
+        | Reason::OverBudget
+        | Reason::OrderFailed
+        | Reason::Unreachable
+        | Reason::RenewalFailed
+        | Reason::Expired
         | Reason::InvalidValue
         | Reason::Duplicate
         | Reason::Ignored => REASONS.contains(&reason),
@@ -128,6 +162,8 @@ fn every_condition_has_a_section() {
         ConditionType::OverlappingTLSConfig,
         ConditionType::PartiallyInvalid,
         ConditionType::InsecureFrontendValidationMode,
+        ConditionType::CertificateIssued,
+        ConditionType::Ready,
     ] {
         assert!(
             GUIDE.contains(&format!("\n## {condition}\n")),
