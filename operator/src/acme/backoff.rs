@@ -23,7 +23,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A number of 0..below (SplitMix64).
+    /// A number of 0..below (`SplitMix64`).
     pub(super) fn below(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -213,7 +213,7 @@ async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task
         } => Done::Ordered(
             bounded(async {
                 // The key first: an order that is made is not lost for want of one.
-                let key = PrivateKey::generate().map_err(|error| of_key(&error))?;
+                let key = PrivateKey::generate().map_err(of_key)?;
                 let ca = ca(cas, &issuer)?;
                 let url = ca
                     .order(&hostnames, profile.as_deref(), replaces.as_ref())
@@ -235,9 +235,7 @@ async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task
             key,
         } => Done::Looked(
             bounded(async {
-                let request = key
-                    .request(hostnames.iter())
-                    .map_err(|error| of_key(&error))?;
+                let request = key.request(hostnames.iter()).map_err(of_key)?;
                 ca(cas, &issuer)?.finalize(&url, &request).await
             })
             .await,
@@ -295,6 +293,6 @@ fn ca(cas: &Cas, issuer: &ObjectKey) -> Result<Arc<Ca>, Failure> {
     ca.ok_or_else(|| Failure::unreachable("the account is not open"))
 }
 
-fn of_key(error: &KeyError) -> Failure {
+fn of_key(error: KeyError) -> Failure {
     Failure::new(FailureKind::Other, error.to_string())
 }

@@ -118,7 +118,12 @@ impl Problem {
 
     /// As a failure. `asked` is what was asked of the CA.
     #[must_use]
-    pub(super) fn failure(&self, asked: Asked, status: u16, retry_after: Option<Duration>) -> Failure {
+    pub(super) fn failure(
+        &self,
+        asked: Asked,
+        status: u16,
+        retry_after: Option<Duration>,
+    ) -> Failure {
         // The CA's reason for one name says more than that some names have a problem.
         let kind = match self.short() {
             "compound" => self

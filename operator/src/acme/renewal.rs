@@ -81,8 +81,9 @@ fn part(width: i64, seed: &[&[u8]]) -> i64 {
         digest.update(bytes);
     }
     let digest: [u8; 32] = digest.finalize().into();
-    let [a, b, c, d, e, f, g, h, ..] = digest;
-    let drawn = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+    let drawn = digest
+        .first_chunk()
+        .map_or(0, |first| u64::from_be_bytes(*first));
     let width = u128::try_from(width.max(0)).unwrap_or_default();
     i64::try_from((u128::from(drawn) * width) >> 64).unwrap_or_default()
 }

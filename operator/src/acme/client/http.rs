@@ -231,14 +231,13 @@ fn words(error: &(dyn std::error::Error + 'static)) -> &'static str {
 /// Retry-After in seconds or as a date, bounded.
 fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
     let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let seconds = match text.parse::<u64>() {
-        Ok(seconds) => seconds,
-        Err(_) => {
-            let date = jiff::fmt::rfc2822::DateTimeParser::new()
-                .parse_timestamp(text)
-                .ok()?;
-            u64::try_from(date.as_second() - super::super::clock::wall()).unwrap_or_default()
-        }
+    let seconds = if let Ok(seconds) = text.parse::<u64>() {
+        seconds
+    } else {
+        let date = jiff::fmt::rfc2822::DateTimeParser::new()
+            .parse_timestamp(text)
+            .ok()?;
+        u64::try_from(date.as_second() - super::super::clock::wall()).unwrap_or_default()
     };
     Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }

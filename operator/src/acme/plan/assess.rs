@@ -253,12 +253,12 @@ impl Planner {
             .record
             .as_ref()
             .and_then(|record| record.leaf.as_ref());
-        let issued = entry.state.issued.as_ref();
-        if let (Some(leaf), Some(issued)) = (leaf, issued) {
-            standing.current = issued.by == wanted.by
-                && issued.serial == hex(&leaf.serial)
+        let stored = entry.state.issued.as_ref();
+        if let (Some(leaf), Some(origin)) = (leaf, stored) {
+            standing.current = origin.by == wanted.by
+                && origin.serial == hex(&leaf.serial)
                 && leaf.hostnames.is_superset(&entry.request.hostnames);
-            let at = renewal::renew_at(leaf, Some(issued.at), entry.window, now.wall);
+            let at = renewal::renew_at(leaf, Some(origin.at), entry.window, now.wall);
             standing.renew_at = standing.current.then_some(at);
         }
         let runs = entry.running.is_some();
@@ -316,9 +316,10 @@ impl Planner {
         self.unseen.remove(secret);
         let (record, next_key, mut state) = match read {
             Some((record, leaf)) => {
-                let state = match record.ours {
-                    true => State::read(record.state.as_deref()),
-                    false => State::default(),
+                let state = if record.ours {
+                    State::read(record.state.as_deref())
+                } else {
+                    State::default()
                 };
                 let seen = Seen {
                     version: record.version,

@@ -84,15 +84,15 @@ fn same_account(a: &AcmeIssuer, b: &AcmeIssuer) -> bool {
 impl Planner {
     pub(super) fn issuer_changed(
         &mut self,
-        key: ObjectKey,
+        key: &ObjectKey,
         spec: Option<Arc<AcmeIssuer>>,
         now: Now,
     ) {
         match spec {
             None => {
-                self.issuers.0.remove(&key);
+                self.issuers.0.remove(key);
             }
-            Some(spec) => match self.issuers.0.get_mut(&key) {
+            Some(spec) => match self.issuers.0.get_mut(key) {
                 Some(issuer) if same_account(&issuer.spec, &spec) => issuer.spec = spec,
                 _ => {
                     let issuer = Issuer {
@@ -117,7 +117,7 @@ impl Planner {
                 }
             },
         }
-        self.issuer_news(&key, now);
+        self.issuer_news(key, now);
     }
 
     /// Everybody who uses it thinks again.

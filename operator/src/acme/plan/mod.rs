@@ -20,6 +20,7 @@ mod issuers;
 mod queue;
 mod run;
 mod say;
+mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -361,7 +362,7 @@ impl Planner {
             }
             Event::Input(Input::Issuers(changes)) => {
                 for (key, issuer) in changes {
-                    self.issuer_changed(key, issuer, now);
+                    self.issuer_changed(&key, issuer, now);
                 }
             }
             Event::Input(Input::Challenges(changes)) => {
@@ -581,3 +582,6 @@ impl Planner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! An order, from the first request to the certificate in the Secret.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use vestibule_model::challenge::{ChallengeKey, ChallengeType, Reach};
@@ -8,26 +9,23 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use super::super::backoff;
 use super::super::client::{Status, View};
 use super::super::clock::Now;
-use super::super::effects::{Ack, Observation, Outcome, Write, Written};
+use super::super::effects::Ack;
 use super::super::leaf::Leaf;
 use super::super::problem::{Failure, FailureKind};
 use super::super::renewal;
-use super::super::state::{Failed, Issued, Order, hex};
-use super::{After, Done, Phase, Planner, Publish, Running, Seen, Stage, Step, Task, Ticket};
+use super::{After, Done, Phase, Planner, Publish, Running, Stage, Step, Task, Ticket};
 
 /// After this long without all proxies a certificate gives up its turn, not its order.
 const PROXIES: Duration = Duration::from_mins(2);
 /// After this long the CA has had time to check names, or to make a certificate.
 const CA: Duration = Duration::from_mins(20);
-/// How often in a row a Secret may have changed under a write.
-const MAX_CONFLICTS: u32 = 5;
 
 impl Planner {
     pub(super) fn running(&mut self, secret: &ObjectName) -> Option<&mut Running> {
         self.entries.get_mut(secret)?.running.as_mut()
     }
 
-    fn stage(&mut self, secret: &ObjectName, stage: Stage) {
+    pub(super) fn stage(&mut self, secret: &ObjectName, stage: Stage) {
         if let Some(entry) = self.entries.get_mut(secret) {
             entry.phase = Phase::Active(stage);
         }
@@ -81,7 +79,7 @@ impl Planner {
         }
     }
 
-    fn look(&mut self, secret: &ObjectName) {
+    pub(super) fn look(&mut self, secret: &ObjectName) {
         let Some((issuer, url)) = self.order_of(secret) else {
             self.leave(secret);
             return;
@@ -90,60 +88,9 @@ impl Planner {
         self.start(secret, Task::Look { issuer, url });
     }
 
-    fn order_of(&self, secret: &ObjectName) -> Option<(ObjectKey, String)> {
+    pub(super) fn order_of(&self, secret: &ObjectName) -> Option<(ObjectKey, String)> {
         let entry = self.entries.get(secret)?;
         Some((entry.issuer.clone()?, entry.running.as_ref()?.url.clone()))
-    }
-
-    /// Writes the Secret.
-    fn write(&mut self, secret: &ObjectName, after: After) {
-        let Some(entry) = self.entries.get_mut(secret) else {
-            return;
-        };
-        let mut state = entry.state.clone();
-        let mut pair = None;
-        let mut next_key = None;
-        if let Some(running) = &entry.running {
-            state.order = Some(Order {
-                url: running.url.clone(),
-                account: running.account.clone(),
-                wanted: running.wanted.clone(),
-                since: running.since,
-            });
-            next_key = Some(running.key.clone());
-            if let (After::Issued, Some((chain, leaf)), Some(issuer)) =
-                (after, &running.chain, &entry.issuer)
-            {
-                state.order = None;
-                state.failure = None;
-                next_key = None;
-                pair = Some((chain.clone(), running.key.clone()));
-                let by = self.issuers.get(issuer);
-                let by = by.map(|issuer| {
-                    super::super::state::Wanted::new(&issuer.spec, &entry.request.hostnames).by
-                });
-                state.issued = Some(Issued {
-                    issuer: issuer.to_string(),
-                    by: by.unwrap_or_default(),
-                    account: running.account.clone(),
-                    serial: hex(&leaf.serial),
-                    // Not when it is stored: that may be days later, and must not look like a clock
-                    // that is off.
-                    at: running.since,
-                });
-            }
-        } else {
-            state.order = None;
-        }
-        let write = Write {
-            expected: entry.record.as_ref().map(|record| record.version.clone()),
-            state: state.write().into(),
-            pair,
-            next_key,
-        };
-        entry.state = state;
-        entry.phase = Phase::Active(Stage::Write(after));
-        self.start(secret, Task::Write(write));
     }
 
     /// What a certificate does whose turn it is and of which no task runs.
@@ -163,7 +110,7 @@ impl Planner {
         }
     }
 
-    fn await_proxies(&mut self, secret: &ObjectName, now: Now) {
+    pub(super) fn await_proxies(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
@@ -207,7 +154,7 @@ impl Planner {
     }
 
     /// Gives up the turn, but neither the order nor its challenges.
-    fn rest(&mut self, secret: &ObjectName) {
+    pub(super) fn rest(&mut self, secret: &ObjectName) {
         self.active.remove(secret);
         self.renewing.remove(secret);
         if let Some(entry) = self.entries.get_mut(secret) {
@@ -260,8 +207,12 @@ impl Planner {
             }
             (_, Done::Ordered(result)) => self.ordered(secret, result, now),
             (_, Done::Looked(Ok(view))) => self.looked(secret, view, now),
-            (_, Done::Looked(Err(failure)) | Done::Declared(Err(failure)))
-            | (_, Done::Downloaded(Err(failure))) => self.hitch(secret, failure, now),
+            (
+                _,
+                Done::Looked(Err(failure))
+                | Done::Declared(Err(failure))
+                | Done::Downloaded(Err(failure)),
+            ) => self.hitch(secret, failure, now),
             (_, Done::Declared(Ok(()))) => {
                 self.reached(secret);
                 if let Some(running) = self.running(secret) {
@@ -276,7 +227,7 @@ impl Planner {
         }
     }
 
-    fn window(
+    pub(super) fn window(
         &mut self,
         secret: &ObjectName,
         result: Result<(renewal::Window, Option<Duration>), Failure>,
@@ -296,14 +247,14 @@ impl Planner {
     }
 
     /// Something could be reached.
-    fn reached(&mut self, secret: &ObjectName) {
+    pub(super) fn reached(&mut self, secret: &ObjectName) {
         if let Some(entry) = self.entries.get_mut(secret) {
             entry.unreached = 0;
             entry.trouble = None;
         }
     }
 
-    fn ordered(
+    pub(super) fn ordered(
         &mut self,
         secret: &ObjectName,
         result: Result<(String, super::PrivateKey), Failure>,
@@ -358,100 +309,7 @@ impl Planner {
         self.write(secret, After::Ordered);
     }
 
-    fn wrote(
-        &mut self,
-        secret: &ObjectName,
-        after: After,
-        result: Result<Written, Failure>,
-        now: Now,
-    ) {
-        match (result, after) {
-            (Ok(Written::Done(version)), _) => {
-                let Some(entry) = self.entries.get_mut(secret) else {
-                    return;
-                };
-                let leaf = entry.record.take().and_then(|record| record.leaf);
-                entry.record = Some(Seen {
-                    version,
-                    ours: true,
-                    leaf,
-                });
-                match after {
-                    After::Ordered => {
-                        if let Some(running) = self.running(secret) {
-                            running.persisted = true;
-                            running.conflicts = 0;
-                        }
-                        self.look(secret);
-                    }
-                    After::Issued => self.issued(secret, now),
-                    After::Failed => self.leave(secret),
-                }
-            }
-            (Ok(Written::Conflict), _) => {
-                let Some(entry) = self.entries.get_mut(secret) else {
-                    return;
-                };
-                entry.unreached += 1;
-                let running = entry.running.as_mut();
-                let conflicts = running.map_or(entry.unreached, |running| {
-                    running.conflicts += 1;
-                    running.conflicts
-                });
-                if conflicts > MAX_CONFLICTS {
-                    if let Some(running) = self.running(secret) {
-                        running.conflicts = 0;
-                    }
-                    let failure = Failure::unreachable(format!(
-                        "Secret {secret} changes all the time: somebody else writes it"
-                    ));
-                    self.pause(secret, failure, now);
-                    if let Some(entry) = self.entries.get_mut(secret) {
-                        entry.stale = true;
-                    }
-                    return;
-                }
-                self.stage(secret, Stage::Reread(after));
-                self.start(secret, Task::Read);
-            }
-            (Ok(Written::Refused(why)), _) => {
-                let failure = Failure::new(
-                    FailureKind::Other,
-                    format!("Secret {secret} cannot be written: {why}"),
-                );
-                self.note_failure(secret, failure, now);
-                self.leave(secret);
-            }
-            // It is remembered here; the next write has it.
-            (Err(_), After::Failed) => self.leave(secret),
-            (Err(failure), _) => self.pause(secret, failure, now),
-        }
-    }
-
-    /// The Secret was not as expected, and has been read again.
-    fn write_again(&mut self, secret: &ObjectName, after: After, now: Now) {
-        let Some(entry) = self.entries.get(secret) else {
-            return;
-        };
-        let ours = entry.record.as_ref().is_none_or(|record| record.ours);
-        let wanted = self.wanted(entry);
-        let fits = entry
-            .running
-            .as_ref()
-            .is_some_and(|running| wanted.is_some_and(|wanted| wanted.all == running.wanted));
-        match after {
-            // Somebody else's: what is left of the order is said when it is looked at.
-            _ if !ours => {
-                self.end(secret, Outcome::Abandoned, "the Secret is somebody else's");
-                self.leave(secret);
-            }
-            After::Failed => self.write(secret, after),
-            _ if !fits => self.leave(secret),
-            After::Ordered | After::Issued => self.resume(secret, now),
-        }
-    }
-
-    fn looked(&mut self, secret: &ObjectName, view: View, now: Now) {
+    pub(super) fn looked(&mut self, secret: &ObjectName, view: View, now: Now) {
         self.reached(secret);
         let declared = self.running(secret).is_some_and(|running| running.declared);
         match view.status {
@@ -478,7 +336,7 @@ impl Planner {
         }
     }
 
-    fn publish(&mut self, secret: &ObjectName, view: &View, now: Now) {
+    pub(super) fn publish(&mut self, secret: &ObjectName, view: &View, now: Now) {
         let Some(entry) = self.entries.get_mut(secret) else {
             return;
         };
@@ -528,6 +386,13 @@ impl Planner {
             self.poll(secret, view.retry_after, now);
             return;
         }
+        // What was out for another way of checking a name is not declared with the rest.
+        let needed = |key: &ChallengeKey| keys.iter().any(|(needed, _)| needed == key);
+        let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut entry.published)
+            .into_iter()
+            .partition(|(key, _)| needed(key));
+        entry.published = kept;
+        self.steps.extend(gone.into_keys().map(Step::Withdraw));
         for (key, key_authorization) in keys {
             // What is out already stays as far as it is.
             if !entry.published.contains_key(&key) {
@@ -547,7 +412,7 @@ impl Planner {
     }
 
     /// Asks again, a little later each time.
-    fn poll(&mut self, secret: &ObjectName, said: Option<Duration>, now: Now) {
+    pub(super) fn poll(&mut self, secret: &ObjectName, said: Option<Duration>, now: Now) {
         let Some(entry) = self.entries.get_mut(secret) else {
             return;
         };
@@ -571,7 +436,7 @@ impl Planner {
         entry.phase = Phase::Active(Stage::Look);
     }
 
-    fn finalize(&mut self, secret: &ObjectName, now: Now) {
+    pub(super) fn finalize(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
@@ -598,7 +463,13 @@ impl Planner {
         self.start(secret, task);
     }
 
-    fn downloaded(&mut self, secret: &ObjectName, chain: Vec<u8>, leaf: Option<Leaf>, now: Now) {
+    pub(super) fn downloaded(
+        &mut self,
+        secret: &ObjectName,
+        chain: Vec<u8>,
+        leaf: Option<Leaf>,
+        now: Now,
+    ) {
         self.reached(secret);
         let Some(entry) = self.entries.get_mut(secret) else {
             return;
@@ -613,100 +484,5 @@ impl Planner {
             running.chain = Some((chain, leaf));
         }
         self.write(secret, After::Issued);
-    }
-
-    fn issued(&mut self, secret: &ObjectName, now: Now) {
-        let spread = u64::try_from(self.settings.spread.as_millis()).unwrap_or_default();
-        let wait = Duration::from_millis(self.random.below(spread + 1));
-        if let Some(entry) = self.entries.get_mut(secret) {
-            let chain = entry
-                .running
-                .as_mut()
-                .and_then(|running| running.chain.take());
-            if let (Some(record), Some((_, leaf))) = (&mut entry.record, chain) {
-                record.leaf = Some(leaf);
-            }
-            entry.window = None;
-            entry.ask_window = now.steady + wait;
-        }
-        self.end(secret, Outcome::Issued, "the certificate is stored");
-        self.leave(secret);
-    }
-
-    /// Something about an order went wrong.
-    fn hitch(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
-        let finalizing = self.entries.get(secret).map(|entry| entry.phase)
-            == Some(Phase::Active(Stage::Finalize));
-        match failure.kind {
-            FailureKind::Unreachable | FailureKind::RateLimited => self.pause(secret, failure, now),
-            FailureKind::Account => {
-                let issuer = self
-                    .entries
-                    .get(secret)
-                    .and_then(|entry| entry.issuer.clone());
-                if let Some(issuer) = issuer {
-                    self.issuer_failed(&issuer, failure.clone(), now);
-                }
-                self.pause(secret, failure, now);
-            }
-            // It was finalized before, by a leader that is gone, say.
-            FailureKind::OrderGone if finalizing => self.poll(secret, failure.retry_after, now),
-            _ => self.fail(secret, failure, now),
-        }
-    }
-
-    /// An order failed: it is given up, and the failure waited out, also by the next leader.
-    fn fail(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
-        self.withdraw(secret);
-        self.note_failure(secret, failure, now);
-        self.write(secret, After::Failed);
-    }
-
-    fn note_failure(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
-        let Some(entry) = self.entries.get(secret) else {
-            return;
-        };
-        let wanted = self
-            .wanted(entry)
-            .map(|wanted| wanted.all)
-            .unwrap_or_default();
-        let before = entry.state.failure.as_ref().filter(|f| f.wanted == wanted);
-        let count = before.map_or(1, |failure| failure.count.saturating_add(1));
-        let wait = backoff::of_order(count, &failure, &mut self.random);
-        let wait = i64::try_from(wait.as_secs()).unwrap_or(86_400);
-        self.end(secret, Outcome::Failed, &failure.message);
-        if let Some(entry) = self.entries.get_mut(secret) {
-            entry.failed_since = now.steady;
-            entry.trouble = None;
-            entry.state.failure = Some(Failed {
-                wanted,
-                count,
-                at: now.wall,
-                retry_at: now.wall.saturating_add(wait),
-                problem: failure.message,
-                rate_limited: failure.kind == FailureKind::RateLimited,
-            });
-        }
-    }
-
-    /// An order is over.
-    fn end(&mut self, secret: &ObjectName, outcome: Outcome, message: &str) {
-        let Some(entry) = self.entries.get_mut(secret) else {
-            return;
-        };
-        entry.state.order = None;
-        let running = entry.running.take();
-        let Some(issuer) = entry.issuer.clone() else {
-            return;
-        };
-        if let Some(running) = running {
-            self.steps.push(Step::Forget(issuer.clone(), running.url));
-        }
-        self.steps.push(Step::Observe(Observation::OrderEnded {
-            secret: secret.clone(),
-            issuer,
-            outcome,
-            message: message.into(),
-        }));
     }
 }

@@ -67,7 +67,7 @@ impl Planner {
                 Phase::Rest => match entry.said.as_ref().map(|said| said.reason) {
                     Some(Reason::IssuerNotFound | Reason::IssuerNotReady) => waiting.issuer += 1,
                     Some(Reason::OrderFailed | Reason::Unreachable | Reason::RenewalFailed) => {
-                        waiting.backoff += 1
+                        waiting.backoff += 1;
                     }
                     _ => {}
                 },
@@ -131,9 +131,10 @@ impl Planner {
             } else {
                 Reason::Issued
             },
-            message: match failing {
-                true => format!("valid until {until}, but it cannot be renewed: {message}"),
-                false => format!("by {issuer}, valid until {until}; being renewed"),
+            message: if failing {
+                format!("valid until {until}, but it cannot be renewed: {message}")
+            } else {
+                format!("by {issuer}, valid until {until}; being renewed")
             }
             .into(),
         }
