@@ -22,7 +22,8 @@ pub(super) fn issuer(
     let condition = match (issuer.refusal(), fact) {
         (Some(finding), _) => Condition::fails(ready, finding.reason, finding.to_string()),
         (None, Some(fact)) => {
-            let reason = Reason::from_text(fact.reason).unwrap_or(Reason::Pending);
+            // The engine has words of its own for an account that cannot be opened.
+            let reason = Reason::from_text(fact.reason).unwrap_or(Reason::IssuerNotReady);
             let message = bounded(&fact.message, MAX_MESSAGE);
             if fact.ready {
                 Condition::holds(ready, reason, message)
