@@ -95,7 +95,7 @@ fn pebble(world: &World, troubles: Troubles) -> Value {
             variable("PEBBLE_AUTHZREUSE", troubles.reuse),
         ],
         "ports": [{"containerPort": DIRECTORY_PORT}],
-        "readinessProbe": {"tcpSocket": {"port": DIRECTORY_PORT}, "periodSeconds": 1},
+        "readinessProbe": {"tcpSocket": {"port": DIRECTORY_PORT}, "periodSeconds": 1, "timeoutSeconds": 5},
         "volumeMounts": [
             {"name": "configuration", "mountPath": "/configuration", "readOnly": true},
             {"name": "tls", "mountPath": "/tls", "readOnly": true},
@@ -120,6 +120,6 @@ fn dns(world: &World) -> Value {
             "-doh=",
         ],
         "ports": [{"containerPort": 8053}, {"containerPort": 8055}],
-        "readinessProbe": {"tcpSocket": {"port": 8055}, "periodSeconds": 1},
+        "readinessProbe": {"tcpSocket": {"port": 8055}, "periodSeconds": 1, "timeoutSeconds": 5},
     })
 }
