@@ -147,7 +147,7 @@ async fn what_the_api_server_refuses_is_said_and_holds_nobody_up() {
     })
     .await;
     tokio::time::timeout(
-        Duration::from_secs(60),
+        Duration::from_mins(1),
         engine.says(("b", "good-tls"), IssuanceState::Pending, ""),
     )
     .await

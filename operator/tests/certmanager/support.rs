@@ -26,9 +26,9 @@ use vestibule_operator::cluster::lease::elector::Role;
 use vestibule_operator::translate::CertificateRequest;
 
 /// Longest wait for something that has to happen.
-const BOUND: Duration = Duration::from_secs(120);
-/// How long nothing has to be written.
-const REST: Duration = Duration::from_secs(20);
+const BOUND: Duration = Duration::from_mins(2);
+/// How long nothing has to be written; a scenario on the real cluster takes a minute.
+const REST: Duration = Duration::from_secs(6);
 /// What requests of the engine are known by in the audit log.
 const AGENT: &str = "vestibule-engine";
 /// Value of the annotation on its Certificates.
@@ -141,8 +141,9 @@ impl Server {
         };
         let crds: Vec<String> = std::fs::read_dir(format!("{sources}/deploy/crds"))
             .expect("cert-manager's kinds")
-            .map(|entry| entry.expect("a file").path().display().to_string())
-            .filter(|path| path.ends_with(".yaml"))
+            .map(|entry| entry.expect("a file").path())
+            .filter(|path| path.extension().is_some_and(|end| end == "yaml"))
+            .map(|path| path.display().to_string())
             .collect();
         let mut apply = vec!["apply", "--server-side"];
         for path in &crds {
@@ -346,7 +347,7 @@ impl Server {
     /// certificate is ready may be done first: a fight would not end.
     pub(crate) async fn writes_at_rest(&self) -> Vec<String> {
         let mut writes = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..10 {
             let from = self.audit().len();
             tokio::time::sleep(REST).await;
             writes = self.writes("certificates", from);
