@@ -67,11 +67,13 @@ impl Default for Desk {
 /// What the loop does at the desk.
 impl Desk {
     /// Moves when [`Self::take`] has something.
+    #[must_use]
     pub fn for_loop(&self) -> watch::Receiver<()> {
         self.0.for_loop.subscribe()
     }
 
     /// What is new.
+    #[must_use]
     pub fn take(&self) -> Told {
         let mut state = self.0.state.lock();
         let next = Told {

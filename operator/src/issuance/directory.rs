@@ -101,7 +101,8 @@ impl Directory {
     }
 
     fn load(&self, secret: &ObjectName) -> Result<Option<Record>, StoreError> {
-        let text = files::read_private(&self.file(secret)?, MAX_FILE).map_err(failed)?;
+        let text =
+            files::read_private(&self.file(secret)?, MAX_FILE).map_err(|error| failed(&error))?;
         Ok(text.map(|text| parse(&text)))
     }
 
@@ -125,7 +126,7 @@ impl Directory {
     }
 }
 
-fn failed(error: crate::localca::LocalCaError) -> StoreError {
+fn failed(error: &crate::localca::LocalCaError) -> StoreError {
     StoreError(error.to_string())
 }
 
@@ -161,7 +162,9 @@ fn format(state: &str, certificate: &[u8], key: &[u8], next: &[u8]) -> Zeroizing
     ];
     // Room beforehand: growing would leave copies of the keys behind.
     let mut text = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
-    parts.iter().for_each(|part| text.extend_from_slice(part));
+    for part in parts {
+        text.extend_from_slice(part);
+    }
     Zeroizing::new(text)
 }
 
@@ -190,7 +193,7 @@ impl Effects for Directory {
     async fn write(&self, secret: &ObjectName, write: Write) -> Result<Written, StoreError> {
         let path = self.file(secret)?;
         // Processes that share the directory take turns.
-        let _turn = files::prepare(&self.path).map_err(failed)?;
+        let _turn = files::prepare(&self.path).map_err(|error| failed(&error))?;
         let present = self.load(secret)?;
         let present_version = present.as_ref().map(|record| record.version.clone());
         if present_version != write.expected || self.state.lock().users.contains(secret) {
@@ -205,7 +208,7 @@ impl Effects for Directory {
         if text.len() > usize::from(MAX_FILE) {
             return Ok(Written::Refused("it is too large".to_owned()));
         }
-        files::write(&path, &text, 0o600).map_err(failed)?;
+        files::write(&path, &text, 0o600).map_err(|error| failed(&error))?;
         let text = std::str::from_utf8(&text)
             .map_err(|_| StoreError("a certificate that is no text".to_owned()))?;
         let record = parse(text);
@@ -224,7 +227,7 @@ impl Effects for Directory {
         }
         let mut path = self.file(secret)?;
         path.as_mut_os_string().push(format!("_{key}"));
-        let text = files::read_key(&path).map_err(failed)?;
+        let text = files::read_key(&path).map_err(|error| failed(&error))?;
         Ok(text.map(|text| Zeroizing::new(text.trim().as_bytes().to_vec())))
     }
 

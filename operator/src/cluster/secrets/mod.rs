@@ -114,7 +114,7 @@ impl Secrets {
             let refusal = format!("Secret {name} is not Vestibule's, and is left as it is");
             return Ok(Written::Refused(refusal));
         }
-        fill(&mut secret, write);
+        fill(&mut secret, &write);
         let parameters = PostParams {
             field_manager: Some(self.manager.to_string()),
             ..PostParams::default()
@@ -198,7 +198,7 @@ fn silent() -> StoreError {
     StoreError("no answer from the API server".to_owned())
 }
 
-fn fill(secret: &mut Secret, write: Write) {
+fn fill(secret: &mut Secret, write: &Write) {
     let annotations = secret.metadata.annotations.get_or_insert_default();
     annotations.insert(STATE_ANNOTATION.to_owned(), write.state.to_string());
     let data = secret.data.get_or_insert_default();

@@ -22,6 +22,10 @@ use crate::publish::Publisher;
 
 impl Shell {
     /// Starts the tasks; the loop is still to be turned.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one task and its channels after the other"
+    )]
     pub(in super::super) fn new(
         client: &kube::Client,
         settings: Settings,
