@@ -444,16 +444,15 @@ fn csv(text: &str) -> Option<Vec<Arc<str>>> {
     let mut fields = Vec::new();
     let mut rest = text;
     loop {
-        let (field, tail) = match rest.strip_prefix('"') {
-            Some(quoted) => quoted_field(quoted)?,
-            None => {
-                let end = rest.find(',').unwrap_or(rest.len());
-                let (field, tail) = rest.split_at_checked(end)?;
-                if field.contains('"') {
-                    return None;
-                }
-                (field.to_owned(), tail)
+        let (field, tail) = if let Some(quoted) = rest.strip_prefix('"') {
+            quoted_field(quoted)?
+        } else {
+            let end = rest.find(',').unwrap_or(rest.len());
+            let (field, tail) = rest.split_at_checked(end)?;
+            if field.contains('"') {
+                return None;
             }
+            (field.to_owned(), tail)
         };
         fields.push(field.into());
         match tail.strip_prefix(',') {

@@ -350,24 +350,7 @@ fn convert(
             "put the PEM certificate of the CA's authority there, or remove it",
         );
     }
-    let mut challenges = Vec::new();
-    for (index, text) in spec.challenges.iter().enumerate() {
-        let field = format!("spec.challenges[{index}]");
-        match ChallengeType::from_spec(text) {
-            Some(kind) if challenges.contains(&kind) => {
-                refuse(&field, "is one too many".into(), "name each type once");
-            }
-            Some(kind) => challenges.push(kind),
-            None => refuse(
-                &field,
-                format!("{} is no challenge that Vestibule answers", quote(text)),
-                "use TLS-ALPN-01 or HTTP-01",
-            ),
-        }
-    }
-    if challenges.is_empty() {
-        challenges.extend(ChallengeType::ALL);
-    }
+    let challenges = challenges(&spec.challenges, &mut findings);
     object::AcmeIssuer {
         key,
         meta,
@@ -391,6 +374,36 @@ fn convert(
         challenges,
         findings,
     }
+}
+
+/// The challenge types, in order; all of them if none is named.
+fn challenges(texts: &[String], findings: &mut Vec<Finding>) -> Vec<ChallengeType> {
+    let mut challenges = Vec::new();
+    for (index, text) in texts.iter().enumerate() {
+        let (message, action) = match ChallengeType::from_spec(text) {
+            Some(kind) if challenges.contains(&kind) => {
+                ("is one too many".to_owned(), "name each type once")
+            }
+            Some(kind) => {
+                challenges.push(kind);
+                continue;
+            }
+            None => (
+                format!("{} is no challenge that Vestibule answers", quote(text)),
+                "use TLS-ALPN-01 or HTTP-01",
+            ),
+        };
+        findings.push(Finding::refused(
+            Reason::InvalidParameters,
+            format!("spec.challenges[{index}]"),
+            message,
+            action,
+        ));
+    }
+    if challenges.is_empty() {
+        challenges.extend(ChallengeType::ALL);
+    }
+    challenges
 }
 
 fn check_directory(url: &str) -> Result<(), String> {

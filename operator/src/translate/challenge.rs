@@ -91,7 +91,7 @@ impl Translator {
                     certificate,
                     private_key,
                 } => proto::challenge::Answer::TlsAlpn01(proto::TlsAlpn01 {
-                    certificate: certificate.clone().into(),
+                    certificate: certificate.clone(),
                     private_key: private_key.to_vec(),
                 }),
                 Answer::Http01 { key_authorization } => {

@@ -268,11 +268,12 @@ impl Translator {
         problem: Option<Finding>,
     ) -> bool {
         let key = (listener.clone(), secret.clone());
-        let old = match problem.clone() {
+        let news = self.want_problems.get(&key) != problem.as_ref();
+        match problem {
             Some(problem) => self.want_problems.insert(key, problem),
             None => self.want_problems.remove(&key),
         };
-        old != problem
+        news
     }
 
     /// What stands against a listener's wants.

@@ -99,24 +99,7 @@ impl Translator {
                 dirty.routes.extend(self.index.routes_in(&name.name));
                 self.spread(affected, dirty);
             }
-            Kind::ReferenceGrant => {
-                for referrer in self.index.referrers_into(&name.namespace) {
-                    match referrer.kind {
-                        Kind::TlsRoute | Kind::HttpRoute => {
-                            dirty.routes.insert(referrer);
-                        }
-                        Kind::Gateway => {
-                            let parent = ParentKey::Gateway(referrer.name.clone());
-                            self.index.dirty_listeners(&parent, dirty);
-                            dirty.tls.insert(referrer.name.clone());
-                        }
-                        Kind::ListenerSet => self
-                            .index
-                            .dirty_listeners(&ParentKey::ListenerSet(referrer.name.clone()), dirty),
-                        _ => {}
-                    }
-                }
-            }
+            Kind::ReferenceGrant => self.mark_referrers(&name.namespace, dirty),
             Kind::Secret => {
                 self.secrets.remove(name);
                 if self.source_users.contains_key(key) {
@@ -146,6 +129,26 @@ impl Translator {
             }
         }
         dirty.others.insert(key.clone());
+    }
+
+    /// The grants of a namespace changed: whoever refers into it.
+    fn mark_referrers(&self, namespace: &Arc<str>, dirty: &mut Dirty) {
+        for referrer in self.index.referrers_into(namespace) {
+            match referrer.kind {
+                Kind::TlsRoute | Kind::HttpRoute => {
+                    dirty.routes.insert(referrer);
+                }
+                Kind::Gateway => {
+                    let parent = ParentKey::Gateway(referrer.name.clone());
+                    self.index.dirty_listeners(&parent, dirty);
+                    dirty.tls.insert(referrer.name.clone());
+                }
+                Kind::ListenerSet => self
+                    .index
+                    .dirty_listeners(&ParentKey::ListenerSet(referrer.name.clone()), dirty),
+                _ => {}
+            }
+        }
     }
 
     /// A Gateway or set itself changed: its listeners, those it had, and its routes.

@@ -120,9 +120,10 @@ impl Translator {
                 None => self.routes.remove(&key),
             };
             let shared = Shared::of(self.route(&key), state.as_ref());
-            let former = match shared == Shared::default() {
-                true => self.shared.remove(&key),
-                false => self.shared.insert(key.clone(), shared.clone()),
+            let former = if shared == Shared::default() {
+                self.shared.remove(&key)
+            } else {
+                self.shared.insert(key.clone(), shared.clone())
             };
             let interests = self.doors.move_route(&former.unwrap_or_default(), &shared);
             self.mark_interested(interests, dirty);
