@@ -119,7 +119,7 @@ pub fn configured(mut config: kube::Config) -> kube::Config {
 }
 
 /// Watches `scope` for ever. Whatever fails is logged and tried again.
-pub fn watch(client: Client, scope: Scope) -> impl Stream<Item = Event> + Send + use<> {
+pub fn watch(client: &Client, scope: &Scope) -> impl Stream<Item = Event> + Send + use<> {
     let mut unsynced: BTreeMap<Kind, usize> = BTreeMap::new();
     let mut watches = Vec::new();
     for kind in scope.kinds.iter().copied().collect::<BTreeSet<_>>() {
@@ -132,7 +132,7 @@ pub fn watch(client: Client, scope: Scope) -> impl Stream<Item = Event> + Send +
             watches.push(once(ready(Event::Synced(kind))).boxed());
         }
         for namespace in places {
-            let one = One::new(client.clone(), (kind, namespace), &scope);
+            let one = One::new(client.clone(), (kind, namespace), scope);
             let events = unfold(one, |mut one| async move {
                 let event = one.next().await;
                 Some((event, one))

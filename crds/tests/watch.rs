@@ -28,7 +28,7 @@ struct Listener {
 
 impl Listener {
     fn new(server: &Server, kinds: &[Kind]) -> Self {
-        Self::of(watch(server.client(), Scope::new(kinds.to_vec())))
+        Self::of(watch(&server.client(), &Scope::new(kinds.to_vec())))
     }
 
     fn of(events: impl Stream<Item = Event> + Send + 'static) -> Self {

@@ -139,7 +139,7 @@ async fn kinds_come_and_go_and_secrets_are_chosen() {
 
     let kinds = [Kind::Gateway, Kind::TlsRoute, Kind::Secret, Kind::Namespace];
     let mut listener = Listener {
-        events: watch(client.clone(), Scope::new(kinds)).boxed(),
+        events: watch(&client, &Scope::new(kinds)).boxed(),
         objects: BTreeMap::new(),
         synced: Vec::new(),
     };

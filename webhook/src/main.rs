@@ -123,7 +123,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let settings = Config::new(args.listen, args.admin, args.tls_dir);
     let mut webhook = Webhook::start(settings, admission)
         .with_context(|| format!("cannot serve on {} and {}", args.listen, args.admin))?;
-    webhook.follow(watch::watch(client, watch::Scope::new(WATCHED)));
+    webhook.follow(watch::watch(&client, &watch::Scope::new(WATCHED)));
     tracing::info!(listen = %webhook.address(), admin = %webhook.admin(), "the webhook runs");
     tokio::select! {
         _ = terminate.recv() => {}

@@ -446,7 +446,7 @@ async fn at(time: Option<Instant>) {
 
 /// Watches what is in the scope and passes on what comes.
 async fn follow(client: kube::Client, scope: Scope, events: mpsc::Sender<Event>) -> &'static str {
-    let mut stream = Box::pin(vestibule_crds::watch::watch(client, scope));
+    let mut stream = Box::pin(vestibule_crds::watch::watch(&client, &scope));
     while let Some(event) = stream.next().await {
         if events.send(event).await.is_err() {
             break;
