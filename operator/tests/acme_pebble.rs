@@ -200,7 +200,7 @@ async fn renews_within_the_window_and_replaces_what_there_was() {
     // The clock jumps to shortly before the end: one renewal, and no second one, although our clock goes
     // on to be far from the CA's.
     set.world
-        .put_clock(leaf.lifetime() - 4 * DAY, &one.secret)
+        .put_clock(leaf.lifetime() / 20 * 19, &one.secret)
         .await;
     set.world
         .until("renewed", |world| world.ended.lock().len() == 2)
@@ -345,6 +345,22 @@ async fn killed_anywhere_the_next_leader_goes_on_with_the_same_order() {
         assert_eq!(set.pebble.orders(), made, "{hold:?}");
         set.world.kill(engine).await;
     }
+    // While the CA checks the name: it is not told again that it may, which it would refuse.
+    let one = request("team-x", &["checked.test"]);
+    set.world.slow.send_replace(true);
+    let engine = set.engine(std::slice::from_ref(&one)).await;
+    set.world.until_held().await;
+    set.world.kill(engine).await;
+    let engine = set.engine(std::slice::from_ref(&one)).await;
+    set.world
+        .until("it says that the name is being checked", |world| {
+            world.message(&one.secret).contains("checks checked.test")
+        })
+        .await;
+    set.world.slow.send_replace(false);
+    set.world.until_issued(&[&one.secret]).await;
+    assert_eq!(set.pebble.orders(), made + 1);
+    engine.abort();
     set.no_key_was_said();
 }
 

@@ -80,14 +80,16 @@ impl Answerer {
             .with_cert_resolver(Arc::new(Resolver(world.clone())));
         config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
+        let world = world.clone();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .expect("a port");
         let tls = listener.local_addr().expect("an address").port();
         tasks.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let acceptor = acceptor.clone();
+                let (acceptor, world) = (acceptor.clone(), world.clone());
                 tokio::spawn(async move {
+                    world.keep_waiting().await;
                     let _ = acceptor.accept(stream).await;
                 });
             }

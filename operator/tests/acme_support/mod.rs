@@ -52,6 +52,8 @@ pub(crate) struct World {
     pub(crate) renewals: Mutex<BTreeMap<ObjectName, i64>>,
     pub(crate) hold: Mutex<Option<Hold>>,
     pub(crate) held: AtomicBool,
+    /// The CA is kept waiting for answers.
+    pub(crate) slow: watch::Sender<bool>,
     /// A name whose challenges are answered nowhere, though everybody says they are.
     pub(crate) deaf: Mutex<Option<Hostname>>,
     /// Writes of Secrets of certificates.
@@ -75,6 +77,7 @@ impl World {
             renewals: Mutex::default(),
             hold: Mutex::default(),
             held: AtomicBool::new(false),
+            slow: watch::Sender::new(false),
             deaf: Mutex::default(),
             writes: Mutex::default(),
             shift: AtomicI64::new(0),
@@ -196,6 +199,16 @@ impl World {
     pub(crate) async fn until_held(&self) {
         self.until("held", |world| world.held.load(Ordering::SeqCst))
             .await;
+    }
+
+    /// Keeps a CA waiting that has come to check a name.
+    pub(crate) async fn keep_waiting(&self) {
+        let mut slow = self.slow.subscribe();
+        if *slow.borrow_and_update() {
+            self.held.store(true, Ordering::SeqCst);
+            self.change();
+            let _ = slow.wait_for(|slow| !slow).await;
+        }
     }
 
     async fn hold_here(&self) {

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use instant_acme::{
-    Account, AuthorizationStatus, CertificateIdentifier, Error, Identifier, NewOrder, Order,
-    OrderStatus,
+    Account, AuthorizationState, AuthorizationStatus, CertificateIdentifier, ChallengeStatus,
+    Error, Identifier, NewOrder, Order, OrderStatus,
 };
 use parking_lot::Mutex;
 use rustls_pki_types::{CertificateSigningRequestDer, Der};
@@ -198,27 +198,18 @@ impl Ca {
         names: &[(Hostname, ChallengeType)],
     ) -> Result<(), Failure> {
         let mut order = self.take(url).await?;
-        let mut authorizations = order.authorizations();
-        while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.map_err(progress)?;
-            if authorization.status != AuthorizationStatus::Pending {
-                continue;
+        if let Err(failure) = say_ready(&mut order, names).await {
+            if failure.kind == FailureKind::Unreachable {
+                return Err(failure);
             }
-            let name = authorization.identifier().to_string();
-            let Some((_, kind)) = names.iter().find(|(host, _)| host.as_str() == name) else {
-                continue;
-            };
-            if let Some(mut challenge) = authorization.challenge(kind_of(*kind)) {
-                challenge.set_ready().await.map_err(progress)?;
+            // What was known of it may be old: if the CA is at all of them, all is well.
+            order = self.account.order(url.to_owned()).await.map_err(progress)?;
+            if awaits(&mut order, names).await.map_err(progress)? {
+                return Err(failure);
             }
         }
-        self.keep(
-            url.to_owned(),
-            Kept {
-                order,
-                fresh: false,
-            },
-        );
+        let fresh = false;
+        self.keep(url.to_owned(), Kept { order, fresh });
         Ok(())
     }
 
@@ -302,6 +293,49 @@ impl Ca {
         }
         all.insert(url, kept);
     }
+}
+
+/// Says that these challenges are answered, but for those of which a leader before us has said so: a CA may
+/// refuse to hear it twice.
+async fn say_ready(order: &mut Order, names: &[(Hostname, ChallengeType)]) -> Result<(), Failure> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization.map_err(progress)?;
+        if let Some(kind) = pending(&authorization, names)
+            && let Some(mut challenge) = authorization.challenge(kind)
+        {
+            challenge.set_ready().await.map_err(progress)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the CA still waits to hear that one of these challenges is answered.
+async fn awaits(order: &mut Order, names: &[(Hostname, ChallengeType)]) -> Result<bool, Error> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        if pending(&*authorization?, names).is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The challenge of these that the CA waits to hear about.
+fn pending(
+    authorization: &AuthorizationState,
+    names: &[(Hostname, ChallengeType)],
+) -> Option<instant_acme::ChallengeType> {
+    if authorization.status != AuthorizationStatus::Pending {
+        return None;
+    }
+    let name = authorization.identifier().to_string();
+    let (_, kind) = names.iter().find(|(host, _)| host.as_str() == name)?;
+    let kind = kind_of(*kind);
+    let mut challenges = authorization.challenges.iter();
+    challenges
+        .any(|one| one.r#type == kind && one.status == ChallengeStatus::Pending)
+        .then_some(kind)
 }
 
 /// What an order shows. Authorizations are asked for once while it is pending, and again when it failed.
