@@ -59,7 +59,7 @@ async fn the_shims_are_left_to_the_shim() {
         .get("Secret", "a", "web-tls")
         .await
         .expect("a Secret");
-    assert_eq!(now["data"], kept, "no certificate was asked for");
+    assert!(now["data"] == kept, "no certificate was asked for");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,6 +118,6 @@ async fn the_shim_leaves_ours_alone_and_gets_them_when_it_shall() {
         .get("Secret", "a", "web-tls")
         .await
         .expect("a Secret");
-    assert_eq!(now["data"], kept, "no certificate was asked for");
+    assert!(now["data"] == kept, "no certificate was asked for");
     assert_eq!(server.writes_at_rest().await, Vec::<String>::new());
 }

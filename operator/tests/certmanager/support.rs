@@ -270,6 +270,23 @@ impl Server {
             .await;
     }
 
+    /// Waits until cert-manager has done everything that a Certificate says now.
+    pub(crate) async fn settled(&self, namespace: &str, name: &str) {
+        eventually(&format!("{name} as it says"), async || {
+            let there = self.get("Certificate", namespace, name).await?;
+            let conditions = there["status"]["conditions"].as_array()?;
+            let holds = |wanted: &str| {
+                let mut of_type = conditions.iter().filter(|c| c["type"] == wanted);
+                of_type.any(|c| {
+                    c["status"] == "True"
+                        && c["observedGeneration"] == there["metadata"]["generation"]
+                })
+            };
+            (holds("Ready") && !holds("Issuing")).then_some(())
+        })
+        .await;
+    }
+
     /// Names of all objects of a kind in a namespace, in order.
     pub(crate) async fn list(&self, kind: &str, namespace: &str) -> Vec<String> {
         let list = self.api(kind, namespace).list(&ListParams::default()).await;
