@@ -187,7 +187,7 @@ mod tests {
                 prop_assert!(budget.allows_any(now + wait));
                 for first in &made {
                     let within = made.iter().filter(|at| *at >= first).count() as u64;
-                    let fills = u64::try_from((now - *first).as_millis()).expect("fits") * u64::from(per_hour) / COST;
+                    let fills = u64::try_from(now.saturating_sub(*first).as_millis()).expect("fits") * u64::from(per_hour) / COST;
                     prop_assert!(within <= u64::from(per_hour) + fills + 1);
                 }
             }

@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn retry_after_in_both_forms() {
-        assert_eq!(said("120"), Some(Duration::from_secs(120)));
+        assert_eq!(said("121"), Some(Duration::from_secs(121)));
         assert_eq!(said("99999999999"), Some(MAX_RETRY_AFTER));
         assert_eq!(said("Fri, 31 Dec 1999 23:59:59 GMT"), Some(Duration::ZERO));
         assert_eq!(said("soon"), None);

@@ -208,7 +208,7 @@ impl Sim {
                     self.tasks.push((secret, ticket, task));
                 }
                 Step::Account { ticket, .. } => self.accounts.push(ticket),
-                Step::Publish(key, publish) => self.publish(key, &publish),
+                Step::Publish(key, publish) => self.publish(&key, &publish),
                 Step::Withdraw(key) => {
                     self.published.remove(&key).expect("it was published");
                 }
@@ -227,12 +227,12 @@ impl Sim {
         }
     }
 
-    fn publish(&mut self, key: ChallengeKey, publish: &Publish) {
+    fn publish(&mut self, key: &ChallengeKey, publish: &Publish) {
         let (secret, _) = self
             .requests
             .iter()
             .find(|(name, request)| {
-                name.namespace == publish.tenant && allows(request, &key) && self.has_order(name)
+                name.namespace == publish.tenant && allows(request, key) && self.has_order(name)
             })
             .expect("a request with an order that is stored");
         let before = self.published.insert(key.clone(), secret.namespace.clone());
@@ -261,7 +261,7 @@ impl Sim {
                 u64::try_from(within.count()).expect("fits")
             };
             let allowed = |rate: u32| {
-                let fills = (*last - *first).as_secs() * u64::from(rate) / 3600;
+                let fills = last.saturating_sub(*first).as_secs() * u64::from(rate) / 3600;
                 2 * (u64::from(rate) + fills + 1)
             };
             assert!(orders(&|_| true) <= allowed(self.rates[0].min(self.rates[1])));
@@ -637,7 +637,7 @@ fn many_at_once_are_all_issued_and_renewals_do_not_wait_for_them() {
             old.iter().any(|name| order.hostnames.contains(name)) && order.leaf.is_some()
         });
         if renewed.count() >= 5 {
-            renewed_by.get_or_insert(sim.steady - began);
+            renewed_by.get_or_insert(sim.steady.saturating_sub(began));
         }
         if sim.tasks.is_empty() && sim.published.is_empty() {
             sim.steady = sim.planner.next(sim.now());
