@@ -70,7 +70,7 @@ pub(crate) fn annotated(mut object: Value, annotations: &[(&str, &str)]) -> Valu
     object
 }
 
-/// An ACMEIssuer for the CA whose directory is at the URL and trusted by the bundle (PEM).
+/// An `ACMEIssuer` for the CA whose directory is at the URL and trusted by the bundle (PEM).
 pub(crate) fn acme_issuer(
     namespace: &str,
     name: &str,

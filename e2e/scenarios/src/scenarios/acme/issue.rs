@@ -1,5 +1,6 @@
 //! Issued by either challenge, and how long it takes.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,11 +9,12 @@ use serde_json::json;
 use super::{
     ISSUER, address, figures, issuer, served, served_by_all, site, stated, target, with_http,
 };
-use crate::api::{self, text};
+use crate::api::{self, name, text};
 use crate::ca::{Ca, Troubles};
 use crate::conditions;
 use crate::runner::Verdict;
-use crate::world::{Stage, Team};
+use crate::wait::{LATER, SOON, until};
+use crate::world::{Stage, Team, World};
 
 const BY_TLS: &str = "tls.acme.test";
 const BY_HTTP: &str = "http.acme.test";
@@ -32,12 +34,18 @@ pub(in super::super) async fn certificates_come_by_both_challenges(
     }
     let [tls, tls_route] = site(&team, "by-tls", BY_TLS, "alpn");
     let [http, http_route] = site(&team, "by-http", BY_HTTP, "http");
+    let http = with_http(http, BY_HTTP);
+    // The port is the Gateway's first on 80. Proxies know it before the nodes do, and the CA asks once.
+    let mut without = http.clone();
+    without["metadata"]["annotations"] = json!({});
+    team.kubectl.apply(&[without]).await?.must()?;
+    reached_on_every_node(world, SocketAddr::new(address(world, &team).await?, 80)).await?;
     let objects = [
         issuer(&team, "alpn", &ca, &["TLS-ALPN-01"]),
         issuer(&team, "http", &ca, &["HTTP-01"]),
         tls,
         tls_route,
-        with_http(http, BY_HTTP),
+        http,
         http_route,
     ];
     team.kubectl.apply(&objects).await?.must()?;
@@ -46,13 +54,11 @@ pub(in super::super) async fn certificates_come_by_both_challenges(
         served(&target, hostname).await?;
         served_by_all(&target, 2).await?;
         stated(stage, &team, set, "True", Some("Issued")).await?;
-        for listener in ["site"] {
-            stage
-                .see(api::LISTENER_SET, &team.namespace, set, |set| {
-                    conditions::of_listener(set, listener, "Programmed", "True", None).map(drop)
-                })
-                .await?;
-        }
+        stage
+            .see(api::LISTENER_SET, &team.namespace, set, |set| {
+                conditions::of_listener(set, "site", "Programmed", "True", None).map(drop)
+            })
+            .await?;
     }
     for name in ["alpn", "http"] {
         stage
@@ -86,6 +92,20 @@ pub(in super::super) async fn certificates_come_by_both_challenges(
     Ok(Verdict::Passed(notes))
 }
 
+/// Waits until connections to an address come through from every node.
+async fn reached_on_every_node(world: &World, at: SocketAddr) -> Result<()> {
+    let url = format!("http://{at}/");
+    for node in world.api.list(api::NODE, "", "").await? {
+        until("the port to be open", SOON, async || {
+            // Any answer will do.
+            let curl = ["curl", "--silent", "--max-time", "5", &url];
+            world.on_node(name(&node), &curl).await?.must()
+        })
+        .await?;
+    }
+    Ok(())
+}
+
 /// The Secret is deleted: a new certificate, with a new key, is served.
 async fn again(stage: &Stage, team: &Team, ca: &Ca) -> Result<String> {
     let world = &stage.world;
@@ -98,7 +118,7 @@ async fn again(stage: &Stage, team: &Team, ca: &Ca) -> Result<String> {
     team.api
         .delete(api::SECRET, &team.namespace, "by-tls-tls")
         .await?;
-    crate::wait::until("another certificate", crate::wait::LATER, async || {
+    until("another certificate", LATER, async || {
         let conversation = target.open().await;
         let conversation = conversation.map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
         let shown = conversation.certificate().context("no certificate")?;

@@ -15,6 +15,7 @@ use crate::conditions;
 use crate::manifests::{self, Mode};
 use crate::openssl::Shown;
 use crate::runner::Verdict;
+use crate::tools::Done;
 use crate::wait::{LATER, until};
 use crate::world::{Stage, Team};
 use stack::Stack;
@@ -30,7 +31,7 @@ pub(super) async fn cert_manager_issues_what_sets_ask_for(stage: &Stage) -> Resu
     let stack = Stack::start(stage, &ca).await?;
     let result = rows(stage, &ca, &stack).await;
     // Whatever came of it, scenarios after this one know nothing of cert-manager.
-    let released = stage.world.install(&[]).await.and_then(|done| done.must());
+    let released = stage.world.install(&[]).await.and_then(Done::must);
     stack.remove().await?;
     released?;
     stage.world.all_ready().await?;
