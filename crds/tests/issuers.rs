@@ -1,4 +1,4 @@
-//! ACMEIssuer and ClusterACMEIssuer: what of them is read, and what is refused where.
+//! `ACMEIssuer` and `ClusterACMEIssuer`: what of them is read, and what is refused where.
 
 use serde_json::{Value, json};
 use vestibule_crds::status::{Observed, issuer};
@@ -10,7 +10,7 @@ use vestibule_model::object::{AcmeIssuer, ExternalAccount, Object};
 
 const DIRECTORY: &str = "https://ca.example.com/directory";
 
-fn read(kind: &str, spec: Value) -> AcmeIssuer {
+fn read(kind: &str, spec: &Value) -> AcmeIssuer {
     let object = json!({
         "apiVersion": "vestibule.dev/v1alpha1",
         "kind": kind,
@@ -25,13 +25,13 @@ fn read(kind: &str, spec: Value) -> AcmeIssuer {
 
 #[test]
 fn little_is_needed() {
-    let issuer = read("ACMEIssuer", json!({"directory": DIRECTORY}));
+    let issuer = read("ACMEIssuer", &json!({"directory": DIRECTORY}));
     assert_eq!(issuer.key, ObjectKey::new(Kind::AcmeIssuer, "team", "ca"));
     assert_eq!(&*issuer.directory, DIRECTORY);
     assert_eq!(&*issuer.account_key_secret, "ca-acme-account");
     assert_eq!(issuer.challenges, ChallengeType::ALL);
     assert_eq!(issuer.findings, []);
-    let cluster = read("ClusterACMEIssuer", json!({"directory": DIRECTORY}));
+    let cluster = read("ClusterACMEIssuer", &json!({"directory": DIRECTORY}));
     assert_eq!(
         cluster.key,
         ObjectKey::new(Kind::ClusterAcmeIssuer, "", "ca")
@@ -43,7 +43,7 @@ fn everything_is_read() {
     let pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
     let issuer = read(
         "ACMEIssuer",
-        json!({
+        &json!({
             "directory": DIRECTORY,
             "contact": ["mailto:ops@example.com"],
             "accountKeySecretRef": {"name": "key"},
@@ -96,7 +96,7 @@ fn what_is_wrong_is_refused_at_its_field() {
         let mut spec = json!({"directory": DIRECTORY});
         let key = field.split(['.', '[']).next().expect("a field");
         spec[key] = value;
-        let issuer = read("ClusterACMEIssuer", spec);
+        let issuer = read("ClusterACMEIssuer", &spec);
         let refusal = issuer.refusal().unwrap_or_else(|| panic!("{field}"));
         assert_eq!(refusal.reason, Reason::InvalidParameters);
         assert_eq!(refusal.field, format!("spec.{field}"));

@@ -51,7 +51,7 @@ const RENEWAL: Duration = Duration::from_mins(1);
 
 /// Serves a directory of manifests, without a cluster, and follows its edits.
 ///
-/// Certificates that listeners refer to and that are not in the directory are issued by the ACMEIssuer that
+/// Certificates that listeners refer to and that are not in the directory are issued by the issuer that
 /// the annotations name, or by a local CA if they name none.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {

@@ -154,8 +154,13 @@ pub enum Observation {
         /// For people.
         message: Arc<str>,
     },
-    /// The CA was asked something.
-    Asked(Answered),
+    /// A request to a CA.
+    Asked {
+        /// Of which issuer.
+        issuer: ObjectKey,
+        /// What it said.
+        answered: Answered,
+    },
     /// When a certificate is to be renewed, in seconds since 1970; `None`: it is not.
     RenewAt(ObjectName, Option<i64>),
     /// How many certificates wait, and for what.

@@ -115,22 +115,19 @@ impl Register {
     ) {
         self.news |= !requests.is_empty() || !issuers.is_empty();
         for (name, request) in requests {
-            match request {
-                Some(request) => {
-                    let engine = request.issuer.as_ref().map(|issuer| issuer.engine);
-                    if let Some(engine) = engine
-                        && !self.requests.contains_key(&name)
-                    {
-                        let since = (Instant::now(), label(engine));
-                        self.waits.insert(name.clone(), since);
-                    }
-                    Arc::make_mut(&mut self.requests).insert(name, Arc::new(request));
-                }
-                None => {
-                    self.waits.remove(&name);
-                    Arc::make_mut(&mut self.requests).remove(&name);
-                }
+            let Some(request) = request else {
+                self.waits.remove(&name);
+                Arc::make_mut(&mut self.requests).remove(&name);
+                continue;
+            };
+            let engine = request.issuer.as_ref().map(|issuer| issuer.engine);
+            if let Some(engine) = engine
+                && !self.requests.contains_key(&name)
+            {
+                let since = (Instant::now(), label(engine));
+                self.waits.insert(name.clone(), since);
             }
+            Arc::make_mut(&mut self.requests).insert(name, Arc::new(request));
         }
         for (key, issuer) in issuers {
             let issuers = Arc::make_mut(&mut self.issuers);

@@ -92,10 +92,10 @@ impl Set {
         let addresses: Vec<String> = managers.iter().map(|m| m.address.clone()).collect();
         let config = Config::new(Identity::new(name), addresses);
         let table = Table(Arc::clone(&self.challenges));
-        let (client, _state) = Client::new(config, Network::of(managers), table);
+        let (client, state) = Client::new(config, Network::of(managers), table);
         Answering(tokio::spawn(async move {
             client.run().await;
-            drop(_state);
+            drop(state);
         }))
     }
 
@@ -129,14 +129,9 @@ impl Set {
     }
 
     async fn says(&self, (part, name): (&str, &str), status: &str, reason: &str) -> Value {
-        let last = std::cell::RefCell::new(Value::Null);
         let what = format!("{name}: {status} {reason}");
         eventually(&what, async || {
             let found = self.listener(part, name, ISSUED).await?;
-            if *last.borrow() != found {
-                eprintln!("{name}: {found}");
-                *last.borrow_mut() = found.clone();
-            }
             (found["status"] == status && found["reason"] == reason).then_some(found)
         })
         .await
@@ -188,8 +183,8 @@ fn read(wire: &vestibule_stream::proto::Challenge) -> (ChallengeKey, ChallengeAn
     let (kind, token, answer) = match wire.answer.clone().expect("an answer") {
         challenge::Answer::TlsAlpn01(answer) => {
             let answer = Answer::TlsAlpn01 {
-                certificate: answer.certificate.to_vec(),
-                private_key: answer.private_key.to_vec().into(),
+                certificate: answer.certificate.clone(),
+                private_key: answer.private_key.clone().into(),
             };
             (ChallengeType::TlsAlpn01, String::new(), answer)
         }
@@ -382,7 +377,7 @@ async fn in_narrow_mode_only_listed_namespaces_are_touched() {
     set.world.only_secrets_of(&["sys", "a"]).await;
     let listed: BTreeSet<Arc<str>> = ["sys", "a"].map(|part| set.world.ns(part).into()).into();
     let one = set.manager_with("one", |settings| {
-        settings.secret_namespaces = Some(Arc::new(listed))
+        settings.secret_namespaces = Some(Arc::new(listed));
     });
     let _proxy = set.proxy(&[&one], "p-1");
     set.asks("b", "other", "other.b.test").await;

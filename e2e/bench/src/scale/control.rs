@@ -161,6 +161,8 @@ impl Control {
             controller: CONTROLLER,
             fronts: &self.fronts,
             orphans: &self.orphans,
+            issuers: &BTreeMap::new(),
+            issuance_known: true,
         };
         let mut more = true;
         for _ in 0..LOOKS {

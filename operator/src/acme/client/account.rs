@@ -60,8 +60,11 @@ pub(in crate::acme) async fn open<E: Effects>(
     again: bool,
 ) -> Result<Ca, Failure> {
     let count = {
-        let effects = effects.clone();
-        Arc::new(move |answered| effects.observe(Observation::Asked(answered)))
+        let (effects, issuer) = (effects.clone(), issuer.key.clone());
+        Arc::new(move |answered| {
+            let issuer = issuer.clone();
+            effects.observe(Observation::Asked { issuer, answered });
+        })
     };
     let http = Http::new(issuer.ca_bundle.as_deref(), count)
         .map_err(|problem| account_failure(format!("spec.caBundle {problem}")))?;

@@ -76,7 +76,9 @@ impl Effects for Hand {
                 metrics.order(label(&issuer), outcome.as_str());
                 self.tell(&secret, outcome, &message);
             }
-            Observation::Asked(answered) => metrics.request(String::new(), answered.as_str()),
+            Observation::Asked { issuer, answered } => {
+                metrics.request(label(&issuer), answered.as_str());
+            }
             Observation::RenewAt(secret, at) => metrics.renews(&secret, at),
             Observation::Waiting(waiting) => {
                 let Waiting {
