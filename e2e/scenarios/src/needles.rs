@@ -1,5 +1,6 @@
 //! What of a private key would show in a text, in whatever form it got there.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
@@ -13,41 +14,31 @@ const BYTES: usize = 18;
 /// Where the secret number begins in a P-256 key as it is stored (PKCS #8).
 const P256: (usize, usize) = (138, 36);
 
-/// Part of a key in its forms.
+/// How many bytes of a form are compared.
+const PREFIX: usize = 16;
+
+/// Parts of keys, in their forms.
+#[derive(Default)]
 pub(crate) struct Needles {
-    forms: Vec<String>,
-    raw: Vec<u8>,
+    forms: HashSet<[u8; PREFIX]>,
 }
 
 impl Needles {
-    /// Of a key in PEM.
-    pub(crate) fn of(pem: &[u8]) -> Result<Self> {
+    /// Looks for one more key, in PEM.
+    pub(crate) fn add(&mut self, pem: &[u8]) -> Result<()> {
         let key = PrivateKeyDer::from_pem_slice(pem).context("a key in PEM")?;
         let der = key.secret_der();
+        let is_p256 = der.len() == P256.0;
         // Of longer keys (RSA) the middle is secret.
-        let start = if der.len() == P256.0 {
-            P256.1 + 4
-        } else {
-            der.len() / 2
-        };
+        let start = if is_p256 { P256.1 + 4 } else { der.len() / 2 };
         let part = der.get(start..start + BYTES).context("a short key")?;
-        let mut needles = Self::of_part(part);
         // Secrets hold the PEM in base64: a line of it, whose beginning is secret, once more.
         let lines: Vec<&[u8]> = pem.split(|&byte| byte == b'\n').collect();
-        let line = if der.len() == P256.0 {
-            2
-        } else {
-            lines.len() / 2
-        };
+        let line = if is_p256 { 2 } else { lines.len() / 2 };
         let line = lines.get(line).and_then(|line| line.get(..BYTES));
-        needles
-            .forms
-            .extend(in_base64(line.context("a short line")?));
-        Ok(needles)
-    }
 
-    fn of_part(part: &[u8]) -> Self {
         let mut forms = in_base64(part);
+        forms.extend(in_base64(line.context("a short line")?));
         let mut hex = String::new();
         for byte in part {
             let _ = write!(hex, "{byte:02x}");
@@ -57,19 +48,30 @@ impl Needles {
         let listed: Vec<String> = part.iter().map(u8::to_string).collect();
         forms.push(listed.join(", "));
         forms.push(listed.join(","));
-        Self {
-            forms,
-            raw: part.to_vec(),
+        self.insert(part)?;
+        for form in forms {
+            self.insert(form.as_bytes())?;
         }
+        Ok(())
     }
 
-    /// Whether any of it is in a text. Lines that are broken inside, as PEM's are, count too.
+    fn insert(&mut self, form: &[u8]) -> Result<()> {
+        let prefix = form.first_chunk().context("a short form")?;
+        self.forms.insert(*prefix);
+        Ok(())
+    }
+
+    /// Whether any of them is in a text. Lines that are broken inside, as PEM's are, count too.
     pub(crate) fn are_in(&self, text: &[u8]) -> bool {
-        let whole: Vec<u8> = joined(text);
-        self.forms
-            .iter()
-            .any(|form| contains(text, form.as_bytes()) || contains(&whole, form.as_bytes()))
-            || contains(text, &self.raw)
+        self.are_in_as_is(text) || self.are_in_as_is(&joined(text))
+    }
+
+    fn are_in_as_is(&self, text: &[u8]) -> bool {
+        text.windows(PREFIX).any(|window| {
+            window
+                .first_chunk()
+                .is_some_and(|window| self.forms.contains(window))
+        })
     }
 }
 
@@ -102,14 +104,6 @@ fn joined(text: &[u8]) -> Vec<u8> {
     whole
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    let Some(first) = part.first() else {
-        return false;
-    };
-    text.windows(part.len())
-        .any(|window| window.first() == Some(first) && window == part)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,7 +113,8 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let other = rcgen::KeyPair::generate().unwrap();
         let pem = key.serialize_pem();
-        let needles = Needles::of(pem.as_bytes()).unwrap();
+        let mut needles = Needles::default();
+        needles.add(pem.as_bytes()).unwrap();
         let der = key.serialize_der();
         assert!(needles.are_in(pem.as_bytes()));
         assert!(needles.are_in(pem.replace('\n', "\\n").as_bytes()));

@@ -49,7 +49,7 @@ impl Place<'_> {
         ensure!(controlled, "it is not cert-manager's own Certificate");
         notes.push(self.rest("gate on, cert-manager's").await?);
 
-        // Both want them: whoever came second stands back and says what to set.
+        // Both want them: we stand back and say what to set. What is there serves.
         world.install(&[]).await?.must()?;
         let message = self
             .stated("theirs", "False", Some("CertificateNotOurs"))
