@@ -72,7 +72,8 @@ impl Engine {
         self.register.published();
     }
 
-    /// Takes what the built-in engine says.
+    /// Takes what the built-in engine says. The time goes first here and below: a certificate that has just
+    /// been issued is judged by the time at which it came.
     pub(super) fn told(&mut self, now: Timestamp) {
         let (mut changes, _) = self.register.take(self.desk.take());
         for change in self.acme.take() {
@@ -85,6 +86,7 @@ impl Engine {
             }
             changes.push(change);
         }
+        changes.insert(0, Change::Time(now.as_second()));
         let mut resources = BTreeMap::new();
         self.translate(changes, &mut resources);
         self.certificates(now, &mut resources);
@@ -129,7 +131,7 @@ impl Engine {
         self.objects(changes, now);
     }
 
-    fn objects(&mut self, changes: Vec<Change>, now: Timestamp) {
+    fn objects(&mut self, mut changes: Vec<Change>, now: Timestamp) {
         self.issuer.user_changes(&changes);
         for change in &changes {
             let (key, there) = match change {
@@ -144,6 +146,7 @@ impl Engine {
                 self.register.secret(&key.name);
             }
         }
+        changes.insert(0, Change::Time(now.as_second()));
         let mut resources = BTreeMap::new();
         self.translate(changes, &mut resources);
         self.certificates(now, &mut resources);

@@ -16,6 +16,7 @@ use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Port};
 use vestibule_stream::{Encoded, ResourceKey};
 
+use super::clock;
 use super::events::{News, Teller};
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
@@ -342,6 +343,10 @@ impl Store {
     }
 
     fn apply(&mut self, mut changes: Vec<Change>, now: Instant) {
+        if changes.iter().any(is_secret) {
+            // A certificate that has just been issued is judged by the time at which it came.
+            changes.insert(0, Change::Time(clock::now().as_second()));
+        }
         let (mut ports, mut services) = (false, false);
         // Sources that are no longer used leave with what follows from that.
         while !changes.is_empty() {
@@ -540,6 +545,10 @@ fn is_source(kind: Kind) -> bool {
 }
 
 /// Kinds whose status Vestibule writes.
+fn is_secret(change: &Change) -> bool {
+    matches!(change, Change::Put(Object::Secret(_)))
+}
+
 fn has_status(kind: Kind) -> bool {
     matches!(
         kind,
