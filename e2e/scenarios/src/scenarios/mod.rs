@@ -102,7 +102,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             "guides",
             documentation::the_guides_work_when_pasted
         ),
-        scenario!(Together, "acme", acme::certificates_come_by_both_challenges),
+        scenario!(
+            Together,
+            "acme-issue",
+            acme::certificates_come_by_both_challenges
+        ),
         scenario!(
             Together,
             "acme-hijack",

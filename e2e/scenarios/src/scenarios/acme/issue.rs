@@ -16,8 +16,8 @@ use crate::runner::Verdict;
 use crate::wait::{LATER, SOON, until};
 use crate::world::{Stage, Team, World};
 
-const BY_TLS: &str = "tls.acme.test";
-const BY_HTTP: &str = "http.acme.test";
+const BY_TLS: &str = "tls.acme-issue.test";
+const BY_HTTP: &str = "http.acme-issue.test";
 /// How many are timed in the ordinary run, and when that is what is asked for.
 const FEW: usize = 5;
 const TWENTY: usize = 20;
