@@ -493,7 +493,15 @@ async fn openssl_and_curl_are_served() {
         served += 1;
     }
     wait("the ends", || rig.plane.active() == 0).await;
-    assert_eq!(rig.closed(CloseReason::BackendClosed), served);
+    // Who has the whole answer may leave before the backend's end comes, each client in its own way.
+    let ends = [
+        CloseReason::BackendClosed,
+        CloseReason::ClientClosed,
+        CloseReason::ClientTruncated,
+        CloseReason::ClientReset,
+    ];
+    let ended: u64 = ends.into_iter().map(|reason| rig.closed(reason)).sum();
+    assert_eq!(ended, served);
 }
 
 /// A recorded hello with `tail` behind it in its record.
