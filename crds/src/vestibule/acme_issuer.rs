@@ -58,7 +58,7 @@ macro_rules! issuer {
         #[serde(rename_all = "camelCase")]
         pub struct $spec {
             /// URL of the CA's ACME directory, such as
-            /// https://acme-v02.api.letsencrypt.org/directory. Whoever uses the issuer agrees to the CA's
+            /// `https://acme-v02.api.letsencrypt.org/directory`. Whoever uses the issuer agrees to the CA's
             /// terms of service.
             #[schemars(extend(
                 "maxLength" = MAX_URL,

@@ -1,6 +1,6 @@
 //! The built-in ACME engine: certificates for requests, from the CAs that issuers name.
 //!
-//! [`plan`] decides, purely; [`client`] asks CAs; [`engine`] runs what was decided. The cluster, or a
+//! `plan` decides, purely; `client` asks CAs; `engine` runs what was decided. The cluster, or a
 //! directory, is behind [`Effects`].
 
 mod backoff;
