@@ -14,7 +14,7 @@ use crate::api::{self, text};
 use crate::runner::Verdict;
 use crate::tools::{Done, run};
 use crate::wait::until;
-use crate::world::{Stage, TENANT_ROLE, World};
+use crate::world::{Stage, TENANT_ROLE, World, is_of_a_scenario};
 
 /// The guides in their order, and whose they are.
 const GUIDES: [(&str, &str); 2] = [
@@ -72,9 +72,12 @@ pub(super) async fn the_guides_work_when_pasted(stage: &Stage) -> Result<Verdict
     Ok(Verdict::noting(format!("{} blocks", result?)))
 }
 
+/// Those that may be the guides': other scenarios, which run beside, have names of their own.
 async fn namespaces(world: &World) -> Result<Vec<String>> {
     let list = world.api.list(api::NAMESPACE, "", "").await?;
-    Ok(list.iter().map(|n| api::name(n).to_owned()).collect())
+    let names = list.iter().map(api::name);
+    let theirs = names.filter(|name| !is_of_a_scenario(name));
+    Ok(theirs.map(str::to_owned).collect())
 }
 
 async fn follow(stage: &Stage, directory: &Path, before: &[String]) -> Result<usize> {
@@ -110,8 +113,8 @@ async fn team_identity(stage: &Stage, before: &[String]) -> Result<String> {
     let world = &stage.world;
     for binding in world.api.list(api::ROLE_BINDING, "", "").await? {
         let namespace = text(&binding, "/metadata/namespace");
-        if text(&binding, "/roleRef/name") == TENANT_ROLE && !before.iter().any(|b| b == namespace)
-        {
+        let theirs = !is_of_a_scenario(namespace) && !before.iter().any(|b| b == namespace);
+        if text(&binding, "/roleRef/name") == TENANT_ROLE && theirs {
             let account = text(&binding, "/subjects/0/name");
             let file = world.out.join("guide-team.kubeconfig");
             tokio::fs::write(&file, world.identity(namespace, account).await?).await?;

@@ -16,7 +16,7 @@ use crate::api::{self, Api};
 use crate::tools::{Done, Kubectl, run};
 
 pub(crate) use release::{OPERATOR, PROXY, WEBHOOK, is_ready};
-pub(crate) use stage::{Stage, Team};
+pub(crate) use stage::{Stage, Team, is_of_a_scenario};
 
 /// Name of the release under test.
 pub(crate) const RELEASE: &str = "vestibule";

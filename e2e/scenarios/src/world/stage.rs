@@ -44,6 +44,11 @@ pub(crate) struct Team {
     pub(crate) gateway: (String, String),
 }
 
+/// Whether a namespace is a scenario's.
+pub(crate) fn is_of_a_scenario(namespace: &str) -> bool {
+    namespace.starts_with("e2e-")
+}
+
 impl Stage {
     /// A stage without namespaces.
     pub(crate) fn new(world: &Arc<World>, name: &str) -> Self {
