@@ -1,4 +1,6 @@
-//! Wall-clock time of the cluster side; everything that decides takes time as an input.
+//! Time of the cluster side, and waits for it; everything that decides takes time as an input.
+
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
@@ -12,4 +14,21 @@ pub(super) fn now() -> Timestamp {
 #[must_use]
 pub(super) fn seconds() -> u64 {
     u64::try_from(now().as_second()).unwrap_or_default()
+}
+
+/// Until then; `None`: for ever.
+pub(super) async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What comes of asking the API server, which has so long to answer.
+pub(super) async fn answered<T>(
+    patience: Duration,
+    asking: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    let answer = tokio::time::timeout(patience, asking).await;
+    answer.unwrap_or_else(|_| Err("no answer from the API server".into()))
 }

@@ -22,6 +22,7 @@ pub mod statuses;
 mod store;
 mod sync;
 mod text;
+mod trouble;
 mod turn;
 
 use std::sync::Arc;

@@ -15,6 +15,8 @@ use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::issuer::Engine;
 use vestibule_model::key::ObjectName;
 
+use super::super::clock;
+use super::super::trouble::Trouble;
 use super::watch::{Kind, Seen, Sight};
 use super::{Facts, Hand, Requests};
 use crate::certmanager::{
@@ -25,8 +27,6 @@ use crate::translate::CertificateRequest;
 
 /// Requests under way at a time.
 const CONCURRENT: usize = 8;
-/// First and longest wait after a request failed.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -50,12 +50,6 @@ enum Known {
 struct Wanted {
     request: Arc<CertificateRequest>,
     wished: Result<Certificate, Foreign>,
-}
-
-struct Trouble {
-    problem: String,
-    failures: u32,
-    until: Instant,
 }
 
 pub(super) struct Keeper {
@@ -330,9 +324,7 @@ impl Keeper {
             self.under_way.insert(name.clone());
             let hand = self.hand.clone();
             requests.spawn(async move {
-                let outcome = tokio::time::timeout(PATIENCE, hand.act(&name, &action)).await;
-                let outcome =
-                    outcome.unwrap_or_else(|_| Err("no answer from the API server".into()));
+                let outcome = clock::answered(PATIENCE, hand.act(&name, &action)).await;
                 Done {
                     name,
                     action,
@@ -374,14 +366,7 @@ impl Keeper {
                 if before.is_none_or(|trouble| trouble.problem != problem) {
                     warn!(certificate = %name, what, problem, "Certificate");
                 }
-                let failures = before.map_or(0, |trouble| trouble.failures);
-                let (first, longest) = BACKOFF;
-                let wait = first.saturating_mul(1 << failures.min(16)).min(longest);
-                let trouble = Trouble {
-                    problem,
-                    failures: failures + 1,
-                    until: Instant::now() + wait,
-                };
+                let trouble = Trouble::after(before, problem);
                 self.troubles.insert(name, trouble);
             }
         }

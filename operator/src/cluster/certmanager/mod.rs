@@ -18,15 +18,15 @@ use tracing::warn;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::ObjectName;
 
+use super::clock;
 use super::lease::elector::Role;
+use super::text::problem;
 use crate::certmanager::{Action, Present, Settings};
 use crate::translate::CertificateRequest;
 use keeper::Keeper;
 
 /// Events that wait.
 const EVENTS: usize = 256;
-/// Longest text of a problem that is passed on.
-const MAX_PROBLEM: usize = 512;
 
 /// Certificates that are asked for, by Secret, whatever the engine.
 pub type Requests = BTreeMap<ObjectName, Arc<CertificateRequest>>;
@@ -86,7 +86,7 @@ pub async fn run(client: Client, config: Config, mut wires: Wires) {
                 Ok(done) => keeper.done(done),
                 Err(error) => warn!(%error, "a request about a Certificate ended early"),
             },
-            () = at(due) => {}
+            () = clock::at(due) => {}
         }
         let wanted = wires.requests.borrow_and_update().clone();
         let role = wires.role.borrow_and_update().term(Instant::now());
@@ -98,13 +98,6 @@ pub async fn run(client: Client, config: Config, mut wires: Wires) {
             }
             keeper.tell(&wires.facts);
         }
-    }
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -166,17 +159,5 @@ impl Hand {
         };
         let object = serde_json::to_value(made.map_err(problem)?).unwrap_or_default();
         Ok(Present::of(object, &self.settings).map(|(_, present)| present))
-    }
-}
-
-/// What the API server says, in bounds.
-fn problem(error: kube::Error) -> String {
-    let text = match error {
-        kube::Error::Api(status) => status.message,
-        other => other.to_string(),
-    };
-    match text.char_indices().nth(MAX_PROBLEM) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text,
     }
 }

@@ -11,6 +11,7 @@ use kube::{Client, core::ApiResource};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use super::super::text::problem;
 use crate::certmanager::API_VERSION;
 
 /// Time between two looks for the kind.
@@ -104,7 +105,7 @@ async fn installed(client: &Client, kind: Kind) -> Result<bool, String> {
         Ok(Ok(list)) => Ok(list.resources.iter().any(|r| r.kind == kind.name())),
         // Of a group that nobody serves it is a page, not a status.
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
-        Ok(Err(error)) => Err(super::problem(error)),
+        Ok(Err(error)) => Err(problem(error)),
         Err(_) => Err("no answer from the API server".into()),
     }
 }
@@ -142,7 +143,7 @@ async fn follow(client: &Client, kind: Kind, sender: &mpsc::Sender<Seen>) -> End
                 }
                 // A watch that broke is taken up again, and what is known stays known.
                 match error {
-                    Error::InitialListFailed(error) => Sight::Unreadable(super::problem(error)),
+                    Error::InitialListFailed(error) => Sight::Unreadable(problem(error)),
                     _ => continue,
                 }
             }

@@ -18,8 +18,8 @@ use tracing::{info, warn};
 use vestibule_model::conflict::Transport;
 use vestibule_model::object::Port;
 
-use super::follow;
 use super::lease::elector::Role;
+use super::{clock, follow};
 use crate::translate::PortWish;
 use allocation::Allocation;
 
@@ -84,7 +84,7 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires) {
             },
             changed = wires.wanted.changed() => if changed.is_err() { return },
             changed = wires.role.changed() => if changed.is_err() { return },
-            () = at(due) => {
+            () = clock::at(due) => {
                 let wanted = wires.wanted.borrow_and_update().clone();
                 if let Some(wanted) = wanted {
                     store.persist(&wanted).await;
@@ -100,13 +100,6 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires) {
         } else {
             due = None;
         }
-    }
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
     }
 }
 

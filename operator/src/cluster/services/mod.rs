@@ -18,20 +18,18 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 use vestibule_model::key::ObjectName;
 
-use super::follow;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
+use super::text::problem;
+use super::trouble::Trouble;
+use super::{clock, follow};
 use crate::translate::{Assigned, ServiceWish};
 use plan::{Action, Present, Release, Services};
 
 /// Requests under way at a time.
 const CONCURRENT: usize = 4;
-/// First and longest wait after a request failed.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Longest text of a problem that is passed on.
-const MAX_PROBLEM: usize = 512;
 
 /// Whose Services these are.
 #[derive(Debug, Clone)]
@@ -107,7 +105,7 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
                 Ok(done) => keeper.done(done),
                 Err(error) => warn!(%error, "a request about a Service ended early"),
             },
-            () = at(due) => {}
+            () = clock::at(due) => {}
         }
         let wishes = wires.wishes.borrow_and_update().clone();
         let leads = wires
@@ -121,13 +119,6 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
             }
             keeper.tell(wishes, &wires.fronts);
         }
-    }
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -146,13 +137,6 @@ struct Keeper {
     /// (an admission webhook) changes it on the way, and it is left alone until it changes again.
     written: BTreeMap<ObjectName, (Action, String)>,
     metrics: Metrics,
-}
-
-#[derive(Debug)]
-struct Trouble {
-    problem: String,
-    failures: u32,
-    until: Instant,
 }
 
 /// One request and what came of it.
@@ -223,9 +207,7 @@ impl Keeper {
             self.under_way.insert(name.clone());
             let hand = self.hand.clone();
             requests.spawn(async move {
-                let outcome = tokio::time::timeout(PATIENCE, hand.act(&name, &action)).await;
-                let outcome =
-                    outcome.unwrap_or_else(|_| Err("no answer from the API server".into()));
+                let outcome = clock::answered(PATIENCE, hand.act(&name, &action)).await;
                 Done {
                     name,
                     action,
@@ -274,24 +256,11 @@ impl Keeper {
                 }
             }
             Err(problem) => {
-                let failures = self
-                    .troubles
-                    .get(&name)
-                    .map_or(0, |trouble| trouble.failures);
-                let (first, longest) = BACKOFF;
-                let wait = first.saturating_mul(1 << failures.min(16)).min(longest);
-                if self
-                    .troubles
-                    .get(&name)
-                    .is_none_or(|trouble| trouble.problem != problem)
-                {
+                let before = self.troubles.get(&name);
+                if before.is_none_or(|trouble| trouble.problem != problem) {
                     warn!(service = %name, what, %problem, "Service in front of a Gateway");
                 }
-                let trouble = Trouble {
-                    problem,
-                    failures: failures + 1,
-                    until: Instant::now() + wait,
-                };
+                let trouble = Trouble::after(before, problem);
                 self.troubles.insert(name, trouble);
             }
         }
@@ -459,17 +428,5 @@ async fn delete(api: &Api<Service>, name: &str, uid: &str) -> Result<Option<Serv
         Ok(_) => Ok(None),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(None),
         Err(error) => Err(problem(error)),
-    }
-}
-
-/// What the API server says, in bounds.
-fn problem(error: kube::Error) -> String {
-    let text = match error {
-        kube::Error::Api(status) => status.message,
-        other => other.to_string(),
-    };
-    match text.char_indices().nth(MAX_PROBLEM) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text,
     }
 }

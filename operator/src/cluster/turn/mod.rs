@@ -184,7 +184,7 @@ impl Shell {
                     let what = ended.context("a task ended early")?;
                     bail!("the task for {what} ended");
                 }
-                () = at(wake), if !more => {}
+                () = clock::at(wake), if !more => {}
                 // There is more to look at, but whatever happened meanwhile has its turn.
                 () = tokio::task::yield_now(), if more => {}
                 _ = beat.tick() => if let Some(why) = self.health.unready() {
@@ -434,13 +434,6 @@ impl Shell {
             .into_iter()
             .flatten()
             .min()
-    }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time.into()).await,
-        None => std::future::pending().await,
     }
 }
 

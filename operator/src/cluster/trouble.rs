@@ -1,0 +1,30 @@
+//! What keeps failing, and when it is tried again.
+
+use std::time::{Duration, Instant};
+
+/// Wait after the first failure, and the longest one.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// The failures of one thing in a row.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    /// What went wrong last.
+    pub(super) problem: String,
+    failures: u32,
+    /// When it is tried again.
+    pub(super) until: Instant,
+}
+
+impl Trouble {
+    /// After one more failure.
+    pub(super) fn after(before: Option<&Self>, problem: String) -> Self {
+        let failures = before.map_or(0, |trouble| trouble.failures);
+        let (first, longest) = BACKOFF;
+        let wait = first.saturating_mul(1 << failures.min(16)).min(longest);
+        Self {
+            problem,
+            failures: failures + 1,
+            until: Instant::now() + wait,
+        }
+    }
+}
