@@ -44,6 +44,14 @@ impl Sink {
     }
 }
 
+/// What differs from run to run is only looked for.
+fn take_what_differs(line: &mut serde_json::Value) {
+    let fields = line.as_object_mut().unwrap();
+    for key in ["timestamp", "client", "duration_ms"] {
+        assert!(fields.remove(key).is_some(), "{key} is missing");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_leaves_one_line() {
     let sink = Sink::default();
@@ -76,11 +84,7 @@ async fn a_connection_leaves_one_line() {
     drop(client);
     wait("a line", || sink.lines().len() == 1).await;
     let mut line = sink.lines().remove(0);
-    let fields = line.as_object_mut().unwrap();
-    // What differs from run to run is only looked for.
-    for key in ["timestamp", "client", "duration_ms"] {
-        assert!(fields.remove(key).is_some(), "{key} is missing");
-    }
+    take_what_differs(&mut line);
     let expected = serde_json::json!({
         "level": "INFO",
         "target": "access",
@@ -134,10 +138,7 @@ async fn a_ca_leaves_a_line_and_no_key(rig: &mut Rig, sink: &Sink) {
     drop(client);
     wait("the end", || rig.plane.active() == 0).await;
     let mut line = sink.lines().remove(before);
-    let fields = line.as_object_mut().unwrap();
-    for key in ["timestamp", "client", "duration_ms"] {
-        assert!(fields.remove(key).is_some(), "{key} is missing");
-    }
+    take_what_differs(&mut line);
     let expected = serde_json::json!({
         "level": "INFO",
         "target": "access",
@@ -235,10 +236,7 @@ async fn a_request_leaves_one_line_and_its_connection_none(
     wait("the end", || rig.plane.active() == 0).await;
     assert_eq!(sink.lines().len(), 3);
     let mut line = sink.lines().remove(2);
-    let fields = line.as_object_mut().unwrap();
-    for key in ["timestamp", "client", "duration_ms"] {
-        assert!(fields.remove(key).is_some(), "{key} is missing");
-    }
+    take_what_differs(&mut line);
     let expected = serde_json::json!({
         "level": "INFO",
         "target": "access",

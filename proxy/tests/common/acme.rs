@@ -64,11 +64,7 @@ fn challenge(
         name,
         resource: Some(Wire::Challenge(proto::Challenge {
             gateway: "infra/edge".into(),
-            bind: Some(proto::Bind {
-                address: Ipv4Addr::LOCALHOST.to_string(),
-                port: port.into(),
-                transport: proto::Transport::Tcp.into(),
-            }),
+            bind: Some(bind(port)),
             hostname: hostname.into(),
             tenant: "team-a".into(),
             answer: Some(answer),

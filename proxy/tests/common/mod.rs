@@ -137,6 +137,15 @@ pub(crate) async fn within<T>(what: &str, step: impl Future<Output = T>) -> T {
     done.unwrap_or_else(|_| panic!("{what} did not come"))
 }
 
+/// A port of loopback.
+pub(crate) fn bind(port: u16) -> proto::Bind {
+    proto::Bind {
+        address: Ipv4Addr::LOCALHOST.to_string(),
+        port: port.into(),
+        transport: proto::Transport::Tcp.into(),
+    }
+}
+
 pub(crate) fn listener(
     port: u16,
     name: &str,
@@ -155,11 +164,7 @@ pub(crate) fn listener(
         name: format!("ListenerSet/team-a/{name}/tls"),
         resource: Some(Wire::Listener(proto::Listener {
             gateway: "infra/edge".into(),
-            bind: Some(proto::Bind {
-                address: Ipv4Addr::LOCALHOST.to_string(),
-                port: port.into(),
-                transport: proto::Transport::Tcp.into(),
-            }),
+            bind: Some(bind(port)),
             hostname: hostname.into(),
             tenant: "team-a".into(),
             protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
