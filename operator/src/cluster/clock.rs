@@ -10,10 +10,10 @@ pub(super) fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// Seconds since 1970; 0 for a clock that is before.
+/// Milliseconds since 1970; 0 for a clock that is before.
 #[must_use]
-pub(super) fn seconds() -> u64 {
-    u64::try_from(now().as_second()).unwrap_or_default()
+pub(super) fn millis() -> u64 {
+    u64::try_from(now().as_millisecond()).unwrap_or_default()
 }
 
 /// Until then; `None`: for ever.

@@ -217,6 +217,7 @@ async fn a_certificate_is_few_writes_and_rest_and_restarts_are_none() {
     set.issuer("b").await;
     let one = set.patient_manager("one");
     let proxy = set.proxy(&[&one], "p-1");
+    let statuses = set.world.statuses("ListenerSet", "a", "web");
     set.asks("a", "web", "web.a.test").await;
     set.says(("a", "web"), "True", "Issued").await;
     let ready = ("Ready", "True", "Registered");
@@ -234,9 +235,9 @@ async fn a_certificate_is_few_writes_and_rest_and_restarts_are_none() {
     );
     assert!(secret["data"].get("next.key").is_none());
     assert_eq!(set.writes_of(&one, "a", "web-tls").len(), 2);
-    let statuses = set.writes_of(&one, "a", "web").len();
-    // First seen, asked for, there, and at the proxies.
-    assert!(statuses <= 5, "{:?}", set.writes_of(&one, "a", "web"));
+    // How many steps of an order are seen apart depends on who is quick; none is told twice.
+    let writes = set.writes_of(&one, "a", "web").len();
+    assert_eq!(statuses.told_again(), Vec::<Value>::new());
     assert!(set.challenges.challenges.lock().is_empty());
     let orders = "vestibule_operator_acme_orders_total{issuer=\"ACMEIssuer";
     assert_eq!(one.metric(orders), 1);
@@ -262,7 +263,8 @@ async fn a_certificate_is_few_writes_and_rest_and_restarts_are_none() {
     set.asks("b", "other", "other.b.test").await;
     set.says(("b", "other"), "True", "Issued").await;
     assert_eq!(set.writes_of(&one, "a", "web-tls").len(), 2);
-    assert_eq!(set.writes_of(&one, "a", "web").len(), statuses);
+    assert_eq!(set.writes_of(&one, "a", "web").len(), writes);
+    drop(statuses);
     let before = [
         set.world.get("ListenerSet", "a", "web").await,
         set.secret("a", "web-tls").await,

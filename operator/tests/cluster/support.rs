@@ -5,13 +5,17 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -266,6 +270,22 @@ impl World {
         found.map(|object| serde_json::to_value(object).expect("JSON"))
     }
 
+    /// Every status that an object has from now on, each when it is written.
+    pub(crate) fn statuses(&self, kind: &str, part: &str, name: &str) -> Statuses {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let api = self.api(kind, &self.ns(part));
+        let of = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let into = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            let mut objects = pin!(watcher(api, of).applied_objects());
+            while let Some(object) = objects.next().await {
+                let object = object.expect("an event of the API server");
+                into.lock().push(object.data["status"].clone());
+            }
+        });
+        Statuses { seen, task }
+    }
+
     /// All of a kind in a namespace, by name.
     pub(crate) async fn list(&self, kind: &str, part: &str) -> BTreeMap<String, Value> {
         let api = self.api(kind, &self.ns(part));
@@ -439,6 +459,43 @@ impl World {
             ..statuses::plan::Timing::default()
         };
         Manager::start(self, name, timing, |_| {})
+    }
+}
+
+/// The statuses that an object had, until it is dropped.
+pub(crate) struct Statuses {
+    seen: Arc<Mutex<Vec<Value>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Statuses {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Statuses {
+    /// Those that had been there, had gone, and came back: what was said in between was not worth saying.
+    pub(crate) fn told_again(&self) -> Vec<Value> {
+        let seen = self.seen.lock();
+        let mut told: Vec<Value> = seen.iter().map(without_times).collect();
+        told.dedup();
+        let again = |(n, status): (usize, &Value)| told[..n].contains(status);
+        let again = told.iter().enumerate().filter(|&at| again(at));
+        again.map(|(_, status)| status.clone()).collect()
+    }
+}
+
+/// A status but for the times of its transitions.
+fn without_times(status: &Value) -> Value {
+    match status {
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(name, _)| *name != "lastTransitionTime")
+            .map(|(name, value)| (name.clone(), without_times(value)))
+            .collect(),
+        Value::Array(items) => items.iter().map(without_times).collect(),
+        other => other.clone(),
     }
 }
 

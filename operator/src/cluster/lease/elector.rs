@@ -155,7 +155,7 @@ impl Elector {
         self.seen = Some((record, sent));
     }
 
-    /// What to do. `clock` is the wall clock in seconds since 1970 and `floor` a term that is known to
+    /// What to do. `clock` is the wall clock in milliseconds since 1970 and `floor` a term that is known to
     /// have been led: a new term is above both the last one and that, and not below the clock, so that
     /// it rises even where the Lease was deleted.
     #[must_use]

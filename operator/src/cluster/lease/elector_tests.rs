@@ -224,7 +224,7 @@ impl World {
         match happening {
             Happening::Pass(millis) => {
                 self.now += Duration::from_millis(*millis);
-                self.clock += millis / 1_000;
+                self.clock += millis;
             }
             Happening::Send(who, read) => {
                 let candidate = &mut self.candidates[*who];

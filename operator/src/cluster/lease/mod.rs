@@ -24,8 +24,8 @@ const TERM: &str = "vestibule.dev/term";
 const ADDRESS: &str = "vestibule.dev/address";
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Seconds that a term may be ahead of the clock for a proxy's word to raise this one above it.
-const MAX_AHEAD: u64 = 366 * 24 * 3600;
+/// Milliseconds that a term may be ahead of the clock for a proxy's word to raise this one above it.
+const MAX_AHEAD: u64 = 366 * 24 * 3600 * 1000;
 /// Time before a proxy's word raises the term once more.
 const RAISE_AGAIN: Duration = Duration::from_mins(1);
 
@@ -109,7 +109,7 @@ impl Candidate {
             return;
         }
         let floor = self.publisher.generation().term.max(self.floor);
-        let step = self.elector.plan(Instant::now(), clock::seconds(), floor);
+        let step = self.elector.plan(Instant::now(), clock::millis(), floor);
         self.write(step).await;
     }
 
@@ -185,7 +185,7 @@ impl Candidate {
         let Some(later) = self.publisher.superseded() else {
             return;
         };
-        let in_bounds = later < clock::seconds().saturating_add(MAX_AHEAD);
+        let in_bounds = later < clock::millis().saturating_add(MAX_AHEAD);
         let again = self.raised.is_none_or(|at| now >= at + RAISE_AGAIN);
         if let Some(term) = self.elector.role(now).term(now)
             && later > term
