@@ -542,8 +542,8 @@ async fn bodies_that_stall_end_their_connection() {
     let one = Echo::start("one").await;
     let limits = Limits {
         http: HttpLimits {
-            head_deadline: Duration::from_millis(50),
-            stall: Duration::from_millis(300),
+            head_deadline: Duration::from_millis(500),
+            stall: Duration::from_secs(1),
             ..HttpLimits::default()
         },
         ..quiet()
@@ -555,7 +555,7 @@ async fn bodies_that_stall_end_their_connection() {
     let _ = within("the end", slow.read_to_end(&mut Vec::new())).await;
     rig.wait_closed(CloseReason::ClientStalled, 1).await;
     // A backend that takes its time is none of the client's doing.
-    assert_eq!(get(&rig, HOST, "/?delay=900").await.status, 200);
+    assert_eq!(get(&rig, HOST, "/?delay=2000").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

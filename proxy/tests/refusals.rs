@@ -26,7 +26,7 @@ fn rig(limits: &Limits, address: std::net::SocketAddr) -> Rig {
 
 fn impatient() -> Limits {
     Limits {
-        hello_deadline: Duration::from_millis(300),
+        hello_deadline: Duration::from_secs(1),
         hello_bytes: 4096,
         ..Limits::default()
     }

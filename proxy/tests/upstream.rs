@@ -497,7 +497,7 @@ async fn a_backend_that_says_nothing_is_given_up() {
     let (address, accepted) = one_connection().await;
     let (outer, ca) = (Identity::new(NAME), Authority::new("backends"));
     let limits = Limits {
-        connect_deadline: std::time::Duration::from_millis(300),
+        connect_deadline: std::time::Duration::from_secs(1),
         ..Limits::default()
     };
     let rig = Rig::start(&limits, |port| {

@@ -353,10 +353,10 @@ async fn slow_and_silent_connections_end() {
     let (dir, certificate) = (TlsDir::new("slow"), Certificate::new());
     dir.put(&certificate.chain, &certificate.key);
     let mut config = support::config(&dir.path);
-    config.limits.handshake = Duration::from_millis(200);
-    config.limits.first_request = Duration::from_millis(200);
-    config.limits.idle = Duration::from_millis(200);
-    config.limits.request = Duration::from_millis(200);
+    config.limits.handshake = Duration::from_secs(1);
+    config.limits.first_request = Duration::from_secs(1);
+    config.limits.idle = Duration::from_secs(1);
+    config.limits.request = Duration::from_secs(1);
     let webhook = Webhook::start(
         config,
         Admission::new(support::CONTROLLER, Policy::default()),

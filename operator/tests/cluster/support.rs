@@ -557,8 +557,8 @@ impl Manager {
                 address: address.clone(),
                 owner: None,
                 timing: Timing {
-                    duration: Duration::from_secs(4),
-                    deadline: Duration::from_secs(3),
+                    duration: Duration::from_secs(10),
+                    deadline: Duration::from_secs(8),
                     retry: Duration::from_millis(200),
                 },
             },
