@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::tls::{
     PerPort, Trusts, config_map, core, gateway_tls, on_8443, policy, validation, with_tls,
 };
@@ -271,6 +273,37 @@ fn what_may_not_be_referred_to_is_not_read() {
         Some(false)
     );
     assert_eq!(shown(&translator).as_deref(), Some("Gateway/platform/one"));
+}
+
+#[test]
+fn of_a_secret_out_of_reach_it_is_not_said_that_it_does_not_exist() {
+    let authority = core("Secret", "platform", "ca", "spec.tls");
+    let tls = gateway_tls(
+        Some(validation(vec![authority], false)),
+        PerPort::default(),
+        Some(core("Secret", "platform", "client", "spec.tls.backend")),
+    );
+    let mut objects = world(tls);
+    objects.retain(|object| object.key().kind != Kind::Secret);
+    let said = |namespaces: Option<&[&str]>| {
+        let namespaces = namespaces.map(|all| Arc::new(all.iter().map(|n| (*n).into()).collect()));
+        let mut translator = Translator::new(settings()).reading_secrets_of(namespaces);
+        translator.apply(objects.iter().cloned().map(Change::Put));
+        let findings = translator.findings().values().flatten();
+        findings.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let count = |said: &[String], words: &str| said.iter().filter(|s| s.contains(words)).count();
+    let (absent, hidden) = ("does not exist", "secrets.namespaces");
+    for (namespaces, how_many) in [
+        (None, (6, 0)),
+        (Some(&["platform", "a"][..]), (6, 0)),
+        // All but the set's.
+        (Some(&["a"][..]), (1, 5)),
+    ] {
+        let said = said(namespaces);
+        let counts = (count(&said, absent), count(&said, hidden));
+        assert_eq!(counts, how_many, "{namespaces:?}: {said:#?}");
+    }
 }
 
 /// A route of tenant `a` to port 1 of Service `one`, on a terminated listener.

@@ -90,7 +90,7 @@ impl Store {
         wires: Wires,
     ) -> Self {
         Self {
-            translator: Translator::new(settings),
+            translator: Translator::new(settings).reading_secrets_of(secret_namespaces.clone()),
             planner,
             publisher,
             metrics,

@@ -237,7 +237,10 @@ impl Translator {
             SecretState::NotYetValid(problem) => {
                 invalid(problem.clone(), "wait, or put one there that is valid")
             }
-            SecretState::Missing => invalid(format!("Secret {secret} does not exist"), "create it"),
+            SecretState::Missing => {
+                let (message, action) = self.absent(Kind::Secret, &secret, "create it");
+                invalid(message, action)
+            }
             SecretState::Unusable(problem) => invalid(
                 problem.clone(),
                 "put a PEM certificate chain into \"tls.crt\" and its PEM key into \"tls.key\"",

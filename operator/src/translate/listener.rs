@@ -468,11 +468,11 @@ impl Translator {
                     problem.clone(),
                     "wait, or put a certificate there that is valid; until then proxies go on with the last good one, if they have it",
                 )),
-                SecretState::Missing => findings.push(invalid(
-                    &reference.field,
-                    format!("Secret {target} does not exist"),
-                    "create it, or have a certificate issued into it",
-                )),
+                SecretState::Missing => {
+                    let create = "create it, or have a certificate issued into it";
+                    let (message, action) = self.absent(Kind::Secret, &target, create);
+                    findings.push(invalid(&reference.field, message, action));
+                }
                 SecretState::Unusable(problem) => findings.push(invalid(
                     &reference.field,
                     problem.clone(),

@@ -135,6 +135,8 @@ struct Dirty {
 #[derive(Debug)]
 pub struct Translator {
     settings: Settings,
+    /// Namespaces whose Secrets may be read; none: all.
+    secret_namespaces: Option<Arc<BTreeSet<Arc<str>>>>,
     objects: BTreeMap<ObjectKey, Arc<Object>>,
     merge: Merge,
     index: Index,
@@ -202,6 +204,7 @@ impl Translator {
         let merge = Merge::new(settings.controller.clone());
         Self {
             settings,
+            secret_namespaces: None,
             objects: BTreeMap::new(),
             merge,
             index: Index::default(),
@@ -243,6 +246,14 @@ impl Translator {
             port_wishes: BTreeSet::new(),
             services: BTreeMap::new(),
         }
+    }
+
+    /// One whose objects never have Secrets but of these namespaces (`None`: of all), which is what it says
+    /// to those who refer to others.
+    #[must_use]
+    pub fn reading_secrets_of(mut self, namespaces: Option<Arc<BTreeSet<Arc<str>>>>) -> Self {
+        self.secret_namespaces = namespaces;
+        self
     }
 
     /// Takes changes and returns what they made different.

@@ -153,10 +153,10 @@ impl Translator {
                     trust.usable = true;
                     None
                 }
-                BundleState::Missing => Some((
-                    format!("{source} does not exist"),
-                    "create it, with PEM certificates in \"ca.crt\"",
-                )),
+                BundleState::Missing => {
+                    let create = "create it, with PEM certificates in \"ca.crt\"";
+                    Some(self.absent(source.kind, &source.name, create))
+                }
                 BundleState::Unusable(problem) => Some((
                     problem.clone(),
                     "put the authority's certificates into \"ca.crt\", in PEM",
