@@ -162,7 +162,8 @@ def role_checks:
 
   # What holds the operator speaks of this release.
   ([all_of("ValidatingAdmissionPolicy") | component] | sort
-    | if . == ["certificates", "secrets", "services"] then empty else "admission policies hold \(.)" end),
+    | ([$objects[] | select(.kind == "ValidatingWebhookConfiguration") | "webhook-configuration"]) as $webhook
+    | if . == ["certificates", "secrets", "services"] + $webhook then empty else "admission policies hold \(.)" end),
   (all_of("ValidatingAdmissionPolicy")
     | complain(.spec.failurePolicy != "Fail"; "fails open"),
       complain(.spec.matchConditions[0].expression != "request.userInfo.username == 'system:serviceaccount:\($namespace):\(fullname)-operator'";
