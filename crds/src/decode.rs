@@ -142,7 +142,11 @@ pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
         }
         // Leftovers of the experimental channel: old objects keep the version they were written in.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
-        Kind::GatewayParameters | Kind::AcmeIssuer | Kind::ClusterAcmeIssuer => &["v1alpha1"],
+        Kind::GatewayParameters
+        | Kind::AcmeIssuer
+        | Kind::ClusterAcmeIssuer
+        | Kind::HostnameGrant
+        | Kind::HostnameClaim => &["v1alpha1"],
         Kind::ListenerSet
         | Kind::Namespace
         | Kind::Service
@@ -259,6 +263,16 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
             let (wire, unknown) = typed(kind, body)?;
             let object = vestibule::convert_cluster_acme_issuer(wire, &unknown);
             (Object::AcmeIssuer(object), Vec::new())
+        }
+        Kind::HostnameGrant => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = vestibule::convert_hostname_grant(wire, &unknown);
+            (Object::HostnameGrant(object), Vec::new())
+        }
+        Kind::HostnameClaim => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = vestibule::convert_hostname_claim(wire, &unknown);
+            (Object::HostnameClaim(object), Vec::new())
         }
         Kind::Namespace => {
             let (wire, _) = typed(kind, body)?;

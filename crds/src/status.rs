@@ -7,8 +7,8 @@
 
 use serde_json::{Map, Value, json};
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, IssuerStatus, ListenersStatus, PolicyStatus, Programmed,
-    RouteStatus,
+    ClassStatus, Condition, ConditionType, GrantStatus, IssuerStatus, ListenersStatus,
+    PolicyStatus, Programmed, RouteStatus,
 };
 use vestibule_model::key::GATEWAY_GROUP;
 use vestibule_model::object::{Address, ParentRef};
@@ -123,6 +123,15 @@ pub fn issuer(old: &Value, new: &IssuerStatus, observed: Observed) -> Value {
             status.insert("lastError".into(), wire);
         }
     }
+    Value::Object(status)
+}
+
+/// Renders the status of a HostnameGrant.
+#[must_use]
+pub fn grant(old: &Value, new: &GrantStatus, observed: Observed) -> Value {
+    let mut status = fields(old);
+    let conditions = conditions(old.get("conditions"), &new.conditions, observed);
+    status.insert("conditions".into(), conditions);
     Value::Object(status)
 }
 

@@ -155,6 +155,16 @@ named! {
         InvalidHostname,
         /// A wildcard hostname in a TLSRoute, where the admission mode refuses it.
         WildcardHostname,
+        /// A hostname of one label, which no public name is.
+        SingleLabelHostname,
+        /// A wildcard directly below a suffix under which names are given out to anybody.
+        PublicSuffixWildcard,
+        /// The namespace was not granted the hostname on this Gateway.
+        HostnameNotOwned,
+        /// Over what the namespace was granted.
+        QuotaExceeded,
+        /// The namespace was not granted the issuer.
+        IssuerNotAllowed,
         /// The object cannot be decoded.
         Unreadable,
         /// A field that this release does not know.
@@ -326,6 +336,13 @@ pub struct IssuerStatus {
     pub account_url: Option<Arc<str>>,
     /// What the CA, or the way to it, said last against the account; `None`: nothing stands.
     pub last_error: Option<IssuerError>,
+}
+
+/// Status of a HostnameGrant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantStatus {
+    /// Accepted and ResolvedRefs.
+    pub conditions: Vec<Condition>,
 }
 
 /// An error of a CA.

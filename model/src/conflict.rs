@@ -6,6 +6,8 @@
 //! conflicted, yet keep their slot; across objects, and inside one ListenerSet, the first one wins
 //! and only later ones are marked.
 //!
+//! Between namespaces whoever holds a name ([`crate::claim`]) comes before whoever does not, however old.
+//!
 //! [`PortClaims`] answers for one port and is kept up to date claim by claim: a change costs the
 //! claims whose verdict it can change, not the port.
 
@@ -13,13 +15,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::claim::{Holdings, Profile};
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
 use crate::key::{ListenerKey, ObjectName};
 use crate::object::Protocol;
 
-/// A claim's place in the merge order; less comes first.
+/// A claim's place in the merge order as upstream has it; less comes first. [`Tier`] comes before it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
     /// The Gateway's own listener, by index.
@@ -51,12 +54,25 @@ impl Precedence {
     }
 }
 
-/// What protocols have to agree on to share a port.
+/// What comes before the order of upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Group {
+enum Tier {
+    /// The Gateway's own.
+    Gateway,
+    /// The namespace holds the name; or it holds the port alone, and speaks another protocol there.
+    Held,
+    /// Neither.
+    Set,
+}
+
+/// What protocols have to agree on to share a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Group {
+    /// HTTP.
     Http,
     /// HTTPS and TLS: told apart by server name.
     Tls,
+    /// TCP and UDP: no names.
     Raw,
 }
 
@@ -101,7 +117,9 @@ impl Protocol {
         }
     }
 
-    fn group(&self) -> Group {
+    /// What it has to agree on with others on its port.
+    #[must_use]
+    pub fn group(&self) -> Group {
         match self {
             Self::Http => Group::Http,
             Self::Https | Self::Tls => Group::Tls,
@@ -124,18 +142,24 @@ pub struct Claim {
 }
 
 impl Claim {
-    fn place(&self) -> (Precedence, ListenerKey) {
-        (self.precedence.clone(), self.listener.clone())
+    /// Who makes it.
+    #[must_use]
+    pub fn namespace(&self) -> &Arc<str> {
+        &self.listener.parent.name().namespace
     }
 
-    /// Where its rivals are: those of its names, or, where bytes have no names, those of the port.
-    fn bucket(&self) -> (Group, Reversed) {
-        let group = self.protocol.group();
-        let names = match group {
+    /// What it is about: its hostname, or, where bytes have no names, the port.
+    #[must_use]
+    pub fn names(&self) -> &HostPattern {
+        match self.protocol.group() {
             Group::Raw => &HostPattern::Any,
             Group::Http | Group::Tls => &self.hostname,
-        };
-        (group, Reversed::of(names))
+        }
+    }
+
+    /// Where its rivals are.
+    fn bucket(&self) -> (Group, Reversed) {
+        (self.protocol.group(), Reversed::of(self.names()))
     }
 }
 
@@ -227,30 +251,35 @@ impl Reversed {
     }
 }
 
-/// Listeners in order. The key is part of it because, while an object's listeners change places, two
+/// A listener's place. The key is part of it because, while an object's listeners change places, two
 /// of them can have one place for a moment.
-type Bucket = BTreeSet<(Precedence, ListenerKey)>;
+type Place = (Tier, Precedence, ListenerKey);
+
+/// Listeners in order.
+type Bucket = BTreeSet<Place>;
 
 /// Every claim to one port (of one transport) of one Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortClaims {
-    claims: BTreeMap<ListenerKey, Claim>,
+    claims: BTreeMap<ListenerKey, (Claim, Tier)>,
     /// Number of the Gateway's own claims by group.
     own: BTreeMap<Group, usize>,
     /// The ListenerSets' claims in order.
-    sets: BTreeMap<(Precedence, ListenerKey), Group>,
+    sets: BTreeMap<Place, Group>,
     /// Claims that want the same names of the same group.
     buckets: BTreeMap<(Group, Reversed), Bucket>,
+    /// Who holds what.
+    holdings: Holdings,
 }
 
 /// What the port as a whole has settled on: a claim's verdict depends on it and on its bucket only.
-type Ground = (Vec<Group>, Option<Group>);
+type Ground = (Vec<Group>, Option<Group>, Profile);
 
 impl PortClaims {
-    /// Whether nobody claims anything.
+    /// Whether nobody claims or holds anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.claims.is_empty()
+        self.claims.is_empty() && self.holdings.is_empty()
     }
 
     /// Adds a claim, in place of the listener's former one, and returns the listeners whose verdict
@@ -258,18 +287,8 @@ impl PortClaims {
     pub fn insert(&mut self, claim: Claim) -> BTreeSet<ListenerKey> {
         let mut affected = self.remove(&claim.listener);
         let before = self.ground();
-        let group = claim.protocol.group();
-        if claim.precedence.is_own() {
-            *self.own.entry(group).or_default() += 1;
-        } else {
-            self.sets.insert(claim.place(), group);
-        }
-        self.buckets
-            .entry(claim.bucket())
-            .or_default()
-            .insert(claim.place());
-        self.claims.insert(claim.listener.clone(), claim.clone());
-        self.affected_by(&claim, &before, &mut affected);
+        self.add(claim.clone());
+        self.affected_by(claim.bucket(), claim.names(), &before, &mut affected);
         affected.insert(claim.listener);
         affected
     }
@@ -277,13 +296,73 @@ impl PortClaims {
     /// Takes a listener's claim away and returns the listeners whose verdict may have changed.
     pub fn remove(&mut self, listener: &ListenerKey) -> BTreeSet<ListenerKey> {
         let mut affected = BTreeSet::new();
-        let Some(claim) = self.claims.remove(listener) else {
-            return affected;
-        };
-        // The claim is still counted in the ground, as it was while the verdicts were given.
         let before = self.ground();
+        if let Some(claim) = self.take(listener) {
+            self.affected_by(claim.bucket(), claim.names(), &before, &mut affected);
+        }
+        affected
+    }
+
+    /// Records which namespace holds `names`, and returns the listeners whose verdict may have changed.
+    pub fn hold(
+        &mut self,
+        group: Group,
+        names: &HostPattern,
+        holder: Option<Arc<str>>,
+    ) -> BTreeSet<ListenerKey> {
+        let mut affected = BTreeSet::new();
+        if self.holdings.holder(group, names) == holder.as_ref() {
+            return affected;
+        }
+        let before = self.ground();
+        self.holdings.set(group, names, holder);
+        let bucket = (group, Reversed::of(names));
+        let moved: Vec<ListenerKey> = if self.holdings.profile() == before.2 {
+            let bucket = self.buckets.get(&bucket);
+            bucket.into_iter().flatten().map(|at| at.2.clone()).collect()
+        } else {
+            // Who holds the port alone may have changed: that is about every name.
+            self.claims.keys().cloned().collect()
+        };
+        for listener in moved {
+            let stale = |(claim, tier): &(Claim, Tier)| *tier != self.tier(claim);
+            if self.claims.get(&listener).is_some_and(stale)
+                && let Some(claim) = self.take(&listener)
+            {
+                self.add(claim);
+            }
+        }
+        self.affected_by(bucket, names, &before, &mut affected);
+        affected
+    }
+
+    /// Which namespace holds `names`.
+    #[must_use]
+    pub fn holder(&self, group: Group, names: &HostPattern) -> Option<&Arc<str>> {
+        self.holdings.holder(group, names)
+    }
+
+    fn add(&mut self, claim: Claim) {
         let group = claim.protocol.group();
-        if claim.precedence.is_own() {
+        let place = self.place(&claim);
+        let tier = place.0;
+        self.buckets
+            .entry(claim.bucket())
+            .or_default()
+            .insert(place.clone());
+        if tier == Tier::Gateway {
+            *self.own.entry(group).or_default() += 1;
+        } else {
+            self.sets.insert(place, group);
+        }
+        self.claims.insert(claim.listener.clone(), (claim, tier));
+    }
+
+    fn take(&mut self, listener: &ListenerKey) -> Option<Claim> {
+        let (claim, tier) = self.claims.remove(listener)?;
+        let place = (tier, claim.precedence.clone(), listener.clone());
+        let group = claim.protocol.group();
+        if tier == Tier::Gateway {
             if let Some(count) = self.own.get_mut(&group) {
                 *count -= 1;
                 if *count == 0 {
@@ -291,23 +370,49 @@ impl PortClaims {
                 }
             }
         } else {
-            self.sets.remove(&claim.place());
+            self.sets.remove(&place);
         }
         let at = claim.bucket();
         if let Some(bucket) = self.buckets.get_mut(&at) {
-            bucket.remove(&claim.place());
+            bucket.remove(&place);
             if bucket.is_empty() {
                 self.buckets.remove(&at);
             }
         }
-        self.affected_by(&claim, &before, &mut affected);
-        affected
+        Some(claim)
+    }
+
+    fn tier(&self, claim: &Claim) -> Tier {
+        if claim.precedence.is_own() {
+            return Tier::Gateway;
+        }
+        let (group, namespace) = (claim.protocol.group(), claim.namespace());
+        let holds = self.holdings.holder(group, claim.names()) == Some(namespace)
+            || self.holdings.is_alone(namespace) && !self.holdings.has(group);
+        if holds { Tier::Held } else { Tier::Set }
+    }
+
+    fn place(&self, claim: &Claim) -> Place {
+        (
+            self.tier(claim),
+            claim.precedence.clone(),
+            claim.listener.clone(),
+        )
     }
 
     /// The claim of a listener.
     #[must_use]
     pub fn claim(&self, listener: &ListenerKey) -> Option<&Claim> {
-        self.claims.get(listener)
+        self.claims.get(listener).map(|(claim, _)| claim)
+    }
+
+    /// Who would have `names` of the ListenerSets, if the Gateway and what the port speaks let it: the first
+    /// one in order.
+    #[must_use]
+    pub fn first(&self, group: Group, names: &HostPattern) -> Option<&Claim> {
+        let bucket = self.buckets.get(&(group, Reversed::of(names)))?;
+        let (.., listener) = bucket.iter().find(|at| at.0 != Tier::Gateway)?;
+        self.claim(listener)
     }
 
     /// Whether `claim` conflicts with those before it. It need not be one of the claims held, and if
@@ -328,12 +433,11 @@ impl PortClaims {
 
     fn judge(&self, claim: &Claim, newcomer: bool) -> Option<Conflict> {
         let group = claim.protocol.group();
-        let others = |(_, listener): &&(Precedence, ListenerKey)| *listener != claim.listener;
+        let others = |at: &&Place| at.2 != claim.listener;
         let bucket = self.buckets.get(&claim.bucket());
         let clash = |rival: &ListenerKey| {
             let same = self
-                .claims
-                .get(rival)
+                .claim(rival)
                 .is_some_and(|c| c.protocol == claim.protocol);
             if same && group != Group::Raw {
                 Conflict::Hostname
@@ -345,8 +449,7 @@ impl PortClaims {
         // of them count, for one another and for the sets.
         // A claim that would take the place of the listener's former one does not meet that one.
         let former = self
-            .claims
-            .get(&claim.listener)
+            .claim(&claim.listener)
             .filter(|former| former.precedence.is_own())
             .map(|former| former.protocol.group());
         let other_group = self
@@ -356,31 +459,48 @@ impl PortClaims {
         let with_own = bucket
             .into_iter()
             .flatten()
-            .take_while(|(place, _)| place.is_own())
+            .take_while(|at| at.0 == Tier::Gateway)
             .filter(others)
-            .map(|(_, rival)| clash(rival))
+            .map(|at| clash(&at.2))
             .chain(other_group.then_some(Conflict::Protocol))
             .reduce(Conflict::and);
         if with_own.is_some() || claim.precedence.is_own() {
             return with_own;
         }
+        // What another namespace holds is not to be had, whether or not it has a listener there now.
+        let place = self.place(claim);
+        if place.0 == Tier::Set {
+            if self.holdings.is_foreign_to(group, claim.namespace()) {
+                return Some(Conflict::Protocol);
+            }
+            if self.holdings.holder(group, claim.names()).is_some() {
+                let first = bucket.into_iter().flatten().find(|at| at.0 == Tier::Held);
+                return Some(first.map_or_else(
+                    || match group {
+                        Group::Raw => Conflict::Protocol,
+                        Group::Http | Group::Tls => Conflict::Hostname,
+                    },
+                    |at| clash(&at.2),
+                ));
+            }
+        }
         // Of the sets, only what is in force counts: the first claim of all settles what the port
         // speaks, the first one of a bucket has its names.
-        let counts = |at: &&(Precedence, ListenerKey)| {
+        let counts = |at: &&Place| {
             others(at)
                 && if newcomer {
-                    !same_object(&at.0, &claim.precedence) && self.in_force(&at.1)
+                    !same_object(&at.1, &claim.precedence) && self.in_force(&at.2)
                 } else {
-                    (&at.0, &at.1) < (&claim.precedence, &claim.listener)
+                    **at < place
                 }
         };
         if self.own.is_empty()
-            && let Some(spoken) = self.sets.values().next()
-            && *spoken != group
+            && let Some(spoken) = self.spoken()
+            && spoken != group
             && self
                 .sets
                 .iter()
-                .filter(|(_, g)| *g == spoken)
+                .filter(|(_, g)| **g == spoken)
                 .any(|(at, _)| counts(&at))
         {
             return Some(Conflict::Protocol);
@@ -389,12 +509,20 @@ impl PortClaims {
             .into_iter()
             .flatten()
             .find(counts)
-            .map(|(_, winner)| clash(winner))
+            .map(|at| clash(&at.2))
+    }
+
+    /// What the sets' listeners speak: what the first one speaks, but not if it is kept out by what is held.
+    fn spoken(&self) -> Option<Group> {
+        let first = self.sets.iter().next().map(|(at, group)| (at.0, *group));
+        match (first, self.holdings.spoken()) {
+            (Some((Tier::Held, group)), _) | (Some((_, group)), None) => Some(group),
+            (_, held) => held,
+        }
     }
 
     fn in_force(&self, listener: &ListenerKey) -> bool {
-        self.claims
-            .get(listener)
+        self.claim(listener)
             .is_some_and(|claim| self.conflict(claim).is_none())
     }
 
@@ -406,7 +534,7 @@ impl PortClaims {
             && self.neighbours(&claim.hostname).any(|bucket| {
                 bucket
                     .first()
-                    .is_some_and(|(_, first)| self.in_force(first))
+                    .is_some_and(|(.., first)| self.in_force(first))
             })
     }
 
@@ -445,22 +573,30 @@ impl PortClaims {
     fn ground(&self) -> Ground {
         (
             self.own.keys().copied().collect(),
-            self.sets.values().next().copied(),
+            self.spoken(),
+            self.holdings.profile(),
         )
     }
 
-    fn affected_by(&self, claim: &Claim, before: &Ground, affected: &mut BTreeSet<ListenerKey>) {
+    /// Something of these names has changed, and perhaps the ground, which was `before`.
+    fn affected_by(
+        &self,
+        bucket: (Group, Reversed),
+        names: &HostPattern,
+        before: &Ground,
+        affected: &mut BTreeSet<ListenerKey>,
+    ) {
         if self.ground() != *before {
             affected.extend(self.claims.keys().cloned());
             return;
         }
-        let group = claim.protocol.group();
-        if let Some(bucket) = self.buckets.get(&claim.bucket()) {
-            affected.extend(bucket.iter().map(|(_, listener)| listener.clone()));
+        let tls = bucket.0 == Group::Tls;
+        if let Some(bucket) = self.buckets.get(&bucket) {
+            affected.extend(bucket.iter().map(|at| at.2.clone()));
         }
-        if group == Group::Tls {
-            for bucket in self.neighbours(&claim.hostname) {
-                affected.extend(bucket.iter().map(|(_, listener)| listener.clone()));
+        if tls {
+            for bucket in self.neighbours(names) {
+                affected.extend(bucket.iter().map(|at| at.2.clone()));
             }
         }
     }

@@ -62,9 +62,14 @@ pub struct IssuerRef {
 }
 
 impl IssuerAnnotations {
-    /// The issuer this object names, if any; a refusal if its annotations contradict one another.
-    pub fn choice(&self) -> Result<Option<IssuerRef>, Finding> {
-        let named: Vec<&str> = [
+    /// The annotation that names an issuer, if one does; the first one if several do.
+    #[must_use]
+    pub fn named(&self) -> Option<&'static str> {
+        self.all_named().next()
+    }
+
+    fn all_named(&self) -> impl Iterator<Item = &'static str> {
+        [
             &self.cert_manager_issuer,
             &self.cert_manager_cluster_issuer,
             &None,
@@ -72,10 +77,15 @@ impl IssuerAnnotations {
             &self.acme_issuer,
             &self.acme_cluster_issuer,
         ]
+        .map(Option::is_some)
         .into_iter()
         .zip(ANNOTATIONS)
-        .filter_map(|(value, key)| value.as_ref().map(|_| key))
-        .collect();
+        .filter_map(|(named, key)| named.then_some(key))
+    }
+
+    /// The issuer this object names, if any; a refusal if its annotations contradict one another.
+    pub fn choice(&self) -> Result<Option<IssuerRef>, Finding> {
+        let named: Vec<&str> = self.all_named().collect();
         if let [first, second, ..] = named[..] {
             return Err(contradiction(first, second));
         }

@@ -39,6 +39,10 @@ pub enum Kind {
     AcmeIssuer,
     /// `vestibule.dev` `ClusterACMEIssuer`, cluster-scoped.
     ClusterAcmeIssuer,
+    /// `vestibule.dev` `HostnameGrant`.
+    HostnameGrant,
+    /// `vestibule.dev` `HostnameClaim`.
+    HostnameClaim,
 }
 
 /// The API group of Gateway API.
@@ -48,7 +52,7 @@ pub const VESTIBULE_GROUP: &str = "vestibule.dev";
 
 impl Kind {
     /// Every kind, in the order above.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::GatewayClass,
         Self::Gateway,
         Self::ListenerSet,
@@ -64,6 +68,8 @@ impl Kind {
         Self::ConfigMap,
         Self::AcmeIssuer,
         Self::ClusterAcmeIssuer,
+        Self::HostnameGrant,
+        Self::HostnameClaim,
     ];
 
     /// The kind as the API writes it, such as `TLSRoute`.
@@ -85,6 +91,8 @@ impl Kind {
             Self::ConfigMap => "ConfigMap",
             Self::AcmeIssuer => "ACMEIssuer",
             Self::ClusterAcmeIssuer => "ClusterACMEIssuer",
+            Self::HostnameClaim => "HostnameClaim",
+            Self::HostnameGrant => "HostnameGrant",
         }
     }
 
@@ -99,7 +107,11 @@ impl Kind {
             | Self::HttpRoute
             | Self::ReferenceGrant
             | Self::BackendTlsPolicy => GATEWAY_GROUP,
-            Self::GatewayParameters | Self::AcmeIssuer | Self::ClusterAcmeIssuer => VESTIBULE_GROUP,
+            Self::GatewayParameters
+            | Self::AcmeIssuer
+            | Self::ClusterAcmeIssuer
+            | Self::HostnameGrant
+            | Self::HostnameClaim => VESTIBULE_GROUP,
             Self::EndpointSlice => "discovery.k8s.io",
             Self::Namespace | Self::Service | Self::Secret | Self::ConfigMap => "",
         }

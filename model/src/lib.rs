@@ -10,6 +10,7 @@
 pub mod attach;
 pub mod certificate;
 pub mod challenge;
+pub mod claim;
 pub mod condition;
 pub mod conflict;
 pub mod finding;
@@ -21,6 +22,7 @@ pub mod issuer;
 pub mod key;
 pub mod merge;
 pub mod object;
+pub mod ownership;
 pub mod policy;
 pub mod route;
 pub mod selector;

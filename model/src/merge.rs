@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::attach::admit_set;
+use crate::claim::{ClaimKey, ClaimUse};
 use crate::conflict::{Claim, Conflict, PortClaims, Precedence, Transport};
 use crate::finding::Finding;
 use crate::key::{ListenerKey, ObjectName, ParentKey};
 use crate::object::{Gateway, GatewayClass, Listener, ListenerSet, Port};
+use crate::ownership::{Grants, Owners, Standings};
 use crate::selector::Labels;
 
 /// A port of one Gateway.
@@ -44,6 +46,10 @@ pub struct Affected {
     pub sets: BTreeSet<ObjectName>,
     /// Listeners.
     pub listeners: BTreeSet<ListenerKey>,
+    /// Whose routes may have other hostnames of their own; see [`Merge::is_touched`].
+    pub owners: Vec<Owners>,
+    /// Names that another namespace holds now, or none any more.
+    pub claims: BTreeSet<ClaimKey>,
 }
 
 /// Classes, Gateways, ListenerSets and namespaces, and the claims that follow from them.
@@ -60,6 +66,11 @@ pub struct Merge {
     ports: BTreeMap<PortKey, PortClaims>,
     /// Where each object's claims are.
     claimed: BTreeMap<ParentKey, BTreeMap<ListenerKey, PortKey>>,
+    /// Who may use which names.
+    pub(crate) grants: Grants,
+    pub(crate) standings: Standings,
+    /// Who holds which hostname of routes.
+    route_holders: BTreeMap<ClaimKey, Arc<str>>,
 }
 
 impl Merge {
@@ -134,7 +145,7 @@ impl Merge {
             self.sets.insert(name.clone(), set);
         }
         let mut affected = Affected::default();
-        self.settle_set(name, &mut affected);
+        self.settle_sets(BTreeSet::from([name.clone()]), &mut affected);
         affected
     }
 
@@ -145,15 +156,66 @@ impl Merge {
             None => self.namespaces.remove(name),
         };
         let mut affected = Affected::default();
-        for set in self
-            .sets_by_namespace
-            .get(name)
-            .cloned()
-            .unwrap_or_default()
-        {
-            self.settle_set(&set, &mut affected);
+        let sets = self.sets_by_namespace.get(name).cloned();
+        self.settle_sets(sets.unwrap_or_default(), &mut affected);
+        affected
+    }
+
+    /// Takes who holds what from now on; `None`: nobody does.
+    pub fn put_claims(&mut self, changes: BTreeMap<ClaimKey, Option<Arc<str>>>) -> Affected {
+        let mut affected = Affected::default();
+        for (key, holder) in changes {
+            if self.holder(&key) == holder.as_ref() {
+                continue;
+            }
+            if let Some(group) = key.use_.group() {
+                let at = key.port_key();
+                let port = self.ports.entry(at.clone()).or_default();
+                affected
+                    .listeners
+                    .extend(port.hold(group, &key.names, holder));
+                if port.is_empty() {
+                    self.ports.remove(&at);
+                }
+            } else {
+                match holder {
+                    Some(holder) => self.route_holders.insert(key.clone(), holder),
+                    None => self.route_holders.remove(&key),
+                };
+            }
+            affected.claims.insert(key);
         }
         affected
+    }
+
+    /// The namespace that holds a key.
+    #[must_use]
+    pub fn holder(&self, key: &ClaimKey) -> Option<&Arc<str>> {
+        match key.use_.group() {
+            Some(group) => self.ports.get(&key.port_key())?.holder(group, &key.names),
+            None => self.route_holders.get(key),
+        }
+    }
+
+    /// What a ListenerSet's listener that takes part has to hold. The Gateway's own need not.
+    #[must_use]
+    pub fn claim_key(&self, listener: &ListenerKey) -> Option<ClaimKey> {
+        let (port, claim) = self.claim(listener)?;
+        let use_ = ClaimUse::from(claim.protocol.group());
+        matches!(listener.parent, ParentKey::ListenerSet(_))
+            .then(|| ClaimKey::new(port, use_, claim.names()))
+    }
+
+    /// Whether a Gateway lets ListenerSets of this namespace in.
+    #[must_use]
+    pub fn admits(&self, gateway: &ObjectName, namespace: &str) -> bool {
+        self.gateway(gateway).is_some_and(|gateway| {
+            gateway.allowed_listeners.admits(
+                &gateway.name.namespace,
+                namespace,
+                self.labels(namespace),
+            )
+        })
     }
 
     /// The labels of a namespace, if known.
@@ -196,6 +258,23 @@ impl Merge {
             .get(name)
             .and_then(|gateway| self.classes.get(&gateway.class))
             .is_some_and(|class| class.controller != self.controller)
+    }
+
+    /// Whether there is such a Gateway, ours or not.
+    #[must_use]
+    pub fn is_known_gateway(&self, name: &ObjectName) -> bool {
+        self.gateways.contains_key(name)
+    }
+
+    /// The Gateways of a namespace, ours or not, in order of their names.
+    pub fn gateways_in<'a>(
+        &'a self,
+        namespace: &'a Arc<str>,
+    ) -> impl Iterator<Item = &'a ObjectName> {
+        self.gateways
+            .range(ObjectName::new(namespace.clone(), "")..)
+            .map(|(name, _)| name)
+            .take_while(move |name| name.namespace == *namespace)
     }
 
     /// A ListenerSet.
@@ -266,8 +345,8 @@ impl Merge {
     }
 
     /// The conflicts a ListenerSet would have as a newcomer, as findings: its listeners against those
-    /// of every other object, and against its own earlier ones. Empty where its Gateway does not let
-    /// it in (its status says so) or does not exist (yet).
+    /// of every other object, and against its own earlier ones. Where its Gateway does not let it in (its
+    /// status says so) or does not exist (yet), only the latter.
     #[must_use]
     pub fn conflicts_of_newcomer(&self, set: &ListenerSet) -> Vec<Finding> {
         self.conflicts_of_change(None, set)
@@ -282,9 +361,6 @@ impl Merge {
         old: Option<&ListenerSet>,
         set: &ListenerSet,
     ) -> Vec<Finding> {
-        if self.verdict(set) != SetVerdict::Allowed {
-            return Vec::new();
-        }
         let Some(gateway) = &set.gateway else {
             return Vec::new();
         };
@@ -305,8 +381,9 @@ impl Merge {
             .collect()
     }
 
-    /// What a set's listeners would meet, against other objects and among themselves.
+    /// What a set's listeners would meet, against other objects (if it is let in) and among themselves.
     fn prospects<'a>(&self, set: &'a ListenerSet, gateway: &'a ObjectName) -> Vec<Prospect<'a>> {
+        let allowed = self.verdict(set) == SetVerdict::Allowed;
         // Its own listeners are few: the earlier ones are held aside, the port's claims stay untouched.
         let mut own: BTreeMap<PortKey, PortClaims> = BTreeMap::new();
         set_claims(set, gateway)
@@ -314,6 +391,7 @@ impl Merge {
                 let elsewhere = self
                     .ports
                     .get(&key)
+                    .filter(|_| allowed)
                     .and_then(|port| port.conflict_as_newcomer(&claim));
                 let port = own.entry(key.clone()).or_default();
                 let inside = port.conflict(&claim);
@@ -338,22 +416,44 @@ impl Merge {
             .map(|gateway| gateway_claims(gateway))
             .unwrap_or_default();
         self.settle_claims(&ParentKey::Gateway(name.clone()), claims, affected);
-        for set in self.sets_by_gateway.get(name).cloned().unwrap_or_default() {
-            self.settle_set(&set, affected);
-        }
+        let sets = self.sets_by_gateway.get(name).cloned();
+        self.settle_sets(sets.unwrap_or_default(), affected);
     }
 
-    fn settle_set(&mut self, name: &ObjectName, affected: &mut Affected) {
-        affected.sets.insert(name.clone());
-        let claims = match self.sets.get(name) {
-            Some(set) if !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed => set
-                .gateway
+    /// Settles sets, and with them those of their namespaces that come under or over a limit by it.
+    pub(crate) fn settle_sets(&mut self, mut sets: BTreeSet<ObjectName>, affected: &mut Affected) {
+        affected.sets.extend(sets.iter().cloned());
+        let mut seats = BTreeSet::new();
+        for name in &sets {
+            let set = self.sets.get(name).cloned();
+            let standing = set
                 .as_ref()
-                .map(|gateway| set_claims(set, gateway).map(|(_, k, c)| (k, c)).collect())
-                .unwrap_or_default(),
-            _ => Vec::new(),
-        };
-        self.settle_claims(&ParentKey::ListenerSet(name.clone()), claims, affected);
+                .and_then(|set| Some((set, self.standing_of(set)?)));
+            let standing = standing.map(|(set, (seat, standing))| (set.as_ref(), seat, standing));
+            seats.extend(self.standings.stand(name, standing));
+        }
+        for seat in seats {
+            let limits = self.limits(&seat.gateway, &seat.namespace);
+            sets.extend(self.standings.recount(&seat, limits));
+        }
+        for name in sets {
+            let set = self.sets.get(&name).map(Arc::as_ref);
+            affected.listeners.extend(self.standings.judge(&name, set));
+            let claims = match self.sets.get(&name) {
+                Some(set) if !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed => set
+                    .gateway
+                    .as_ref()
+                    .map(|gateway| {
+                        set_claims(set, gateway)
+                            .filter(|(_, _, claim)| self.not_owned(&claim.listener).is_none())
+                            .map(|(_, key, claim)| (key, claim))
+                            .collect()
+                    })
+                    .unwrap_or_default(),
+                _ => Vec::new(),
+            };
+            self.settle_claims(&ParentKey::ListenerSet(name), claims, affected);
+        }
     }
 
     fn settle_claims(
@@ -440,7 +540,7 @@ impl Prospect<'_> {
 
 /// Listeners with their indexes; of those with one name, which are refused where objects are read,
 /// only the first, since a key stands for one claim.
-fn first_of_name(listeners: &[Listener]) -> impl Iterator<Item = (usize, &Listener)> {
+pub(crate) fn first_of_name(listeners: &[Listener]) -> impl Iterator<Item = (usize, &Listener)> {
     let mut names = BTreeSet::new();
     listeners
         .iter()

@@ -11,11 +11,13 @@ use zeroize::Zeroizing;
 
 use crate::certificate::CertificateAnnotations;
 use crate::challenge::ChallengeType;
+use crate::claim::HostnameClaim;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::http::{HttpRoute, HttpRule};
 use crate::issuer::IssuerAnnotations;
 use crate::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use crate::ownership::HostnameGrant;
 use crate::selector::{Labels, NamespaceScope};
 use crate::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use crate::tls_policy::{BackendTlsPolicy, ConfigMap, GatewayTls};
@@ -503,6 +505,10 @@ pub enum Object {
     ConfigMap(ConfigMap),
     /// `ACMEIssuer` or `ClusterACMEIssuer`
     AcmeIssuer(AcmeIssuer),
+    /// `HostnameGrant`
+    HostnameGrant(HostnameGrant),
+    /// `HostnameClaim`
+    HostnameClaim(HostnameClaim),
     /// There, but it does not decode: it has a status and takes part in nothing.
     Unreadable(ObjectKey, Meta, Finding),
 }
@@ -527,6 +533,8 @@ impl Object {
             Self::Secret(o) => (Kind::Secret, &o.name),
             Self::BackendTlsPolicy(o) => (Kind::BackendTlsPolicy, &o.name),
             Self::ConfigMap(o) => (Kind::ConfigMap, &o.name),
+            Self::HostnameGrant(o) => (Kind::HostnameGrant, &o.name),
+            Self::HostnameClaim(o) => (Kind::HostnameClaim, &o.name),
         };
         ObjectKey {
             kind,
@@ -551,6 +559,8 @@ impl Object {
             Self::EndpointSlice(o) => (&o.findings, &[]),
             Self::BackendTlsPolicy(o) => (&o.findings, &[]),
             Self::AcmeIssuer(o) => (&o.findings, &[]),
+            Self::HostnameGrant(o) => (&o.findings, &[]),
+            Self::HostnameClaim(o) => (&o.findings, &[]),
             Self::Unreadable(_, _, finding) => (std::slice::from_ref(finding), &[]),
             Self::ReferenceGrant(_)
             | Self::Namespace(_)

@@ -104,6 +104,7 @@ pub fn render(
         Status::Listeners(status) => wire::listener_set(old, status, observed, programmed),
         Status::Route(status) => wire::route(old, status, controller, observed),
         Status::Policy(status) => wire::policy(old, status, controller, observed),
+        Status::Grant(status) => wire::grant(old, status, observed),
     }
 }
 

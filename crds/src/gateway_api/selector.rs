@@ -49,7 +49,7 @@ pub(crate) fn scope(
     }
 }
 
-fn requirements(selector: LabelSelector) -> Selector {
+pub(crate) fn requirements(selector: LabelSelector) -> Selector {
     let labels = selector.match_labels.unwrap_or_default();
     let expressions = selector.match_expressions.unwrap_or_default();
     let by_label = labels

@@ -3,6 +3,8 @@
 
 mod acme_issuer;
 mod gateway_parameters;
+mod hostname_claim;
+mod hostname_grant;
 
 use kube::CustomResourceExt as _;
 use serde_json::Value;
@@ -12,9 +14,15 @@ pub use acme_issuer::{
     IssuerCondition, IssuerError, IssuerStatus, SecretEntry, SecretName,
 };
 pub use gateway_parameters::{GatewayParameters, GatewayParametersSpec, ServiceSpec};
+pub use hostname_claim::{
+    ClaimEntry, ClaimGateway, HostnameClaim, HostnameClaimSpec, MAX_ENTRIES,
+};
+pub use hostname_grant::{HostnameGrant, HostnameGrantSpec, HostnameGrantStatus};
 
 pub(crate) use acme_issuer::{convert_acme_issuer, convert_cluster_acme_issuer};
 pub(crate) use gateway_parameters::convert as convert_gateway_parameters;
+pub(crate) use hostname_claim::convert as convert_hostname_claim;
+pub(crate) use hostname_grant::convert as convert_hostname_grant;
 
 /// The CRD of every kind of our own, in order of names, each with the name of its file.
 ///
@@ -25,6 +33,8 @@ pub fn crds() -> Result<Vec<(String, Value)>, serde_json::Error> {
         ACMEIssuer::crd(),
         ClusterACMEIssuer::crd(),
         GatewayParameters::crd(),
+        HostnameClaim::crd(),
+        HostnameGrant::crd(),
     ];
     crds.into_iter()
         .map(|crd| {

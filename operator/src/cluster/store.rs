@@ -560,6 +560,7 @@ fn has_status(kind: Kind) -> bool {
             | Kind::BackendTlsPolicy
             | Kind::AcmeIssuer
             | Kind::ClusterAcmeIssuer
+            | Kind::HostnameGrant
     )
 }
 
@@ -572,6 +573,7 @@ fn generation(object: &Object) -> i64 {
         Object::HttpRoute(o) => o.meta.generation,
         Object::BackendTlsPolicy(o) => o.meta.generation,
         Object::AcmeIssuer(o) => o.meta.generation,
+        Object::HostnameGrant(o) => o.meta.generation,
         Object::Unreadable(_, meta, _) => meta.generation,
         _ => 0,
     }

@@ -86,6 +86,8 @@ impl Index {
             | Object::Secret(_)
             | Object::ConfigMap(_)
             | Object::AcmeIssuer(_)
+            | Object::HostnameGrant(_)
+            | Object::HostnameClaim(_)
             | Object::Unreadable(..) => {}
         }
     }
@@ -176,6 +178,12 @@ impl Index {
             .get(namespace)
             .cloned()
             .unwrap_or_default()
+    }
+
+    pub(super) fn routes_by_namespace(
+        &self,
+    ) -> impl Iterator<Item = (&Arc<str>, &BTreeSet<ObjectKey>)> {
+        self.routes_by_namespace.iter()
     }
 
     pub(super) fn routes_of_service(&self, service: &ObjectName) -> BTreeSet<ObjectKey> {

@@ -2,7 +2,8 @@
 //! far they are.
 //!
 //! A listener wants a certificate where it is allowed, accepted and not conflicted, its object is not being
-//! deleted, TLS ends there, its hostname is exact, and the Secret is of its own namespace. One Secret is one
+//! deleted, TLS ends there, its hostname is exact and its namespace's (`HostnameGrant`, issuers and limits
+//! included), and the Secret is of its own namespace. One Secret is one
 //! request: of the first object that names it, in the order of the merge; others of the namespace join if
 //! they ask for the same. A name that another namespace serves on port 443 is in no request, whoever is
 //! asked: who terminates it on some other port gets no certificate for it. cert-manager may be told to check
@@ -50,6 +51,8 @@ pub(super) struct Asking<'a> {
     pub(super) siblings: &'a [Listener],
     pub(super) issuer: Result<Option<IssuerRef>, Finding>,
     pub(super) annotations: &'a CertificateAnnotations,
+    /// Why its namespace may have no certificate from the issuer.
+    pub(super) denied: Option<&'a Finding>,
     pub(super) place: Precedence,
     pub(super) uid: Arc<str>,
     pub(super) gateway: (ObjectName, Arc<str>),
@@ -115,6 +118,9 @@ impl Asking<'_> {
                 "is no Secret of this namespace, so no certificate is issued into it",
                 "name a Secret of this namespace",
             ));
+        }
+        if let Some(denied) = self.denied {
+            return Err(denied.clone());
         }
         let want = Want {
             hostname: hostname.clone(),

@@ -284,6 +284,7 @@ impl Translator {
                 siblings: &of_gateway.listeners,
                 issuer: of_gateway.issuers.choice(),
                 annotations: &of_gateway.certificates,
+                denied: None,
                 place: Precedence::Gateway(index(&of_gateway.listeners)),
                 uid: gateway.1.clone(),
                 gateway,
@@ -301,6 +302,7 @@ impl Translator {
                     siblings: &set.listeners,
                     issuer: issuer::choose(&set.issuers, &of_gateway.issuers, &gateway.0),
                     annotations: &set.certificates,
+                    denied: self.merge.not_issued(key),
                     place: Precedence::of_set(set.meta.created, &set.name, index),
                     uid: set.meta.uid.clone(),
                     gateway,
@@ -348,6 +350,9 @@ impl Translator {
             return Err(conflict.finding(claim, &listener.field, port.port.get(), gateway));
         }
         if let Some(refusal) = listener.findings.iter().find(|f| f.refuses()) {
+            return Err(refusal.clone());
+        }
+        if let Some(refusal) = self.merge.not_owned(key) {
             return Err(refusal.clone());
         }
         let guard = self.merge.gateway(gateway).and_then(|gateway| {

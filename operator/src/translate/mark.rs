@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::Affected;
 use vestibule_model::object::Object;
+use vestibule_model::ownership::{HostnameGrant, Owners};
 
 use super::backend::BackendKey;
 use super::{Change, Dirty, Translator};
@@ -72,6 +73,12 @@ impl Translator {
                         dirty.parents.insert(parent);
                     }
                 }
+                // Which Gateways are there is in the statuses of the grants beside them.
+                let grants = self.merge.grants_in(&name.namespace);
+                dirty.others.extend(grants.map(|grant| ObjectKey {
+                    kind: Kind::HostnameGrant,
+                    name: grant.name.clone(),
+                }));
                 let affected = self.merge.put_gateway(name, gateway);
                 dirty.tls.insert(name.clone());
                 self.mark_parent(ParentKey::Gateway(name.clone()), old, dirty);
@@ -100,6 +107,19 @@ impl Translator {
                 self.spread(affected, dirty);
             }
             Kind::ReferenceGrant => self.mark_referrers(&name.namespace, dirty),
+            Kind::HostnameGrant => {
+                let grant = match new {
+                    Some(Object::HostnameGrant(grant)) => Some(Arc::new(grant.clone())),
+                    Some(Object::Unreadable(key, meta, finding)) => {
+                        let (name, meta) = (key.name.clone(), meta.clone());
+                        let finding = finding.clone();
+                        Some(Arc::new(HostnameGrant::unreadable(name, meta, finding)))
+                    }
+                    _ => None,
+                };
+                let affected = self.merge.put_grant(name, grant);
+                self.spread(affected, dirty);
+            }
             Kind::Secret => {
                 self.secrets.remove(name);
                 if self.source_users.contains_key(key) {
@@ -111,6 +131,7 @@ impl Translator {
             Kind::AcmeIssuer | Kind::ClusterAcmeIssuer => {
                 dirty.issuers.insert(key.clone());
             }
+            Kind::HostnameClaim => {}
             Kind::BackendTlsPolicy => self.mark_policy(key, [old, new], dirty),
             Kind::Service => {
                 dirty.routes.extend(self.index.routes_of_service(name));
@@ -189,6 +210,26 @@ impl Translator {
             }
         }
         dirty.listeners.extend(affected.listeners);
+        for owners in affected.owners {
+            self.mark_owners(&owners, dirty);
+        }
+    }
+
+    /// Routes to listeners of a Gateway of which namespaces may own other hostnames now.
+    fn mark_owners(&self, owners: &Owners, dirty: &mut Dirty) {
+        for (namespace, routes) in self.index.routes_by_namespace() {
+            if !self.merge.is_touched(owners, namespace) {
+                continue;
+            }
+            let concerned = routes.iter().filter(|key| {
+                let parents = self.route(key).into_iter().flat_map(|r| r.parents());
+                parents
+                    .filter_map(|reference| reference.parent(namespace))
+                    .filter_map(|parent| self.merge.listeners(&parent))
+                    .any(|(_, gateway)| *gateway == owners.gateway)
+            });
+            dirty.routes.extend(concerned.cloned());
+        }
     }
 
     pub(super) fn dirty_backends(&self, service: &ObjectName, dirty: &mut Dirty) {

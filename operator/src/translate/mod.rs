@@ -17,6 +17,7 @@ mod challenge;
 mod features;
 mod frontend;
 mod gateway;
+mod grant;
 mod http_route;
 mod index;
 mod issuance;

@@ -160,7 +160,8 @@ impl Translator {
             Route::Tls(route) => self.judge_tls_route(route),
             Route::Http(route) => self.judge_http_route(route),
         };
-        let mut parents = self.judge_parents(route, refused.as_ref());
+        let (mut parents, left_out) = self.judge_parents(route, refused.as_ref());
+        findings.extend(left_out);
         let attachments = attachments(parents.values().flatten().flatten());
         let mut resource = None;
         if !attachments.is_empty() {
@@ -203,14 +204,15 @@ impl Translator {
         (state, resource)
     }
 
+    /// Where a route attaches, and warnings about hostnames that are left out of it.
     fn judge_parents(
         &self,
         route: Route<'_>,
         refused: Option<&Finding>,
-    ) -> BTreeMap<usize, Result<Vec<Attached>, Finding>> {
-        let mut parents = BTreeMap::new();
+    ) -> (BTreeMap<usize, Result<Vec<Attached>, Finding>>, BTreeSet<Finding>) {
+        let (mut parents, mut left_out) = (BTreeMap::new(), BTreeSet::new());
         if route.meta().deleting {
-            return parents;
+            return (parents, left_out);
         }
         let namespace = &route.name().namespace;
         for (index, reference) in route.parents().iter().enumerate() {
@@ -229,11 +231,23 @@ impl Translator {
                 Err(finding)
             } else {
                 let labels = self.merge.labels(namespace);
-                attach_route(route, index, reference, &parent, listeners, labels)
+                attach_route(route, index, reference, &parent, listeners, labels).and_then(
+                    |attached| {
+                        let (owned, findings) = self.merge.owned_by_route(route, &parent, attached);
+                        match findings.into_iter().next() {
+                            Some(refusal) if refusal.refuses() => Err(refusal),
+                            Some(warning) => {
+                                left_out.insert(warning);
+                                Ok(owned)
+                            }
+                            None => Ok(owned),
+                        }
+                    },
+                )
             };
             parents.insert(index, outcome);
         }
-        parents
+        (parents, left_out)
     }
 
     /// Why a parent takes no routes at all.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, PolicyStatus,
+    ClassStatus, Condition, ConditionType, GrantStatus, ListenerStatus, ListenersStatus, PolicyStatus,
     Programmed, Reason, RouteStatus,
 };
 use vestibule_model::finding::Finding;
@@ -30,6 +30,8 @@ pub enum Status {
     Route(RouteStatus),
     /// A policy.
     Policy(PolicyStatus),
+    /// A HostnameGrant.
+    Grant(GrantStatus),
 }
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
@@ -68,6 +70,7 @@ impl Translator {
             match key.kind {
                 kind if kind.is_route() => self.assemble_route(&key, output),
                 Kind::BackendTlsPolicy => self.assemble_policy(&key, output),
+                Kind::HostnameGrant => self.assemble_grant(&key, output),
                 Kind::Gateway | Kind::ListenerSet | Kind::GatewayClass => {}
                 _ => {
                     let findings = self.own_findings(&key);

@@ -1,0 +1,423 @@
+//! HostnameGrant: which namespaces may use which hostnames on the Gateways beside it, and how much.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as apimachinery;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::object::{Port, Protocol};
+use vestibule_model::ownership;
+use vestibule_model::selector::{LabelSelector, Requirement};
+
+use crate::gateway_api::requirements;
+use crate::text::quote;
+use crate::unknown::UnknownFields;
+use crate::{meta, names};
+
+/// Most Gateways of a grant, and most ports.
+const MAX_GATEWAYS: usize = 16;
+/// Most namespaces that a grant names.
+const MAX_NAMESPACES: usize = 256;
+/// Most hostnames.
+const MAX_HOSTNAMES: usize = 256;
+/// Most issuers.
+const MAX_ISSUERS: usize = 32;
+/// Most requirements of a selector.
+const MAX_REQUIREMENTS: usize = 16;
+/// Largest limit.
+const MAX_LIMIT: u32 = 100_000;
+/// A hostname, "*." and a hostname, or "*".
+const HOSTNAME: &str =
+    r"^(\*|(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)$";
+
+/// Which namespaces may use which hostnames on the Gateways of the grant's namespace. As soon as a Gateway
+/// has one grant, ListenerSets and routes of other namespaces may only use what they are granted; several
+/// grants for a namespace add up. The Gateway's own namespace needs none.
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, CustomResource,
+)]
+#[kube(
+    group = "vestibule.dev",
+    version = "v1alpha1",
+    kind = "HostnameGrant",
+    plural = "hostnamegrants",
+    singular = "hostnamegrant",
+    shortname = "hgrant",
+    category = "vestibule",
+    namespaced,
+    status = "HostnameGrantStatus",
+    derive = "PartialEq",
+    doc = "HostnameGrant says which namespaces may use which hostnames on the Gateways beside it, and how much.",
+    printcolumn = r#"{"name":"Hostnames","type":"string","jsonPath":".spec.hostnames"}"#,
+    printcolumn = r#"{"name":"Namespaces","type":"string","jsonPath":".spec.namespaces.names"}"#,
+    printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HostnameGrantSpec {
+    /// Names of Gateways in the grant's namespace. Default: every one of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = MAX_GATEWAYS,
+        "items" = {"type": "string", "minLength": 1, "maxLength": 253},
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub gateways: Vec<String>,
+    /// Who may use the hostnames.
+    pub namespaces: NamespacesSpec,
+    /// What they may use: a hostname ("shop.example.com"), everything below one at any depth, the wildcard
+    /// itself included but not the name itself ("*.team.example.com"), or everything, listeners without a
+    /// hostname included ("*").
+    #[schemars(extend(
+        "minItems" = 1,
+        "maxItems" = MAX_HOSTNAMES,
+        "items" = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": HOSTNAME},
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub hostnames: Vec<String>,
+    /// Ports of listeners. Default: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = MAX_GATEWAYS,
+        "items" = {"type": "integer", "format": "int32", "minimum": 1, "maximum": 65535},
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub ports: Vec<i32>,
+    /// Protocols of listeners: HTTP, HTTPS, TLS, TCP, UDP. Default: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = 5,
+        "items" = {"type": "string", "enum": ["HTTP", "HTTPS", "TLS", "TCP", "UDP"]},
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub protocols: Vec<String>,
+    /// Issuers that certificates for the hostnames may come from, whether a ListenerSet names them or
+    /// inherits them from its Gateway. Absent: any; an empty list: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxItems" = MAX_ISSUERS, "x-kubernetes-list-type" = "atomic"))]
+    pub issuers: Option<Vec<IssuerSpec>>,
+    /// How much each of the namespaces may have on each of the Gateways. Of several grants for a namespace
+    /// the largest limit counts that is stated; without any there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitsSpec>,
+}
+
+/// Namespaces by name, by label, or both: a namespace that is named or selected is meant.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "has(self.names) || has(self.selector)",
+    "message": "must have names, a selector, or both",
+}]))]
+pub struct NamespacesSpec {
+    /// Their names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "minItems" = 1,
+        "maxItems" = MAX_NAMESPACES,
+        "items" = {"type": "string", "minLength": 1, "maxLength": 63},
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub names: Vec<String>,
+    /// Their labels; {} means every namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<SelectorSpec>,
+}
+
+/// A label selector.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SelectorSpec {
+    /// Labels that a namespace has with these values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = MAX_REQUIREMENTS))]
+    pub match_labels: BTreeMap<String, String>,
+    /// Requirements, all of which hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = MAX_REQUIREMENTS, "x-kubernetes-list-type" = "atomic"))]
+    pub match_expressions: Vec<RequirementSpec>,
+}
+
+/// A requirement of a label selector.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
+    "message": "values go with In and NotIn, and with nothing else",
+}]))]
+pub struct RequirementSpec {
+    /// The label.
+    #[schemars(extend("minLength" = 1, "maxLength" = 317))]
+    pub key: String,
+    /// In, NotIn, Exists or DoesNotExist.
+    #[schemars(extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist"]))]
+    pub operator: String,
+    /// Values of In and NotIn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = MAX_NAMESPACES,
+        "items" = {"type": "string", "maxLength": 63},
+        "x-kubernetes-list-type" = "atomic",
+    ))]
+    pub values: Vec<String>,
+}
+
+/// An issuer of certificates.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct IssuerSpec {
+    /// Its API group, such as vestibule.dev or cert-manager.io.
+    #[schemars(extend("minLength" = 1, "maxLength" = 253))]
+    pub group: String,
+    /// Its kind, such as ClusterACMEIssuer or ClusterIssuer.
+    #[schemars(extend("minLength" = 1, "maxLength" = 63))]
+    pub kind: String,
+    /// Its name. Default: any of the kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minLength" = 1, "maxLength" = 253))]
+    pub name: Option<String>,
+}
+
+/// Limits per namespace and Gateway. Those on connections will have their place here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitsSpec {
+    /// Most listeners of ListenerSets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
+    pub listeners: Option<i64>,
+    /// Most hostnames with a certificate from an issuer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
+    pub certificates: Option<i64>,
+}
+
+/// What Vestibule says of a grant.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostnameGrantStatus {
+    /// Accepted: all of it can be read and is in force. ResolvedRefs: the Gateways it names are there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = 8,
+        "x-kubernetes-list-type" = "map",
+        "x-kubernetes-list-map-keys" = ["type"],
+    ))]
+    pub conditions: Vec<super::acme_issuer::IssuerCondition>,
+}
+
+/// Reads a grant. What narrows it and cannot be read makes it give nothing; a hostname that is none gives
+/// only itself up.
+pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership::HostnameGrant {
+    let spec = wire.spec;
+    let mut reader = Reader::default();
+    reader.findings = unknown.refusals_between(&["spec"], &["spec", "limits"]);
+    let gateways = reader.names("spec.gateways", &spec.gateways, MAX_GATEWAYS);
+    let namespaces = reader.namespaces(spec.namespaces);
+    let ports = reader.ports(&spec.ports);
+    let protocols = reader.protocols(&spec.protocols);
+    let issuers = spec.issuers.map(|issuers| reader.issuers(issuers));
+    let limits = reader.limits(spec.limits.unwrap_or_default());
+    let void = !reader.findings.is_empty();
+    let hostnames = reader.hostnames(&spec.hostnames);
+    let mut findings = reader.findings;
+    findings.extend(unknown.warnings_outside(&[&["spec"]]));
+    if unknown.any_below(&["spec", "limits"]) {
+        findings.push(Finding::warning(
+            Reason::UnknownField,
+            "spec.limits",
+            "has a field this release does not know, so it has no effect",
+            "check its spelling, or upgrade Vestibule",
+        ));
+    }
+    ownership::HostnameGrant {
+        name: meta::name(&wire.metadata),
+        meta: meta::convert(&wire.metadata),
+        gateways,
+        namespaces,
+        hostnames: if void { Vec::new() } else { hostnames },
+        ports,
+        protocols,
+        issuers,
+        limits,
+        findings,
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    findings: Vec<Finding>,
+}
+
+impl Reader {
+    fn refuse(&mut self, field: impl Into<String>, message: impl Into<String>, action: &str) {
+        let finding = Finding::refused(Reason::InvalidValue, field, message, action);
+        self.findings.push(finding);
+    }
+
+    fn bound(&mut self, field: &str, count: usize, most: usize) -> usize {
+        if count > most {
+            let message = format!("has {count} entries, and {most} is the most");
+            self.refuse(field, message, "spread them over several grants");
+        }
+        count.min(most)
+    }
+
+    fn names(
+        &mut self,
+        field: &str,
+        texts: &[String],
+        most: usize,
+    ) -> BTreeSet<std::sync::Arc<str>> {
+        let count = self.bound(field, texts.len(), most);
+        for (index, text) in texts.iter().take(count).enumerate() {
+            if !names::is_subdomain(text) {
+                let finding = names::not_a_name(&format!("{field}[{index}]"), text);
+                self.findings.push(finding);
+            }
+        }
+        texts
+            .iter()
+            .take(count)
+            .map(|text| text.as_str().into())
+            .collect()
+    }
+
+    fn namespaces(&mut self, spec: NamespacesSpec) -> ownership::GrantedNamespaces {
+        if spec.names.is_empty() && spec.selector.is_none() {
+            self.refuse(
+                "spec.namespaces",
+                "has neither names nor a selector",
+                "name the namespaces, or select them by label ({} is every namespace)",
+            );
+        }
+        let names = self.names("spec.namespaces.names", &spec.names, MAX_NAMESPACES);
+        let selector = spec.selector.map(|selector| self.selector(selector));
+        ownership::GrantedNamespaces { names, selector }
+    }
+
+    fn selector(&mut self, spec: SelectorSpec) -> LabelSelector {
+        let field = "spec.namespaces.selector";
+        let count = spec.match_labels.len().max(spec.match_expressions.len());
+        self.bound(field, count, MAX_REQUIREMENTS);
+        let expressions =
+            spec.match_expressions
+                .into_iter()
+                .map(|e| apimachinery::LabelSelectorRequirement {
+                    key: e.key,
+                    operator: e.operator,
+                    values: Some(e.values),
+                });
+        let selector = requirements(apimachinery::LabelSelector {
+            match_labels: Some(spec.match_labels),
+            match_expressions: Some(expressions.collect()),
+        });
+        let unknown = |r: &&Requirement| matches!(r, Requirement::Unknown(_));
+        if selector.requirements.iter().any(|r| unknown(&r)) {
+            self.refuse(
+                format!("{field}.matchExpressions"),
+                "has a requirement that cannot be read",
+                "use In or NotIn with values, Exists or DoesNotExist without",
+            );
+        }
+        selector
+    }
+
+    fn hostnames(&mut self, texts: &[String]) -> Vec<HostPattern> {
+        if texts.is_empty() {
+            self.refuse(
+                "spec.hostnames",
+                "names no hostname, so nothing is granted",
+                "name the hostnames",
+            );
+        }
+        let count = self.bound("spec.hostnames", texts.len(), MAX_HOSTNAMES);
+        let mut hostnames = Vec::with_capacity(count);
+        for (index, text) in texts.iter().take(count).enumerate() {
+            let field = format!("spec.hostnames[{index}]");
+            if text == "*" {
+                hostnames.push(HostPattern::Any);
+            } else if text.is_empty() {
+                self.refuse(field, "is empty", "write \"*\" to grant every hostname");
+            } else {
+                match HostPattern::parse(text) {
+                    Ok(pattern) => hostnames.push(pattern),
+                    Err(error) => {
+                        let finding = names::not_a_hostname(field, text, &error);
+                        self.findings.push(finding);
+                    }
+                }
+            }
+        }
+        hostnames
+    }
+
+    fn ports(&mut self, numbers: &[i32]) -> BTreeSet<Port> {
+        let count = self.bound("spec.ports", numbers.len(), MAX_GATEWAYS);
+        let mut ports = BTreeSet::new();
+        for (index, number) in numbers.iter().take(count).enumerate() {
+            match u16::try_from(*number).ok().and_then(Port::new) {
+                Some(port) => {
+                    ports.insert(port);
+                }
+                None => self.refuse(
+                    format!("spec.ports[{index}]"),
+                    format!("{number} is no port"),
+                    "use a number from 1 to 65535",
+                ),
+            }
+        }
+        ports
+    }
+
+    fn protocols(&mut self, texts: &[String]) -> BTreeSet<Protocol> {
+        let mut protocols = BTreeSet::new();
+        for (index, text) in texts.iter().enumerate() {
+            match Protocol::from_text(text) {
+                Protocol::Other(_) => self.refuse(
+                    format!("spec.protocols[{index}]"),
+                    format!("{} is no protocol", quote(text)),
+                    "use HTTP, HTTPS, TLS, TCP or UDP",
+                ),
+                protocol => {
+                    protocols.insert(protocol);
+                }
+            }
+        }
+        protocols
+    }
+
+    fn issuers(&mut self, specs: Vec<IssuerSpec>) -> Vec<ownership::GrantedIssuer> {
+        let count = self.bound("spec.issuers", specs.len(), MAX_ISSUERS);
+        specs
+            .into_iter()
+            .take(count)
+            .map(|spec| ownership::GrantedIssuer {
+                group: spec.group.into(),
+                kind: spec.kind.into(),
+                name: spec.name.map(Into::into),
+            })
+            .collect()
+    }
+
+    fn limits(&mut self, spec: LimitsSpec) -> ownership::Limits {
+        let mut read = |field: &str, limit: Option<i64>| {
+            let limit = limit?;
+            let read = u32::try_from(limit).ok().filter(|l| *l <= MAX_LIMIT);
+            if read.is_none() {
+                self.refuse(
+                    format!("spec.limits.{field}"),
+                    format!("{limit} is not from 0 to {MAX_LIMIT}"),
+                    "use such a number, or remove it",
+                );
+            }
+            read
+        };
+        ownership::Limits {
+            listeners: read("listeners", spec.listeners),
+            certificates: read("certificates", spec.certificates),
+        }
+    }
+}

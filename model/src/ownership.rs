@@ -1,0 +1,388 @@
+//! Who may use which hostnames on a Gateway: `HostnameGrant`, and the verdicts that follow from grants.
+//!
+//! Grants lie in the Gateway's namespace. A Gateway without any leaves every free name to whoever takes
+//! it first; with at least one, a namespace has only what grants give it. Several grants for a namespace
+//! add up. The Gateway's own namespace needs none. A grant that cannot be read gives nothing, and counts
+//! as one that is there.
+
+mod merge;
+mod standing;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::condition::Reason;
+use crate::finding::Finding;
+use crate::hostname::HostPattern;
+use crate::issuer::IssuerRef;
+use crate::key::ObjectName;
+use crate::object::{Meta, Port, Protocol};
+use crate::selector::{LabelSelector, Labels, NamespaceScope};
+
+pub use merge::Owners;
+pub(crate) use standing::{Seat, Standing, Standings};
+
+/// `HostnameGrant`, Vestibule's own kind: which namespaces may use which hostnames on the Gateways beside
+/// it, and how much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostnameGrant {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata. One that is being deleted gives nothing, and counts until it is gone.
+    pub meta: Meta,
+    /// `spec.gateways`: names of Gateways of its namespace; empty: every one.
+    pub gateways: BTreeSet<Arc<str>>,
+    /// `spec.namespaces`: to whom.
+    pub namespaces: GrantedNamespaces,
+    /// `spec.hostnames` that can be read: what. [`HostPattern::Any`] is "*". Empty: nothing.
+    pub hostnames: Vec<HostPattern>,
+    /// `spec.ports`; empty: any.
+    pub ports: BTreeSet<Port>,
+    /// `spec.protocols`; empty: any.
+    pub protocols: BTreeSet<Protocol>,
+    /// `spec.issuers`; `None`: any.
+    pub issuers: Option<Vec<GrantedIssuer>>,
+    /// `spec.limits`.
+    pub limits: Limits,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+/// Namespaces that a grant is for: those named, and those selected.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GrantedNamespaces {
+    /// By name.
+    pub names: BTreeSet<Arc<str>>,
+    /// By label.
+    pub selector: Option<LabelSelector>,
+}
+
+/// An issuer that certificates may come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantedIssuer {
+    /// API group.
+    pub group: Arc<str>,
+    /// Kind.
+    pub kind: Arc<str>,
+    /// Name; `None`: any of the kind.
+    pub name: Option<Arc<str>>,
+}
+
+/// How much one namespace may have on one Gateway; `None`: nothing is said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Listeners of ListenerSets.
+    pub listeners: Option<u32>,
+    /// Hostnames with a certificate from an issuer.
+    pub certificates: Option<u32>,
+}
+
+impl Limits {
+    /// What two grants come to: of each kind the largest limit that is stated.
+    #[must_use]
+    pub fn or_larger(self, other: Self) -> Self {
+        Self {
+            listeners: self.listeners.max(other.listeners),
+            certificates: self.certificates.max(other.certificates),
+        }
+    }
+}
+
+impl HostnameGrant {
+    /// What stands for a grant that cannot be read: it gives nothing, on every Gateway beside it.
+    #[must_use]
+    pub fn unreadable(name: ObjectName, meta: Meta, finding: Finding) -> Self {
+        Self {
+            name,
+            meta,
+            gateways: BTreeSet::new(),
+            namespaces: GrantedNamespaces::default(),
+            hostnames: Vec::new(),
+            ports: BTreeSet::new(),
+            protocols: BTreeSet::new(),
+            issuers: None,
+            limits: Limits::default(),
+            findings: vec![finding],
+        }
+    }
+
+    /// Whether it is about this Gateway of its namespace.
+    #[must_use]
+    pub fn is_for(&self, gateway: &str) -> bool {
+        self.gateways.is_empty() || self.gateways.contains(gateway)
+    }
+
+    /// Whether it is for this namespace, whose labels are `labels`.
+    #[must_use]
+    pub fn selects(&self, namespace: &str, labels: Option<&Labels>) -> bool {
+        self.namespaces.names.contains(namespace)
+            || self.namespaces.selector.as_ref().is_some_and(|selector| {
+                NamespaceScope::Selector(selector.clone()).admits("", namespace, labels)
+            })
+    }
+
+    /// Whether one of its hostnames covers all of `names`.
+    #[must_use]
+    pub fn covers(&self, names: &HostPattern) -> bool {
+        self.hostnames.iter().any(|granted| granted.covers(names))
+    }
+
+    fn speaks(&self, protocol: &Protocol) -> bool {
+        self.protocols.is_empty() || self.protocols.contains(protocol)
+    }
+
+    fn opens(&self, port: Port) -> bool {
+        self.ports.is_empty() || self.ports.contains(&port)
+    }
+
+    fn allows(&self, issuer: &IssuerRef) -> bool {
+        self.issuers.as_ref().is_none_or(|issuers| {
+            issuers.iter().any(|granted| {
+                granted.group == issuer.group
+                    && granted.kind == issuer.kind
+                    && granted
+                        .name
+                        .as_ref()
+                        .is_none_or(|name| *name == issuer.name)
+            })
+        })
+    }
+}
+
+/// The grants of one namespace.
+#[derive(Debug, Clone, Default)]
+struct Beside {
+    grants: BTreeMap<Arc<str>, Arc<HostnameGrant>>,
+    /// Grants by the namespaces they name.
+    by_tenant: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    /// Grants that select namespaces by label.
+    by_label: BTreeSet<Arc<str>>,
+    /// Number of grants for every Gateway, and by Gateway.
+    for_every: usize,
+    by_gateway: BTreeMap<Arc<str>, usize>,
+}
+
+impl Beside {
+    fn index(&mut self, grant: &HostnameGrant, there: bool) {
+        let name = &grant.name.name;
+        for tenant in &grant.namespaces.names {
+            let grants = self.by_tenant.entry(tenant.clone()).or_default();
+            if there {
+                grants.insert(name.clone());
+            } else {
+                grants.remove(name);
+            }
+            if grants.is_empty() {
+                self.by_tenant.remove(tenant);
+            }
+        }
+        if grant.namespaces.selector.is_some() {
+            if there {
+                self.by_label.insert(name.clone());
+            } else {
+                self.by_label.remove(name);
+            }
+        }
+        let step = |count: &mut usize| {
+            *count = if there {
+                *count + 1
+            } else {
+                count.saturating_sub(1)
+            };
+        };
+        if grant.gateways.is_empty() {
+            step(&mut self.for_every);
+        }
+        for gateway in &grant.gateways {
+            let count = self.by_gateway.entry(gateway.clone()).or_default();
+            step(count);
+            if *count == 0 {
+                self.by_gateway.remove(gateway);
+            }
+        }
+    }
+
+    fn guards(&self, gateway: &str) -> bool {
+        self.for_every > 0 || self.by_gateway.contains_key(gateway)
+    }
+}
+
+/// All grants, by the namespaces they are in.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Grants(BTreeMap<Arc<str>, Beside>);
+
+impl Grants {
+    /// Takes a grant, or its removal, and returns the former one.
+    fn put(
+        &mut self,
+        name: &ObjectName,
+        grant: Option<Arc<HostnameGrant>>,
+    ) -> Option<Arc<HostnameGrant>> {
+        let beside = self.0.entry(name.namespace.clone()).or_default();
+        let old = beside.grants.remove(&name.name);
+        if let Some(old) = &old {
+            beside.index(old, false);
+        }
+        if let Some(grant) = grant {
+            beside.index(&grant, true);
+            beside.grants.insert(name.name.clone(), grant);
+        }
+        if beside.grants.is_empty() {
+            self.0.remove(&name.namespace);
+        }
+        old
+    }
+
+    fn get(&self, name: &ObjectName) -> Option<&Arc<HostnameGrant>> {
+        self.0.get(&name.namespace)?.grants.get(&name.name)
+    }
+
+    fn beside(&self, namespace: &str) -> impl Iterator<Item = &Arc<HostnameGrant>> {
+        let beside = self.0.get(namespace).into_iter();
+        beside.flat_map(|beside| beside.grants.values())
+    }
+
+    /// Whether a Gateway has grants.
+    fn guards(&self, gateway: &ObjectName) -> bool {
+        self.0
+            .get(&gateway.namespace)
+            .is_some_and(|beside| beside.guards(&gateway.name))
+    }
+
+    /// What they come to for a namespace, whose labels are `labels`, on a Gateway.
+    fn domain<'a>(
+        &'a self,
+        gateway: &'a ObjectName,
+        namespace: &'a str,
+        labels: Option<&Labels>,
+    ) -> Domain<'a> {
+        let mut domain = Domain {
+            gateway,
+            namespace,
+            grants: None,
+        };
+        if *gateway.namespace == *namespace {
+            return domain;
+        }
+        let Some(beside) = self.0.get(&gateway.namespace) else {
+            return domain;
+        };
+        if !beside.guards(&gateway.name) {
+            return domain;
+        }
+        let names: BTreeSet<&Arc<str>> = beside
+            .by_tenant
+            .get(namespace)
+            .into_iter()
+            .flatten()
+            .chain(&beside.by_label)
+            .collect();
+        let grants = names
+            .into_iter()
+            .filter_map(|name| beside.grants.get(name).map(Arc::as_ref))
+            .filter(|grant| {
+                !grant.meta.deleting
+                    && grant.is_for(&gateway.name)
+                    && grant.selects(namespace, labels)
+            });
+        domain.grants = Some(grants.collect());
+        domain
+    }
+}
+
+/// What the grants come to for one namespace on one Gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Domain<'a> {
+    gateway: &'a ObjectName,
+    namespace: &'a str,
+    /// Those for the namespace; `None`: it needs none.
+    grants: Option<Vec<&'a HostnameGrant>>,
+}
+
+impl Domain<'_> {
+    /// Whether all of `names` may be used on this port with this protocol. The field of the finding is
+    /// one of a listener.
+    pub(crate) fn owns(
+        &self,
+        port: Port,
+        protocol: &Protocol,
+        names: &HostPattern,
+    ) -> Result<(), Finding> {
+        let Some(grants) = &self.grants else {
+            return Ok(());
+        };
+        let covering = || grants.iter().filter(|grant| grant.covers(names));
+        if covering().any(|grant| grant.opens(port) && grant.speaks(protocol)) {
+            return Ok(());
+        }
+        let Self {
+            gateway, namespace, ..
+        } = self;
+        let refused = |field: &str, message: String, action: &str| {
+            Err(Finding::refused(
+                Reason::HostnameNotOwned,
+                field,
+                message,
+                action,
+            ))
+        };
+        let what = match names {
+            HostPattern::Any => "every hostname".to_owned(),
+            HostPattern::Wildcard(_) => format!("hostname \"{names}\", all of it,"),
+            HostPattern::Exact(_) => format!("hostname \"{names}\""),
+        };
+        if covering().next().is_none() {
+            return refused(
+                "hostname",
+                format!("{what} is not granted to namespace {namespace} on Gateway {gateway}"),
+                match names {
+                    HostPattern::Any => "set a hostname that is granted to the namespace",
+                    _ => {
+                        "use a hostname that is granted to the namespace, or ask the owner of the Gateway for a HostnameGrant"
+                    }
+                },
+            );
+        }
+        let (field, with) = if covering().any(|grant| grant.opens(port)) {
+            ("protocol", format!("with {protocol} on port {port}"))
+        } else {
+            ("port", format!("on port {port}"))
+        };
+        refused(
+            field,
+            format!("{what} is not granted to namespace {namespace} {with} of Gateway {gateway}"),
+            "use what is granted to the namespace, or ask the owner of the Gateway for a HostnameGrant",
+        )
+    }
+
+    /// Whether a certificate for `names` may come from `issuer`. The finding has no field.
+    pub(crate) fn allows(&self, names: &HostPattern, issuer: &IssuerRef) -> Result<(), Finding> {
+        let allowed = self.grants.as_ref().is_none_or(|grants| {
+            grants
+                .iter()
+                .any(|grant| grant.covers(names) && grant.allows(issuer))
+        });
+        if allowed {
+            return Ok(());
+        }
+        Err(Finding::refused(
+            Reason::IssuerNotAllowed,
+            "",
+            format!(
+                "{} {} is no issuer that namespace {} may use for \"{names}\" on Gateway {}, so no certificate is requested",
+                issuer.kind, issuer.name, self.namespace, self.gateway
+            ),
+            "use an issuer that is granted to the namespace, or ask the owner of the Gateway",
+        ))
+    }
+
+    /// How much the namespace may have there.
+    pub(crate) fn limits(&self) -> Limits {
+        self.grants
+            .iter()
+            .flatten()
+            .fold(Limits::default(), |limits, grant| {
+                limits.or_larger(grant.limits)
+            })
+    }
+}

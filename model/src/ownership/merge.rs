@@ -1,0 +1,369 @@
+//! What the merge says about ownership: of listeners, routes, issuers, and of what would be after a change.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::standing::{too_many_certificates, too_many_listeners};
+use super::{HostnameGrant, Limits, Seat, Standing};
+use crate::attach::Attached;
+use crate::finding::Finding;
+use crate::hostname::{HostPattern, Hostname};
+use crate::issuer::{self, Engine, IssuerRef};
+use crate::key::{Kind, ListenerKey, ObjectName, ParentKey};
+use crate::merge::{Affected, Merge, SetVerdict};
+use crate::object::{Listener, ListenerSet, Port, Protocol, TlsMode};
+use crate::route::Route;
+
+/// Namespaces that may own other hostnames on a Gateway after a change of a grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owners {
+    /// The Gateway.
+    pub gateway: ObjectName,
+    /// The grant before and after; `None`: the Gateway's first grant came or its last one went, so it is
+    /// every namespace.
+    grants: Option<Vec<Arc<HostnameGrant>>>,
+}
+
+impl Merge {
+    /// Takes a new version of a HostnameGrant, or its removal. One that cannot be read is
+    /// [`HostnameGrant::unreadable`].
+    pub fn put_grant(&mut self, name: &ObjectName, grant: Option<Arc<HostnameGrant>>) -> Affected {
+        let guarded: BTreeSet<ObjectName> = self.guarded_in(&name.namespace);
+        let old = self.grants.put(name, grant.clone());
+        let after = self.guarded_in(&name.namespace);
+        let mut affected = Affected::default();
+        if old == grant {
+            return affected;
+        }
+        let versions: Vec<Arc<HostnameGrant>> = old.into_iter().chain(grant).collect();
+        let mut sets = BTreeSet::new();
+        let gateways: Vec<ObjectName> = self.gateways_in(&name.namespace).cloned().collect();
+        for gateway in gateways {
+            let flipped = guarded.contains(&gateway) != after.contains(&gateway);
+            let versions: Vec<_> = versions
+                .iter()
+                .filter(|version| version.is_for(&gateway.name))
+                .cloned()
+                .collect();
+            if versions.is_empty() && !flipped {
+                continue;
+            }
+            let owners = Owners {
+                gateway: gateway.clone(),
+                grants: (!flipped).then_some(versions),
+            };
+            let touched = self
+                .sets_of(&gateway)
+                .filter(|set| self.is_touched(&owners, &set.namespace));
+            sets.extend(touched.cloned());
+            affected.owners.push(owners);
+        }
+        self.settle_sets(sets, &mut affected);
+        affected
+    }
+
+    /// A HostnameGrant.
+    #[must_use]
+    pub fn grant(&self, name: &ObjectName) -> Option<&Arc<HostnameGrant>> {
+        self.grants.get(name)
+    }
+
+    /// The grants of a namespace, in order of their names.
+    pub fn grants_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<HostnameGrant>> {
+        self.grants.beside(namespace)
+    }
+
+    /// Whether a Gateway has grants, so that what nobody was granted is nobody's.
+    #[must_use]
+    pub fn is_guarded(&self, gateway: &ObjectName) -> bool {
+        self.grants.guards(gateway)
+    }
+
+    /// Whether a namespace is one of `owners`.
+    #[must_use]
+    pub fn is_touched(&self, owners: &Owners, namespace: &str) -> bool {
+        *owners.gateway.namespace != *namespace
+            && owners.grants.as_ref().is_none_or(|grants| {
+                let labels = self.labels(namespace);
+                grants.iter().any(|grant| grant.selects(namespace, labels))
+            })
+    }
+
+    /// Whether a namespace may use all of `names` on a port of a Gateway. The finding's field is one of a
+    /// listener: "hostname", "port" or "protocol".
+    ///
+    /// # Errors
+    /// If no grant gives them to it, and the Gateway has grants.
+    pub fn owns(
+        &self,
+        gateway: &ObjectName,
+        namespace: &str,
+        port: Port,
+        protocol: &Protocol,
+        names: &HostPattern,
+    ) -> Result<(), Finding> {
+        self.grants
+            .domain(gateway, namespace, self.labels(namespace))
+            .owns(port, protocol, names)
+    }
+
+    /// Whether a namespace may have certificates for `names` from an issuer. The finding has no field.
+    ///
+    /// # Errors
+    /// If no grant that gives it the names gives it the issuer, and the Gateway has grants.
+    pub fn issuer_allowed(
+        &self,
+        gateway: &ObjectName,
+        namespace: &str,
+        names: &HostPattern,
+        issuer: &IssuerRef,
+    ) -> Result<(), Finding> {
+        self.grants
+            .domain(gateway, namespace, self.labels(namespace))
+            .allows(names, issuer)
+    }
+
+    /// Why a ListenerSet's listener is not its namespace's to have: the name is not owned, or it is over
+    /// the limit on listeners. Such a listener makes no claim.
+    #[must_use]
+    pub fn not_owned(&self, listener: &ListenerKey) -> Option<&Finding> {
+        match &listener.parent {
+            ParentKey::Gateway(_) => None,
+            ParentKey::ListenerSet(set) => self.standings.refusal(set, listener),
+        }
+    }
+
+    /// Why a ListenerSet's listener gets no certificate from the issuer that it names or inherits: it may
+    /// not use it, or the namespace is over its limit on certificates.
+    #[must_use]
+    pub fn not_issued(&self, listener: &ListenerKey) -> Option<&Finding> {
+        match &listener.parent {
+            ParentKey::Gateway(_) => None,
+            ParentKey::ListenerSet(set) => self.standings.unissued(set, listener),
+        }
+    }
+
+    /// Leaves of a route's attachments to one parent what its namespace owns, as the first value; an
+    /// attachment without any hostname left is none. The findings are about what was taken out: one
+    /// refusal if nothing is left, otherwise a warning for each hostname.
+    #[must_use]
+    pub fn owned_by_route(
+        &self,
+        route: Route<'_>,
+        parent: &ParentKey,
+        attached: Vec<Attached>,
+    ) -> (Vec<Attached>, Vec<Finding>) {
+        let Some((listeners, gateway)) = self.listeners(parent) else {
+            return (attached, Vec::new());
+        };
+        let namespace = &route.name().namespace;
+        let domain = self
+            .grants
+            .domain(gateway, namespace, self.labels(namespace));
+        let mut findings = Vec::new();
+        let mut left = Vec::with_capacity(attached.len());
+        for mut attached in attached {
+            let listener = listeners
+                .iter()
+                .find(|listener| listener.name == attached.listener.listener);
+            let Some((listener, port)) = listener.and_then(|l| Some((l, l.port?))) else {
+                left.push(attached);
+                continue;
+            };
+            attached.hostnames.retain(|hostname| {
+                let verdict = domain.owns(port, &listener.protocol, &hostname.matches);
+                verdict
+                    .map_err(|finding| {
+                        let finding = Finding {
+                            field: field_of(route, &hostname.rank),
+                            ..finding
+                        };
+                        if !findings.contains(&finding) {
+                            findings.push(finding);
+                        }
+                    })
+                    .is_ok()
+            });
+            if !attached.hostnames.is_empty() {
+                left.push(attached);
+            }
+        }
+        if left.is_empty() {
+            findings.truncate(1);
+        } else {
+            for finding in &mut findings {
+                finding.severity = crate::finding::Severity::Warning;
+            }
+        }
+        (left, findings)
+    }
+
+    /// What a change of a ListenerSet from `old` would bring that its namespace may not have, as findings:
+    /// listeners that are not owned or over the limit, and issuers. What `old` has already is not judged
+    /// again, so that a set whose grant is gone can be edited elsewhere. Empty where its Gateway does not let
+    /// it in or does not exist (yet).
+    #[must_use]
+    pub fn ownership_of_change(
+        &self,
+        old: Option<&ListenerSet>,
+        set: &ListenerSet,
+    ) -> Vec<Finding> {
+        let Some((seat, standing)) = self.standing_of(set) else {
+            return Vec::new();
+        };
+        let old = old.filter(|old| old.gateway == set.gateway);
+        let before = old.and_then(|old| Some((old, self.standing_of(old)?.1)));
+        let had = |listener: &Listener, mut has: Box<dyn FnMut(usize, &Standing) -> bool>| {
+            before.as_ref().is_some_and(|(old, standing)| {
+                old.listeners.iter().enumerate().any(|(index, former)| {
+                    former.name == listener.name
+                        && former.hostname == listener.hostname
+                        && former.port == listener.port
+                        && former.protocol == listener.protocol
+                        && has(index, standing)
+                })
+            })
+        };
+        let mut findings = Vec::new();
+        for (index, listener) in set.listeners.iter().enumerate() {
+            if let Some(finding) = standing.refused.get(&index)
+                && !had(listener, Box::new(|at, s| s.refused.contains_key(&at)))
+            {
+                findings.push(finding.clone());
+            }
+            if let Some(finding) = standing.unissued.get(&index)
+                && !had(listener, Box::new(|at, s| s.unissued.contains_key(&at)))
+            {
+                findings.push(finding.clone());
+            }
+        }
+        let limits = self.limits(&seat.gateway, &seat.namespace);
+        let (others, named) = self.standings.others(&seat, &set.name);
+        let empty = Standing::default();
+        let former = before.as_ref().map_or(&empty, |(_, standing)| standing);
+        if let Some(limit) = limits.listeners
+            && standing.counted.len() > former.counted.len()
+        {
+            let room = usize::try_from(limit)
+                .unwrap_or(usize::MAX)
+                .saturating_sub(others);
+            let over = standing.counted.iter().skip(room.max(former.counted.len()));
+            let over = over.filter_map(|index| set.listeners.get(*index));
+            findings.extend(over.map(|listener| too_many_listeners(&seat, limit, listener)));
+        }
+        if let Some(limit) = limits.certificates {
+            let limit_of_names = usize::try_from(limit).unwrap_or(usize::MAX);
+            let mut names: BTreeSet<&Hostname> = named;
+            names.extend(former.asking.iter().map(|(_, name)| name));
+            for (index, name) in &standing.asking {
+                let is_new = !names.contains(name);
+                if is_new && names.len() >= limit_of_names {
+                    let listener = set.listeners.get(*index);
+                    findings.extend(listener.map(|l| too_many_certificates(&seat, limit, l)));
+                } else {
+                    names.insert(name);
+                }
+            }
+        }
+        findings
+    }
+
+    /// How a set stands, or would stand, by itself; `None` if it takes no part.
+    pub(crate) fn standing_of(&self, set: &ListenerSet) -> Option<(Seat, Standing)> {
+        if set.meta.deleting || self.verdict(set) != SetVerdict::Allowed {
+            return None;
+        }
+        let gateway = self.gateway(set.gateway.as_ref()?)?;
+        let namespace = &set.name.namespace;
+        let seat = Seat {
+            gateway: gateway.name.clone(),
+            namespace: namespace.clone(),
+        };
+        if gateway.name.namespace == *namespace || !self.is_guarded(&gateway.name) {
+            return Some((seat, Standing::default()));
+        }
+        let domain = self
+            .grants
+            .domain(&gateway.name, namespace, self.labels(namespace));
+        let issuer = issuer::choose(&set.issuers, &gateway.issuers, &gateway.name)
+            .ok()
+            .flatten();
+        let mut standing = Standing::default();
+        for (index, listener) in crate::merge::first_of_name(&set.listeners) {
+            let port = listener.port.filter(|_| {
+                listener.protocol.transport().is_some()
+                    && !listener.findings.iter().any(Finding::refuses)
+            });
+            let Some(port) = port else { continue };
+            if let Err(mut finding) = domain.owns(port, &listener.protocol, &listener.hostname) {
+                finding.field = format!("{}.{}", listener.field, finding.field);
+                standing.refused.insert(index, finding);
+                continue;
+            }
+            standing.counted.push(index);
+            let Some(issuer) = &issuer else { continue };
+            let Some(hostname) = asks(set, listener, issuer) else {
+                continue;
+            };
+            match domain.allows(&listener.hostname, issuer) {
+                Ok(()) => standing.asking.push((index, hostname.clone())),
+                Err(mut finding) => {
+                    finding.field = issuer_field(set);
+                    standing.unissued.insert(index, finding);
+                }
+            }
+        }
+        Some((seat, standing))
+    }
+
+    /// How much a namespace may have on a Gateway.
+    #[must_use]
+    pub fn limits(&self, gateway: &ObjectName, namespace: &str) -> Limits {
+        self.grants
+            .domain(gateway, namespace, self.labels(namespace))
+            .limits()
+    }
+
+    fn guarded_in(&self, namespace: &Arc<str>) -> BTreeSet<ObjectName> {
+        self.gateways_in(namespace)
+            .filter(|gateway| self.grants.guards(gateway))
+            .cloned()
+            .collect()
+    }
+}
+
+/// The hostname that a listener asks an issuer for.
+fn asks<'a>(set: &ListenerSet, listener: &'a Listener, issuer: &IssuerRef) -> Option<&'a Hostname> {
+    let tls = listener
+        .tls
+        .as_ref()
+        .filter(|tls| tls.mode == TlsMode::Terminate)?;
+    let HostPattern::Exact(hostname) = &listener.hostname else {
+        return None;
+    };
+    let first = tls.certificates.first()?;
+    if !first.is(Kind::Secret) || first.target.namespace != set.name.namespace {
+        return None;
+    }
+    let options = &set.certificates.options;
+    let ignored =
+        issuer.engine == Engine::CertManager && options.ignored_listeners.contains(&listener.name);
+    (!ignored).then_some(hostname)
+}
+
+/// Where a set's issuer is named: its own annotation, or that of its Gateway.
+fn issuer_field(set: &ListenerSet) -> String {
+    match set.issuers.named() {
+        Some(annotation) => format!("metadata.annotations[{annotation}]"),
+        None => "spec.parentRef".into(),
+    }
+}
+
+/// The field of a route's hostname.
+fn field_of(route: Route<'_>, written: &HostPattern) -> String {
+    let at = route.hostnames().iter().find(|(_, name)| name == written);
+    match at {
+        Some((index, name)) if *name != HostPattern::Any => format!("spec.hostnames[{index}]"),
+        _ => "spec.hostnames".into(),
+    }
+}
