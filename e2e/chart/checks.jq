@@ -120,14 +120,18 @@ def role_checks:
       complain(rules_touch(""; "secrets") != []; "reads Secrets")),
   (all_of("Role") | complain(component == "webhook"; "is a right that the webhook does not need")),
   (all_of("ValidatingWebhookConfiguration")
-    | complain([.webhooks[].name] != ["enforced.vestibule.dev", "exempt.vestibule.dev", "advice.vestibule.dev"];
-          "does not have its three entries"),
+    | complain([.webhooks[].name] != ["enforced.vestibule.dev", "exempt.vestibule.dev", "shared.vestibule.dev",
+          "advice.vestibule.dev"]; "does not have its four entries"),
+      complain([.webhooks[] | select(.failurePolicy == "Fail") | .name] - ["enforced.vestibule.dev"] != [];
+          "refuses what is not tenants' alone while nobody answers"),
       (.webhooks[] as $entry
         | complain($entry.rules | any(.operations != ["CREATE", "UPDATE"]); "asks about more than CREATE and UPDATE"),
           complain([$entry.rules[].resources[] | select(test("/|[*]"))] != []; "asks about subresources"),
           complain($entry.failurePolicy == "Fail" and ([$entry.namespaceSelector.matchExpressions[]
               | select(.operator == "NotIn") | .values[]] | (index("kube-system") and index($namespace)) | not);
               "can lock out a system namespace"),
+          complain($entry.name != "exempt.vestibule.dev" and ([$entry.namespaceSelector.matchExpressions[]
+              | select(.operator == "NotIn") | .values[]] | index("kube-system") | not); "asks about kube-system"),
           complain($entry.sideEffects != "None" or $entry.matchPolicy != "Equivalent" or $entry.timeoutSeconds > 5;
               "is not as admission should be"),
           complain(named("Service"; $entry.clientConfig.service.name) | not; "calls a Service that is not there"))),
@@ -161,12 +165,22 @@ def role_checks:
               "\($rule.alert) is about other releases too"))),
 
   # What holds the operator speaks of this release.
-  ([all_of("ValidatingAdmissionPolicy") | component] | sort
+  ([all_of("ValidatingAdmissionPolicy") | select(component | startswith("admission-") | not) | component] | sort
     | ([$objects[] | select(.kind == "ValidatingWebhookConfiguration") | "webhook-configuration"]) as $webhook
     | if . == ["certificates", "secrets", "services"] + $webhook then empty else "admission policies hold \(.)" end),
   (all_of("ValidatingAdmissionPolicy")
     | complain(.spec.failurePolicy != "Fail"; "fails open"),
-      complain(.spec.matchConditions[0].expression != "request.userInfo.username == 'system:serviceaccount:\($namespace):\(fullname)-operator'";
+      complain((component | startswith("admission-") | not) and .spec.matchConditions[0].expression != "request.userInfo.username == 'system:serviceaccount:\($namespace):\(fullname)-operator'";
           "is about somebody else"),
       complain(named("ValidatingAdmissionPolicyBinding"; .metadata.name) | not; "is not bound")),
+  # What holds tenants leaves the system's namespaces and its own alone, and neither statuses nor deletions.
+  (all_of("ValidatingAdmissionPolicy") | select(component | startswith("admission-"))
+    | .spec.matchConstraints.resourceRules[]? as $rule
+    | complain($rule.operations != ["CREATE", "UPDATE"]; "asks about more than CREATE and UPDATE"),
+      complain([$rule.resources[] | select(test("/|[*]"))] != []; "asks about subresources")),
+  (all_of("ValidatingAdmissionPolicyBinding") | select(component | startswith("admission-"))
+    | ([.spec.matchResources.namespaceSelector.matchExpressions[] | select(.operator == "NotIn") | .values[]]) as $spared
+    | complain((component | endswith("-exempt") | not) and (($spared | index("kube-system")) and ($spared | index($namespace)) | not);
+          "holds in a system namespace"),
+      complain((component | endswith("-exempt")) and .spec.validationActions != ["Warn"]; "refuses in exempt namespaces")),
   (all_of("ClusterRole") | select(component == "owner") | complain(.rules != []; "grants something"))
