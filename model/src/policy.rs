@@ -7,7 +7,82 @@ use std::str::FromStr;
 
 use crate::condition::Reason;
 use crate::finding::{Finding, Origin, Severity};
+use crate::hostname::HostPattern;
 use crate::object::TlsRoute;
+
+/// Top-level names that are nobody's to give out (RFC 6761, RFC 2606, RFC 9476, and what ICANN keeps
+/// undelegated): names below them are private, and so are wildcards.
+const PRIVATE_SUFFIXES: [&str; 15] = [
+    "alt",
+    "corp",
+    "example",
+    "home",
+    "internal",
+    "intranet",
+    "invalid",
+    "lan",
+    "local",
+    "localdomain",
+    "localhost",
+    "mail",
+    "onion",
+    "private",
+    "test",
+];
+
+/// Labels below which the registries of two-letter country codes give out names, as in `co.uk`.
+const REGISTRY_LABELS: [&str; 12] = [
+    "ac", "co", "com", "edu", "gob", "gov", "mil", "ne", "net", "nom", "or", "org",
+];
+
+/// What is unusual, though legal, about a hostname of a listener or a route: a name of one label, and a
+/// wildcard that covers what others may register. Never refused.
+///
+/// Not the Public Suffix List, which is long, changes weekly, and is licensed otherwise: a wildcard counts
+/// if it is directly below a top-level domain, or below one of the usual second levels of a country's.
+#[must_use]
+pub fn advice(pattern: &HostPattern, field: &str) -> Option<Finding> {
+    match pattern {
+        HostPattern::Any => None,
+        HostPattern::Exact(name) => {
+            let single = !name.as_str().contains('.') && !is_private(name.as_str());
+            single.then(|| {
+                Finding::warning(
+                    Reason::SingleLabelHostname,
+                    field,
+                    format!(
+                        "{:?} is a single label: no public name, so no public CA certifies it",
+                        name.as_str()
+                    ),
+                    "write the full name, such as \"app.example.com\", unless clients ask for just this",
+                )
+            })
+        }
+        HostPattern::Wildcard(suffix) => is_public_suffix(suffix.as_str()).then(|| {
+            Finding::warning(
+                Reason::PublicSuffixWildcard,
+                field,
+                format!(
+                    "\"*.{suffix}\" covers names that anybody may register, and no public CA certifies it"
+                ),
+                "use a wildcard below a domain of your own, such as \"*.apps.example.com\"",
+            )
+        }),
+    }
+}
+
+fn is_private(suffix: &str) -> bool {
+    PRIVATE_SUFFIXES.contains(&suffix)
+}
+
+fn is_public_suffix(suffix: &str) -> bool {
+    match suffix.split_once('.') {
+        None => !is_private(suffix),
+        Some((registry, country)) => {
+            country.len() == 2 && !country.contains('.') && REGISTRY_LABELS.contains(&registry)
+        }
+    }
+}
 
 /// What admission does with what it would refuse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -108,5 +183,42 @@ impl Policy {
             origin: Origin::Policy,
             ..finding
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unusual_names_are_told_and_others_are_not() {
+        let reason = |text: &str| {
+            let pattern = HostPattern::parse(text).unwrap();
+            advice(&pattern, "f").map(|finding| {
+                assert!(!finding.refuses());
+                finding.reason
+            })
+        };
+        for usual in [
+            "",
+            "localhost",
+            "a.b",
+            "co.uk",
+            "*.apps.example.com",
+            "*.example.co.uk",
+            "*.localhost",
+            "*.internal",
+            "*.com.example",
+            "*.team.fr",
+            "*.ne.example.jp",
+        ] {
+            assert_eq!(reason(usual), None, "{usual}");
+        }
+        for single in ["intranet1", "com", "Web."] {
+            assert_eq!(reason(single), Some(Reason::SingleLabelHostname), "{single}");
+        }
+        for public in ["*.com", "*.COM.", "*.xn--p1ai", "*.co.uk", "*.com.au", "*.or.jp"] {
+            assert_eq!(reason(public), Some(Reason::PublicSuffixWildcard), "{public}");
+        }
     }
 }

@@ -11,6 +11,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::GATEWAY_GROUP;
 use vestibule_model::object::{self, Port, Protocol, TlsMode};
+use vestibule_model::policy::advice;
 use vestibule_model::selector::NamespaceScope;
 
 use super::reference::SecretReference;
@@ -227,10 +228,16 @@ fn hostname(
         ));
         return HostPattern::Any;
     }
-    HostPattern::parse(text).unwrap_or_else(|error| {
-        findings.push(names::not_a_hostname(field, text, &error));
-        HostPattern::Any
-    })
+    match HostPattern::parse(text) {
+        Ok(pattern) => {
+            findings.extend(advice(&pattern, &field));
+            pattern
+        }
+        Err(error) => {
+            findings.push(names::not_a_hostname(field, text, &error));
+            HostPattern::Any
+        }
+    }
 }
 
 /// A port as written, or `None` and a refusal.

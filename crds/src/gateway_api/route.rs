@@ -8,6 +8,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, HostnameError};
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::{self, Reference};
+use vestibule_model::policy::advice;
 
 use super::listener::port;
 use super::reference::own_or;
@@ -120,10 +121,10 @@ pub(super) fn hostnames(
     max: usize,
     findings: &mut Vec<Finding>,
 ) -> Vec<(usize, HostPattern)> {
-    let field = "spec.hostnames";
-    at_most(kind, texts.len(), max, field, findings);
+    at_most(kind, texts.len(), max, "spec.hostnames", findings);
     let mut patterns = Vec::new();
     for (index, text) in texts.iter().take(max).enumerate() {
+        let field = format!("spec.hostnames[{index}]");
         let pattern = if text.is_empty() {
             // To the pattern it would mean "any", which no route may ask for.
             Err(HostnameError::Empty)
@@ -131,12 +132,11 @@ pub(super) fn hostnames(
             HostPattern::parse(text)
         };
         match pattern {
-            Ok(pattern) => patterns.push((index, pattern)),
-            Err(error) => findings.push(names::not_a_hostname(
-                format!("{field}[{index}]"),
-                text,
-                &error,
-            )),
+            Ok(pattern) => {
+                findings.extend(advice(&pattern, &field));
+                patterns.push((index, pattern));
+            }
+            Err(error) => findings.push(names::not_a_hostname(field, text, &error)),
         }
     }
     patterns
