@@ -386,7 +386,22 @@ impl Merge {
         let allowed = self.verdict(set) == SetVerdict::Allowed;
         // Its own listeners are few: the earlier ones are held aside, the port's claims stay untouched.
         let mut own: BTreeMap<PortKey, PortClaims> = BTreeMap::new();
+        // What is not the namespace's to have makes no claim.
+        let owned = |key: &PortKey, claim: &Claim| {
+            let namespace = &set.name.namespace;
+            !allowed
+                || self
+                    .owns(
+                        gateway,
+                        namespace,
+                        key.port,
+                        &claim.protocol,
+                        &claim.hostname,
+                    )
+                    .is_ok()
+        };
         set_claims(set, gateway)
+            .filter(|(_, key, claim)| owned(key, claim))
             .map(|(listener, key, claim)| {
                 let elsewhere = self
                     .ports

@@ -1,0 +1,616 @@
+//! Ownership: what grants give is read here once more in the plainest way, and after any history the merge
+//! says the same, of every listener, and says each time whom a change concerns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use vestibule_model::attach::attach_route;
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::issuer::choose;
+use vestibule_model::key::{ListenerKey, ObjectName, ParentKey};
+use vestibule_model::merge::{Affected, Merge};
+use vestibule_model::object::{
+    Gateway, Listener, ListenerSet, ListenerTls, Meta, Reference, TlsMode,
+};
+use vestibule_model::ownership::{GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits};
+use vestibule_model::route::Route;
+use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
+
+use crate::support::{
+    CONTROLLER, class, gateway, listener, name, parent_ref, pattern, port, route, set,
+};
+
+fn names(text: &str) -> HostPattern {
+    if text == "*" {
+        HostPattern::Any
+    } else {
+        pattern(text)
+    }
+}
+
+/// A grant in `infra` of these hostnames to these namespaces.
+fn grant(at: &str, namespaces: &[&str], hostnames: &[&str]) -> HostnameGrant {
+    HostnameGrant {
+        name: name(at),
+        meta: Meta::default(),
+        gateways: BTreeSet::new(),
+        namespaces: GrantedNamespaces {
+            names: namespaces.iter().map(|n| Arc::from(*n)).collect(),
+            selector: None,
+        },
+        hostnames: hostnames.iter().map(|h| names(h)).collect(),
+        ports: BTreeSet::new(),
+        protocols: BTreeSet::new(),
+        issuers: None,
+        limits: Limits::default(),
+        findings: Vec::new(),
+    }
+}
+
+fn put(merge: &mut Merge, grant: &HostnameGrant) -> Affected {
+    merge.put_grant(&grant.name, Some(Arc::new(grant.clone())))
+}
+
+/// An HTTPS listener with a certificate in a Secret of `namespace`.
+fn https(index: usize, name: &str, host: &str, namespace: &str) -> Listener {
+    let mut made = listener(index, name, 443, "HTTPS", host);
+    made.tls = Some(ListenerTls {
+        mode: TlsMode::Terminate,
+        certificates: vec![Reference {
+            group: "".into(),
+            kind: "Secret".into(),
+            target: ObjectName::new(namespace, name),
+            field: format!("spec.listeners[{index}].tls.certificateRefs[0]"),
+        }],
+    });
+    made
+}
+
+fn start() -> Merge {
+    let mut merge = Merge::new(CONTROLLER);
+    let ours: Arc<str> = "vestibule".into();
+    merge.put_class(&ours, Some(class(&ours)));
+    merge
+}
+
+fn with_gateway() -> Merge {
+    let mut merge = start();
+    merge.put_gateway(&name("infra/gw"), Some(gateway("infra/gw", vec![]).into()));
+    merge
+}
+
+fn listener_key(set: &str, listener: &str) -> ListenerKey {
+    ListenerKey {
+        parent: ParentKey::ListenerSet(name(set)),
+        listener: listener.into(),
+    }
+}
+
+#[test]
+fn a_gateway_without_grants_is_free_and_its_first_grant_closes_it() {
+    let mut merge = with_gateway();
+    let made = set(
+        "a/s",
+        "infra/gw",
+        0,
+        vec![listener(0, "l", 443, "TLS", "x.example")],
+    );
+    merge.put_set(&made.name, Some(made.clone().into()));
+    let key = listener_key("a/s", "l");
+    assert!(merge.claim(&key).is_some());
+    // A grant for somebody else, on another Gateway: nothing of ours.
+    let mut other = grant("infra/g", &["b"], &["*"]);
+    other.gateways.insert("elsewhere".into());
+    assert_eq!(put(&mut merge, &other).listeners.len(), 0);
+    assert!(merge.claim(&key).is_some());
+    other.gateways.clear();
+    assert!(put(&mut merge, &other).listeners.contains(&key));
+    assert!(merge.claim(&key).is_none());
+    let finding = merge.not_owned(&key).unwrap();
+    assert_eq!(finding.reason, Reason::HostnameNotOwned);
+    assert_eq!(finding.field, "spec.listeners[0].hostname");
+    assert!(finding.message.contains("infra/gw"), "{finding}");
+    assert!(!finding.to_string().contains("\"b\""), "{finding}");
+    // One that cannot be read gives nothing either, and counts.
+    let finding = Finding::refused(Reason::Unreadable, "spec", "", "");
+    let unreadable = HostnameGrant::unreadable(other.name.clone(), Meta::default(), finding);
+    put(&mut merge, &unreadable);
+    assert!(merge.claim(&key).is_none());
+    assert!(merge.put_grant(&other.name, None).listeners.contains(&key));
+    assert!(merge.claim(&key).is_some());
+}
+
+#[test]
+fn hostnames_are_covered_as_a_whole() {
+    let mut merge = with_gateway();
+    put(
+        &mut merge,
+        &grant(
+            "infra/g",
+            &["a"],
+            &["shop.example.com", "*.team.example.com"],
+        ),
+    );
+    put(&mut merge, &grant("infra/all", &["b"], &["*"]));
+    let (at, https) = (name("infra/gw"), vestibule_model::object::Protocol::Https);
+    let owns = |namespace: &str, names: &str| {
+        let verdict = merge.owns(&at, namespace, port(443), &https, &pattern(names));
+        verdict.is_ok()
+    };
+    for (names, expected) in [
+        ("shop.example.com", true),
+        ("x.team.example.com", true),
+        ("y.x.team.example.com", true),
+        ("*.team.example.com", true),
+        ("*.x.team.example.com", true),
+        ("team.example.com", false),
+        ("*.shop.example.com", false),
+        ("*.example.com", false),
+        ("", false),
+    ] {
+        assert_eq!(owns("a", names), expected, "{names:?}");
+        assert!(owns("b", names), "{names:?}");
+        assert!(owns("infra", names), "{names:?}");
+        assert!(!owns("c", names), "{names:?}");
+    }
+}
+
+#[test]
+fn a_port_or_protocol_that_is_not_granted_is_named() {
+    let mut merge = with_gateway();
+    let mut made = grant("infra/g", &["a"], &["x.example"]);
+    made.ports.insert(port(443));
+    made.protocols
+        .insert(vestibule_model::object::Protocol::Tls);
+    put(&mut merge, &made);
+    let at = name("infra/gw");
+    for (number, protocol, expected) in [
+        (443, "TLS", None),
+        (8443, "TLS", Some("port")),
+        (443, "HTTPS", Some("protocol")),
+    ] {
+        let protocol = vestibule_model::object::Protocol::from_text(protocol);
+        let verdict = merge.owns(&at, "a", port(number), &protocol, &pattern("x.example"));
+        assert_eq!(verdict.err().map(|f| f.field).as_deref(), expected);
+    }
+}
+
+#[test]
+fn of_a_route_what_its_namespace_owns_is_left() {
+    let mut merge = with_gateway();
+    let mut own = listener(0, "web", 443, "TLS", "");
+    own.allowed_namespaces = NamespaceScope::All;
+    merge.put_gateway(
+        &name("infra/gw"),
+        Some(gateway("infra/gw", vec![own.clone()]).into()),
+    );
+    put(&mut merge, &grant("infra/g", &["a"], &["x.example"]));
+    let parent = ParentKey::Gateway(name("infra/gw"));
+    let left = |hosts: &[&str]| {
+        let made = route("a/r", hosts);
+        let listeners = [own.clone()];
+        let reference = parent_ref("gw", None, None);
+        let route = Route::Tls(&made);
+        let attached = attach_route(route, 0, &reference, &parent, &listeners, None).unwrap();
+        let (left, findings) = merge.owned_by_route(route, &parent, attached);
+        let left: Vec<String> = left
+            .iter()
+            .flat_map(|attached| &attached.hostnames)
+            .map(|hostname| hostname.matches.to_string())
+            .collect();
+        let findings: Vec<(bool, String)> = findings
+            .iter()
+            .map(|f| (f.refuses(), f.field.clone()))
+            .collect();
+        (left, findings)
+    };
+    assert_eq!(left(&["x.example"]), (vec!["x.example".into()], vec![]));
+    assert_eq!(
+        left(&["y.example", "x.example"]),
+        (
+            vec!["x.example".into()],
+            vec![(false, "spec.hostnames[0]".into())]
+        )
+    );
+    assert_eq!(
+        left(&["y.example", "*.example"]),
+        (vec![], vec![(true, "spec.hostnames[0]".into())])
+    );
+}
+
+#[test]
+fn admission_refuses_what_is_new_and_leaves_what_was() {
+    let mut merge = with_gateway();
+    let mut made = grant("infra/g", &["a"], &["*.a"]);
+    made.limits.listeners = Some(2);
+    put(&mut merge, &made);
+    let with = |hosts: &[&str]| {
+        let listeners = hosts.iter().enumerate();
+        let listeners = listeners.map(|(n, host)| listener(n, host, 443, "TLS", host));
+        set("a/s", "infra/gw", 5, listeners.collect())
+    };
+    let reasons = |old: Option<&ListenerSet>, new: &ListenerSet| -> Vec<Reason> {
+        let findings = merge.ownership_of_change(old, new);
+        findings.iter().map(|finding| finding.reason).collect()
+    };
+    use Reason::{HostnameNotOwned, QuotaExceeded};
+    assert_eq!(reasons(None, &with(&["x.a", "y.a"])), []);
+    assert_eq!(reasons(None, &with(&["x.a", "x.b"])), [HostnameNotOwned]);
+    assert_eq!(
+        reasons(None, &with(&["x.a", "y.a", "z.a"])),
+        [QuotaExceeded]
+    );
+    // What it had is not judged again.
+    let old = with(&["x.b", "x.a", "y.a", "z.a"]);
+    assert_eq!(reasons(Some(&old), &old), []);
+    assert_eq!(reasons(Some(&old), &with(&["x.b", "x.a"])), []);
+    let more = with(&["x.b", "x.a", "y.a", "z.a", "u.a", "y.b"]);
+    assert_eq!(
+        reasons(Some(&old), &more),
+        [HostnameNotOwned, QuotaExceeded]
+    );
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Grant(ObjectName, Option<Arc<HostnameGrant>>),
+    Gateway(ObjectName, Option<Arc<Gateway>>),
+    Set(ObjectName, Option<Arc<ListenerSet>>),
+    Namespace(Arc<str>, Option<Labels>),
+}
+
+impl Op {
+    fn apply(&self, merge: &mut Merge) -> Affected {
+        match self.clone() {
+            Self::Grant(name, grant) => merge.put_grant(&name, grant),
+            Self::Gateway(name, gateway) => merge.put_gateway(&name, gateway),
+            Self::Set(name, set) => merge.put_set(&name, set),
+            Self::Namespace(name, labels) => merge.put_namespace(&name, labels),
+        }
+    }
+}
+
+const SETS: [&str; 5] = ["a/s", "a/t", "a-b/s", "b/s", "infra/s"];
+const GATEWAYS: [&str; 2] = ["infra/gw", "infra/gw-2"];
+
+fn some<T: Clone + std::fmt::Debug + 'static>(of: &[T]) -> impl Strategy<Value = Vec<T>> + use<T> {
+    prop::sample::subsequence(of.to_vec(), 0..=of.len())
+}
+
+fn grants() -> impl Strategy<Value = HostnameGrant> {
+    let limit = || prop::option::weighted(0.4, 0_u32..4);
+    (
+        prop::sample::select(vec!["infra/g", "infra/h", "infra/i", "a/g"]),
+        prop::sample::select(vec![vec![], vec!["gw"], vec!["gw-2"]]),
+        some(&["a", "a-b"]),
+        any::<bool>(),
+        some(&["*", "a", "*.a", "b.a"]),
+        prop::sample::select(vec![vec![], vec![], vec![443]]),
+        prop::sample::select(vec![None, None, Some(vec![]), Some(vec!["ca"])]),
+        (limit(), limit(), prop::bool::weighted(0.1)),
+    )
+        .prop_map(
+            |(at, gateways, namespaces, labelled, hostnames, ports, issuers, (l, c, deleting))| {
+                let mut made = grant(at, &namespaces, &hostnames);
+                made.gateways = gateways.into_iter().map(Arc::from).collect();
+                made.namespaces.selector = labelled.then(|| LabelSelector {
+                    requirements: vec![Requirement::Exists("tenant".into())],
+                });
+                made.ports = ports.into_iter().map(port).collect();
+                made.issuers = issuers.map(|names: Vec<&str>| {
+                    let issuer = |name: &str| GrantedIssuer {
+                        group: "vestibule.dev".into(),
+                        kind: "ACMEIssuer".into(),
+                        name: Some(name.into()),
+                    };
+                    names.into_iter().map(issuer).collect()
+                });
+                made.limits = Limits {
+                    listeners: l,
+                    certificates: c,
+                };
+                made.meta.deleting = deleting;
+                made
+            },
+        )
+}
+
+fn sets() -> impl Strategy<Value = ListenerSet> {
+    let listeners = prop::collection::vec(
+        (
+            prop::sample::select(vec![443, 443, 8443]),
+            prop::sample::select(vec!["", "a", "b.a", "c.b.a", "*.a"]),
+        ),
+        0..4,
+    );
+    (
+        prop::sample::select(SETS.to_vec()),
+        prop::sample::select(vec!["infra/gw", "infra/gw", "infra/gw-2"]),
+        0_i64..3,
+        listeners,
+        prop::sample::select(vec![None, Some("ca"), Some("other")]),
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(|(at, parent, created, parts, issuer, deleting)| {
+            let namespace = name(at).namespace;
+            let listeners = parts.into_iter().enumerate().map(|(n, (number, host))| {
+                let mut made = https(n, &format!("l{n}"), host, &namespace);
+                made.port = Some(port(number));
+                made
+            });
+            let mut made = set(at, parent, created, listeners.collect());
+            made.issuers.acme_issuer = issuer.map(Into::into);
+            made.meta.deleting = deleting;
+            made
+        })
+}
+
+fn ops() -> impl Strategy<Value = Op> {
+    let namespaces = (
+        prop::sample::select(vec!["a", "a-b", "b"]),
+        any::<bool>(),
+        prop::bool::weighted(0.8),
+    )
+        .prop_map(|(name, tenant, there)| {
+            let labels = tenant.then(|| ("tenant".to_owned(), "yes".to_owned()));
+            Op::Namespace(name.into(), there.then(|| labels.into_iter().collect()))
+        });
+    let gateways = (
+        prop::sample::select(GATEWAYS.to_vec()),
+        prop::sample::select(vec![None, Some("ca")]),
+        prop::bool::weighted(0.9),
+    )
+        .prop_map(|(at, issuer, there)| {
+            let mut made = gateway(at, vec![]);
+            made.issuers.acme_issuer = issuer.map(Into::into);
+            Op::Gateway(name(at), there.then(|| made.into()))
+        });
+    prop_oneof![
+        1 => namespaces,
+        1 => gateways,
+        4 => (grants(), prop::bool::weighted(0.7)).prop_map(|(grant, there)| {
+            Op::Grant(grant.name.clone(), there.then(|| grant.into()))
+        }),
+        5 => (sets(), prop::bool::weighted(0.9)).prop_map(|(set, there)| {
+            Op::Set(set.name.clone(), there.then(|| set.into()))
+        }),
+    ]
+}
+
+/// What there is.
+#[derive(Debug, Default)]
+struct World {
+    grants: BTreeMap<ObjectName, Arc<HostnameGrant>>,
+    gateways: BTreeMap<ObjectName, Arc<Gateway>>,
+    sets: BTreeMap<ObjectName, Arc<ListenerSet>>,
+    namespaces: BTreeMap<Arc<str>, Labels>,
+}
+
+/// Why a listener is refused, and why it gets no certificate.
+type Said = (Option<Reason>, Option<Reason>);
+
+impl World {
+    fn take(&mut self, op: &Op) {
+        fn set<K: Ord, V>(all: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+            match value {
+                Some(value) => all.insert(key, value),
+                None => all.remove(&key),
+            };
+        }
+        match op.clone() {
+            Op::Grant(name, grant) => set(&mut self.grants, name, grant),
+            Op::Gateway(name, gateway) => set(&mut self.gateways, name, gateway),
+            Op::Set(name, made) => set(&mut self.sets, name, made),
+            Op::Namespace(name, labels) => set(&mut self.namespaces, name, labels),
+        }
+    }
+
+    /// Every listener that takes part, as the kind's page has it.
+    fn verdicts(&self) -> BTreeMap<ListenerKey, Said> {
+        let mut all = BTreeMap::new();
+        for gateway in self.gateways.values() {
+            for namespace in ["a", "a-b", "b", "infra"] {
+                self.verdicts_of(gateway, namespace, &mut all);
+            }
+        }
+        all
+    }
+
+    fn verdicts_of(
+        &self,
+        gateway: &Gateway,
+        namespace: &str,
+        all: &mut BTreeMap<ListenerKey, Said>,
+    ) {
+        let here: Vec<&HostnameGrant> = self
+            .grants
+            .values()
+            .map(AsRef::as_ref)
+            .filter(|g| g.name.namespace == gateway.name.namespace)
+            .filter(|g| g.gateways.is_empty() || g.gateways.contains(&gateway.name.name))
+            .collect();
+        let free = here.is_empty() || *gateway.name.namespace == *namespace;
+        let labels = self.namespaces.get(namespace);
+        let labelled = labels.is_some_and(|labels| labels.contains_key("tenant"));
+        let mine: Vec<&HostnameGrant> = here
+            .into_iter()
+            .filter(|g| !g.meta.deleting)
+            .filter(|g| {
+                g.namespaces.names.contains(namespace)
+                    || (g.namespaces.selector.is_some() && labelled)
+            })
+            .collect();
+        let most = |limit: fn(&Limits) -> Option<u32>| {
+            let stated = mine.iter().filter_map(|g| limit(&g.limits));
+            stated
+                .max()
+                .filter(|_| !free)
+                .map_or(usize::MAX, |l| l as usize)
+        };
+        let mut sets: Vec<&ListenerSet> = self
+            .sets
+            .values()
+            .map(AsRef::as_ref)
+            .filter(|s| *s.name.namespace == *namespace && !s.meta.deleting)
+            .filter(|s| s.gateway.as_ref() == Some(&gateway.name))
+            .collect();
+        sets.sort_by_key(|s| (s.meta.created, s.name.to_string()));
+        let (mut listeners, mut certificates) = (0, BTreeSet::new());
+        for set in sets {
+            let issuer = choose(&set.issuers, &gateway.issuers, &gateway.name).unwrap();
+            for listener in &set.listeners {
+                let covers =
+                    |g: &&&HostnameGrant| g.hostnames.iter().any(|h| h.covers(&listener.hostname));
+                let opens = |g: &&HostnameGrant| {
+                    g.ports.is_empty() || g.ports.contains(&listener.port.unwrap())
+                };
+                let said = all.entry(listener.key(&set.parent_key())).or_default();
+                if !free && !mine.iter().filter(covers).any(|g| opens(g)) {
+                    *said = (Some(Reason::HostnameNotOwned), None);
+                    continue;
+                }
+                listeners += 1;
+                if listeners > most(|l| l.listeners) {
+                    *said = (Some(Reason::QuotaExceeded), None);
+                }
+                let HostPattern::Exact(host) = &listener.hostname else {
+                    continue;
+                };
+                let Some(issuer) = &issuer else { continue };
+                let allowed = mine.iter().filter(covers).any(|g| {
+                    g.issuers.as_ref().is_none_or(|issuers| {
+                        issuers
+                            .iter()
+                            .any(|i| i.name.as_ref() == Some(&issuer.name))
+                    })
+                });
+                if !free && !allowed {
+                    said.1 = Some(Reason::IssuerNotAllowed);
+                } else if said.0.is_none() && !certificates.contains(host) {
+                    if certificates.len() < most(|l| l.certificates) {
+                        certificates.insert(host.clone());
+                    } else {
+                        said.1 = Some(Reason::QuotaExceeded);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn said(merge: &Merge, world: &World) -> BTreeMap<ListenerKey, Said> {
+    let reason = |finding: Option<&Finding>| finding.map(|finding| finding.reason);
+    let mut all = BTreeMap::new();
+    for set in world.sets.values() {
+        for listener in &set.listeners {
+            let key = listener.key(&set.parent_key());
+            let said = (
+                reason(merge.not_owned(&key)),
+                reason(merge.not_issued(&key)),
+            );
+            let takes_part = !set.meta.deleting
+                && set
+                    .gateway
+                    .as_ref()
+                    .is_some_and(|g| world.gateways.contains_key(g));
+            assert_eq!(
+                merge.claim(&key).is_some(),
+                takes_part && said.0.is_none(),
+                "{key}"
+            );
+            if takes_part {
+                all.insert(key, said);
+            } else {
+                assert_eq!(said, (None, None), "{key}");
+            }
+        }
+    }
+    all
+}
+
+/// Everything it says of every listener, to the letter.
+fn texts(merge: &Merge, world: &World) -> BTreeMap<ListenerKey, String> {
+    let listeners = world.sets.values().flat_map(|set| {
+        let parent = set.parent_key();
+        set.listeners
+            .iter()
+            .map(move |listener| listener.key(&parent))
+    });
+    listeners
+        .map(|key| {
+            let (owned, issued) = (merge.not_owned(&key), merge.not_issued(&key));
+            let text = format!("{owned:?} {issued:?} {:?}", merge.claim(&key));
+            (key, text)
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn after_any_history_it_is_as_the_grants_read(ops in prop::collection::vec(ops(), 1..30)) {
+        let mut merge = start();
+        let mut world = World::default();
+        for at in GATEWAYS {
+            let op = Op::Gateway(name(at), Some(gateway(at, vec![]).into()));
+            op.apply(&mut merge);
+            world.take(&op);
+        }
+        let mut before = texts(&merge, &world);
+        for op in ops {
+            let affected = op.apply(&mut merge);
+            world.take(&op);
+            prop_assert_eq!(said(&merge, &world), world.verdicts(), "{:?}", op);
+            let after = texts(&merge, &world);
+            for (key, text) in &after {
+                if before.get(key).is_some_and(|old| old != text) {
+                    prop_assert!(affected.listeners.contains(key), "{:?}: {}", op, key);
+                }
+            }
+            before = after;
+        }
+    }
+
+    /// A set that admission lets through has no listener refused by a grant that it did not have before, and
+    /// takes nobody else's place under a limit.
+    #[test]
+    fn what_admission_lets_through_is_within_the_grants(
+        ops in prop::collection::vec(ops(), 1..20),
+        mut edited in sets(),
+    ) {
+        let mut merge = with_gateway();
+        for op in ops {
+            op.apply(&mut merge);
+        }
+        edited.meta.deleting = false;
+        let old = merge.set(&edited.name).cloned();
+        if let Some(old) = &old {
+            edited.meta.created = old.meta.created;
+        }
+        if old.as_ref().is_some_and(|old| old.meta.deleting) || merge.ownership_of_change(old.as_deref(), &edited) != vec![] {
+            return Ok(());
+        }
+        let refused = |merge: &Merge| -> BTreeSet<ListenerKey> {
+            let all = SETS.map(name).into_iter().filter_map(|at| merge.set(&at).cloned());
+            all.flat_map(|set| {
+                let parent = set.parent_key();
+                set.listeners.iter().map(|l| l.key(&parent)).collect::<Vec<_>>()
+            })
+            .filter(|key| merge.not_owned(key).is_some())
+            .collect()
+        };
+        let before = refused(&merge);
+        merge.put_set(&edited.name.clone(), Some(edited.clone().into()));
+        let own = edited.parent_key();
+        for key in refused(&merge).difference(&before) {
+            // Its own can come to be over a limit that it was over with another listener.
+            let over = merge.not_owned(key).is_some_and(|f| f.reason == Reason::QuotaExceeded);
+            prop_assert!(key.parent == own && over && before.iter().any(|b| b.parent == own), "{key}");
+        }
+        prop_assert_eq!(merge.ownership_of_change(Some(&edited), &edited), vec![]);
+    }
+}
