@@ -127,6 +127,12 @@ impl HostnameGrant {
         self.hostnames.iter().any(|granted| granted.covers(names))
     }
 
+    /// Whether it gives all of `names` on this port with this protocol.
+    #[must_use]
+    pub fn gives(&self, port: Port, protocol: &Protocol, names: &HostPattern) -> bool {
+        self.covers(names) && self.opens(port) && self.speaks(protocol)
+    }
+
     fn speaks(&self, protocol: &Protocol) -> bool {
         self.protocols.is_empty() || self.protocols.contains(protocol)
     }
@@ -311,10 +317,13 @@ impl Domain<'_> {
         let Some(grants) = &self.grants else {
             return Ok(());
         };
-        let covering = || grants.iter().filter(|grant| grant.covers(names));
-        if covering().any(|grant| grant.opens(port) && grant.speaks(protocol)) {
+        if grants
+            .iter()
+            .any(|grant| grant.gives(port, protocol, names))
+        {
             return Ok(());
         }
+        let covering = || grants.iter().filter(|grant| grant.covers(names));
         let Self {
             gateway, namespace, ..
         } = self;
