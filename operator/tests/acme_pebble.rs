@@ -366,6 +366,31 @@ async fn killed_anywhere_the_next_leader_goes_on_with_the_same_order() {
 
 #[tokio::test]
 #[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn an_order_that_is_given_up_is_closed_at_the_ca() {
+    let set = set(Options::default()).await;
+    let one = request("team-a", &["a.test"]);
+    *set.world.hold.lock() = Some(Hold::Published);
+    let engine = set.engine(std::slice::from_ref(&one)).await;
+    set.world.until_held().await;
+    *set.world.hold.lock() = None;
+    let asked = || set.pebble.log().matches("/authZ/").count();
+    let before = asked();
+    let two = CertificateRequest {
+        secret: one.secret.clone(),
+        ..request("team-a", &["a.test", "b.test"])
+    };
+    let changed = [(two.secret.clone(), Some(two.clone()))];
+    set.world.tell(Input::Requests(changed.into())).await;
+    set.world.until_issued(&[&two.secret]).await;
+    assert_eq!(set.leaf(&two.secret).hostnames, two.hostnames);
+    assert_eq!(set.pebble.orders(), 2);
+    // Of the first order the authorization was looked at and deactivated; of the second each was looked at.
+    assert_eq!(asked() - before, 4);
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
 async fn a_cut_wire_to_the_ca_loses_no_order() {
     let set = set(Options::default()).await;
     let one = request("team-a", &["a.test"]);

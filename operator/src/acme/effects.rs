@@ -138,6 +138,8 @@ pub struct IssuerFact {
     pub message: String,
     /// URL of the account, once it is known.
     pub account_url: Option<String>,
+    /// Type of the problem document by which the CA said no, if it sent one.
+    pub problem: Option<String>,
 }
 
 /// What happened, for metrics and events.
@@ -165,6 +167,8 @@ pub enum Observation {
     RenewAt(ObjectName, Option<i64>),
     /// How many certificates wait, and for what.
     Waiting(Waiting),
+    /// A task panicked. It is tried again.
+    Panicked,
 }
 
 /// How an order ended.

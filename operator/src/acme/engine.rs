@@ -1,14 +1,16 @@
 //! The engine: runs the tasks that planning asks for, and tells it what came of them.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info};
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::key::{ObjectKey, ObjectName};
 
@@ -23,6 +25,8 @@ use super::problem::{Failure, FailureKind};
 
 /// For one task as a whole, whose requests are bounded by themselves.
 const DEADLINE: Duration = Duration::from_mins(5);
+/// For closing an order that is given up.
+const CLOSING: Duration = Duration::from_secs(20);
 
 /// Runs orders.
 pub struct Engine<E> {
@@ -32,7 +36,8 @@ pub struct Engine<E> {
     wall: Box<dyn Fn() -> i64 + Send + Sync>,
     began: Instant,
     cas: Cas,
-    tasks: JoinSet<Event>,
+    /// What came of each; `None`: nobody waits for it.
+    tasks: JoinSet<Option<Event>>,
     namespace: Arc<str>,
 }
 
@@ -74,12 +79,9 @@ impl<E: Effects> Engine<E> {
                     None => return,
                 },
                 Some(done) = self.tasks.join_next() => match done {
-                    Ok(event) => event,
-                    Err(error) => {
-                        // Its certificate waits for it in vain, which must not pass for patience.
-                        warn!(%error, "a task of the ACME engine failed");
-                        continue;
-                    }
+                    Ok(Some(event)) => event,
+                    // A panic comes out as a failure of what was asked for, which is tried again.
+                    Ok(None) | Err(_) => continue,
                 },
                 () = tokio::time::sleep_until(at) => continue,
             };
@@ -105,8 +107,10 @@ impl<E: Effects> Engine<E> {
                 Step::Task(secret, ticket, task) => {
                     let (effects, cas) = (self.effects.clone(), self.cas.clone());
                     self.tasks.spawn(async move {
-                        let done = run(&*effects, &cas, &secret, task).await;
-                        Event::Done(secret, ticket, done)
+                        let (name, fault) = (name(&task), fault(&task));
+                        let done = caught(&*effects, name, run(&*effects, &cas, &secret, task));
+                        let done = done.await.unwrap_or(fault);
+                        Some(Event::Done(secret, ticket, done))
                     });
                 }
                 Step::Account {
@@ -118,16 +122,22 @@ impl<E: Effects> Engine<E> {
                     let namespace = self.namespace.clone();
                     self.tasks.spawn(async move {
                         let opening = open(&effects, &issuer, &namespace, again);
-                        let result = match tokio::time::timeout(DEADLINE, opening).await {
-                            Ok(result) => result,
-                            Err(_) => Err(Failure::unreachable("the CA does not answer in time")),
+                        let opening = async {
+                            match tokio::time::timeout(DEADLINE, opening).await {
+                                Ok(result) => result,
+                                Err(_) => {
+                                    Err(Failure::unreachable("the CA does not answer in time"))
+                                }
+                            }
                         };
+                        let result = caught(&*effects, "account", opening).await;
+                        let result = result.unwrap_or_else(|| Err(own_fault()));
                         let facts = result.map(|ca| {
                             let facts = ca.facts();
                             cas.lock().insert(issuer.key.clone(), Arc::new(ca));
                             facts
                         });
-                        Event::Account(issuer.key.clone(), ticket, facts)
+                        Some(Event::Account(issuer.key.clone(), ticket, facts))
                     });
                 }
                 Step::Publish(key, publish) => match answer(&key, &publish) {
@@ -166,6 +176,13 @@ impl<E: Effects> Engine<E> {
                         ca.forget(&url);
                     }
                 }
+                Step::Close(issuer, url) => {
+                    let (effects, cas) = (self.effects.clone(), self.cas.clone());
+                    self.tasks.spawn(async move {
+                        caught(&*effects, "close", close(&cas, &issuer, &url)).await;
+                        None
+                    });
+                }
             }
         }
         if !challenges.is_empty() {
@@ -193,6 +210,52 @@ fn answer(key: &ChallengeKey, publish: &Publish) -> Result<ChallengeAnswer, KeyE
     })
 }
 
+/// What comes of a task; `None`: it panicked, which is for the log, and for the metrics.
+async fn caught<E: Effects, T>(
+    effects: &E,
+    task: &'static str,
+    running: impl Future<Output = T>,
+) -> Option<T> {
+    // What a task leaves half done is its own: the rest is behind locks that do not poison.
+    let outcome = AssertUnwindSafe(running).catch_unwind().await.ok();
+    if outcome.is_none() {
+        error!(
+            task,
+            "a task of the ACME engine panicked; it is tried again"
+        );
+        effects.observe(Observation::Panicked);
+    }
+    outcome
+}
+
+fn own_fault() -> Failure {
+    Failure::unreachable("Vestibule failed by a fault of its own, which the operator's log has")
+}
+
+/// What a task comes to that panics: the same as if what it needs could not be reached.
+fn fault(task: &Task) -> Done {
+    match task {
+        Task::Read => Done::Read(Err(own_fault())),
+        Task::Write(_) => Done::Wrote(Err(own_fault())),
+        Task::Order { .. } => Done::Ordered(Err(own_fault())),
+        Task::Look { .. } | Task::Finalize { .. } => Done::Looked(Err(own_fault())),
+        Task::Declare { .. } => Done::Declared(Err(own_fault())),
+        Task::Download { .. } => Done::Downloaded(Err(own_fault())),
+        Task::Window { .. } => Done::Window(Err(own_fault())),
+    }
+}
+
+/// Closes an order, if that can be done soon: a courtesy to the CA.
+async fn close(cas: &Cas, issuer: &ObjectKey, url: &str) {
+    let closing = async { ca(cas, issuer)?.close(url).await };
+    let outcome = match tokio::time::timeout(CLOSING, closing).await {
+        Ok(Ok(())) => "closed".to_owned(),
+        Ok(Err(failure)) => failure.message,
+        Err(_) => "the CA does not answer in time".to_owned(),
+    };
+    debug!(%issuer, outcome, "an order that is given up");
+}
+
 /// Runs a task. Whatever happens, something of the kind that is waited for comes out.
 async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task) -> Done {
     debug!(%secret, task = name(&task), "task");
@@ -210,8 +273,12 @@ async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task
             hostnames,
             profile,
             replaces,
+            given_up,
         } => Done::Ordered(
             bounded(async {
+                if let Some(url) = given_up {
+                    close(cas, &issuer, &url).await;
+                }
                 // The key first: an order that is made is not lost for want of one.
                 let key = PrivateKey::generate().map_err(of_key)?;
                 let ca = ca(cas, &issuer)?;
@@ -295,4 +362,109 @@ fn ca(cas: &Cas, issuer: &ObjectKey) -> Result<Arc<Ca>, Failure> {
 
 fn of_key(error: KeyError) -> Failure {
     Failure::new(FailureKind::Other, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Notify;
+    use vestibule_model::hostname::Hostname;
+    use vestibule_model::issuance::Issuance;
+    use vestibule_model::issuer::{self, IssuerRef};
+    use vestibule_model::key::Kind;
+    use zeroize::Zeroizing;
+
+    use super::super::Budgets;
+    use super::super::effects::{IssuerFact, Record, StoreError, Write, Written};
+    use super::*;
+    use crate::translate::CertificateRequest;
+
+    /// Panics at the first reads.
+    #[derive(Debug, Default)]
+    struct Faulty {
+        reads: AtomicUsize,
+        panics: AtomicUsize,
+        read: Notify,
+    }
+
+    impl Effects for Faulty {
+        async fn read(&self, _: &ObjectName) -> Result<Option<Record>, StoreError> {
+            assert!(
+                self.reads.fetch_add(1, Ordering::SeqCst) >= 2,
+                "a fault of the test's"
+            );
+            self.read.notify_one();
+            Ok(None)
+        }
+
+        async fn write(&self, _: &ObjectName, _: Write) -> Result<Written, StoreError> {
+            Ok(Written::Conflict)
+        }
+
+        async fn entry(
+            &self,
+            _: &ObjectName,
+            _: &str,
+        ) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
+            Ok(None)
+        }
+
+        fn challenges(&self, _: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>) {}
+
+        fn issuance(&self, _: BTreeMap<ObjectName, Option<Issuance>>) {}
+
+        fn issuers(&self, _: BTreeMap<ObjectKey, IssuerFact>) {}
+
+        fn observe(&self, observation: Observation) {
+            if observation == Observation::Panicked {
+                self.panics.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_is_tried_again() {
+        let effects = Arc::new(Faulty::default());
+        let many = 10.try_into().expect("not zero");
+        let settings = Settings {
+            namespace: "system".into(),
+            budgets: Budgets {
+                per_hour: many,
+                per_issuer: many,
+                per_namespace: many,
+            },
+            in_flight: 2,
+            spread: Duration::ZERO,
+            seed: 1,
+        };
+        let (sender, inputs) = mpsc::channel(1);
+        let engine = Engine::new(settings, effects.clone(), || 0);
+        let engine = tokio::spawn(engine.run(inputs));
+        let hostname = Hostname::parse("a.test").expect("a hostname");
+        let secret = ObjectName::new("a", "tls");
+        let request = CertificateRequest {
+            secret: secret.clone(),
+            hostnames: [hostname.clone()].into(),
+            issuer: Some(IssuerRef {
+                engine: issuer::Engine::Acme,
+                name: "ca".into(),
+                kind: Kind::ClusterAcmeIssuer.as_str().into(),
+                group: "vestibule.dev".into(),
+            }),
+            owner: ObjectKey::new(Kind::ListenerSet, "a", "set"),
+            owner_uid: "u".into(),
+            gateway: ObjectName::new("platform", "shared"),
+            gateway_uid: "u".into(),
+            options: Arc::default(),
+            reach: BTreeMap::new(),
+        };
+        let requests = Input::Requests([(secret, Some(request))].into());
+        sender.send(requests).await.expect("it runs");
+        effects.read.notified().await;
+        assert_eq!(effects.panics.load(Ordering::SeqCst), 2);
+        assert_eq!(effects.reads.load(Ordering::SeqCst), 3);
+        assert!(!engine.is_finished());
+        engine.abort();
+    }
 }

@@ -12,6 +12,8 @@ use serde::Deserialize;
 /// Longest text of one detail, and of a whole message.
 const MAX_DETAIL: usize = 300;
 const MAX_MESSAGE: usize = 900;
+/// Longest type.
+const MAX_TYPE: usize = 200;
 /// Most subproblems that are shown.
 const MAX_SUBPROBLEMS: usize = 5;
 /// Prefix of RFC 8555's types.
@@ -45,6 +47,8 @@ pub(super) struct Failure {
     pub(super) kind: FailureKind,
     /// For people.
     pub(super) message: String,
+    /// Type of the CA's problem document, if it sent one.
+    pub(super) problem: Option<String>,
     /// When the CA says that one may come again.
     pub(super) retry_after: Option<Duration>,
 }
@@ -62,6 +66,7 @@ impl Failure {
         Self {
             kind,
             message: clean(message.as_ref(), MAX_MESSAGE),
+            problem: None,
             retry_after: None,
         }
     }
@@ -135,6 +140,7 @@ impl Problem {
         Failure {
             kind: classify(kind, asked, status),
             message: self.message(kind),
+            problem: self.kind.as_deref().map(|kind| clean(kind, MAX_TYPE)),
             retry_after,
         }
     }
@@ -357,9 +363,11 @@ mod tests {
                     identifier: Some(Identifier { value }),
                 }).collect(),
             };
-            let message = problem.failure(Asked::Order, 400, None).message;
-            prop_assert!(message.len() <= MAX_MESSAGE);
-            prop_assert!(!message.chars().any(char::is_control));
+            let failure = problem.failure(Asked::Order, 400, None);
+            prop_assert!(failure.message.len() <= MAX_MESSAGE);
+            prop_assert!(!failure.message.chars().any(char::is_control));
+            let kind = failure.problem.unwrap_or_default();
+            prop_assert!(kind.len() <= MAX_TYPE && !kind.chars().any(char::is_control));
         }
     }
 }

@@ -23,6 +23,7 @@ use vestibule_model::object::Object;
 use vestibule_operator::certmanager::{Maker, Settings};
 use vestibule_operator::cluster::certmanager::{self, Facts, Requests, Wires};
 use vestibule_operator::cluster::lease::elector::Role;
+use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::translate::CertificateRequest;
 
 /// Longest wait for something that has to happen.
@@ -507,7 +508,7 @@ impl Engine {
             requests,
             facts,
             _role: leads,
-            task: tokio::spawn(certmanager::run(client, config, wires)),
+            task: tokio::spawn(certmanager::run(client, config, wires, Metrics::default())),
         }
     }
 

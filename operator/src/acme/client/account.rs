@@ -330,7 +330,10 @@ impl<E: Effects> Opening<'_, E> {
                 "{}: delete Secret {}, and a new account is registered",
                 failure.message, self.secret
             );
-            failure = account_failure(advice);
+            failure = Failure {
+                problem: failure.problem,
+                ..account_failure(advice)
+            };
         }
         failure
     }

@@ -273,6 +273,25 @@ impl Ca {
         Ok((window, retry_after))
     }
 
+    /// Says that nothing will come of an order: names that the CA still waits to check are taken back, which
+    /// would count for the account until they expire. Names that were checked stay so.
+    pub(super) async fn close(&self, url: &str) -> Result<(), Failure> {
+        self.forget(url);
+        let mut order = self.account.order(url.to_owned()).await.map_err(progress)?;
+        let open = [OrderStatus::Pending, OrderStatus::Invalid];
+        if !open.contains(&order.state().status) {
+            return Ok(());
+        }
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.map_err(progress)?;
+            if authorization.status == AuthorizationStatus::Pending {
+                authorization.deactivate().await.map_err(progress)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets an order.
     pub(super) fn forget(&self, url: &str) {
         self.kept.lock().remove(url);
@@ -487,6 +506,7 @@ fn refused(error: &HttpError, asked: Asked) -> Failure {
                 _ => FailureKind::Unreachable,
             },
             message: format!("the CA answers with status {status} and says no more"),
+            problem: None,
             retry_after: *retry_after,
         },
     }

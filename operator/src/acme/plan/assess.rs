@@ -13,7 +13,7 @@ use super::super::leaf::Leaf;
 use super::super::problem::Failure;
 use super::super::renewal;
 use super::super::state::{State, Wanted, hex};
-use super::{Entry, LONGEST_REST, Lane, Phase, Planner, Running, Seen, Task};
+use super::{Entry, LONGEST_REST, Lane, Phase, Planner, Running, Seen, Step, Task};
 
 /// After this long an order is not gone on with: CAs let them expire after seven days.
 const ORDER_AGE: i64 = 6 * 86_400;
@@ -133,12 +133,25 @@ impl Planner {
         if fits && account.is_none_or(|url| url == running.account) {
             return;
         }
+        let maker = self.issuers.of_account(&running.account).cloned();
         self.leave(secret);
         if let Some(entry) = self.entries.get_mut(secret)
             && let Some(running) = entry.running.take()
         {
             entry.state.order = None;
-            if let Some(issuer) = entry.issuer.clone() {
+            let next = entry.issuer.clone();
+            let before = match &maker {
+                // The next order is of the same account.
+                Some(maker) if Some(maker) == next.as_ref() => {
+                    entry.given_up.replace(running.url.clone())
+                }
+                Some(_) => Some(running.url.clone()),
+                None => None,
+            };
+            if let (Some(maker), Some(url)) = (&maker, before) {
+                self.steps.push(Step::Close(maker.clone(), url));
+            }
+            if let Some(issuer) = maker.or(next) {
                 self.abandoned(secret, issuer, running.url);
             }
         }
@@ -357,6 +370,7 @@ impl Planner {
                     since: stored.since,
                     persisted: true,
                     declared: false,
+                    over: false,
                     looks: 0,
                     began: now.steady,
                     conflicts: running.as_ref().map_or(0, |running| running.conflicts),

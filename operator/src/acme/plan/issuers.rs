@@ -37,6 +37,16 @@ impl Issuers {
         self.0.get(key)
     }
 
+    /// Whose account this is.
+    pub(super) fn of_account(&self, url: &str) -> Option<&ObjectKey> {
+        let mut open = self
+            .0
+            .iter()
+            .filter_map(|(key, issuer)| Some((key, issuer.account.as_ref()?)));
+        open.find(|(_, account)| account.url == url)
+            .map(|(key, _)| key)
+    }
+
     /// When an account is to be opened.
     pub(super) fn next(&self) -> Option<Duration> {
         self.0
@@ -110,6 +120,7 @@ impl Planner {
                             reason: "Invalid",
                             message: format!("{}: {}", refusal.field, refusal.message),
                             account_url: None,
+                            problem: None,
                         };
                         self.steps.push(Step::Issuer(key.clone(), fact));
                     }
@@ -163,6 +174,7 @@ impl Planner {
                     reason: "Registered",
                     message: "the account is registered with the CA".into(),
                     account_url: Some(facts.url.clone()),
+                    problem: None,
                 };
                 self.steps.push(Step::Issuer(key.clone(), fact));
                 issuer.again = false;
@@ -197,6 +209,7 @@ impl Planner {
             },
             message: failure.message.clone(),
             account_url: None,
+            problem: failure.problem.clone(),
         };
         issuer.trouble = Some(failure);
         self.steps.push(Step::Issuer(key.clone(), fact));

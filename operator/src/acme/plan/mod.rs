@@ -70,6 +70,8 @@ pub(super) enum Step {
     Observe(Observation),
     /// Nobody will ask about this order again.
     Forget(ObjectKey, String),
+    /// Nor will anything come of it: the CA need not wait for the rest of its names.
+    Close(ObjectKey, String),
 }
 
 /// What is published.
@@ -100,6 +102,9 @@ pub(super) enum Task {
         hostnames: BTreeSet<Hostname>,
         profile: Option<Arc<str>>,
         replaces: Option<Leaf>,
+        /// An order for the same Secret that is given up. It is closed first: what the CA would check for
+        /// one it may check for the other.
+        given_up: Option<String>,
     },
     /// Ask how far an order is.
     Look { issuer: ObjectKey, url: String },
@@ -229,6 +234,8 @@ struct Entry {
     unreached: u32,
     /// What an order is being made for, and whether to renew; until it is there.
     ordering: Option<(String, bool)>,
+    /// An order of the same account that is given up, until the next one.
+    given_up: Option<String>,
     /// Why it waits, where nothing else says so.
     trouble: Option<Failure>,
     /// When the CA wants it renewed.
@@ -261,6 +268,8 @@ struct Running {
     persisted: bool,
     /// Challenges have been declared ready.
     declared: bool,
+    /// The CA waits for nothing any more: there is nothing to be closed.
+    over: bool,
     /// How often it was asked about since.
     looks: u32,
     /// Since when its present stage lasts.
@@ -478,6 +487,7 @@ impl Planner {
             failed_since: now.steady,
             unreached: 0,
             ordering: None,
+            given_up: None,
             trouble: None,
             window: None,
             ask_window: Duration::ZERO,
@@ -508,7 +518,8 @@ impl Planner {
         }
     }
 
-    /// A request is gone: so are its challenges. Its order stays in the Secret, for when it comes back.
+    /// A request is gone: so are its challenges. Its order stays in the Secret, and open at the CA, for when
+    /// it comes back.
     fn drop_entry(&mut self, secret: &ObjectName) {
         self.leave(secret);
         let Some(entry) = self.entries.remove(secret) else {

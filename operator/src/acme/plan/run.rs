@@ -33,6 +33,8 @@ impl Planner {
 
     /// Makes an order.
     pub(super) fn order(&mut self, secret: &ObjectName, renewal: bool, now: Now) {
+        let given_up = self.entries.get_mut(secret);
+        let given_up = given_up.and_then(|entry| entry.given_up.take());
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
@@ -52,6 +54,7 @@ impl Planner {
                 .get(&key)
                 .and_then(|issuer| issuer.spec.profile.clone()),
             replaces: replaces.filter(|_| ours && renewal),
+            given_up,
             issuer: key,
         };
         if let Some(entry) = self.entries.get_mut(secret) {
@@ -297,6 +300,7 @@ impl Planner {
             since: now.wall,
             persisted: false,
             declared: false,
+            over: false,
             looks: 0,
             began: now.steady,
             conflicts: 0,
@@ -330,6 +334,12 @@ impl Planner {
                 self.start(secret, Task::Download { issuer, url, key });
             }
             Status::Invalid => {
+                if let Some(entry) = self.entries.get_mut(secret)
+                    && let Some(running) = &mut entry.running
+                {
+                    // Of several names one failed, and the others are still waited for.
+                    running.over = entry.request.hostnames.len() == 1;
+                }
                 let unknown = || Failure::new(FailureKind::Validation, "the CA gave the order up");
                 self.fail(secret, view.problem.unwrap_or_else(unknown), now);
             }

@@ -242,7 +242,12 @@ impl Planner {
             return;
         };
         if let Some(running) = running {
-            self.steps.push(Step::Forget(issuer.clone(), running.url));
+            let step = if outcome == Outcome::Issued || running.over {
+                Step::Forget
+            } else {
+                Step::Close
+            };
+            self.steps.push(step(issuer.clone(), running.url));
         }
         self.steps.push(Step::Observe(Observation::OrderEnded {
             secret: secret.clone(),

@@ -212,6 +212,7 @@ impl Sim {
                 Step::Withdraw(key) => {
                     self.published.remove(&key).expect("it was published");
                 }
+                Step::Close(_, url) => self.close(&url),
                 _ => {}
             }
         }
@@ -306,7 +307,14 @@ impl Sim {
         match task {
             Task::Read => Done::Read(Ok(self.secrets.get(secret).cloned())),
             Task::Write(write) => Done::Wrote(Ok(self.write(secret, write))),
-            Task::Order { hostnames, .. } => {
+            Task::Order {
+                hostnames,
+                given_up,
+                ..
+            } => {
+                if let Some(url) = given_up {
+                    self.close(&url);
+                }
                 self.orders.push(Ordered {
                     hostnames,
                     checked: false,
@@ -358,6 +366,13 @@ impl Sim {
                 Done::Window(Ok((window, Some(Duration::from_hours(6)))))
             }
         }
+    }
+
+    /// Names that are not checked yet will not be.
+    fn close(&mut self, url: &str) {
+        let order = self.order(url);
+        order.invalid = !order.checked;
+        self.excuses += 1;
     }
 
     fn order(&mut self, url: &str) -> &mut Ordered {
@@ -652,6 +667,70 @@ fn many_at_once_are_all_issued_and_renewals_do_not_wait_for_them() {
     assert!(
         renewed_by.is_some_and(|after| after < Duration::from_mins(10)),
         "{renewed_by:?}"
+    );
+}
+
+#[test]
+fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
+    let mut planner = Planner::new(settings(RATES, 4));
+    let now = Now {
+        wall: 1_000_000,
+        steady: Duration::from_secs(1),
+    };
+    let mut steps = Vec::new();
+    let mut learn = |planner: &mut Planner, event: Event| {
+        planner.learn(event, now);
+        let new = planner.advance(now);
+        let task = new.iter().rev().find_map(|step| match step {
+            Step::Task(_, ticket, task) => Some((*ticket, task.clone())),
+            _ => None,
+        });
+        steps.extend(new);
+        task
+    };
+    let one = request(0, &[0], [Reach::Ours; 2]);
+    let secret = one.secret.clone();
+    let known = BTreeMap::from([(issuer_key(), Some(issuer(None)))]);
+    learn(&mut planner, Event::Input(Input::Issuers(known)));
+    let facts = Facts {
+        url: "account".into(),
+        thumbprint: "t".into(),
+        renewal_info: false,
+    };
+    let opened = Event::Account(issuer_key(), 1, Ok(facts));
+    learn(&mut planner, opened);
+    let wanted = BTreeMap::from([(secret.clone(), Some(one.clone()))]);
+    let (ticket, task) = learn(&mut planner, Event::Input(Input::Requests(wanted))).expect("read");
+    assert_eq!(task, Task::Read);
+    let done = |ticket, done| Event::Done(secret.clone(), ticket, done);
+    let (ticket, task) = learn(&mut planner, done(ticket, Done::Read(Ok(None)))).expect("order");
+    assert!(matches!(task, Task::Order { given_up: None, .. }));
+    let made = Done::Ordered(Ok(("first".into(), Zeroizing::new(b"key".to_vec()).into())));
+    let (ticket, task) = learn(&mut planner, done(ticket, made)).expect("write");
+    assert!(matches!(task, Task::Write(_)));
+    let wrote = Done::Wrote(Ok(Written::Done("1".into())));
+    let (_, task) = learn(&mut planner, done(ticket, wrote)).expect("look");
+    assert!(matches!(task, Task::Look { .. }));
+    // One more name: what is ordered is of no use any more.
+    let two = CertificateRequest {
+        secret: secret.clone(),
+        ..request(0, &[0, 1], [Reach::Ours; 2])
+    };
+    let wanted = BTreeMap::from([(secret.clone(), Some(two))]);
+    let (_, task) = learn(&mut planner, Event::Input(Input::Requests(wanted))).expect("order");
+    let Task::Order {
+        hostnames,
+        given_up,
+        ..
+    } = task
+    else {
+        panic!("{task:?}");
+    };
+    assert_eq!(hostnames.len(), 2);
+    assert_eq!(given_up.as_deref(), Some("first"));
+    assert!(
+        !steps.iter().any(|step| matches!(step, Step::Close(..))),
+        "not while the next one may be made"
     );
 }
 

@@ -9,13 +9,14 @@ use kube::api::DynamicObject;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use vestibule_model::condition::Reason;
 use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::issuer::Engine;
 use vestibule_model::key::ObjectName;
 
 use super::super::clock;
+use super::super::metrics::Metrics;
 use super::super::trouble::Trouble;
 use super::watch::{Kind, Seen, Sight};
 use super::{Facts, Hand, Requests};
@@ -55,6 +56,7 @@ struct Wanted {
 pub(super) struct Keeper {
     hand: Hand,
     settings: Settings,
+    metrics: Metrics,
     known: Known,
     requests: Arc<Requests>,
     wanted: BTreeMap<ObjectName, Wanted>,
@@ -79,10 +81,11 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(hand: Hand, settings: Settings) -> Self {
+    pub(super) fn new(hand: Hand, settings: Settings, metrics: Metrics) -> Self {
         Self {
             hand,
             settings,
+            metrics,
             known: Known::Nothing,
             requests: Arc::default(),
             wanted: BTreeMap::new(),
@@ -191,6 +194,13 @@ impl Keeper {
     fn learn(&mut self, known: Known) {
         if self.known == known {
             return;
+        }
+        if known == Known::NotInstalled && self.known == Known::Watched {
+            let wanted = self.wanted.len();
+            warn!(
+                wanted,
+                "cert-manager is not installed any more: no Certificates are made until it is back"
+            );
         }
         self.known = known;
         self.listed = None;
@@ -345,6 +355,9 @@ impl Keeper {
         self.dirty.insert(name.clone());
         let ended = self.ended.remove(&name);
         let what = action.verb();
+        self.metrics
+            .certificates
+            .wrote(action.verb(), outcome.is_ok());
         match outcome {
             Ok(made) => {
                 info!(certificate = %name, what, "Certificate");
@@ -363,8 +376,11 @@ impl Keeper {
             }
             Err(problem) => {
                 let before = self.troubles.get(&name);
-                if before.is_none_or(|trouble| trouble.problem != problem) {
-                    warn!(certificate = %name, what, problem, "Certificate");
+                // The words may be others each time, and without the kind there is nothing new in them.
+                if before.is_none() && self.known == Known::Watched {
+                    warn!(certificate = %name, what, problem, "Certificate; it is tried again");
+                } else {
+                    debug!(certificate = %name, what, problem, "Certificate");
                 }
                 let trouble = Trouble::after(before, problem);
                 self.troubles.insert(name, trouble);

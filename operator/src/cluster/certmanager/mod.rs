@@ -20,6 +20,7 @@ use vestibule_model::key::ObjectName;
 
 use super::clock;
 use super::lease::elector::Role;
+use super::metrics::Metrics;
 use super::text::problem;
 use crate::certmanager::{Action, Present, Settings};
 use crate::translate::CertificateRequest;
@@ -54,7 +55,7 @@ pub struct Wires {
 }
 
 /// Keeps the Certificates for ever.
-pub async fn run(client: Client, config: Config, mut wires: Wires) {
+pub async fn run(client: Client, config: Config, mut wires: Wires, metrics: Metrics) {
     let (sender, mut seen) = mpsc::channel(EVENTS);
     let mut watching = JoinSet::new();
     for kind in [watch::Kind::Certificate, watch::Kind::Attempt] {
@@ -66,7 +67,7 @@ pub async fn run(client: Client, config: Config, mut wires: Wires) {
         manager: config.manager.as_str().into(),
         settings: Arc::new(config.settings.clone()),
     };
-    let mut keeper = Keeper::new(hand, config.settings);
+    let mut keeper = Keeper::new(hand, config.settings, metrics);
     let mut requests = JoinSet::new();
     let mut batch = Vec::with_capacity(EVENTS);
     loop {

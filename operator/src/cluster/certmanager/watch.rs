@@ -66,14 +66,16 @@ pub(super) fn resource(kind: Kind) -> ApiResource {
 /// Tells what is seen, until nobody listens.
 pub(super) async fn run(client: Client, kind: Kind, sender: mpsc::Sender<Seen>) {
     let mut said = None;
+    let mut trouble = None;
     loop {
         let seen = match installed(&client, kind).await {
             Ok(true) => {
-                info!(kind = kind.name(), "watching cert-manager's objects");
                 said = None;
-                match follow(&client, kind, &sender).await {
+                match follow(&client, kind, &sender, &mut trouble).await {
                     Ended::Closed => return,
-                    Ended::Gone => continue,
+                    Ended::Gone { listed: true } => continue,
+                    // A kind that is being deleted is still said to be there.
+                    Ended::Gone { listed: false } => Sight::NotInstalled,
                 }
             }
             Ok(false) => Sight::NotInstalled,
@@ -112,34 +114,43 @@ async fn installed(client: &Client, kind: Kind) -> Result<bool, String> {
 
 /// Why watching ended.
 enum Ended {
-    /// The kind is not installed any more.
-    Gone,
+    /// The kind is not installed any more, though they could be listed before.
+    Gone { listed: bool },
     /// Nobody listens.
     Closed,
 }
 
-async fn follow(client: &Client, kind: Kind, sender: &mpsc::Sender<Seen>) -> Ended {
+/// Follows them as long as the kind is there. `trouble`: what was said to be wrong last.
+async fn follow(
+    client: &Client,
+    kind: Kind,
+    sender: &mpsc::Sender<Seen>,
+    trouble: &mut Option<String>,
+) -> Ended {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
     let mut events = watcher(api, Config::default()).default_backoff().boxed();
-    let mut trouble = None;
+    let mut listed = false;
     while let Some(event) = events.next().await {
         let seen = match event {
             Ok(event) => {
                 // A list that begins is no success yet.
-                if !matches!(event, Event::Init) && trouble.take().is_some() {
-                    info!(kind = kind.name(), "watching cert-manager's objects again");
+                if !matches!(event, Event::Init)
+                    && (trouble.take().is_some() || !std::mem::replace(&mut listed, true))
+                {
+                    listed = true;
+                    info!(kind = kind.name(), "watching cert-manager's objects");
                 }
                 Sight::Event(Box::new(event))
             }
             Err(error) => {
                 if is_gone(&error) {
-                    return Ended::Gone;
+                    return Ended::Gone { listed };
                 }
                 let text = error.to_string();
                 if trouble.as_ref() != Some(&text) {
                     let kind = kind.name();
                     warn!(kind, error = text, "cannot watch them; trying again");
-                    trouble = Some(text);
+                    *trouble = Some(text);
                 }
                 // A watch that broke is taken up again, and what is known stays known.
                 match error {
@@ -152,7 +163,7 @@ async fn follow(client: &Client, kind: Kind, sender: &mpsc::Sender<Seen>) -> End
             return Ended::Closed;
         }
     }
-    Ended::Gone
+    Ended::Gone { listed }
 }
 
 fn is_gone(error: &Error) -> bool {

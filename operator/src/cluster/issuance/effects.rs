@@ -80,6 +80,7 @@ impl Effects for Hand {
                 metrics.request(label(&issuer), answered.as_str());
             }
             Observation::RenewAt(secret, at) => metrics.renews(&secret, at),
+            Observation::Panicked => metrics.panicked(),
             Observation::Waiting(waiting) => {
                 let Waiting {
                     budget,

@@ -35,6 +35,12 @@ struct RequestLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WriteLabels {
+    action: &'static str,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
 }
@@ -60,6 +66,8 @@ pub(in super::super) struct Certificates {
     orders: Family<OrderLabels, Counter>,
     issuers: Arc<Mutex<BTreeSet<String>>>,
     requests: Family<RequestLabels, Counter>,
+    panics: Counter,
+    writes: Family<WriteLabels, Counter>,
     waiting: Family<ReasonLabel, Gauge>,
     ready: Family<EngineLabel, Histogram>,
 }
@@ -84,6 +92,8 @@ impl Default for Certificates {
             orders: Family::default(),
             issuers: Arc::default(),
             requests: Family::default(),
+            panics: Counter::default(),
+            writes: Family::default(),
             waiting: Family::default(),
             // 0.25 s to 4.5 h.
             ready: Family::new_with_constructor(|| {
@@ -107,6 +117,16 @@ impl Certificates {
             "acme_requests",
             "Requests to CAs, by issuer and result",
             self.requests.clone(),
+        );
+        registry.register(
+            "acme_task_panics",
+            "Tasks of the built-in engine that panicked, which is a fault of Vestibule's; they are tried again",
+            self.panics.clone(),
+        );
+        registry.register(
+            "certificate_writes",
+            "Writes of cert-manager's Certificates, by action and result",
+            self.writes.clone(),
         );
         registry.register(
             "acme_waiting",
@@ -152,6 +172,19 @@ impl Certificates {
         let issuer = self.named(issuer);
         self.requests
             .get_or_create(&RequestLabels { issuer, result })
+            .inc();
+    }
+
+    /// A task of the built-in engine panicked.
+    pub(in super::super) fn panicked(&self) {
+        self.panics.inc();
+    }
+
+    /// A Certificate of cert-manager's was written, or could not be.
+    pub(in super::super) fn wrote(&self, action: &'static str, written: bool) {
+        let result = if written { "written" } else { "failed" };
+        self.writes
+            .get_or_create(&WriteLabels { action, result })
             .inc();
     }
 
@@ -251,8 +284,18 @@ mod tests {
         for index in 0..ISSUERS + 5 {
             metrics.order(format!("ACMEIssuer/a/{index}"), "issued");
         }
+        metrics.wrote("create", true);
+        metrics.wrote("delete", false);
+        metrics.panicked();
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
+        for line in [
+            "certificate_writes_total{action=\"create\",result=\"written\"} 1",
+            "certificate_writes_total{action=\"delete\",result=\"failed\"} 1",
+            "acme_task_panics_total 1",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
         let series = |prefix: &str| text.lines().filter(|l| l.starts_with(prefix)).count();
         assert_eq!(series("certificate_expiry_timestamp_seconds{"), NAMED + 1);
         assert!(

@@ -34,8 +34,8 @@ pub(super) fn issuer(
         (None, None) => return None,
     };
     let failing = fact.filter(|fact| !fact.ready && issuer.refusal().is_none());
-    let last_error = failing.map(|_| IssuerError {
-        kind: None,
+    let last_error = failing.map(|fact| IssuerError {
+        kind: fact.problem.as_deref().map(Into::into),
         message: condition.message.as_str().into(),
         at: since(old, &condition.message).unwrap_or(observed.now),
     });
@@ -96,10 +96,47 @@ fn is(condition: &Value, field: &str, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use vestibule_model::key::{Kind, ObjectKey};
+    use vestibule_model::object::Meta;
 
     use super::*;
 
     const ISSUED: &str = "vestibule.dev/CertificateIssued";
+
+    #[test]
+    fn the_last_error_has_the_type_of_the_ca() {
+        let issuer_of = AcmeIssuer {
+            key: ObjectKey::new(Kind::ClusterAcmeIssuer, "", "ca"),
+            meta: Meta::default(),
+            directory: "https://ca.test/".into(),
+            contact: Vec::new(),
+            account_key_secret: "account".into(),
+            external_account: None,
+            profile: None,
+            ca_bundle: None,
+            challenges: Vec::new(),
+            findings: Vec::new(),
+        };
+        let kind = "urn:ietf:params:acme:error:externalAccountRequired";
+        let mut fact = IssuerFact {
+            ready: false,
+            reason: "AccountRefused",
+            message: "the CA says no".into(),
+            account_url: None,
+            problem: Some(kind.into()),
+        };
+        let observed = |now| Observed { generation: 1, now };
+        let said = |fact: &IssuerFact, old: &Value, now| {
+            issuer(&issuer_of, Some(fact), old, observed(now)).expect("a status")
+        };
+        let first = said(&fact, &json!({}), 60);
+        let error =
+            json!({"type": kind, "message": "the CA says no", "time": "1970-01-01T00:01:00Z"});
+        assert_eq!(first["lastError"], error);
+        assert_eq!(said(&fact, &first, 120), first, "it is the same one still");
+        fact.problem = None;
+        assert_eq!(said(&fact, &first, 120)["lastError"].get("type"), None);
+    }
 
     fn listener(name: &str, conditions: &Value) -> Value {
         json!({"listeners": [{"name": name, "conditions": conditions}]})

@@ -109,7 +109,12 @@ impl Shell {
             role: role.clone(),
             facts,
         };
-        let task = certmanager::run(client.clone(), settings.certmanager.clone(), wires);
+        let task = certmanager::run(
+            client.clone(),
+            settings.certmanager.clone(),
+            wires,
+            metrics.clone(),
+        );
         tasks.spawn(async move {
             task.await;
             "cert-manager's Certificates"
