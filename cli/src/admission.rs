@@ -2,15 +2,13 @@
 //! order in which they take precedence.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectKey;
-use vestibule_model::merge::Merge;
 use vestibule_model::object::{ListenerSet, Object};
 use vestibule_model::policy::Policy;
 use vestibule_operator::translate::{CONTROLLER, Translator};
-use vestibule_webhook::{Operation, Review, Reviewer};
+use vestibule_webhook::{Facts, Operation, Review, Reviewer};
 
 /// Answers of admission by object; only those that say something.
 #[derive(Debug, Default)]
@@ -22,22 +20,12 @@ impl Admission {
     /// Reviews every object that the translator has.
     #[must_use]
     pub(crate) fn of_all(translator: &Translator, policy: &Policy) -> Self {
-        let mut merge = Merge::new(CONTROLLER);
+        let mut facts = Facts::new(CONTROLLER);
         let mut sets: Vec<&ListenerSet> = Vec::new();
-        for (key, object) in translator.objects() {
-            let name = &key.name;
+        for (_, object) in translator.objects() {
             match object.as_ref() {
-                Object::GatewayClass(class) => {
-                    merge.put_class(&name.name, Some(class.clone()));
-                }
-                Object::Gateway(gateway) => {
-                    merge.put_gateway(name, Some(Arc::new(gateway.clone())));
-                }
-                Object::Namespace(namespace) => {
-                    merge.put_namespace(&name.name, Some(namespace.labels.clone()));
-                }
                 Object::ListenerSet(set) => sets.push(set),
-                _ => {}
+                other => facts.put(other.clone()),
             }
         }
         // As upstream breaks ties: by "namespace/name" as one text.
@@ -45,14 +33,14 @@ impl Admission {
         let mut answers = BTreeMap::new();
         for set in sets {
             let object = Object::ListenerSet(set.clone());
-            answers.insert(object.key(), create(&merge, policy, &object));
+            answers.insert(object.key(), create(&facts, policy, &object));
             // Also if it is refused: in a directory it is there all the same, and what of it does not
             // conflict counts.
-            merge.put_set(&set.name, Some(Arc::new(set.clone())));
+            facts.put(object);
         }
         for (key, object) in translator.objects() {
             if !answers.contains_key(key) {
-                answers.insert(key.clone(), create(&merge, policy, object));
+                answers.insert(key.clone(), create(&facts, policy, object));
             }
         }
         answers.retain(|_, review| !review.findings.is_empty());
@@ -70,6 +58,6 @@ impl Admission {
     }
 }
 
-fn create(merge: &Merge, policy: &Policy, object: &Object) -> Review {
-    Reviewer::new(merge, policy).review(Operation::Create, None, object)
+fn create(facts: &Facts, policy: &Policy, object: &Object) -> Review {
+    Reviewer::new(facts, policy).review(Operation::Create, None, object)
 }

@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -22,14 +21,13 @@ use vestibule_crds::yaml;
 use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason};
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::key::ObjectKey;
-use vestibule_model::merge::Merge;
 use vestibule_model::object::{Address, Object, Port, ServiceParameters};
 use vestibule_model::policy::Policy;
 use vestibule_operator::translate::{
-    Assigned, Binds, CONTROLLER, Change, Output, ServiceSettings, ServiceWish, Settings, Status,
-    Translator,
+    Assigned, Binds, CONTROLLER, Change, Claims, Output, ServiceSettings, ServiceWish, Settings,
+    Status, Translator,
 };
-use vestibule_webhook::{Operation, Reviewer};
+use vestibule_webhook::{Facts, Operation, Reviewer};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -255,6 +253,7 @@ impl Case {
             controller: CONTROLLER.into(),
             policy: self.policy.clone(),
             binds,
+            claims: Claims::Assumed,
         });
         let output = translator.apply(self.objects.iter().cloned().map(Change::Put));
         if let Some(cluster) = &self.cluster {
@@ -265,26 +264,15 @@ impl Case {
 
     /// The webhook's findings by object, each asked about while only the objects before it exist.
     fn reviewed(&self) -> BTreeMap<ObjectKey, (bool, Vec<Finding>)> {
-        let mut merge = Merge::new(CONTROLLER);
+        let mut facts = Facts::new(CONTROLLER);
         let mut answers = BTreeMap::new();
         for object in &self.objects {
             let review =
-                Reviewer::new(&merge, &self.policy).review(Operation::Create, None, object);
+                Reviewer::new(&facts, &self.policy).review(Operation::Create, None, object);
             assert_eq!(review.allowed, review.message.is_none(), "{}", self.name);
             answers.insert(object.key(), (review.allowed, review.findings));
             // Whether or not it was refused: statuses are about objects that are there.
-            let name = object.key().name;
-            match object {
-                Object::GatewayClass(class) => merge.put_class(&name.name, Some(class.clone())),
-                Object::Gateway(gateway) => {
-                    merge.put_gateway(&name, Some(Arc::new(gateway.clone())))
-                }
-                Object::ListenerSet(set) => merge.put_set(&name, Some(Arc::new(set.clone()))),
-                Object::Namespace(namespace) => {
-                    merge.put_namespace(&name.name, Some(namespace.labels.clone()))
-                }
-                _ => continue,
-            };
+            facts.put(object.clone());
         }
         answers
     }
@@ -415,6 +403,9 @@ fn outcome(case: &Case) -> BTreeMap<String, Expected> {
                     expected.listeners.insert(listener.name.to_string(), said);
                 }
             }
+            Some(Status::Grant(status)) => {
+                expected.conditions = status.conditions.iter().map(condition).collect();
+            }
             Some(Status::Policy(status)) => {
                 let said = status.ancestors.iter().map(|ancestor| {
                     let conditions = ancestor.conditions.iter().map(condition).collect();
@@ -458,7 +449,7 @@ fn admission_agrees_with_status(case: &Case) {
             .get(&key)
             .map(Vec::as_slice)
             .unwrap_or_default();
-        if matches!(key.kind.as_str(), "TLSRoute" | "ListenerSet")
+        if matches!(key.kind.as_str(), "TLSRoute" | "HTTPRoute" | "ListenerSet")
             && translator.statuses().contains_key(&key)
             && case.policy.mode_in(&key.name.namespace) != vestibule_model::policy::Mode::Off
         {

@@ -215,10 +215,25 @@ mod tests {
             assert_eq!(reason(usual), None, "{usual}");
         }
         for single in ["intranet1", "com", "Web."] {
-            assert_eq!(reason(single), Some(Reason::SingleLabelHostname), "{single}");
+            assert_eq!(
+                reason(single),
+                Some(Reason::SingleLabelHostname),
+                "{single}"
+            );
         }
-        for public in ["*.com", "*.COM.", "*.xn--p1ai", "*.co.uk", "*.com.au", "*.or.jp"] {
-            assert_eq!(reason(public), Some(Reason::PublicSuffixWildcard), "{public}");
+        for public in [
+            "*.com",
+            "*.COM.",
+            "*.xn--p1ai",
+            "*.co.uk",
+            "*.com.au",
+            "*.or.jp",
+        ] {
+            assert_eq!(
+                reason(public),
+                Some(Reason::PublicSuffixWildcard),
+                "{public}"
+            );
         }
     }
 }

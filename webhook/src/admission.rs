@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{RwLock, RwLockUpgradableReadGuard};
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::merge::Merge;
-use vestibule_model::object::{Gateway, GatewayClass, ListenerSet, Namespace, Object};
+use vestibule_model::key::{ObjectKey, ObjectName};
+use vestibule_model::object::{Listener, ListenerSet, Object};
 use vestibule_model::policy::Policy;
 
+use crate::facts::Facts;
 use crate::review::{Operation, Review, Reviewer};
 
 /// How long an admitted ListenerSet counts as there without having been seen.
@@ -39,13 +39,11 @@ pub struct Admission {
 
 #[derive(Debug)]
 struct State {
-    merge: Merge,
-    /// Gateways of any controller, to tell a new version from an edited status.
-    gateways: BTreeMap<ObjectName, Arc<Gateway>>,
+    facts: Facts,
     remembered: BTreeMap<ObjectName, Remembered>,
 }
 
-/// A ListenerSet that was admitted. `merge` has it under a name of its own.
+/// A ListenerSet that was admitted. `facts` have it under a name of its own.
 #[derive(Debug)]
 struct Remembered {
     set: Arc<ListenerSet>,
@@ -71,8 +69,7 @@ impl Admission {
         Self {
             policy,
             state: RwLock::new(State {
-                merge: Merge::new(controller),
-                gateways: BTreeMap::new(),
+                facts: Facts::new(controller),
                 remembered: BTreeMap::new(),
             }),
         }
@@ -88,19 +85,14 @@ impl Admission {
     pub fn put(&self, object: Object) {
         let mut state = self.state.write();
         match object {
-            Object::GatewayClass(class) => state.put_class(class),
-            Object::Gateway(gateway) => state.put_gateway(gateway),
-            Object::ListenerSet(set) => state.see(&set.name.clone(), Some(Arc::new(set))),
-            Object::Namespace(namespace) => state.put_namespace(namespace),
-            // It is there and takes part in nothing.
-            Object::Unreadable(key, ..) => state.remove(&key),
-            _ => {}
+            Object::ListenerSet(set) => state.see(set),
+            other => state.facts.put(other),
         }
     }
 
     /// Takes the removal of an object that the watch showed.
     pub fn remove(&self, key: &ObjectKey) {
-        self.state.write().remove(key);
+        self.state.write().facts.remove(key);
     }
 
     /// Forgets admitted sets that were not seen within [`REMEMBERED`].
@@ -133,7 +125,7 @@ impl Admission {
             dry_run,
         } = question;
         let judge =
-            |state: &State| Reviewer::new(&state.merge, &self.policy).review(operation, old, new);
+            |state: &State| Reviewer::new(&state.facts, &self.policy).review(operation, old, new);
         let Object::ListenerSet(set) = new else {
             return judge(&self.state.read());
         };
@@ -164,16 +156,31 @@ impl State {
     fn is_news(&self, set: &ListenerSet) -> bool {
         self.remembered.len() < MAX_REMEMBERED
             && set.listeners.len() <= MAX_LISTENERS
-            && self.merge.set(&set.name).map(Arc::as_ref) != Some(set)
+            && self.facts.merge().set(&set.name).map(Arc::as_ref) != Some(set)
     }
 
     fn remember(&mut self, set: Arc<ListenerSet>, since: Instant) {
         let shadow = shadow(&set.name);
+        // What is there already is not counted twice: there are limits on how many listeners one may have.
+        let there = self.facts.merge().set(&set.name);
+        let is_there = |new: &Listener| {
+            there.is_some_and(|there| {
+                there.gateway == set.gateway
+                    && there.listeners.iter().any(|old| {
+                        old.name == new.name
+                            && old.port == new.port
+                            && old.protocol == new.protocol
+                            && old.hostname == new.hostname
+                    })
+            })
+        };
+        let listeners = set.listeners.iter().filter(|new| !is_there(new)).cloned();
         let counted = ListenerSet {
             name: shadow.clone(),
+            listeners: listeners.collect(),
             ..ListenerSet::clone(&set)
         };
-        self.merge.put_set(&shadow, Some(Arc::new(counted)));
+        self.facts.put_set(&shadow, Some(Arc::new(counted)));
         self.remembered
             .insert(set.name.clone(), Remembered { set, since });
     }
@@ -181,61 +188,18 @@ impl State {
     /// Since when it was remembered.
     fn forget(&mut self, name: &ObjectName) -> Option<Instant> {
         let remembered = self.remembered.remove(name)?;
-        self.merge.put_set(&shadow(name), None);
+        self.facts.put_set(&shadow(name), None);
         Some(remembered.since)
     }
 
     /// Takes what the watch shows of a set.
-    fn see(&mut self, name: &ObjectName, set: Option<Arc<ListenerSet>>) {
-        if let (Some(remembered), Some(set)) = (self.remembered.get(name), &set)
-            && remembered.set == *set
+    fn see(&mut self, set: ListenerSet) {
+        if let Some(remembered) = self.remembered.get(&set.name)
+            && *remembered.set == set
         {
-            self.forget(name);
+            self.forget(&set.name);
         }
-        if self.merge.set(name) != set.as_ref() {
-            self.merge.put_set(name, set);
-        }
-    }
-
-    fn put_class(&mut self, class: GatewayClass) {
-        if self.merge.class(&class.name) != Some(&class) {
-            self.merge.put_class(&class.name.clone(), Some(class));
-        }
-    }
-
-    /// Every edit of a Gateway's status comes by here, and a Gateway may have thousands of sets.
-    fn put_gateway(&mut self, gateway: Gateway) {
-        if self.gateways.get(&gateway.name).map(Arc::as_ref) != Some(&gateway) {
-            let gateway = Arc::new(gateway);
-            self.gateways
-                .insert(gateway.name.clone(), Arc::clone(&gateway));
-            self.merge.put_gateway(&gateway.name.clone(), Some(gateway));
-        }
-    }
-
-    fn put_namespace(&mut self, namespace: Namespace) {
-        if self.merge.labels(&namespace.name) != Some(&namespace.labels) {
-            self.merge
-                .put_namespace(&namespace.name, Some(namespace.labels));
-        }
-    }
-
-    fn remove(&mut self, key: &ObjectKey) {
-        let name = &key.name;
-        match key.kind {
-            Kind::GatewayClass => {
-                self.merge.put_class(&name.name, None);
-            }
-            Kind::Gateway => {
-                self.gateways.remove(name);
-                self.merge.put_gateway(name, None);
-            }
-            Kind::ListenerSet => self.see(name, None),
-            Kind::Namespace => {
-                self.merge.put_namespace(&name.name, None);
-            }
-            _ => {}
-        }
+        self.facts.put(Object::ListenerSet(set));
     }
 }
 

@@ -12,7 +12,7 @@ use vestibule_model::object::{Meta, Object};
 use vestibule_model::policy::Mode;
 
 use crate::admission::{Admission, Question};
-use crate::review::{Operation, Review};
+use crate::review::{Operation, Review, Reviewer};
 use crate::text;
 
 /// Longest request in bytes: API servers take objects of up to 3 MiB, and an update holds two.
@@ -272,14 +272,9 @@ impl Request {
 
     /// The kind, if there are rules for it.
     fn judged_kind(&self) -> Option<Kind> {
-        [
-            Kind::TlsRoute,
-            Kind::ListenerSet,
-            Kind::Gateway,
-            Kind::GatewayClass,
-        ]
-        .into_iter()
-        .find(|kind| kind.group() == self.kind.group && kind.as_str() == self.kind.kind)
+        Reviewer::KINDS
+            .into_iter()
+            .find(|kind| kind.group() == self.kind.group && kind.as_str() == self.kind.kind)
     }
 
     /// The operation, if it is one that brings a new specification.

@@ -4,7 +4,7 @@
 //! them. It is advice: concurrent creates race, and a webhook can be down, so whatever it refuses
 //! shows in the status too, and what it lets in may still come to nothing.
 //!
-//! [`Reviewer`] judges one object, [`Admission`] keeps what it is judged from, [`review_bytes`] takes
+//! [`Reviewer`] judges one object from [`Facts`], [`Admission`] keeps them, [`review_bytes`] takes
 //! the API server's envelope.
 #![cfg_attr(
     not(test),
@@ -18,11 +18,15 @@
 
 mod admission;
 mod envelope;
+mod facts;
 mod review;
+mod rules;
+mod same;
 #[cfg(feature = "server")]
 pub mod server;
 mod text;
 
 pub use admission::{Admission, Question, REMEMBERED};
 pub use envelope::{Answer, MAX_BYTES, Outcome, Record, review_bytes};
+pub use facts::Facts;
 pub use review::{Operation, Review, Reviewer};

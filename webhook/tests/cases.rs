@@ -10,11 +10,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use support::{Certificate, Client, TlsDir};
 use vestibule_crds::{decode, yaml};
-use vestibule_model::key::Kind;
-use vestibule_model::merge::Merge;
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
-use vestibule_webhook::{Operation, Reviewer};
+use vestibule_webhook::{Facts, Operation, Reviewer};
 
 #[derive(Debug, Deserialize)]
 struct Header {
@@ -59,16 +57,9 @@ impl Case {
 }
 
 /// What the rules say without a server, from the objects before.
-fn judged(merge: &mut Merge, policy: &Policy, object: &Object) -> (bool, Option<String>) {
-    let review = Reviewer::new(merge, policy).review(Operation::Create, None, object);
-    let name = object.key().name;
-    match object.clone() {
-        Object::GatewayClass(class) => merge.put_class(&name.name, Some(class)),
-        Object::Gateway(gateway) => merge.put_gateway(&name, Some(gateway.into())),
-        Object::ListenerSet(set) => merge.put_set(&name, Some(set.into())),
-        Object::Namespace(namespace) => merge.put_namespace(&name.name, Some(namespace.labels)),
-        _ => return (review.allowed, review.message),
-    };
+fn judged(facts: &mut Facts, policy: &Policy, object: &Object) -> (bool, Option<String>) {
+    let review = Reviewer::new(facts, policy).review(Operation::Create, None, object);
+    facts.put(object.clone());
     (review.allowed, review.message)
 }
 
@@ -83,17 +74,14 @@ async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
     let mut client = Client::connect(webhook.address(), std::slice::from_ref(&certificate.der))
         .await
         .expect("a connection");
-    let mut merge = Merge::new(support::CONTROLLER);
+    let mut facts = Facts::new(support::CONTROLLER);
     let mut reviews = 0;
     for document in &case.documents {
         let Some((object, _)) = decode(document.clone()).into_object() else {
             continue;
         };
         let key = object.key();
-        if matches!(
-            key.kind,
-            Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet | Kind::TlsRoute
-        ) {
+        if Reviewer::KINDS.contains(&key.kind) {
             let mut sent = document.clone();
             if key.kind.is_namespaced() {
                 sent["metadata"]["namespace"] = (*key.name.namespace).into();
@@ -112,7 +100,7 @@ async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
             let expected = case.expected.get(&key.to_string());
             let expected = expected.map_or("allowed", |e| e.admission.as_str());
             assert_eq!(outcome, expected, "{name}: {key}: {answer}");
-            let (allowed, message) = judged(&mut merge, &case.policy, &object);
+            let (allowed, message) = judged(&mut facts, &case.policy, &object);
             assert_eq!(response["allowed"], allowed, "{name}: {key}");
             assert_eq!(
                 response["status"]["message"].as_str(),
@@ -121,7 +109,7 @@ async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
             );
             reviews += 1;
         } else {
-            judged(&mut merge, &case.policy, &object);
+            judged(&mut facts, &case.policy, &object);
         }
         // Whether or not it was refused: the table is about objects that are there.
         webhook.admission().put(object);

@@ -192,8 +192,8 @@ fn what_is_not_judged_passes() {
     pass(create.clone(), "subResource", "status".into());
     let secret = json!({"group": "", "version": "v1", "kind": "Secret"});
     pass(create.clone(), "kind", secret);
-    let http = json!({"group": "gateway.networking.k8s.io", "version": "v1", "kind": "HTTPRoute"});
-    pass(create.clone(), "kind", http);
+    let grpc = json!({"group": "gateway.networking.k8s.io", "version": "v1", "kind": "GRPCRoute"});
+    pass(create.clone(), "kind", grpc);
     let other = json!({"group": "example.com", "version": "v1", "kind": "TLSRoute"});
     pass(create, "kind", other);
 }

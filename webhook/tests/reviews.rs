@@ -1,15 +1,12 @@
 //! Reviews of manifests as users write them.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use vestibule_crds::{decode, yaml};
 use vestibule_model::condition::Reason;
-use vestibule_model::merge::Merge;
 use vestibule_model::object::Object;
 use vestibule_model::policy::{Mode, Policy};
-use vestibule_webhook::{Operation, Review, Reviewer};
+use vestibule_webhook::{Facts, Operation, Review, Reviewer};
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 
@@ -72,21 +69,12 @@ fn read(text: &str) -> Object {
     object(documents.remove(0).1)
 }
 
-fn put(merge: &mut Merge, object: Object) {
-    match object {
-        Object::GatewayClass(o) => merge.put_class(&o.name.clone(), Some(o)),
-        Object::Gateway(o) => merge.put_gateway(&o.name.clone(), Some(Arc::new(o))),
-        Object::ListenerSet(o) => merge.put_set(&o.name.clone(), Some(Arc::new(o))),
-        other => panic!("{other:?}"),
-    };
-}
-
-fn platform() -> Merge {
-    let mut merge = Merge::new(CONTROLLER);
+fn platform() -> Facts {
+    let mut facts = Facts::new(CONTROLLER);
     for (_, value) in yaml::documents(PLATFORM).expect("YAML") {
-        put(&mut merge, object(value));
+        facts.put(object(value));
     }
-    merge
+    facts
 }
 
 fn policy(mode: Mode) -> Policy {
@@ -96,12 +84,12 @@ fn policy(mode: Mode) -> Policy {
     }
 }
 
-fn create(merge: &Merge, mode: Mode, new: &Object) -> Review {
-    Reviewer::new(merge, &policy(mode)).review(Operation::Create, None, new)
+fn create(facts: &Facts, mode: Mode, new: &Object) -> Review {
+    Reviewer::new(facts, &policy(mode)).review(Operation::Create, None, new)
 }
 
-fn update(merge: &Merge, old: &Object, new: &Object) -> Review {
-    Reviewer::new(merge, &policy(Mode::Enforce)).review(Operation::Update, Some(old), new)
+fn update(facts: &Facts, old: &Object, new: &Object) -> Review {
+    Reviewer::new(facts, &policy(Mode::Enforce)).review(Operation::Update, Some(old), new)
 }
 
 fn route(namespace: &str, parent: &Value, hostnames: &[&str]) -> Object {
@@ -138,7 +126,7 @@ fn tls(name: &str, hostname: &str) -> Value {
 
 #[test]
 fn a_proper_object_comes_in_without_a_word() {
-    let merge = platform();
+    let facts = platform();
     for object in [
         route(
             "alpha",
@@ -152,7 +140,7 @@ fn a_proper_object_comes_in_without_a_word() {
             &json!([tls("a", "a.example")]),
         ),
     ] {
-        let review = create(&merge, Mode::Enforce, &object);
+        let review = create(&facts, Mode::Enforce, &object);
         assert_eq!(
             review,
             Review {
@@ -167,7 +155,7 @@ fn a_proper_object_comes_in_without_a_word() {
 
 #[test]
 fn a_wildcard_route_is_refused_where_policy_is_enforced() {
-    let merge = platform();
+    let facts = platform();
     let text = "spec.hostnames[1]: \"*.example\" is a wildcard, and here a TLSRoute names each \
                 host; list the exact hostnames";
     for (mode, namespace, allowed, warned) in [
@@ -181,7 +169,7 @@ fn a_wildcard_route_is_refused_where_policy_is_enforced() {
             &json!({"kind": "ListenerSet", "name": "s"}),
             &["a.example", "*.example"],
         );
-        let review = create(&merge, mode, &wildcard);
+        let review = create(&facts, mode, &wildcard);
         assert_eq!(review.allowed, allowed, "{mode} {namespace}");
         assert_eq!(review.message.as_deref(), (!allowed).then_some(text));
         assert_eq!(review.warnings, if warned { vec![text] } else { vec![] });
@@ -190,7 +178,7 @@ fn a_wildcard_route_is_refused_where_policy_is_enforced() {
 
 #[test]
 fn what_the_specification_refuses_is_refused_warned_of_or_passed_over() {
-    let merge = platform();
+    let facts = platform();
     let label = "a".repeat(64);
     for hostname in [
         "*.1.2.3.4",
@@ -207,13 +195,13 @@ fn what_the_specification_refuses_is_refused_warned_of_or_passed_over() {
             ),
             set_with("alpha", "entrance", YOUNGER, &json!([tls("a", hostname)])),
         ] {
-            let refused = create(&merge, Mode::Enforce, &object);
+            let refused = create(&facts, Mode::Enforce, &object);
             assert!(!refused.allowed, "{hostname}");
             assert_eq!(refused.findings[0].reason, Reason::InvalidHostname);
-            let warned = create(&merge, Mode::Warn, &object);
+            let warned = create(&facts, Mode::Warn, &object);
             assert!(warned.allowed);
             assert_eq!(warned.warnings.len(), refused.findings.len());
-            let silent = create(&merge, Mode::Off, &object);
+            let silent = create(&facts, Mode::Off, &object);
             assert!(silent.allowed && silent.findings.is_empty() && silent.warnings.is_empty());
         }
     }
@@ -221,7 +209,7 @@ fn what_the_specification_refuses_is_refused_warned_of_or_passed_over() {
 
 #[test]
 fn a_set_that_would_conflict_is_refused_whatever_its_age() {
-    let merge = platform();
+    let facts = platform();
     for created in [OLDER, YOUNGER] {
         let set = set_with(
             "alpha",
@@ -233,7 +221,7 @@ fn a_set_that_would_conflict_is_refused_whatever_its_age() {
                 {"name": "c", "port": 443, "protocol": "TCP"},
             ]),
         );
-        let review = create(&merge, Mode::Enforce, &set);
+        let review = create(&facts, Mode::Enforce, &set);
         assert!(!review.allowed);
         assert_eq!(
             review.message.as_deref(),
@@ -251,21 +239,21 @@ fn a_set_that_would_conflict_is_refused_whatever_its_age() {
 
 #[test]
 fn an_update_cannot_take_a_name_but_the_rest_can_be_edited() {
-    let mut merge = platform();
+    let mut facts = platform();
     let old = set_with("alpha", "entrance", OLDER, &json!([tls("a", "a.example")]));
-    put(&mut merge, old.clone());
+    facts.put(old.clone());
     let taking = set_with(
         "alpha",
         "entrance",
         OLDER,
         &json!([tls("a", "a.example"), tls("b", "app.example")]),
     );
-    let review = update(&merge, &old, &taking);
+    let review = update(&facts, &old, &taking);
     assert!(!review.allowed);
     assert_eq!(review.findings[0].field, "spec.listeners[1].hostname");
 
     // It got in all the same (the webhook was down): now it is not punished for it again.
-    put(&mut merge, taking.clone());
+    facts.put(taking.clone());
     let more = set_with(
         "alpha",
         "entrance",
@@ -276,16 +264,16 @@ fn an_update_cannot_take_a_name_but_the_rest_can_be_edited() {
             tls("c", "c.example")
         ]),
     );
-    assert!(update(&merge, &taking, &more).allowed);
+    assert!(update(&facts, &taking, &more).allowed);
     // As a new object it would be.
     let mut without = platform();
-    put(&mut without, old);
+    without.put(old);
     assert!(!create(&without, Mode::Enforce, &more).allowed);
 }
 
 #[test]
 fn an_update_that_changes_nothing_that_counts_is_let_through() {
-    let merge = platform();
+    let facts = platform();
     let manifest = |metadata: &str, hostname: &str| {
         read(&format!(
             "
@@ -301,17 +289,17 @@ spec:
     };
     let old = manifest("finalizers: [x.dev/f]", "*.example");
     let relabelled = manifest("generation: 2, labels: {a: b}", "*.example");
-    assert_eq!(update(&merge, &old, &relabelled).findings, []);
-    assert!(!update(&merge, &old, &manifest("", "*.a.example")).allowed);
+    assert_eq!(update(&facts, &old, &relabelled).findings, []);
+    assert!(!update(&facts, &old, &manifest("", "*.a.example")).allowed);
     // Without the old version there is nothing to compare with.
-    assert!(!create(&merge, Mode::Enforce, &relabelled).allowed);
+    assert!(!create(&facts, Mode::Enforce, &relabelled).allowed);
     let deleting = manifest("deletionTimestamp: '2026-09-01T00:00:00Z'", "*.b.example");
-    assert_eq!(update(&merge, &old, &deleting).findings, []);
+    assert_eq!(update(&facts, &old, &deleting).findings, []);
 }
 
 #[test]
 fn consumed_annotations_are_part_of_what_counts() {
-    let merge = platform();
+    let facts = platform();
     let manifest = |annotations: &str| {
         read(&format!(
             "
@@ -326,9 +314,9 @@ spec:
         ))
     };
     let old = manifest("");
-    assert_eq!(update(&merge, &old, &manifest("a/b: c")).findings, []);
+    assert_eq!(update(&facts, &old, &manifest("a/b: c")).findings, []);
     let review = update(
-        &merge,
+        &facts,
         &old,
         &manifest("cert-manager.io/issuer: a, cert-manager.io/cluster-issuer: b"),
     );
@@ -339,7 +327,7 @@ spec:
 
 #[test]
 fn what_a_parent_does_not_do_yet_refuses_nothing() {
-    let nothing = Merge::new(CONTROLLER);
+    let nothing = Facts::new(CONTROLLER);
     let listeners = json!([tls("a", "own.example")]);
     assert!(
         create(
@@ -377,15 +365,15 @@ fn what_a_parent_does_not_do_yet_refuses_nothing() {
 
 #[test]
 fn another_controllers_objects_are_none_of_our_business() {
-    let mut merge = platform();
+    let mut facts = platform();
     let foreign_set = set_with(
         "alpha",
         "foreign",
         YOUNGER,
         &json!([tls("a", "1.2.3.4"), tls("a", "own.example")]),
     );
-    assert_eq!(create(&merge, Mode::Enforce, &foreign_set).findings, []);
-    put(&mut merge, foreign_set);
+    assert_eq!(create(&facts, Mode::Enforce, &foreign_set).findings, []);
+    facts.put(foreign_set);
     for parent in [
         json!({"name": "foreign", "namespace": "infra"}),
         json!({"kind": "ListenerSet", "name": "s"}),
@@ -393,7 +381,7 @@ fn another_controllers_objects_are_none_of_our_business() {
     ] {
         let wildcard = route("alpha", &parent, &["*.example"]);
         assert_eq!(
-            create(&merge, Mode::Enforce, &wildcard).findings,
+            create(&facts, Mode::Enforce, &wildcard).findings,
             [],
             "{parent}"
         );
@@ -408,12 +396,12 @@ spec:
   listeners: [{name: a, port: 443, protocol: TLS, hostname: 1.2.3.4, tls: {mode: Passthrough}}]
 ",
     );
-    assert_eq!(create(&merge, Mode::Enforce, &foreign_gateway).findings, []);
+    assert_eq!(create(&facts, Mode::Enforce, &foreign_gateway).findings, []);
 }
 
 #[test]
 fn gateways_are_warned_of_at_most() {
-    let merge = platform();
+    let facts = platform();
     let gateway = read(
         "
 apiVersion: gateway.networking.k8s.io/v1
@@ -426,18 +414,18 @@ spec:
   - {name: b, port: 443, protocol: TLS, hostname: app.example, tls: {mode: Passthrough}}
 ",
     );
-    let review = create(&merge, Mode::Enforce, &gateway);
+    let review = create(&facts, Mode::Enforce, &gateway);
     assert!(review.allowed);
     // Its own mistake, and not that a set has the other name: the Gateway's word counts.
     assert_eq!(review.findings.len(), 1);
     assert_eq!(review.findings[0].field, "spec.listeners[0].hostname");
     assert_eq!(review.warnings.len(), 1);
-    assert!(create(&merge, Mode::Off, &gateway).warnings.is_empty());
+    assert!(create(&facts, Mode::Off, &gateway).warnings.is_empty());
 }
 
 #[test]
 fn what_does_not_decode_is_refused_with_its_field() {
-    let merge = platform();
+    let facts = platform();
     let unreadable = read(
         "
 apiVersion: gateway.networking.k8s.io/v1
@@ -446,28 +434,28 @@ metadata: {namespace: alpha, name: r}
 spec: {hostnames: 7}
 ",
     );
-    let review = create(&merge, Mode::Enforce, &unreadable);
+    let review = create(&facts, Mode::Enforce, &unreadable);
     assert!(!review.allowed);
     assert_eq!(review.findings[0].field, "spec.hostnames");
-    assert!(update(&merge, &unreadable, &unreadable).allowed);
+    assert!(update(&facts, &unreadable, &unreadable).allowed);
 }
 
 #[test]
 fn other_kinds_are_let_in() {
-    let merge = platform();
+    let facts = platform();
     let secret = read("{apiVersion: v1, kind: Secret, metadata: {namespace: a, name: s}, data: 7}");
-    assert!(create(&merge, Mode::Enforce, &secret).allowed);
+    assert!(create(&facts, Mode::Enforce, &secret).allowed);
     let namespace = read("{apiVersion: v1, kind: Namespace, metadata: {name: a}}");
-    assert!(create(&merge, Mode::Enforce, &namespace).allowed);
+    assert!(create(&facts, Mode::Enforce, &namespace).allowed);
 }
 
 #[test]
 fn messages_are_bounded() {
-    let merge = platform();
+    let facts = platform();
     let hosts: Vec<String> = (0..1024).map(|i| format!("*.h{i}.example")).collect();
     let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
     let parent = json!({"name": "entrance", "namespace": "infra"});
-    let review = create(&merge, Mode::Enforce, &route("alpha", &parent, &hosts));
+    let review = create(&facts, Mode::Enforce, &route("alpha", &parent, &hosts));
     let message = review.message.expect("a refusal");
     assert!(
         message.ends_with("list the exact hostnames; and 1016 more"),
@@ -475,7 +463,7 @@ fn messages_are_bounded() {
     );
     assert!(message.len() < 2_000);
     assert_eq!(review.findings.len(), 1024);
-    let warned = create(&merge, Mode::Warn, &route("alpha", &parent, &hosts));
+    let warned = create(&facts, Mode::Warn, &route("alpha", &parent, &hosts));
     assert_eq!(warned.warnings.len(), 9);
     assert_eq!(warned.warnings[8], "and 1016 more");
 }
@@ -513,9 +501,9 @@ proptest! {
         created in prop::sample::select(vec![OLDER, YOUNGER]),
         mode in prop::sample::select(vec![Mode::Enforce, Mode::Warn, Mode::Off]),
     ) {
-        let merge = platform();
+        let facts = platform();
         let set = set_with("alpha", parent, created, &Value::Array(listeners));
-        let review = create(&merge, mode, &set);
+        let review = create(&facts, mode, &set);
         prop_assert_eq!(review.allowed, review.message.is_none());
         prop_assert!(review.allowed || mode == Mode::Enforce);
         for text in review.message.iter().chain(&review.warnings) {

@@ -35,12 +35,16 @@ use metrics::Metrics;
 
 pub use accept::Limits;
 
-/// What admission judges from. Nothing else is read of the API server.
-pub const WATCHED: [Kind; 4] = [
+/// What admission judges from. Nothing else is read of the API server: neither Secrets, nor routes, of
+/// which there may be very many.
+pub const WATCHED: [Kind; 7] = [
     Kind::GatewayClass,
     Kind::Gateway,
     Kind::ListenerSet,
     Kind::Namespace,
+    Kind::ReferenceGrant,
+    Kind::HostnameGrant,
+    Kind::HostnameClaim,
 ];
 
 /// How often sets that were admitted and never seen are looked for.

@@ -1,0 +1,145 @@
+//! What objects are judged from: those of the cluster, of a directory, or of a test.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vestibule_model::claim::{Holders, HostnameClaim};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::merge::Merge;
+use vestibule_model::object::{Gateway, ListenerSet, Object, ReferenceGrant};
+use vestibule_model::ownership::HostnameGrant;
+
+/// The objects that admission knows. Kinds that play no part are ignored: routes among them, so what it
+/// takes does not grow with their number.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    merge: Merge,
+    /// Gateways of any controller, to tell a new version from an edited status.
+    gateways: BTreeMap<ObjectName, Arc<Gateway>>,
+    /// `ReferenceGrants` by namespace.
+    references: BTreeMap<Arc<str>, BTreeMap<Arc<str>, ReferenceGrant>>,
+    /// What `HostnameClaims` say.
+    holders: Holders,
+}
+
+impl Facts {
+    /// Nothing yet, for the GatewayClasses of `controller`.
+    pub fn new(controller: impl Into<Arc<str>>) -> Self {
+        Self {
+            merge: Merge::new(controller),
+            gateways: BTreeMap::new(),
+            references: BTreeMap::new(),
+            holders: Holders::default(),
+        }
+    }
+
+    /// Which ListenerSets extend which Gateway, and what that comes to.
+    #[must_use]
+    pub fn merge(&self) -> &Merge {
+        &self.merge
+    }
+
+    /// The `ReferenceGrants` of a namespace.
+    pub fn reference_grants(&self, namespace: &str) -> impl Iterator<Item = &ReferenceGrant> {
+        self.references
+            .get(namespace)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+    }
+
+    /// Takes a version of an object. What changes nothing costs nothing: every edit of a status comes by
+    /// here, and a Gateway may have thousands of sets.
+    pub fn put(&mut self, object: Object) {
+        match object {
+            Object::GatewayClass(class) => {
+                if self.merge.class(&class.name) != Some(&class) {
+                    self.merge.put_class(&class.name.clone(), Some(class));
+                }
+            }
+            Object::Gateway(gateway) => {
+                if self.gateways.get(&gateway.name).map(Arc::as_ref) != Some(&gateway) {
+                    let gateway = Arc::new(gateway);
+                    self.gateways
+                        .insert(gateway.name.clone(), Arc::clone(&gateway));
+                    self.merge.put_gateway(&gateway.name.clone(), Some(gateway));
+                }
+            }
+            Object::ListenerSet(set) => self.put_set(&set.name.clone(), Some(Arc::new(set))),
+            Object::Namespace(namespace) => {
+                if self.merge.labels(&namespace.name) != Some(&namespace.labels) {
+                    self.merge
+                        .put_namespace(&namespace.name, Some(namespace.labels));
+                }
+            }
+            Object::ReferenceGrant(grant) => {
+                self.references
+                    .entry(grant.name.namespace.clone())
+                    .or_default()
+                    .insert(grant.name.name.clone(), grant);
+            }
+            Object::HostnameGrant(grant) => self.put_grant(grant),
+            // It allows nothing, and counts.
+            Object::Unreadable(key, meta, finding) if key.kind == Kind::HostnameGrant => {
+                self.put_grant(HostnameGrant::unreadable(key.name, meta, finding));
+            }
+            Object::HostnameClaim(claim) => {
+                if self.holders.object(&claim.name).map(Arc::as_ref) != Some(&claim) {
+                    self.put_claim(&claim.name.clone(), Some(Arc::new(claim)));
+                }
+            }
+            // It is there and takes part in nothing.
+            Object::Unreadable(key, ..) => self.remove(&key),
+            _ => {}
+        }
+    }
+
+    /// Takes the removal of an object.
+    pub fn remove(&mut self, key: &ObjectKey) {
+        let name = &key.name;
+        match key.kind {
+            Kind::GatewayClass => {
+                self.merge.put_class(&name.name, None);
+            }
+            Kind::Gateway => {
+                self.gateways.remove(name);
+                self.merge.put_gateway(name, None);
+            }
+            Kind::ListenerSet => self.put_set(name, None),
+            Kind::Namespace => {
+                self.merge.put_namespace(&name.name, None);
+            }
+            Kind::ReferenceGrant => {
+                if let Some(grants) = self.references.get_mut(&name.namespace) {
+                    grants.remove(&name.name);
+                    if grants.is_empty() {
+                        self.references.remove(&name.namespace);
+                    }
+                }
+            }
+            Kind::HostnameGrant => {
+                self.merge.put_grant(name, None);
+            }
+            Kind::HostnameClaim => self.put_claim(name, None),
+            _ => {}
+        }
+    }
+
+    fn put_grant(&mut self, grant: HostnameGrant) {
+        if self.merge.grant(&grant.name).map(Arc::as_ref) != Some(&grant) {
+            self.merge
+                .put_grant(&grant.name.clone(), Some(Arc::new(grant)));
+        }
+    }
+
+    fn put_claim(&mut self, name: &ObjectName, claim: Option<Arc<HostnameClaim>>) {
+        let changes = self.holders.put(name, claim);
+        self.merge.put_claims(changes);
+    }
+
+    /// Takes a version of a ListenerSet, or its removal.
+    pub(crate) fn put_set(&mut self, name: &ObjectName, set: Option<Arc<ListenerSet>>) {
+        if self.merge.set(name) != set.as_ref() {
+            self.merge.put_set(name, set);
+        }
+    }
+}

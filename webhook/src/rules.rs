@@ -1,0 +1,127 @@
+//! What is to be said of an object that would come in: what is wrong with it by itself, and beside what is
+//! there. Everything is the model's verdict; here is which of its rules are asked about which kind.
+
+mod routes;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::grant::permit;
+use vestibule_model::issuer::{problems_of_gateway, problems_of_set};
+use vestibule_model::key::ObjectKey;
+use vestibule_model::merge::SetVerdict;
+use vestibule_model::object::{Gateway, Listener, ListenerSet, Object, Reference, TlsMode};
+use vestibule_model::policy::Policy;
+use vestibule_model::route::Route;
+
+use crate::facts::Facts;
+
+/// The findings about `new`, which takes the place of `old` if there is one, before they are weighed.
+pub(crate) fn findings(
+    facts: &Facts,
+    policy: &Policy,
+    old: Option<&Object>,
+    new: &Object,
+) -> Vec<Finding> {
+    match new {
+        Object::TlsRoute(route) => {
+            let mut findings = policy.judge_route(route);
+            findings.extend(routes::findings(facts, old, Route::Tls(route)));
+            findings
+        }
+        Object::HttpRoute(route) => {
+            let mut findings: Vec<Finding> = new.findings().cloned().collect();
+            findings.extend(routes::findings(facts, old, Route::Http(route)));
+            findings
+        }
+        Object::ListenerSet(set) => {
+            let old = match old {
+                Some(Object::ListenerSet(old)) => Some(old),
+                _ => None,
+            };
+            of_set(facts, old, set)
+        }
+        Object::Gateway(gateway) => of_gateway(facts, gateway),
+        other => other.findings().cloned().collect(),
+    }
+}
+
+fn of_set(facts: &Facts, old: Option<&ListenerSet>, set: &ListenerSet) -> Vec<Finding> {
+    let merge = facts.merge();
+    let own = set.listeners.iter().flat_map(|l| &l.findings);
+    let not_allowed = match merge.verdict(set) {
+        SetVerdict::NotAllowed(finding) => Some(finding),
+        SetVerdict::Allowed | SetVerdict::Orphan => None,
+    };
+    let gateway = set.gateway.as_ref().and_then(|name| merge.gateway(name));
+    let key = set.parent_key().object();
+    // What others can mend without the object is only told.
+    let told = not_allowed
+        .into_iter()
+        .chain(problems_of_set(set, gateway.map(AsRef::as_ref)))
+        .chain(not_permitted(facts, &key, certificates(&set.listeners)))
+        .map(warning);
+    set.findings
+        .iter()
+        .chain(own)
+        .cloned()
+        .chain(
+            merge
+                .ownership_of_change(old, set)
+                .into_iter()
+                .map(inherited_is_told),
+        )
+        .chain(merge.conflicts_of_change(old, set))
+        .chain(told)
+        .collect()
+}
+
+/// An issuer that the set inherits from its Gateway is not the set's doing, and it may bring a certificate of
+/// its own.
+fn inherited_is_told(finding: Finding) -> Finding {
+    if finding.reason == Reason::IssuerNotAllowed && finding.field == "spec.parentRef" {
+        warning(finding)
+    } else {
+        finding
+    }
+}
+
+fn of_gateway(facts: &Facts, gateway: &Gateway) -> Vec<Finding> {
+    let own = gateway.listeners.iter().flat_map(|l| &l.findings);
+    let key = gateway.parent_key().object();
+    gateway
+        .findings
+        .iter()
+        .chain(own)
+        .cloned()
+        .chain(problems_of_gateway(gateway))
+        .chain(not_permitted(facts, &key, certificates(&gateway.listeners)))
+        .collect()
+}
+
+/// Certificates of listeners that use them.
+fn certificates(listeners: &[Listener]) -> impl Iterator<Item = &Reference> {
+    listeners
+        .iter()
+        .filter_map(|listener| listener.tls.as_ref())
+        .filter(|tls| tls.mode == TlsMode::Terminate)
+        .flat_map(|tls| &tls.certificates)
+}
+
+/// References into other namespaces that no `ReferenceGrant` permits (yet).
+fn not_permitted<'a>(
+    facts: &'a Facts,
+    referrer: &'a ObjectKey,
+    references: impl Iterator<Item = &'a Reference> + 'a,
+) -> impl Iterator<Item = Finding> + 'a {
+    references.filter_map(|reference| {
+        let grants = facts.reference_grants(&reference.target.namespace);
+        permit(referrer, reference, grants).err()
+    })
+}
+
+fn warning(finding: Finding) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        ..finding
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether an update changes anything that is judged.
+
+use vestibule_model::http::HttpRoute;
+use vestibule_model::object::{
+    AcmeIssuer, Gateway, GatewayClass, GatewayParameters, ListenerSet, Object, TlsRoute,
+};
+use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::tls_policy::BackendTlsPolicy;
+
+/// Whether it is going: nothing of it counts any more.
+pub(crate) fn is_deleting(object: &Object) -> bool {
+    let meta = match object {
+        Object::GatewayClass(o) => &o.meta,
+        Object::Gateway(o) => &o.meta,
+        Object::ListenerSet(o) => &o.meta,
+        Object::TlsRoute(o) => &o.meta,
+        Object::HttpRoute(o) => &o.meta,
+        Object::BackendTlsPolicy(o) => &o.meta,
+        Object::AcmeIssuer(o) => &o.meta,
+        Object::GatewayParameters(o) => &o.meta,
+        Object::HostnameGrant(o) => &o.meta,
+        Object::Unreadable(_, meta, _) => meta,
+        _ => return false,
+    };
+    meta.deleting
+}
+
+/// Whether two versions of an object say the same in all that Vestibule reads: metadata is not
+/// looked at, but for the annotations that are part of the parsed object.
+pub(crate) fn same_spec(old: &Object, new: &Object) -> bool {
+    macro_rules! but_for_meta {
+        ($kind:ident, $old:expr, $new:expr) => {
+            *$new
+                == $kind {
+                    meta: $new.meta.clone(),
+                    ..$old.clone()
+                }
+        };
+    }
+    match (old, new) {
+        (Object::GatewayClass(old), Object::GatewayClass(new)) => {
+            but_for_meta!(GatewayClass, old, new)
+        }
+        (Object::Gateway(old), Object::Gateway(new)) => {
+            *new == Gateway {
+                meta: new.meta.clone(),
+                certificates: old.certificates.with_labels_of(&new.certificates),
+                ..old.clone()
+            }
+        }
+        (Object::ListenerSet(old), Object::ListenerSet(new)) => {
+            *new == ListenerSet {
+                meta: new.meta.clone(),
+                certificates: old.certificates.with_labels_of(&new.certificates),
+                ..old.clone()
+            }
+        }
+        (Object::TlsRoute(old), Object::TlsRoute(new)) => but_for_meta!(TlsRoute, old, new),
+        (Object::HttpRoute(old), Object::HttpRoute(new)) => but_for_meta!(HttpRoute, old, new),
+        (Object::BackendTlsPolicy(old), Object::BackendTlsPolicy(new)) => {
+            but_for_meta!(BackendTlsPolicy, old, new)
+        }
+        (Object::AcmeIssuer(old), Object::AcmeIssuer(new)) => but_for_meta!(AcmeIssuer, old, new),
+        (Object::GatewayParameters(old), Object::GatewayParameters(new)) => {
+            but_for_meta!(GatewayParameters, old, new)
+        }
+        (Object::HostnameGrant(old), Object::HostnameGrant(new)) => {
+            but_for_meta!(HostnameGrant, old, new)
+        }
+        (Object::Unreadable(old_key, _, old), Object::Unreadable(new_key, _, new)) => {
+            old_key == new_key && old == new
+        }
+        _ => false,
+    }
+}
