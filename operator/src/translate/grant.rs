@@ -34,6 +34,14 @@ impl Translator {
     /// Warnings about Gateways that are named and not there.
     fn absent_gateways(&self, grant: &HostnameGrant) -> Vec<Finding> {
         let namespace = &grant.name.namespace;
+        if grant.gateways.is_empty() && self.merge.gateways_in(namespace).next().is_none() {
+            return vec![Finding::warning(
+                Reason::TargetNotFound,
+                "metadata.namespace",
+                format!("there is no Gateway in namespace {namespace}, so it grants nothing"),
+                "put it into the namespace of the Gateway",
+            )];
+        }
         let absent = |name: &&std::sync::Arc<str>| {
             !self
                 .merge
