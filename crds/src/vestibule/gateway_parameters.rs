@@ -61,7 +61,11 @@ pub struct ServiceSpec {
     pub ip_family_policy: Option<String>,
     /// IPv4 and IPv6, the primary one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 2, "items" = {"type": "string", "enum": ["IPv4", "IPv6"]}))]
+    #[schemars(extend(
+        "maxItems" = 2,
+        "items" = {"type": "string", "enum": ["IPv4", "IPv6"]},
+        "x-kubernetes-list-type" = "set",
+    ))]
     pub ip_families: Vec<String>,
     /// Which implementation of load balancers takes the Service. Cannot be changed once it is set.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -34,6 +34,9 @@ const MAX_LIMIT: u32 = 100_000;
 const HOSTNAME: &str =
     r"^(\*|(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)$";
 
+/// CEL: neither a name that clients read as an address nor one with a label that is too long.
+const SERVABLE: &str = "!self.matches('(^|[.])([0-9]+|0x[0-9a-f]*)$') && !self.matches('[^.]{64}')";
+
 /// Which namespaces may use which hostnames on the Gateways of the grant's namespace. As soon as a Gateway
 /// has one grant, ListenerSets and routes of other namespaces may only use what they are granted; several
 /// grants for a namespace add up. The Gateway's own namespace needs none.
@@ -75,7 +78,13 @@ pub struct HostnameGrantSpec {
     #[schemars(extend(
         "minItems" = 1,
         "maxItems" = MAX_HOSTNAMES,
-        "items" = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": HOSTNAME},
+        "items" = {
+            "type": "string", "minLength": 1, "maxLength": 253, "pattern": HOSTNAME,
+            "x-kubernetes-validations": [{
+                "rule": SERVABLE,
+                "message": "must not be an IP address in any form, nor have a label of more than 63 characters",
+            }],
+        },
         "x-kubernetes-list-type" = "set",
     ))]
     pub hostnames: Vec<String>,
@@ -86,7 +95,7 @@ pub struct HostnameGrantSpec {
         "items" = {"type": "integer", "format": "int32", "minimum": 1, "maximum": 65535},
         "x-kubernetes-list-type" = "set",
     ))]
-    pub ports: Vec<i32>,
+    pub ports: Vec<i64>,
     /// Protocols of listeners: HTTP, HTTPS, TLS, TCP, UDP. Default: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
@@ -354,7 +363,7 @@ impl Reader {
         hostnames
     }
 
-    fn ports(&mut self, numbers: &[i32]) -> BTreeSet<Port> {
+    fn ports(&mut self, numbers: &[i64]) -> BTreeSet<Port> {
         let count = self.bound("spec.ports", numbers.len(), MAX_GATEWAYS);
         let mut ports = BTreeSet::new();
         for (index, number) in numbers.iter().take(count).enumerate() {
