@@ -129,6 +129,18 @@ fn body(kind: Kind, word: &str, number: i64) -> Value {
             "type": word, "annotations": {(word): word}, "externalTrafficPolicy": word,
             "ipFamilyPolicy": word, "ipFamilies": [word, word, word], "loadBalancerClass": word,
         }}),
+        Kind::HostnameGrant => json!({
+            "gateways": [word],
+            "namespaces": {
+                "names": [word],
+                "selector": {"matchLabels": {(word): word}, "matchExpressions": [{"key": word, "operator": word, "values": [word]}]},
+            },
+            "hostnames": [word],
+            "ports": [number],
+            "protocols": [word],
+            "issuers": [{"group": word, "kind": word, "name": word}],
+            "limits": {"listeners": number, "certificates": number},
+        }),
         _ => json!({
             "from": [{"group": word, "kind": word, "namespace": word}],
             "to": [{"group": word, "kind": word}],
@@ -136,13 +148,14 @@ fn body(kind: Kind, word: &str, number: i64) -> Value {
     }
 }
 
-const GATEWAY_KINDS: [Kind; 6] = [
+const GATEWAY_KINDS: [Kind; 7] = [
     Kind::GatewayClass,
     Kind::Gateway,
     Kind::ListenerSet,
     Kind::TlsRoute,
     Kind::ReferenceGrant,
     Kind::GatewayParameters,
+    Kind::HostnameGrant,
 ];
 
 /// Puts `"later": 1` into the `nth` map of a body; counts down over all of them.
@@ -211,7 +224,8 @@ proptest! {
         let Decoded::Object(after, beside_after) = &decoded else {
             // Maps of text to text have no fields that we could know.
             let in_map = spec["listeners"][0]["tls"]["options"]["later"] == 1
-                || spec["service"]["annotations"]["later"] == 1;
+                || spec["service"]["annotations"]["later"] == 1
+                || spec["namespaces"]["selector"]["matchLabels"]["later"] == 1;
             prop_assert!(in_map, "{:?}", decoded);
             return Ok(());
         };

@@ -1,0 +1,212 @@
+//! `HostnameGrant`: what of it is read, and that what is not read gives nothing.
+
+use serde_json::{Value, json};
+use vestibule_crds::status::{Observed, grant as render};
+use vestibule_crds::{Decoded, decode};
+use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::{Object, Protocol};
+use vestibule_model::ownership::{HostnameGrant, Limits};
+use vestibule_model::selector::Requirement;
+
+fn read(spec: &Value) -> HostnameGrant {
+    let object = json!({
+        "apiVersion": "vestibule.dev/v1alpha1",
+        "kind": "HostnameGrant",
+        "metadata": {"name": "team", "namespace": "gateways", "generation": 2},
+        "spec": spec,
+        "status": {"conditions": "whatever is there"},
+    });
+    match decode(object) {
+        Decoded::Object(Object::HostnameGrant(grant), beside) if beside.is_empty() => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pattern(text: &str) -> HostPattern {
+    HostPattern::parse(text).expect("a pattern")
+}
+
+#[test]
+fn little_is_needed() {
+    let grant =
+        read(&json!({"namespaces": {"names": ["shop"]}, "hostnames": ["Shop.Example.com."]}));
+    assert_eq!(grant.name, ObjectName::new("gateways", "team"));
+    assert_eq!(grant.hostnames, [pattern("shop.example.com")]);
+    assert!(grant.selects("shop", None) && !grant.selects("blog", None));
+    assert!(grant.is_for("any"));
+    assert_eq!(grant.issuers, None);
+    assert_eq!(grant.limits, Limits::default());
+    assert_eq!(grant.findings, []);
+}
+
+#[test]
+fn everything_is_read() {
+    let grant = read(&json!({
+        "gateways": ["shared"],
+        "namespaces": {
+            "names": ["shop"],
+            "selector": {
+                "matchLabels": {"team": "red"},
+                "matchExpressions": [{"key": "stage", "operator": "NotIn", "values": ["test"]}],
+            },
+        },
+        "hostnames": ["*", "*.shop.example.com"],
+        "ports": [443, 8443],
+        "protocols": ["TLS", "HTTPS"],
+        "issuers": [
+            {"group": "vestibule.dev", "kind": "ClusterACMEIssuer", "name": "ca"},
+            {"group": "cert-manager.io", "kind": "Issuer"},
+        ],
+        "limits": {"listeners": 3, "certificates": 0},
+    }));
+    assert_eq!(grant.findings, []);
+    assert_eq!(
+        grant.hostnames,
+        [HostPattern::Any, pattern("*.shop.example.com")]
+    );
+    assert!(grant.is_for("shared") && !grant.is_for("other"));
+    let ports: Vec<u16> = grant.ports.iter().map(|port| port.get()).collect();
+    assert_eq!(ports, [443, 8443]);
+    assert!(grant.protocols.contains(&Protocol::Tls) && grant.protocols.len() == 2);
+    let issuers = grant.issuers.as_deref().expect("issuers");
+    assert_eq!(issuers[0].name.as_deref(), Some("ca"));
+    assert_eq!((&*issuers[1].kind, &issuers[1].name), ("Issuer", &None));
+    let limits = (grant.limits.listeners, grant.limits.certificates);
+    assert_eq!(limits, (Some(3), Some(0)));
+    let labels = |pairs: &[(&str, &str)]| {
+        let owned = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
+        pairs.iter().map(owned).collect()
+    };
+    assert!(grant.selects("shop", None));
+    assert!(grant.selects("x", Some(&labels(&[("team", "red")]))));
+    assert!(!grant.selects("x", Some(&labels(&[("team", "red"), ("stage", "test")]))));
+    assert!(!grant.selects("x", Some(&labels(&[("team", "blue")]))));
+}
+
+#[test]
+fn an_empty_selector_is_every_namespace_and_no_issuers_are_none() {
+    let grant = read(&json!({"namespaces": {"selector": {}}, "hostnames": ["*"], "issuers": []}));
+    assert!(grant.selects("anybody", None));
+    assert_eq!(grant.issuers.as_deref(), Some(&[][..]));
+}
+
+#[test]
+fn what_narrows_it_and_cannot_be_read_makes_it_give_nothing() {
+    let long = vec!["a"; 20];
+    let cases = [
+        ("gateways[0]", json!({"gateways": ["No Name"]})),
+        ("gateways", json!({"gateways": long})),
+        ("namespaces", json!({"namespaces": {}})),
+        (
+            "namespaces.names[1]",
+            json!({"namespaces": {"names": ["a", "/"]}}),
+        ),
+        (
+            "namespaces.selector.matchExpressions",
+            json!({"namespaces": {"selector": {"matchExpressions": [{"key": "a", "operator": "Like", "values": ["b"]}]}}}),
+        ),
+        (
+            "namespaces.name",
+            json!({"namespaces": {"name": "a", "selector": {}}}),
+        ),
+        ("ports[0]", json!({"ports": [65536]})),
+        ("protocols[0]", json!({"protocols": ["tls"]})),
+        ("limits.listeners", json!({"limits": {"listeners": -1}})),
+        (
+            "limits.certificates",
+            json!({"limits": {"certificates": 4_294_967_296_i64}}),
+        ),
+        ("paths", json!({"paths": ["/"]})),
+        (
+            "issuers.0.names",
+            json!({"issuers": [{"group": "a", "kind": "b", "names": ["c"]}]}),
+        ),
+    ];
+    for (field, part) in cases {
+        let mut spec = json!({"namespaces": {"names": ["a"]}, "hostnames": ["*"]});
+        for (key, value) in part.as_object().expect("fields") {
+            spec[key] = value.clone();
+        }
+        let grant = read(&spec);
+        assert_eq!(grant.hostnames, [], "{field}");
+        let at = |finding: &Finding| finding.field.replace(['[', ']'], ".").replace("..", ".");
+        let wanted = format!("spec.{field}")
+            .replace(['[', ']'], ".")
+            .replace("..", ".");
+        let wanted = wanted.trim_end_matches('.');
+        let named = |finding: &&Finding| at(finding).trim_end_matches('.') == wanted;
+        let refusals = grant.findings.iter().filter(|finding| finding.refuses());
+        assert_eq!(
+            refusals.filter(named).count(),
+            1,
+            "{field}: {:?}",
+            grant.findings
+        );
+    }
+}
+
+#[test]
+fn a_hostname_that_is_none_gives_only_itself_up() {
+    let hostnames = json!(["good.example.com", "", "*.*.example.com", "10.0.0.1", "a b"]);
+    let grant = read(&json!({"namespaces": {"names": ["a"]}, "hostnames": hostnames}));
+    assert_eq!(grant.hostnames, [pattern("good.example.com")]);
+    let fields: Vec<&str> = grant.findings.iter().map(|f| &*f.field).collect();
+    let expected = [1, 2, 3, 4].map(|n| format!("spec.hostnames[{n}]"));
+    assert_eq!(fields, expected);
+    let nothing = read(&json!({"namespaces": {"names": ["a"]}, "hostnames": []}));
+    assert_eq!(nothing.findings[0].field, "spec.hostnames");
+}
+
+#[test]
+fn a_limit_of_a_later_release_is_told_of_and_changes_nothing() {
+    let grant = read(&json!({
+        "namespaces": {"names": ["a"]}, "hostnames": ["*"], "limits": {"connections": 10},
+    }));
+    assert_eq!(grant.hostnames, [HostPattern::Any]);
+    assert_eq!(grant.findings.len(), 1);
+    assert!(!grant.findings[0].refuses());
+    assert_eq!(grant.findings[0].reason, Reason::UnknownField);
+}
+
+#[test]
+fn every_requirement_of_a_selector_is_kept() {
+    let grant = read(&json!({
+        "namespaces": {"selector": {"matchExpressions": [
+            {"key": "a", "operator": "Exists"}, {"key": "b", "operator": "DoesNotExist"},
+        ]}},
+        "hostnames": ["*"],
+    }));
+    let selector = grant.namespaces.selector.expect("a selector");
+    let expected = [
+        Requirement::Exists("a".into()),
+        Requirement::Absent("b".into()),
+    ];
+    assert_eq!(selector.requirements, expected);
+}
+
+#[test]
+fn its_status_keeps_what_others_wrote() {
+    let observed = |now| Observed { generation: 2, now };
+    let status = GrantStatus {
+        conditions: vec![Condition::holds(
+            ConditionType::Accepted,
+            Reason::Accepted,
+            "The grant is in force",
+        )],
+    };
+    let old = json!({"conditions": [{"type": "example.com/Seen", "status": "True"}], "other": 1});
+    let first = render(&old, &status, observed(60));
+    assert_eq!(first["other"], 1);
+    let conditions = first["conditions"].as_array().expect("conditions");
+    assert_eq!(conditions.len(), 2);
+    let ours = conditions
+        .iter()
+        .find(|c| c["type"] == "Accepted")
+        .expect("ours");
+    assert_eq!(ours["observedGeneration"], 2);
+    assert_eq!(ours["lastTransitionTime"], "1970-01-01T00:01:00Z");
+    assert_eq!(render(&first, &status, observed(120)), first);
+}
