@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use clap::Args;
 use vestibule_model::policy::{Mode, Policy};
-use vestibule_operator::translate::{Binds, CONTROLLER, Settings};
+use vestibule_operator::translate::{Binds, Claims, CONTROLLER, Settings};
 
 /// What admission does.
 #[derive(Debug, Clone, Args)]
@@ -36,6 +36,7 @@ pub(crate) fn settings(policy: Policy, address: IpAddr, ports: BTreeMap<u16, u16
     Settings {
         controller: CONTROLLER.into(),
         policy,
+        claims: Claims::Assumed,
         binds: Binds::Direct { address, ports },
     }
 }

@@ -251,6 +251,25 @@ impl Holders {
         Some((namespace, *since))
     }
 
+    /// The object that a key's holder has it by.
+    #[must_use]
+    pub fn place(&self, key: &ClaimKey) -> Option<&ObjectName> {
+        let (.., name) = self.keys.get(key)?.first()?;
+        Some(name)
+    }
+
+    /// How many keys are held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
     /// An object.
     #[must_use]
     pub fn object(&self, name: &ObjectName) -> Option<&Arc<HostnameClaim>> {

@@ -319,7 +319,11 @@ impl PortClaims {
         let bucket = (group, Reversed::of(names));
         let moved: Vec<ListenerKey> = if self.holdings.profile() == before.2 {
             let bucket = self.buckets.get(&bucket);
-            bucket.into_iter().flatten().map(|at| at.2.clone()).collect()
+            bucket
+                .into_iter()
+                .flatten()
+                .map(|at| at.2.clone())
+                .collect()
         } else {
             // Who holds the port alone may have changed: that is about every name.
             self.claims.keys().cloned().collect()
@@ -536,6 +540,27 @@ impl PortClaims {
                     .first()
                     .is_some_and(|(.., first)| self.in_force(first))
             })
+    }
+
+    /// The pattern of the listener that TLS connections for `names` go to: of those in force that cover all of
+    /// them, the most specific one.
+    #[must_use]
+    pub fn selected(&self, names: &HostPattern) -> Option<&HostPattern> {
+        let parents = match names {
+            HostPattern::Any => None,
+            HostPattern::Wildcard(name) | HostPattern::Exact(name) => Some(name),
+        };
+        std::iter::once(Reversed::of(names))
+            .chain(
+                parents
+                    .into_iter()
+                    .flat_map(Hostname::parents)
+                    .map(Reversed::wildcard_above),
+            )
+            .chain(std::iter::once(Reversed::of(&HostPattern::Any)))
+            .filter_map(|key| self.buckets.get(&(Group::Tls, key))?.first())
+            .find(|(.., listener)| self.in_force(listener))
+            .and_then(|(.., listener)| self.claim(listener).map(Claim::names))
     }
 
     /// TLS buckets of other patterns that overlap with this one.

@@ -19,7 +19,7 @@ use vestibule_operator::certmanager::{self, Maker};
 use vestibule_operator::cluster::{self, lease, statuses};
 use vestibule_operator::publish::auth::Fleets;
 use vestibule_operator::serving;
-use vestibule_operator::translate::{self, Binds, CONTROLLER, ServiceSettings};
+use vestibule_operator::translate::{self, Binds, CONTROLLER, Claims, ServiceSettings};
 
 /// The control plane of Vestibule: watches the cluster, configures the proxies, writes statuses.
 #[derive(Debug, Parser)]
@@ -118,6 +118,14 @@ pub(crate) struct Arguments {
         default_value = "20"
     )]
     acme_orders_per_hour_namespace: NonZeroU32,
+    /// For how many seconds a hostname stays with the namespace that let go of it, towards others.
+    #[arg(
+        long,
+        env = "VESTIBULE_CLAIM_GRACE_SECONDS",
+        value_name = "SECONDS",
+        default_value = "60"
+    )]
+    claim_grace_seconds: u64,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
     /// cert-manager.
     #[arg(
@@ -228,6 +236,7 @@ impl Arguments {
                 mode: self.policy_mode,
                 exempt: self.exempt_namespace.iter().cloned().collect(),
             },
+            claims: Claims::Told,
             binds: Binds::Allocated {
                 address: Ipv6Addr::UNSPECIFIED.into(),
                 services,
@@ -272,6 +281,7 @@ impl Arguments {
             acme: self.acme.then(|| self.acme_settings()),
             certmanager,
             secret_namespaces: (!namespaces.is_empty()).then(|| Arc::new(namespaces)),
+            claim_grace: Duration::from_secs(self.claim_grace_seconds),
             instance: self.pod_name.clone(),
         })
     }

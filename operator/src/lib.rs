@@ -4,6 +4,7 @@
 
 pub mod acme;
 pub mod certmanager;
+pub mod claims;
 pub mod cluster;
 pub mod issuance;
 pub mod localca;

@@ -330,6 +330,7 @@ impl LocalIssuer {
                 | Change::Addresses(..)
                 | Change::Challenges(_)
                 | Change::Issuance(_)
+                | Change::Claims(_)
                 | Change::Time(_) => continue,
             };
             if key.kind != Kind::Secret {

@@ -6,6 +6,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use common::grants::{Reading, a_hostname_grant};
 use common::http::{Rule, http_route};
 use common::tls::{
     PerPort, Trusts, config_map, core, gateway_tls, on_8443, policy, validation, with_tls,
@@ -156,6 +157,7 @@ fn an_object() -> impl Strategy<Value = Object> {
             .prop_map(|(n, l, a, tls)| with_tls(gateway(n, l, a), tls)),
         2 => (an_owner(), a_name(), some_trust()).prop_map(|(ns, n, t)| config_map(ns, n, t)),
         3 => a_policy(),
+        1 => a_hostname_grant(&TENANTS),
         6 => (a_tenant(), a_name(), 0i64..3, a_name(), some_listeners())
             .prop_map(|(ns, n, created, gw, l)| set(ns, n, created, gw, l)),
         6 => an_http_route(parents.clone(), backends.clone()),
@@ -525,6 +527,7 @@ fn a_cluster_history() -> impl Strategy<Value = Vec<Change>> {
 /// The inputs of a history that are no objects, as they are in the end.
 fn final_inputs(history: &[Change]) -> Vec<Change> {
     let (mut ports, mut addresses) = (BTreeMap::new(), BTreeMap::new());
+    let mut claims = BTreeMap::new();
     let (mut challenges, mut issuance, mut time) = (BTreeMap::new(), BTreeMap::new(), None);
     for change in history {
         match change {
@@ -534,6 +537,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
             }
             Change::Challenges(delta) => challenges.extend(delta.clone()),
             Change::Issuance(delta) => issuance.extend(delta.clone()),
+            Change::Claims(delta) => claims.extend(delta.clone()),
             Change::Time(now) => time = Some(*now),
             Change::Put(_) | Change::Remove(_) => {}
         }
@@ -545,6 +549,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
         Change::Ports(ports),
         Change::Challenges(challenges),
         Change::Issuance(issuance),
+        Change::Claims(claims),
     ];
     addresses
         .chain(facts)
@@ -709,6 +714,104 @@ proptest! {
                 assert_eq!(owner, tenant, "{name} on {gateway}");
             }
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What a namespace was not granted is neither held by the proxies nor asked of an issuer, and nobody has
+    /// more than he may, by a plain reading of the grants.
+    #[test]
+    fn nothing_is_held_or_asked_for_that_is_not_owned(
+        history in a_history(),
+        grants in prop::collection::vec(a_hostname_grant(&TENANTS), 1..4),
+        batch in 1usize..5,
+    ) {
+        let mut world = Translator::new(settings());
+        let grants = grants.into_iter().map(Change::Put);
+        let history: Vec<Change> = history.into_iter().chain(grants).collect();
+        for changes in history.chunks(batch) {
+            world.apply(changes.to_vec());
+        }
+        let objects = final_objects(&history);
+        check_owned(&world, Reading(&objects));
+    }
+}
+
+fn check_owned(world: &Translator, reading: Reading<'_>) {
+    let object = |text: &str| {
+        let (namespace, name) = text.split_once('/').expect("a name");
+        ObjectName::new(namespace, name)
+    };
+    let mut ports = BTreeMap::new();
+    let mut listeners: BTreeMap<(ObjectName, String), usize> = BTreeMap::new();
+    let mut routes = Vec::new();
+    for encoded in world.resources().values() {
+        let message = proto::Resource::decode(encoded.upsert().resource).expect("a resource");
+        let (name, attachments) = match message.resource.expect("a resource") {
+            resource::Resource::Listener(listener) => {
+                let gateway = object(&listener.gateway);
+                let port = u16::try_from(listener.port).ok().and_then(Port::new);
+                let names = pattern(&listener.hostname);
+                assert!(
+                    reading.owns(&gateway, &listener.tenant, port, &names),
+                    "{}",
+                    message.name
+                );
+                if message.name.starts_with("ListenerSet/") {
+                    let seat = (gateway.clone(), listener.tenant);
+                    *listeners.entry(seat).or_default() += 1;
+                }
+                ports.insert(message.name, (gateway, port));
+                continue;
+            }
+            resource::Resource::TlsRoute(route) => (message.name, route.attachments),
+            resource::Resource::HttpRoute(route) => (message.name, route.attachments),
+            _ => continue,
+        };
+        routes.push((object(&name).namespace, attachments));
+    }
+    for ((gateway, tenant), count) in listeners {
+        assert!(count <= reading.limits(&gateway, &tenant).0 || *gateway.namespace == *tenant);
+    }
+    for (tenant, attachments) in routes {
+        for attachment in attachments {
+            // A route may name a listener that is not in force.
+            let Some((gateway, port)) = ports.get(&attachment.listener) else {
+                continue;
+            };
+            for hostname in attachment.hostnames {
+                let names = pattern(&hostname.r#match);
+                assert!(
+                    reading.owns(gateway, &tenant, *port, &names),
+                    "{tenant} {names}"
+                );
+            }
+        }
+    }
+    let mut named: BTreeMap<(ObjectName, Arc<str>), BTreeSet<Hostname>> = BTreeMap::new();
+    for request in world.requests().values() {
+        let (gateway, tenant) = (&request.gateway, &request.secret.namespace);
+        for hostname in &request.hostnames {
+            let names = HostPattern::Exact(hostname.clone());
+            assert!(
+                reading.owns(gateway, tenant, None, &names),
+                "{tenant} {hostname}"
+            );
+            if let Some(issuer) = &request.issuer {
+                let issuer = (&*issuer.kind, &*issuer.name);
+                assert!(
+                    reading.allows(gateway, tenant, &names, issuer),
+                    "{tenant} {hostname}"
+                );
+                let seat = (gateway.clone(), tenant.clone());
+                named.entry(seat).or_default().insert(hostname.clone());
+            }
+        }
+    }
+    for ((gateway, tenant), names) in named {
+        assert!(names.len() <= reading.limits(&gateway, &tenant).1);
     }
 }
 

@@ -13,8 +13,8 @@ use vestibule_model::object::{
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::translate::{
-    Assigned, Binds, Change, GatewayService, PortWish, ServiceSettings, ServiceWish, Settings,
-    Translator,
+    Assigned, Binds, Change, Claims, GatewayService, PortWish, ServiceSettings, ServiceWish,
+    Settings, Translator,
 };
 
 use common::{gateway, listener, our_class};
@@ -23,6 +23,7 @@ const UID: &str = "6a5e0f3e-2f0e-4f9c-9d35-8f1f0f6f7a11";
 
 fn settings(defaults: ServiceParameters) -> Settings {
     Settings {
+        claims: Claims::Assumed,
         binds: Binds::Allocated {
             address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             services: ServiceSettings {

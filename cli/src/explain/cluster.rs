@@ -23,7 +23,7 @@ use vestibule_model::object::{
 use vestibule_model::policy::Policy;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
-    Assigned, Binds, Change, ServiceSettings, Settings, Translator,
+    Assigned, Binds, Change, Claims, ServiceSettings, Settings, Translator,
 };
 
 use super::need;
@@ -157,6 +157,7 @@ fn settings(controller: Arc<str>, policy: Policy) -> Settings {
     Settings {
         controller,
         policy,
+        claims: Claims::Assumed,
         binds: Binds::Allocated {
             address: Ipv6Addr::UNSPECIFIED.into(),
             services: ServiceSettings {

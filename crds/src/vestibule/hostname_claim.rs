@@ -155,7 +155,8 @@ fn entry(wire: &ClaimEntry, field: &str) -> Result<claim::ClaimEntry, Finding> {
     let (use_, transport) = ClaimUse::from_text(&wire.use_)
         .ok_or_else(|| invalid("use", format!("{} is no use", quote(&wire.use_))))?;
     let since = wire.since.parse::<jiff::Timestamp>();
-    let since = since.map_err(|_| invalid("since", format!("{} is no time", quote(&wire.since))))?;
+    let since =
+        since.map_err(|_| invalid("since", format!("{} is no time", quote(&wire.since))))?;
     Ok(claim::ClaimEntry {
         port,
         transport,

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
+use crate::claims::Time;
+
 /// Now.
 #[must_use]
 pub(super) fn now() -> Timestamp {
@@ -14,6 +16,15 @@ pub(super) fn now() -> Timestamp {
 #[must_use]
 pub(super) fn millis() -> u64 {
     u64::try_from(now().as_millisecond()).unwrap_or_default()
+}
+
+/// Now, with the instant that it is.
+#[must_use]
+pub(super) fn both(now: Instant) -> Time {
+    Time {
+        seconds: self::now().as_second(),
+        now,
+    }
 }
 
 /// Until then; `None`: for ever.

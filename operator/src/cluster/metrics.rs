@@ -1,6 +1,7 @@
 //! Counters of the cluster side: `vestibule_operator_*`.
 
 mod certificates;
+mod claims;
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use vestibule_model::key::Kind;
 
 use crate::translate::Work;
 pub(super) use certificates::Certificates;
+pub(super) use claims::Claims;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
@@ -69,6 +71,7 @@ pub struct Metrics {
     sources: Gauge,
     not_acked: Gauge,
     pub(super) certificates: Certificates,
+    pub(super) claims: Claims,
 }
 
 impl Default for Metrics {
@@ -91,6 +94,7 @@ impl Default for Metrics {
             sources: Gauge::default(),
             not_acked: Gauge::default(),
             certificates: Certificates::default(),
+            claims: Claims::default(),
         }
     }
 }
@@ -173,6 +177,7 @@ impl Metrics {
             self.not_acked.clone(),
         );
         self.certificates.register(registry);
+        self.claims.register(registry);
     }
 
     pub(super) fn role(&self, term: Option<u64>) {

@@ -5,6 +5,7 @@
 //! readiness. Every replica does all of it; only the holder of the Lease writes and serves proxies.
 
 pub mod certmanager;
+mod claims;
 mod clock;
 pub mod events;
 mod follow;
@@ -26,6 +27,7 @@ mod trouble;
 mod turn;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::sync::watch;
@@ -67,6 +69,8 @@ pub struct Settings {
     pub certmanager: certmanager::Config,
     /// Namespaces whose Secrets may be used; none: all.
     pub secret_namespaces: secrets::Namespaces,
+    /// How long a name stays with a holder that let go of it.
+    pub claim_grace: Duration,
     /// This process, in events.
     pub instance: String,
 }

@@ -12,17 +12,18 @@ use tracing::{debug, info};
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Port};
 use vestibule_stream::{Encoded, ResourceKey};
 
-use super::clock;
+use super::{claims, clock};
 use super::events::{News, Teller};
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::secrets::Namespaces;
 use super::services::{Front, Fronts, Wishes};
 use super::statuses::plan::{Live, Planner};
+use crate::claims::{Book, Outcome, Write};
 use crate::issuance::{Facts as IssuanceFacts, Register, Told};
 use crate::publish::{Changes, Publisher};
 use crate::translate::{Change, Output, PortWish, ServiceWish, Settings, Translator};
@@ -50,6 +51,8 @@ pub(super) struct Store {
     ports_wished: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
     services_wished: watch::Sender<Option<Arc<Wishes>>>,
     pub(super) certificates: Register,
+    /// Who holds which name.
+    claims: Book,
     teller: Teller,
     secret_namespaces: Namespaces,
     /// Kinds that are synced.
@@ -87,6 +90,7 @@ impl Store {
         planner: Planner,
         metrics: Metrics,
         secret_namespaces: Namespaces,
+        claims: Book,
         wires: Wires,
     ) -> Self {
         Self {
@@ -97,6 +101,7 @@ impl Store {
             ports_wished: wires.ports,
             services_wished: wires.services,
             certificates: wires.certificates,
+            claims,
             teller: wires.teller,
             secret_namespaces,
             synced: BTreeSet::new(),
@@ -127,7 +132,7 @@ impl Store {
         let mut changes = Vec::new();
         for event in events {
             match event {
-                Event::Put(watched) => changes.extend(self.put(*watched)),
+                Event::Put(watched) => changes.extend(self.put(*watched, now)),
                 Event::Remove(key) => {
                     self.metrics.event(key.kind);
                     self.planner.forget(&key);
@@ -139,6 +144,10 @@ impl Store {
                         }
                     }
                     self.forget(&key);
+                    if key.kind == Kind::HostnameClaim {
+                        self.claims.observe(&key.name, None, clock::both(now));
+                        continue;
+                    }
                     changes.push(Change::Remove(key));
                 }
                 Event::Synced(kind) => {
@@ -150,7 +159,7 @@ impl Store {
         self.apply(changes, now);
     }
 
-    fn put(&mut self, watched: Watched) -> Option<Change> {
+    fn put(&mut self, watched: Watched, now: Instant) -> Option<Change> {
         let Watched {
             key,
             object,
@@ -172,10 +181,15 @@ impl Store {
             self.keep(&key, &object);
         }
         if has_status(key.kind) {
-            let live = Live::new(resource_version, generation(&object), &status);
+            let live = Live::new(resource_version.clone(), generation(&object), &status);
             self.planner.observe(&key, live);
         }
         self.learn(&key);
+        if key.kind == Kind::HostnameClaim {
+            let seen = claims::read(&object).map(|claim| (claim, resource_version.to_string()));
+            self.claims.observe(&key.name, seen, clock::both(now));
+            return None;
+        }
         Some(Change::Put(object))
     }
 
@@ -314,9 +328,11 @@ impl Store {
     }
 
     /// Everything is known: what is wished for may be told.
-    pub(super) fn wish(&mut self) {
+    pub(super) fn wish(&mut self, now: Instant) {
         if !self.wishing {
             self.wishing = true;
+            self.claims.begin(clock::both(now));
+            self.apply(Vec::new(), now);
             self.wish_ports();
             self.wish_services();
             self.certificates.begin(&self.translator);
@@ -347,6 +363,7 @@ impl Store {
             // A certificate that has just been issued is judged by the time at which it came.
             changes.insert(0, Change::Time(clock::now().as_second()));
         }
+        changes.extend(self.held());
         let (mut ports, mut services) = (false, false);
         // Sources that are no longer used leave with what follows from that.
         while !changes.is_empty() {
@@ -362,8 +379,10 @@ impl Store {
                 sources,
                 certificates,
                 issuers,
+                claims,
                 ..
             } = output;
+            self.claims.translated(claims, clock::both(now));
             self.certificates
                 .translated(certificates, issuers, &resources);
             ports |= !new_ports.is_empty();
@@ -388,7 +407,9 @@ impl Store {
                 self.dirty_since.get_or_insert(now);
             }
             changes = self.use_sources(sources);
+            changes.extend(self.held());
         }
+        self.metrics.claims.are(self.claims.counts());
         if !self.to_read.is_empty() {
             // Nothing is said about what a source belongs to before that is read.
             self.dirty_since.get_or_insert(now);
@@ -402,6 +423,46 @@ impl Store {
         if self.wishing {
             self.certificates.tell();
         }
+    }
+
+    /// What the book of claims has to say.
+    fn held(&mut self) -> Option<Change> {
+        let news = self.claims.take_news();
+        (!news.is_empty()).then_some(Change::Claims(news))
+    }
+
+    /// This replica leads, or no longer does.
+    pub(super) fn lead(&mut self, leads: bool, now: Instant) {
+        self.claims.lead(leads, clock::both(now));
+        self.apply(Vec::new(), now);
+    }
+
+    /// Frees names whose grace is over.
+    pub(super) fn pass(&mut self, now: Instant) {
+        if self.claims.deadline().is_some_and(|at| at <= now) {
+            self.claims.pass(clock::both(now));
+            self.apply(Vec::new(), now);
+        }
+    }
+
+    /// When [`Self::pass`] or [`Self::claim_to_write`] has something to do.
+    pub(super) fn claims_deadline(&self) -> Option<Instant> {
+        self.claims.deadline()
+    }
+
+    /// The next write of a `HostnameClaim` that is due.
+    pub(super) fn claim_to_write(&mut self, now: Instant) -> Option<Write> {
+        let merge = self.translator.merge();
+        self.claims.next_write(now, |gateway| {
+            let gateway = merge.gateway(gateway)?;
+            Some(gateway.meta.uid.clone())
+        })
+    }
+
+    /// Takes what came of a write of a `HostnameClaim`.
+    pub(super) fn claim_written(&mut self, name: &ObjectName, outcome: Outcome, now: Instant) {
+        self.claims.done(name, outcome, clock::both(now));
+        self.apply(Vec::new(), now);
     }
 
     /// Tells whoever looks at an object's events what keeps it from a certificate.

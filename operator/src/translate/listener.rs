@@ -45,6 +45,8 @@ pub(super) struct ListenerState {
     closed: bool,
     /// The internal port it needs, where ports are allocated.
     pub(super) port: Option<PortWish>,
+    /// Whether its name is held by its namespace, or need not be; until then it is not served.
+    pub(super) claimed: bool,
     /// Whether it has a socket, allocated or its own.
     pub(super) bound: bool,
     /// Where CAs meet it, if they do.
@@ -105,6 +107,7 @@ impl Translator {
                 Some(state) => self.listeners.insert(key.clone(), state),
                 None => self.listeners.remove(&key),
             };
+            self.stake_listener(&key, state.as_ref(), dirty);
             if old == state {
                 continue;
             }
@@ -217,7 +220,12 @@ impl Translator {
             findings.extend(asked.unresolved.clone());
         }
 
+        let claimed = self.is_claimed(key);
+        if !claimed {
+            bind = None;
+        }
         let wants = match refused {
+            None if !claimed => Ok(BTreeMap::new()),
             None => self.wants(key, &listener, &gateway, unusable.is_none()),
             Some(_) => Ok(BTreeMap::new()),
         };
@@ -245,6 +253,7 @@ impl Translator {
             certificates,
             unusable,
             port,
+            claimed,
             bound: bind.is_some(),
             place: None,
             unasked,

@@ -16,6 +16,7 @@ impl Translator {
             Change::Put(object) => (object.key(), Some(Arc::new(object))),
             Change::Remove(key) => (key, None),
             Change::Ports(ports) => return self.take_ports(ports, dirty),
+            Change::Claims(changes) => return self.take_claims(changes, dirty),
             Change::Challenges(changes) => return self.take_challenges(changes, dirty),
             Change::Time(now) => return self.take_time(now, dirty),
             Change::Issuance(changes) => return self.take_issuance(changes, dirty),
@@ -45,6 +46,12 @@ impl Translator {
         dirty: &mut Dirty,
     ) {
         let name = &key.name;
+        if matches!(
+            key.kind,
+            Kind::GatewayClass | Kind::Gateway | Kind::Namespace | Kind::HostnameGrant
+        ) {
+            self.mark_idle_claims(dirty);
+        }
         match key.kind {
             Kind::GatewayClass => {
                 let class = match new {
@@ -73,12 +80,6 @@ impl Translator {
                         dirty.parents.insert(parent);
                     }
                 }
-                // Which Gateways are there is in the statuses of the grants beside them.
-                let grants = self.merge.grants_in(&name.namespace);
-                dirty.others.extend(grants.map(|grant| ObjectKey {
-                    kind: Kind::HostnameGrant,
-                    name: grant.name.clone(),
-                }));
                 let affected = self.merge.put_gateway(name, gateway);
                 dirty.tls.insert(name.clone());
                 self.mark_parent(ParentKey::Gateway(name.clone()), old, dirty);
@@ -131,7 +132,7 @@ impl Translator {
             Kind::AcmeIssuer | Kind::ClusterAcmeIssuer => {
                 dirty.issuers.insert(key.clone());
             }
-            Kind::HostnameClaim => {}
+            Kind::HostnameClaim => self.take_claim_object(name, new, dirty),
             Kind::BackendTlsPolicy => self.mark_policy(key, [old, new], dirty),
             Kind::Service => {
                 dirty.routes.extend(self.index.routes_of_service(name));
@@ -187,8 +188,14 @@ impl Translator {
         dirty.parents.insert(parent);
     }
 
-    fn spread(&mut self, affected: Affected, dirty: &mut Dirty) {
+    pub(super) fn spread(&mut self, affected: Affected, dirty: &mut Dirty) {
         for gateway in affected.gateways {
+            // Which Gateways are there, and whose, is in the statuses of the grants beside them.
+            let grants = self.merge.grants_in(&gateway.namespace);
+            dirty.others.extend(grants.map(|grant| ObjectKey {
+                kind: Kind::HostnameGrant,
+                name: grant.name.clone(),
+            }));
             dirty.gateways.insert(gateway.clone());
             dirty.tls.insert(gateway.clone());
             let parent = ParentKey::Gateway(gateway);

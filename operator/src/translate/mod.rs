@@ -14,6 +14,7 @@ mod backend_tls;
 mod binds;
 mod certificate;
 mod challenge;
+mod claim;
 mod features;
 mod frontend;
 mod gateway;
@@ -36,6 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
+use vestibule_model::claim::ClaimKey;
 use vestibule_model::finding::Finding;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
@@ -47,6 +49,7 @@ use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, NotAPortWish, PortWish};
 pub use challenge::challenge_resource;
+pub use claim::{Claims, Standing};
 pub use output::{CertificateRequest, Output, Work};
 pub use service::{
     Assigned, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL, ServiceSettings, ServiceWish,
@@ -58,6 +61,7 @@ use backend::BackendKey;
 use backend_tls::{PolicyState, ServiceUses};
 use binds::BindUse;
 use certificate::SecretState;
+use claim::Contest;
 use frontend::GatewayTlsState;
 use gateway::GatewayState;
 use index::Index;
@@ -76,6 +80,8 @@ pub struct Settings {
     pub policy: Policy,
     /// Where listeners' ports are bound.
     pub binds: Binds,
+    /// What names that nobody holds wait for.
+    pub claims: Claims,
 }
 
 /// Name of the controller in GatewayClasses, unless configured otherwise.
@@ -95,6 +101,9 @@ pub enum Change {
     /// Internal ports that were allocated, and (`None`) those that are given up. Only what is
     /// persisted may be told. Counts with [`Binds::Allocated`].
     Ports(BTreeMap<PortWish, Option<Port>>),
+    /// Who holds what, and (`None`) what nobody holds any more. Only what is persisted may be told. Beside
+    /// these, `HostnameClaim` objects that are put count, for whoever keeps no claims itself.
+    Claims(BTreeMap<ClaimKey, Option<Arc<str>>>),
     /// What the front of the Gateway with this UID has come to; `None`: there is no such Service.
     /// Counts with [`Binds::Allocated`].
     Addresses(Arc<str>, Option<Assigned>),
@@ -126,6 +135,8 @@ struct Dirty {
     issuers: BTreeSet<ObjectKey>,
     /// Challenges to be settled.
     challenges: BTreeSet<ChallengeKey>,
+    /// Names of which it is to be judged how it stands with them.
+    claims: BTreeSet<ClaimKey>,
     /// Gateways and ListenerSets whose status is to be assembled.
     parents: BTreeSet<ParentKey>,
     /// Other objects whose findings are to be collected.
@@ -142,6 +153,7 @@ pub struct Translator {
     merge: Merge,
     index: Index,
     verdicts: BTreeMap<ObjectName, SetVerdict>,
+    contest: Contest,
     binds: BindUse,
     secrets: BTreeMap<ObjectName, SecretState>,
     listeners: BTreeMap<ListenerKey, ListenerState>,
@@ -210,6 +222,7 @@ impl Translator {
             merge,
             index: Index::default(),
             verdicts: BTreeMap::new(),
+            contest: Contest::default(),
             binds: BindUse::default(),
             secrets: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -268,6 +281,7 @@ impl Translator {
         self.translate_listeners(&mut dirty, &mut output);
         self.translate_gateways(&mut dirty, &mut output);
         self.translate_routes(&mut dirty, &mut output);
+        self.translate_claims(&mut dirty, &mut output);
         self.translate_policies(&mut dirty, &mut output);
         self.translate_backends(&dirty, &mut output);
         self.translate_certificates(&dirty, &mut output);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use vestibule_model::certificate::CertificateOptions;
 use vestibule_model::challenge::Reaches;
+use vestibule_model::claim::ClaimKey;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::issuer::IssuerRef;
@@ -12,7 +13,7 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_stream::{Encoded, ResourceKey};
 
-use super::{PortWish, ServiceWish, Status};
+use super::{PortWish, ServiceWish, Standing, Status};
 
 /// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
 /// conflicted, and its hostname is exact.
@@ -77,6 +78,8 @@ pub struct Output {
     /// Internal ports: needed from now on (true), or no longer. Ports that lose their last listener
     /// are given up at once; the allocator sees to it that they are not soon used again.
     pub ports: BTreeMap<PortWish, bool>,
+    /// How it stands with names that somebody holds or is to hold; `None`: neither.
+    pub claims: BTreeMap<ClaimKey, Option<Standing>>,
     /// Services by the UID of their Gateway; `None`: the Gateway is gone or not ours, and whatever
     /// carries its UID goes too.
     pub services: BTreeMap<Arc<str>, Option<ServiceWish>>,
@@ -96,6 +99,7 @@ impl Output {
         self.certificates.extend(later.certificates);
         self.issuers.extend(later.issuers);
         self.services.extend(later.services);
+        self.claims.extend(later.claims);
         join(&mut self.ports, later.ports);
         join(&mut self.sources, later.sources);
         let (sum, work) = (&mut self.work, later.work);

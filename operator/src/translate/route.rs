@@ -96,6 +96,7 @@ impl Body {
 
 impl Translator {
     pub(super) fn translate_routes(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        self.stake_routes(dirty);
         for key in std::mem::take(&mut dirty.routes) {
             output.work.routes += 1;
             let (state, resource) = match self.route(&key) {
@@ -162,7 +163,8 @@ impl Translator {
         };
         let (mut parents, left_out) = self.judge_parents(route, refused.as_ref());
         findings.extend(left_out);
-        let attachments = attachments(parents.values().flatten().flatten());
+        let served = self.claimed_by_route(route, &mut parents, &mut findings);
+        let attachments = attachments(served.iter());
         let mut resource = None;
         if !attachments.is_empty() {
             let whole = Resource::new(route.name().to_string(), body.attached(attachments));
@@ -205,11 +207,14 @@ impl Translator {
     }
 
     /// Where a route attaches, and warnings about hostnames that are left out of it.
-    fn judge_parents(
+    pub(super) fn judge_parents(
         &self,
         route: Route<'_>,
         refused: Option<&Finding>,
-    ) -> (BTreeMap<usize, Result<Vec<Attached>, Finding>>, BTreeSet<Finding>) {
+    ) -> (
+        BTreeMap<usize, Result<Vec<Attached>, Finding>>,
+        BTreeSet<Finding>,
+    ) {
         let (mut parents, mut left_out) = (BTreeMap::new(), BTreeSet::new());
         if route.meta().deleting {
             return (parents, left_out);

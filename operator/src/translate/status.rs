@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, GrantStatus, ListenerStatus, ListenersStatus, PolicyStatus,
-    Programmed, Reason, RouteStatus,
+    ClassStatus, Condition, ConditionType, GrantStatus, ListenerStatus, ListenersStatus,
+    PolicyStatus, Programmed, Reason, RouteStatus,
 };
 use vestibule_model::finding::Finding;
 use vestibule_model::issuer;
@@ -36,6 +36,7 @@ pub enum Status {
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 const WAITING_FOR_PORT: &str = "Waiting for an internal port";
+const WAITING_FOR_CLAIM: &str = "Waiting for its hostname to be recorded as held by its namespace";
 
 impl Translator {
     pub(super) fn assemble(&mut self, dirty: Dirty, output: &mut Output) {
@@ -306,13 +307,14 @@ impl Translator {
                 programmed,
             });
         }
-        let waits = |status: &ListenerStatus| {
-            matches!(status.programmed, Programmed::Never(Reason::Pending, _))
+        let waiting = |status: &ListenerStatus| match &status.programmed {
+            Programmed::Never(Reason::Pending, message) => Some(message.clone()),
+            _ => None,
         };
         let programmed = if !held.is_empty() {
             Programmed::WhenHeld(held)
-        } else if statuses.iter().any(waits) {
-            Programmed::Never(Reason::Pending, WAITING_FOR_PORT.into())
+        } else if let Some(message) = statuses.iter().find_map(waiting) {
+            Programmed::Never(Reason::Pending, message)
         } else {
             Programmed::Never(
                 Reason::ListenersNotValid,
@@ -478,6 +480,9 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> Programmed {
             _ => Reason::Invalid,
         };
         return Programmed::Never(reason, finding.to_string());
+    }
+    if !state.claimed {
+        return Programmed::Never(Reason::Pending, WAITING_FOR_CLAIM.into());
     }
     if !state.bound {
         return Programmed::Never(Reason::Pending, WAITING_FOR_PORT.into());

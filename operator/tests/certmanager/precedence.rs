@@ -13,7 +13,7 @@ use vestibule_model::policy::Policy;
 use vestibule_operator::certmanager::Maker;
 use vestibule_operator::cluster::certmanager::Requests;
 use vestibule_operator::translate::{
-    Binds, CONTROLLER, Change, ServiceSettings, Settings, Translator,
+    Binds, CONTROLLER, Change, Claims, ServiceSettings, Settings, Translator,
 };
 
 use crate::support::{Controller, Engine, Server, certificate, eventually};
@@ -142,6 +142,7 @@ async fn the_issuer_that_is_chosen_signs_and_nothing_else_is_issued() {
     let translator = Translator::new(Settings {
         controller: CONTROLLER.into(),
         policy: Policy::default(),
+        claims: Claims::Assumed,
         binds: Binds::Allocated {
             address: Ipv6Addr::UNSPECIFIED.into(),
             services: ServiceSettings {

@@ -32,7 +32,7 @@ use vestibule_operator::cluster::lease::{self, elector::Timing};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::{self, Outside, statuses};
 use vestibule_operator::publish::{self, InProcess, Publisher};
-use vestibule_operator::translate::{self, Binds, ServiceSettings};
+use vestibule_operator::translate::{self, Binds, Claims, ServiceSettings};
 use vestibule_stream::client::{Connect, ConnectError};
 
 use crate::stream_support::Proxy;
@@ -119,9 +119,12 @@ impl World {
                  "resources": ["gatewayclasses/status", "gateways/status", "listenersets/status",
                                "httproutes/status", "tlsroutes/status", "backendtlspolicies/status"]},
                 {"apiGroups": ["vestibule.dev"], "verbs": read,
-                 "resources": ["gatewayparameters", "acmeissuers", "clusteracmeissuers"]},
+                 "resources": ["gatewayparameters", "acmeissuers", "clusteracmeissuers", "hostnamegrants"]},
+                {"apiGroups": ["vestibule.dev"], "resources": ["hostnameclaims"],
+                 "verbs": ["list", "watch", "create", "update", "delete"]},
                 {"apiGroups": ["vestibule.dev"], "verbs": ["update"],
-                 "resources": ["acmeissuers/status", "clusteracmeissuers/status"]},
+                 "resources": ["acmeissuers/status", "clusteracmeissuers/status",
+                               "hostnamegrants/status"]},
                 {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
                 {"apiGroups": [""], "resources": ["namespaces"], "verbs": read},
                 {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]},
@@ -209,9 +212,8 @@ impl World {
             "Namespace" | "Service" | "Secret" | "ConfigMap" => ("", "v1"),
             "EndpointSlice" => ("discovery.k8s.io", "v1"),
             "Lease" => ("coordination.k8s.io", "v1"),
-            "GatewayParameters" | "ACMEIssuer" | "ClusterACMEIssuer" => {
-                ("vestibule.dev", "v1alpha1")
-            }
+            "GatewayParameters" | "ACMEIssuer" | "ClusterACMEIssuer" | "HostnameGrant"
+            | "HostnameClaim" => ("vestibule.dev", "v1alpha1"),
             "Event" => ("events.k8s.io", "v1"),
             "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => {
                 ("admissionregistration.k8s.io", "v1")
@@ -545,6 +547,7 @@ impl Manager {
             translation: translate::Settings {
                 controller: world.controller().into(),
                 policy: Policy::default(),
+                claims: Claims::Told,
                 binds: Binds::Allocated {
                     address: Ipv6Addr::UNSPECIFIED.into(),
                     services,
@@ -576,6 +579,7 @@ impl Manager {
                 manager: world.release.clone(),
             },
             secret_namespaces: None,
+            claim_grace: Duration::from_secs(2),
             instance: agent.clone(),
         };
         change(&mut settings);

@@ -2,6 +2,7 @@
 //! the same names, and every way in which their objects depend on one another.
 #![allow(dead_code, reason = "each test binary uses its own part of it")]
 
+pub(crate) mod grants;
 pub(crate) mod http;
 pub(crate) mod tls;
 
@@ -20,7 +21,7 @@ use vestibule_model::policy::Policy;
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::{
-    Binds, CONTROLLER, Change, ServiceSettings, Settings, Translator,
+    Binds, CONTROLLER, Change, Claims, ServiceSettings, Settings, Translator,
 };
 
 /// Direct binds on loopback.
@@ -28,6 +29,7 @@ pub(crate) fn settings() -> Settings {
     Settings {
         controller: CONTROLLER.into(),
         policy: Policy::default(),
+        claims: Claims::Assumed,
         binds: Binds::Direct {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             ports: BTreeMap::from([(443, 10443)]),
@@ -38,6 +40,7 @@ pub(crate) fn settings() -> Settings {
 /// Allocated ports behind Services.
 pub(crate) fn cluster_settings() -> Settings {
     Settings {
+        claims: Claims::Assumed,
         binds: Binds::Allocated {
             address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             services: ServiceSettings {

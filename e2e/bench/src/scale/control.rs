@@ -15,7 +15,7 @@ use vestibule_operator::cluster::services::Fronts;
 use vestibule_operator::cluster::statuses::plan::{Live, Next, Planner, Timing};
 use vestibule_operator::cluster::statuses::{self, Facts};
 use vestibule_operator::publish::{Changes, Publisher};
-use vestibule_operator::translate::{Binds, CONTROLLER, Change, Settings, Translator};
+use vestibule_operator::translate::{Binds, Claims, CONTROLLER, Change, Settings, Translator};
 use vestibule_stream::ResourceKey;
 
 use super::world::{Id, World};
@@ -57,6 +57,7 @@ impl Control {
         let translator = Translator::new(Settings {
             controller: CONTROLLER.into(),
             policy: Policy::default(),
+            claims: Claims::Assumed,
             binds: Binds::Direct {
                 address: [127, 0, 0, 1].into(),
                 ports,
@@ -162,6 +163,7 @@ impl Control {
             fronts: &self.fronts,
             orphans: &self.orphans,
             issuers: &BTreeMap::new(),
+            issuer_selector: None,
             issuance_known: true,
         };
         let mut more = true;

@@ -13,9 +13,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use vestibule_crds::watch::{Event, Scope};
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 
+use super::claims::Scribe;
 use super::health::Health;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
@@ -26,6 +27,7 @@ use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
 use super::{Settings, clock, lease, sources, statuses};
+use crate::claims::Outcome;
 use crate::issuance::{Desk, Facts as IssuanceFacts};
 use crate::publish::Publisher;
 
@@ -35,6 +37,8 @@ const BATCH: usize = 1024;
 const SOURCE_BATCH: usize = 16;
 /// Statuses that are being written at a time.
 const WRITES: usize = 8;
+/// `HostnameClaim`s that are being written at a time.
+const CLAIM_WRITES: usize = 16;
 /// Statuses that are looked at before events have their turn again.
 const LOOKS: usize = 64;
 /// Secrets and ConfigMaps that are being read at a time.
@@ -57,6 +61,7 @@ pub(super) struct Shell {
     health: Health,
     metrics: Metrics,
     writer: Writer,
+    scribe: Scribe,
     events: mpsc::Receiver<Event>,
     event_sender: mpsc::Sender<Event>,
     sources: mpsc::Receiver<Event>,
@@ -95,6 +100,7 @@ type Read = (ObjectKey, Result<Option<Object>, String>);
 #[derive(Default)]
 struct Work {
     writes: JoinSet<Written>,
+    claims: JoinSet<(ObjectName, Outcome)>,
     reads: JoinSet<Read>,
     /// Secrets and ConfigMaps whose pause is over.
     again: JoinSet<ObjectKey>,
@@ -122,6 +128,7 @@ impl Shell {
             self.health.beat();
             self.progress(client, tasks);
             self.tell_time();
+            self.keep_claims(&mut work);
             self.read_sources(client, &mut work);
             let more = self.write_statuses(&mut work);
             let wake = self.wake(&work);
@@ -168,6 +175,10 @@ impl Shell {
                 Some(written) = work.writes.join_next() => {
                     let (key, outcome) = written.context("a write of a status ended early")?;
                     self.store.planner.done(&key, outcome, Instant::now());
+                }
+                Some(written) = work.claims.join_next() => {
+                    let (name, outcome) = written.context("a write of a claim ended early")?;
+                    self.store.claim_written(&name, outcome, Instant::now());
                 }
                 Some(read) = work.reads.join_next() => {
                     let (key, source) = read.context("a read of a Secret or ConfigMap ended early")?;
@@ -238,7 +249,7 @@ impl Shell {
             tasks.spawn(follow(client.clone(), scope, self.source_sender.clone()));
         }
         if self.progress.missing.is_empty() && self.progress.ports {
-            self.store.wish();
+            self.store.wish(now);
         }
         let unready = self.progress.unready();
         self.progress.ready = unready.is_none();
@@ -272,6 +283,7 @@ impl Shell {
         self.term = term;
         self.metrics.role(term);
         self.leading.send_replace(term.is_some());
+        self.store.lead(term.is_some(), Instant::now());
         self.store.planner.follow();
         if term.is_some() {
             self.store.planner.lead(Instant::now());
@@ -319,6 +331,19 @@ impl Shell {
     /// How many proxies have not acknowledged what is published.
     fn behind(&self) -> usize {
         self.term.map_or(0, |_| self.store.behind())
+    }
+
+    /// Frees names whose grace is over, and begins the writes of claims that are due.
+    fn keep_claims(&mut self, work: &mut Work) {
+        let now = Instant::now();
+        self.store.pass(now);
+        let leads = self.term.is_some() && self.role.borrow().term(now).is_some();
+        while leads
+            && work.claims.len() < CLAIM_WRITES
+            && let Some(write) = self.store.claim_to_write(now)
+        {
+            work.claims.spawn(self.scribe.clone().write(write));
+        }
     }
 
     fn read_sources(&mut self, client: &kube::Client, work: &mut Work) {
@@ -423,14 +448,17 @@ impl Shell {
 
     /// When there is something to do even if nothing happens.
     fn wake(&self, work: &Work) -> Option<Instant> {
-        if self.store.is_dirty() {
-            return self.store.publish_at();
-        }
         let leads = self.role.borrow().term(Instant::now()).is_some();
+        // A write that ends wakes the loop by itself, and only the leader has any to make.
+        let claims = leads && work.claims.len() < CLAIM_WRITES;
+        let claims = claims.then(|| self.store.claims_deadline()).flatten();
+        if self.store.is_dirty() {
+            return [self.store.publish_at(), claims].into_iter().flatten().min();
+        }
         // A write that ends wakes the loop by itself.
         let writes = leads && work.writes.len() < WRITES;
         let planned = writes.then(|| self.store.planner.deadline()).flatten();
-        [planned, self.lag, self.time_due()]
+        [planned, claims, self.lag, self.time_due()]
             .into_iter()
             .flatten()
             .min()

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::issuance::{self as acme_task, Hand};
 use super::super::lease::elector::Role;
+use super::super::claims::Scribe;
 use super::super::metrics::Metrics;
 use super::super::secrets::Secrets;
 use super::super::statuses::plan::Planner;
@@ -17,6 +18,7 @@ use super::super::store::{Store, Wires};
 use super::super::sync::{self, Progress};
 use super::super::{Outside, Settings, certmanager, events, ports, ready, services};
 use super::{BATCH, SOURCE_BATCH, Shell};
+use crate::claims::Book;
 use crate::issuance::{self, Register};
 use crate::publish::Publisher;
 
@@ -126,6 +128,7 @@ impl Shell {
             Planner::new(settings.statuses),
             metrics.clone(),
             settings.secret_namespaces.clone(),
+            Book::new(settings.claim_grace),
             Wires {
                 ports,
                 services: wishes_sender,
@@ -133,6 +136,7 @@ impl Shell {
                 teller,
             },
         );
+        let scribe = Scribe::new(client.clone(), &settings.release, metrics.clone());
         let writer = Writer::new(client.clone(), &settings.release, metrics.clone());
         Self {
             store,
@@ -141,6 +145,7 @@ impl Shell {
             health,
             metrics,
             writer,
+            scribe,
             events,
             event_sender,
             sources,

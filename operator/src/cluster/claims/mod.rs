@@ -1,0 +1,161 @@
+//! Writes `HostnameClaim` objects, as the book ([`crate::claims`]) says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
+use tracing::{debug, warn};
+use vestibule_crds::decode;
+use vestibule_crds::vestibule::{ClaimEntry, ClaimGateway, HostnameClaim, HostnameClaimSpec};
+use vestibule_model::claim;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{GATEWAY_GROUP, Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{Meta, Object};
+
+use super::metrics::{Metrics, WriteResult};
+use crate::claims::{Content, Outcome, Seen, Write};
+
+/// Longest wait for an answer of the API server.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes the writes.
+#[derive(Clone)]
+pub(super) struct Scribe {
+    client: Client,
+    /// Value of the label `app.kubernetes.io/managed-by`.
+    manager: Arc<str>,
+    metrics: Metrics,
+}
+
+impl Scribe {
+    pub(super) fn new(client: Client, manager: &str, metrics: Metrics) -> Self {
+        Self {
+            client,
+            manager: manager.into(),
+            metrics,
+        }
+    }
+
+    /// Makes one write.
+    pub(super) async fn write(self, write: Write) -> (ObjectName, Outcome) {
+        let name = write.name.clone();
+        let answer = tokio::time::timeout(PATIENCE, self.make(write)).await;
+        let (outcome, result) = match answer {
+            Ok(Ok(seen)) => {
+                debug!(claim = %name, there = seen.is_some(), "written");
+                (Outcome::Written(seen), WriteResult::Written)
+            }
+            Ok(Err(kube::Error::Api(status)))
+                if status.is_conflict() || status.is_already_exists() || status.is_not_found() =>
+            {
+                debug!(claim = %name, answer = %status.message, "not written; what is there comes by the watch");
+                (Outcome::Failed, WriteResult::Conflict)
+            }
+            Ok(Err(error)) => {
+                warn!(claim = %name, %error, "cannot write a HostnameClaim; new names in it wait");
+                (Outcome::Failed, WriteResult::Failed)
+            }
+            Err(_) => {
+                warn!(claim = %name, "no answer to a write of a HostnameClaim; new names in it wait");
+                (Outcome::Failed, WriteResult::Failed)
+            }
+        };
+        self.metrics.claims.written(result);
+        (name, outcome)
+    }
+
+    async fn make(&self, write: Write) -> Result<Option<Seen>, kube::Error> {
+        let name = &write.name;
+        let api: Api<HostnameClaim> = Api::namespaced(self.client.clone(), &name.namespace);
+        let parameters = PostParams::default();
+        let written = match (write.content, write.version) {
+            (Some(content), None) => {
+                let object = self.object(name, content, None);
+                api.create(&parameters, &object).await?
+            }
+            (Some(content), version) => {
+                let object = self.object(name, content, version);
+                api.replace(&name.name, &parameters, &object).await?
+            }
+            (None, version) => {
+                let parameters = DeleteParams {
+                    preconditions: Some(Preconditions {
+                        resource_version: version,
+                        uid: None,
+                    }),
+                    ..DeleteParams::default()
+                };
+                api.delete(&name.name, &parameters).await?;
+                return Ok(None);
+            }
+        };
+        let version = written
+            .metadata
+            .resource_version
+            .clone()
+            .unwrap_or_default();
+        let value = serde_json::to_value(&written).map_err(kube::Error::SerdeError)?;
+        let object = decode(value).into_object().map(|(object, _)| object);
+        Ok(object.and_then(|object| Some((read(&object)?, version))))
+    }
+
+    fn object(
+        &self,
+        name: &ObjectName,
+        content: Content,
+        version: Option<String>,
+    ) -> HostnameClaim {
+        let owner = OwnerReference {
+            api_version: format!("{GATEWAY_GROUP}/v1"),
+            kind: Kind::Gateway.as_str().to_owned(),
+            name: content.gateway.to_string(),
+            uid: content.gateway_uid.to_string(),
+            ..OwnerReference::default()
+        };
+        let label = (super::MANAGED_BY.to_owned(), self.manager.to_string());
+        HostnameClaim {
+            metadata: ObjectMeta {
+                name: Some(name.name.to_string()),
+                namespace: Some(name.namespace.to_string()),
+                labels: Some([label].into()),
+                owner_references: Some(vec![owner]),
+                resource_version: version,
+                ..ObjectMeta::default()
+            },
+            spec: HostnameClaimSpec {
+                gateway: ClaimGateway {
+                    name: content.gateway.to_string(),
+                    uid: content.gateway_uid.to_string(),
+                },
+                namespace: content.namespace.to_string(),
+                count: i32::try_from(content.entries.len()).unwrap_or(i32::MAX),
+                entries: content.entries.iter().map(ClaimEntry::from).collect(),
+            },
+        }
+    }
+}
+
+/// What an object says. One that cannot be read says nothing, and is put right.
+pub(super) fn read(object: &Object) -> Option<Arc<claim::HostnameClaim>> {
+    match object {
+        Object::HostnameClaim(claim) => Some(Arc::new(claim.clone())),
+        Object::Unreadable(key, meta, finding) => {
+            Some(Arc::new(unreadable(key, meta.clone(), finding.clone())))
+        }
+        _ => None,
+    }
+}
+
+fn unreadable(key: &ObjectKey, meta: Meta, finding: Finding) -> claim::HostnameClaim {
+    claim::HostnameClaim {
+        name: key.name.clone(),
+        meta,
+        gateway: "".into(),
+        gateway_uid: "".into(),
+        namespace: "".into(),
+        entries: Vec::new(),
+        findings: vec![finding],
+    }
+}
