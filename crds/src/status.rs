@@ -101,10 +101,36 @@ pub fn class(old: &Value, new: &ClassStatus, observed: Observed) -> Value {
     Value::Object(status)
 }
 
-/// Renders the status of an ACME issuer.
+/// Whose the status of an ACME issuer is; empty: nobody's.
 #[must_use]
-pub fn issuer(old: &Value, new: &IssuerStatus, observed: Observed) -> Value {
+pub fn issuer_controller(status: &Value) -> &str {
+    let name = status.get("controllerName").and_then(Value::as_str);
+    name.unwrap_or_default()
+}
+
+/// What is left of the status of an ACME issuer of which `controller` has nothing more to say; `None`: it
+/// has said nothing.
+#[must_use]
+pub fn issuer_withdrawn(old: &Value, controller: &str) -> Option<Value> {
+    if issuer_controller(old) != controller {
+        return None;
+    }
     let mut status = fields(old);
+    for field in ["controllerName", "accountURL", "lastError"] {
+        status.remove(field);
+    }
+    if let Some(Value::Array(conditions)) = status.get_mut("conditions") {
+        let ready = ConditionType::Ready.as_str();
+        conditions.retain(|one| one.get("type").and_then(Value::as_str) != Some(ready));
+    }
+    Some(Value::Object(status))
+}
+
+/// Renders the status of an ACME issuer, as `controller`.
+#[must_use]
+pub fn issuer(old: &Value, new: &IssuerStatus, controller: &str, observed: Observed) -> Value {
+    let mut status = fields(old);
+    status.insert("controllerName".into(), controller.into());
     let conditions = conditions(old.get("conditions"), &new.conditions, observed);
     status.insert("conditions".into(), conditions);
     if let Some(url) = &new.account_url {

@@ -1,7 +1,7 @@
 //! `ACMEIssuer` and `ClusterACMEIssuer`: what of them is read, and what is refused where.
 
 use serde_json::{Value, json};
-use vestibule_crds::status::{Observed, issuer};
+use vestibule_crds::status::{Observed, issuer, issuer_controller, issuer_withdrawn};
 use vestibule_crds::{Decoded, decode};
 use vestibule_model::challenge::ChallengeType;
 use vestibule_model::condition::{Condition, ConditionType, IssuerError, IssuerStatus, Reason};
@@ -120,7 +120,7 @@ fn a_status_says_how_it_stands_with_the_ca() {
             at: 60,
         }),
     };
-    let first = issuer(&json!({}), &failed, observed(60));
+    let first = issuer(&json!({}), &failed, "vestibule.dev/one", observed(60));
     assert_eq!(first["conditions"][0]["status"], "False");
     assert_eq!(
         first["lastError"],
@@ -139,10 +139,17 @@ fn a_status_says_how_it_stands_with_the_ca() {
         account_url: Some("https://ca.example.com/account/1".into()),
         last_error: None,
     };
-    let second = issuer(&first, &ready, observed(120));
+    let second = issuer(&first, &ready, "vestibule.dev/one", observed(120));
     assert_eq!(second["accountURL"], "https://ca.example.com/account/1");
     assert_eq!(second.get("lastError"), None);
     assert_eq!(second["conditions"][0]["observedGeneration"], 3);
+    assert_eq!(issuer_controller(&second), "vestibule.dev/one");
+    assert_eq!(issuer_withdrawn(&second, "vestibule.dev/two"), None);
+    let withdrawn = issuer_withdrawn(&second, "vestibule.dev/one");
+    assert_eq!(withdrawn, Some(json!({"conditions": []})));
     // Equal input renders to equal output, whatever the time.
-    assert_eq!(issuer(&second, &ready, observed(180)), second);
+    assert_eq!(
+        issuer(&second, &ready, "vestibule.dev/one", observed(180)),
+        second
+    );
 }

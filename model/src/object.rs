@@ -413,6 +413,8 @@ pub struct AcmeIssuer {
     pub key: ObjectKey,
     /// Metadata.
     pub meta: Meta,
+    /// Its labels, by which releases that share a cluster share the issuers.
+    pub labels: Labels,
     /// `spec.directory`: URL of the CA's directory.
     pub directory: Arc<str>,
     /// `spec.contact`: `mailto:` URLs.

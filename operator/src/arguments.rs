@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{ArgAction, Parser, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use vestibule_crds::gateway_api::selector_from_json;
 use vestibule_model::object::ServiceParameters;
 use vestibule_model::policy::{Mode, Policy};
-use vestibule_model::selector::Labels;
+use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::acme;
 use vestibule_operator::certmanager::{self, Maker};
@@ -118,6 +119,16 @@ pub(crate) struct Arguments {
         default_value = "20"
     )]
     acme_orders_per_hour_namespace: NonZeroU32,
+    /// Labels of the `ACMEIssuer`s and `ClusterACMEIssuer`s that this release uses, as a label selector in
+    /// JSON; the others are some other release's. By default all are used.
+    #[arg(
+        long,
+        env = "VESTIBULE_ACME_ISSUER_SELECTOR",
+        default_value = "{}",
+        value_name = "JSON",
+        value_parser = selector_from_json
+    )]
+    acme_issuer_selector: LabelSelector,
     /// For how many seconds a hostname stays with the namespace that let go of it, towards others.
     #[arg(
         long,
@@ -289,6 +300,7 @@ impl Arguments {
     fn acme_settings(&self) -> acme::Settings {
         acme::Settings {
             namespace: self.namespace.as_str().into(),
+            issuers: self.acme_issuer_selector.clone(),
             budgets: acme::Budgets {
                 per_hour: self.acme_orders_per_hour,
                 per_issuer: self.acme_orders_per_hour_issuer,

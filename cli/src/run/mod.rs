@@ -23,6 +23,7 @@ use axum::routing::get;
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use vestibule_model::selector::LabelSelector;
 use vestibule_operator::localca::LocalCa;
 use vestibule_operator::publish::{InProcess, Publisher};
 use vestibule_operator::{acme, issuance};
@@ -181,6 +182,7 @@ fn acme_settings() -> acme::Settings {
     acme::Settings {
         // Where a ClusterACMEIssuer has its account.
         namespace: "vestibule".into(),
+        issuers: LabelSelector::default(),
         budgets: acme::Budgets {
             per_hour: ORDERS,
             per_issuer: ORDERS,

@@ -49,6 +49,7 @@ pub use reference_grant::{
     ReferenceGrant, ReferenceGrantFrom, ReferenceGrantSpec, ReferenceGrantTo,
 };
 pub use route::{BackendRef, ParentReference};
+pub use selector::selector_from_json;
 pub use tls_route::{TLSRoute, TLSRouteRule, TLSRouteSpec};
 
 pub(crate) use backend_tls_policy::convert as convert_backend_tls_policy;

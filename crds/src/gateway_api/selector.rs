@@ -1,7 +1,10 @@
 //! Namespace scopes: `from` and `selector` of allowedListeners and allowedRoutes, into the model.
 //! Whatever is not understood lets nobody in.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::Value;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::selector::{LabelSelector as Selector, NamespaceScope, Requirement};
@@ -49,6 +52,34 @@ pub(crate) fn scope(
     }
 }
 
+/// Reads a label selector in JSON, as objects have it: with `matchLabels`, `matchExpressions` or neither. The
+/// error is for people.
+pub fn selector_from_json(text: &str) -> Result<Selector, String> {
+    let fields: BTreeMap<String, Value> =
+        serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let known = ["matchLabels", "matchExpressions"];
+    if let Some(field) = fields.keys().find(|field| !known.contains(&field.as_str())) {
+        // It would be left out, and the rest select more than is meant.
+        let field = quote(field);
+        return Err(format!(
+            "{field} is neither matchLabels nor matchExpressions"
+        ));
+    }
+    let wire: LabelSelector = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let selector = requirements(wire);
+    let unknown = selector.requirements.iter().find_map(|r| match r {
+        Requirement::Unknown(operator) => Some(operator),
+        _ => None,
+    });
+    match unknown {
+        Some(operator) => Err(format!(
+            "{} is no operator for these values: use In or NotIn with values, Exists or DoesNotExist without",
+            quote(operator)
+        )),
+        None => Ok(selector),
+    }
+}
+
 pub(crate) fn requirements(selector: LabelSelector) -> Selector {
     let labels = selector.match_labels.unwrap_or_default();
     let expressions = selector.match_expressions.unwrap_or_default();
@@ -68,5 +99,37 @@ pub(crate) fn requirements(selector: LabelSelector) -> Selector {
     });
     Selector {
         requirements: by_label.chain(by_expression).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_read_whole_or_not_at_all() {
+        let labels = |pairs: &[(&str, &str)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+            pairs.collect::<BTreeMap<_, _>>()
+        };
+        let all = selector_from_json("{}").expect("a selector");
+        assert!(all.matches(&labels(&[])));
+        let text = r#"{"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "DoesNotExist"}]}"#;
+        let some = selector_from_json(text).expect("a selector");
+        assert!(some.matches(&labels(&[("a", "1"), ("c", "1")])));
+        assert!(!some.matches(&labels(&[("a", "1"), ("b", "1")])));
+        assert!(!some.matches(&labels(&[])));
+        for text in [
+            "",
+            "[]",
+            r#"{"a": "1"}"#,
+            r#"{"matchLabels": ["a"]}"#,
+            r#"{"matchExpressions": [{"key": "a", "operator": "In"}]}"#,
+            r#"{"matchExpressions": [{"key": "a", "operator": "Is", "values": ["b"]}]}"#,
+        ] {
+            assert!(selector_from_json(text).is_err(), "{text}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! ACMEIssuer and ClusterACMEIssuer: CAs that the built-in engine gets certificates from, and as whom.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,9 @@ const MAX_BUNDLE: usize = 65_536;
 const MAC_KEY: &str = "secret";
 /// What follows the issuer's name in the name of its account's Secret.
 const ACCOUNT_SUFFIX: &str = "-acme-account";
+
+/// A name of an object.
+const NAME: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 
 macro_rules! issuer {
     (
@@ -65,6 +69,9 @@ macro_rules! issuer {
                 "x-kubernetes-validations" = [{
                     "rule": "isURL(self) && url(self).getScheme() == 'https'",
                     "message": "must be an https:// URL",
+                }, {
+                    "rule": "!self.matches('^https://[^/?#]*@')",
+                    "message": "must not hold a user or a password",
                 }],
             ))]
             pub directory: String,
@@ -123,7 +130,7 @@ issuer! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretName {
     /// Name of the Secret.
-    #[schemars(extend("minLength" = 1, "maxLength" = 253))]
+    #[schemars(extend("minLength" = 1, "maxLength" = 253, "pattern" = NAME))]
     pub name: String,
 }
 
@@ -143,7 +150,7 @@ pub struct ExternalAccountBinding {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretEntry {
     /// Name of the Secret.
-    #[schemars(extend("minLength" = 1, "maxLength" = 253))]
+    #[schemars(extend("minLength" = 1, "maxLength" = 253, "pattern" = NAME))]
     pub name: String,
     /// The entry. Default: "secret".
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,6 +180,11 @@ pub struct IssuerStatus {
     /// What the CA, or the way to it, said last against the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<IssuerError>,
+    /// Who writes this status: the controller, as GatewayClasses name it, of the release that came first.
+    /// Others that may use the issuer leave the status to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxLength" = 253))]
+    pub controller_name: Option<String>,
 }
 
 /// A condition of an issuer.
@@ -246,12 +258,7 @@ pub(crate) fn convert_acme_issuer(wire: ACMEIssuer, unknown: &UnknownFields) -> 
         kind: Kind::AcmeIssuer,
         name: meta::name(&wire.metadata),
     };
-    convert(
-        key,
-        meta::convert(&wire.metadata),
-        spec!(wire.spec),
-        unknown,
-    )
+    convert(key, wire.metadata, spec!(wire.spec), unknown)
 }
 
 pub(crate) fn convert_cluster_acme_issuer(
@@ -262,17 +269,12 @@ pub(crate) fn convert_cluster_acme_issuer(
         kind: Kind::ClusterAcmeIssuer,
         name: ObjectName::new("", wire.metadata.name.as_deref().unwrap_or_default()),
     };
-    convert(
-        key,
-        meta::convert(&wire.metadata),
-        spec!(wire.spec),
-        unknown,
-    )
+    convert(key, wire.metadata, spec!(wire.spec), unknown)
 }
 
 fn convert(
     key: ObjectKey,
-    meta: object::Meta,
+    metadata: ObjectMeta,
     spec: Spec,
     unknown: &UnknownFields,
 ) -> object::AcmeIssuer {
@@ -353,7 +355,8 @@ fn convert(
     let challenges = challenges(&spec.challenges, &mut findings);
     object::AcmeIssuer {
         key,
-        meta,
+        meta: meta::convert(&metadata),
+        labels: metadata.labels.unwrap_or_default(),
         directory: spec.directory.into(),
         contact: spec.contact.into_iter().map(Into::into).collect(),
         account_key_secret: account_key_secret.into(),

@@ -373,6 +373,7 @@ mod tests {
     use vestibule_model::issuance::Issuance;
     use vestibule_model::issuer::{self, IssuerRef};
     use vestibule_model::key::Kind;
+    use vestibule_model::selector::LabelSelector;
     use zeroize::Zeroizing;
 
     use super::super::Budgets;
@@ -429,6 +430,7 @@ mod tests {
         let many = 10.try_into().expect("not zero");
         let settings = Settings {
             namespace: "system".into(),
+            issuers: LabelSelector::default(),
             budgets: Budgets {
                 per_hour: many,
                 per_issuer: many,

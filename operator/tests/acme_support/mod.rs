@@ -20,6 +20,7 @@ use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine as Chosen, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{AcmeIssuer, Meta};
+use vestibule_model::selector::LabelSelector;
 use vestibule_operator::acme::*;
 use vestibule_operator::translate::CertificateRequest;
 use zeroize::Zeroizing;
@@ -162,6 +163,7 @@ impl World {
         let budgets = 10_000.try_into().expect("not zero");
         let settings = Settings {
             namespace: "vestibule-system".into(),
+            issuers: LabelSelector::default(),
             budgets: Budgets {
                 per_hour: budgets,
                 per_issuer: budgets,
@@ -368,6 +370,7 @@ pub(crate) fn issuer(directory: &str, bundle: &str, challenges: &[ChallengeType]
     AcmeIssuer {
         key: ObjectKey::new(Kind::ClusterAcmeIssuer, "", "ca"),
         meta: Meta::default(),
+        labels: BTreeMap::new(),
         directory: directory.into(),
         contact: vec!["mailto:admin@platform.test".into()],
         account_key_secret: "ca-account".into(),

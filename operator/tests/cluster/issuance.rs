@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use vestibule_model::challenge::{Answer, ChallengeAnswer, ChallengeKey, ChallengeType};
 use vestibule_model::hostname::Hostname;
 use vestibule_model::key::ObjectName;
+use vestibule_model::selector::{LabelSelector, Requirement};
 use vestibule_operator::{acme, cluster};
 use vestibule_stream::client::{Client, Config};
 use vestibule_stream::proto::{challenge, resource};
@@ -20,7 +21,7 @@ use vestibule_stream::{Apply, Change, Identity, Reject};
 use crate::acme_support::World as Challenges;
 use crate::acme_support::answerer::Answerer;
 use crate::acme_support::pebble::{Options, Pebble};
-use crate::support::{Manager, Network, World, eventually};
+use crate::support::{Manager, Network, World, condition, eventually};
 
 /// Orders in an hour, where they are not what a test is about.
 const PLENTY: NonZeroU32 = NonZeroU32::new(100_000).expect("above zero");
@@ -35,6 +36,21 @@ struct Set {
     challenges: Arc<Challenges>,
     _answerer: Answerer,
     _turn: MutexGuard<'static, ()>,
+}
+
+fn engine_of(world: &World) -> acme::Settings {
+    acme::Settings {
+        namespace: world.ns("sys").into(),
+        issuers: LabelSelector::default(),
+        budgets: acme::Budgets {
+            per_hour: PLENTY,
+            per_issuer: PLENTY,
+            per_namespace: PLENTY,
+        },
+        in_flight: 20,
+        spread: Duration::ZERO,
+        seed: 1,
+    }
 }
 
 impl Set {
@@ -61,19 +77,9 @@ impl Set {
     }
 
     fn manager_with(&self, name: &str, change: impl FnOnce(&mut cluster::Settings)) -> Manager {
-        let namespace = self.world.ns("sys").into();
+        let engine = engine_of(&self.world);
         self.world.manager_with(name, |settings| {
-            settings.acme = Some(acme::Settings {
-                namespace,
-                budgets: acme::Budgets {
-                    per_hour: PLENTY,
-                    per_issuer: PLENTY,
-                    per_namespace: PLENTY,
-                },
-                in_flight: 20,
-                spread: Duration::ZERO,
-                seed: 1,
-            });
+            settings.acme = Some(engine);
             change(settings);
         })
     }
@@ -100,13 +106,18 @@ impl Set {
     }
 
     async fn issuer(&self, part: &str) {
+        self.issuer_with(part, "admin@example.com", &json!({}))
+            .await;
+    }
+
+    async fn issuer_with(&self, part: &str, contact: &str, labels: &Value) {
         self.world
             .apply(json!({
                 "apiVersion": "vestibule.dev/v1alpha1", "kind": "ACMEIssuer",
-                "metadata": {"name": "ca", "namespace": self.world.ns(part)},
+                "metadata": {"name": "ca", "namespace": self.world.ns(part), "labels": labels},
                 "spec": {
                     "directory": self.pebble.directory, "caBundle": self.pebble.bundle,
-                    "contact": ["mailto:admin@example.com"],
+                    "contact": [format!("mailto:{contact}")],
                 },
             }))
             .await;
@@ -367,6 +378,63 @@ async fn what_others_made_is_left_alone() {
     assert_eq!(before, after);
     assert_eq!(set.pebble.orders(), 0);
     one.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server and Pebble: VESTIBULE_TEST_KUBECONFIG, e2e/tools/get"]
+async fn releases_of_one_cluster_share_issuers_and_write_none_by_turns() {
+    let set = Set::new().await;
+    let other = World::new().await;
+    set.issuer("a").await;
+    let owner = async |world: &World| {
+        let controller = world.controller();
+        let owned = async || {
+            let issuer = set.world.get("ACMEIssuer", "a", "ca").await?;
+            let status = &issuer["status"];
+            let ready = condition(&issuer, "Ready")?;
+            let current = ready["observedGeneration"] == issuer["metadata"]["generation"];
+            let theirs = status["controllerName"] == controller.as_str();
+            (theirs && current && ready["status"] == "True").then_some(issuer)
+        };
+        eventually(&format!("a status of {controller}'s"), owned).await
+    };
+    // It leaves to others what has the label.
+    let one = set.manager_with("one", |settings| {
+        let others = Requirement::Absent("others".into());
+        let requirements = vec![others];
+        settings.acme.as_mut().expect("it is on").issuers = LabelSelector { requirements };
+    });
+    owner(&set.world).await;
+    let accounts = || set.pebble.log().matches("There are now").count();
+    let registered = accounts();
+
+    // Another that may use it does so, by the account that is there, and says nothing.
+    let engine = engine_of(&other);
+    let two = other.manager_with("two", |settings| settings.acme = Some(engine));
+    let asked = format!(
+        "vestibule_operator_acme_requests_total{{issuer=\"ACMEIssuer/{}/ca\",result=\"ok\"",
+        set.world.ns("a")
+    );
+    let asks = async |times: u64| {
+        let asked = async || (two.metric(&asked) >= times).then_some(());
+        eventually("the other release asks the CA", asked).await;
+    };
+    asks(1).await;
+    set.issuer_with("a", "other@example.com", &json!({})).await;
+    owner(&set.world).await;
+    asks(2).await;
+    let written = "vestibule_operator_status_writes_total{kind=\"ACMEIssuer\"";
+    assert_eq!(two.metric(written), 0);
+    assert_eq!(accounts(), registered);
+    let written_once = one.metric(written);
+
+    // Given to the others, it is theirs, status and all.
+    let label = json!({"others": "yes"});
+    set.issuer_with("a", "other@example.com", &label).await;
+    owner(&other).await;
+    assert_eq!(one.metric(written), written_once + 1);
+    one.stop().await;
+    two.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -147,7 +147,16 @@ impl<E: Effects> Opening<'_, E> {
             .read(&self.secret)
             .await
             .map_err(|error| Failure::unreachable(error.to_string()))?;
-        if record.as_ref().is_some_and(|record| !record.ours) {
+        if let Some(record) = record.as_ref().filter(|record| !record.ours) {
+            // Another release has registered it: it is used as it is, and not written.
+            let remembered = Remembered::read(record);
+            if !again
+                && !record.private_key.is_empty()
+                && !remembered.url.is_empty()
+                && remembered.directory == *self.issuer.directory
+            {
+                return self.open(record, remembered.url).await;
+            }
             return Err(account_failure(format!(
                 "Secret {} is not of Vestibule's making: name another one in spec.accountKeySecretRef, or give \
                  it the type and labels that Vestibule's have",
@@ -186,11 +195,7 @@ impl<E: Effects> Opening<'_, E> {
 
     /// An account whose URL is known: nothing is asked of the CA unless the contact changed.
     async fn known(&self, record: &Record, remembered: Remembered) -> Result<Account, Failure> {
-        let (_, pkcs8) = key(&record.private_key)?;
-        let account = Account::builder_with_http(self.client())
-            .from_parts(remembered.url, pkcs8, self.issuer.directory.to_string())
-            .await
-            .map_err(|error| failure(error, Asked::Account))?;
+        let account = self.open(record, remembered.url).await?;
         if !remembered
             .contact
             .iter()
@@ -201,6 +206,14 @@ impl<E: Effects> Opening<'_, E> {
             self.store(Some(record), None, &account).await?;
         }
         Ok(account)
+    }
+
+    async fn open(&self, record: &Record, url: String) -> Result<Account, Failure> {
+        let (_, pkcs8) = key(&record.private_key)?;
+        Account::builder_with_http(self.client())
+            .from_parts(url, pkcs8, self.issuer.directory.to_string())
+            .await
+            .map_err(|error| failure(error, Asked::Account))
     }
 
     /// An account bound to one that the CA knows otherwise.

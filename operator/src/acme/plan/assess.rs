@@ -36,6 +36,8 @@ pub(super) enum Hindrance {
     NotOurs,
     /// No such issuer.
     NoIssuer,
+    /// The issuer is another release's.
+    ForeignIssuer,
     /// The issuer is of no use (yet).
     IssuerNotReady,
     /// No way to check this name: none of the ways has a listener.
@@ -261,6 +263,9 @@ impl Planner {
         let Some(issuer) = entry.issuer.as_ref().and_then(|key| self.issuers.get(key)) else {
             return hindered(standing, Hindrance::NoIssuer, None);
         };
+        if issuer.foreign {
+            return hindered(standing, Hindrance::ForeignIssuer, None);
+        }
         let wanted = Wanted::new(&issuer.spec, &entry.request.hostnames);
         let leaf = entry
             .record

@@ -22,6 +22,8 @@ pub(super) struct Issuers(BTreeMap<ObjectKey, Issuer>);
 #[derive(Debug)]
 pub(super) struct Issuer {
     pub(super) spec: Arc<AcmeIssuer>,
+    /// It is for another release: nothing is asked of its CA.
+    pub(super) foreign: bool,
     pub(super) account: Option<Facts>,
     ticket: Option<Ticket>,
     /// How often in a row its account was of no use.
@@ -59,7 +61,10 @@ impl Issuers {
 
 impl Issuer {
     fn wants_account(&self) -> bool {
-        self.account.is_none() && self.ticket.is_none() && self.spec.refusal().is_none()
+        !self.foreign
+            && self.account.is_none()
+            && self.ticket.is_none()
+            && self.spec.refusal().is_none()
     }
 }
 
@@ -103,9 +108,15 @@ impl Planner {
                 self.issuers.0.remove(key);
             }
             Some(spec) => match self.issuers.0.get_mut(key) {
-                Some(issuer) if same_account(&issuer.spec, &spec) => issuer.spec = spec,
+                Some(issuer)
+                    if same_account(&issuer.spec, &spec)
+                        && issuer.foreign == !self.settings.issuers.matches(&spec.labels) =>
+                {
+                    issuer.spec = spec;
+                }
                 _ => {
                     let issuer = Issuer {
+                        foreign: !self.settings.issuers.matches(&spec.labels),
                         spec,
                         account: None,
                         ticket: None,
@@ -114,7 +125,7 @@ impl Planner {
                         again: false,
                         trouble: None,
                     };
-                    if let Some(refusal) = issuer.spec.refusal() {
+                    if let Some(refusal) = issuer.spec.refusal().filter(|_| !issuer.foreign) {
                         let fact = IssuerFact {
                             ready: false,
                             reason: "Invalid",

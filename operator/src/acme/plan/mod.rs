@@ -31,6 +31,7 @@ use vestibule_model::hostname::Hostname;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
+use vestibule_model::selector::LabelSelector;
 
 use self::grant::Lane;
 use self::issuers::Issuers;
@@ -285,6 +286,8 @@ struct Running {
 pub struct Settings {
     /// Namespace of the release: where cluster issuers have their Secrets.
     pub namespace: Arc<str>,
+    /// Labels of the issuers that are used; the others are some other release's.
+    pub issuers: LabelSelector,
     /// Orders per hour, for new certificates and for renewals each.
     pub budgets: Budgets,
     /// Orders at a time; at least 2.

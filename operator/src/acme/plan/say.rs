@@ -214,6 +214,14 @@ impl Planner {
                 Reason::IssuerNotFound,
                 format!("{issuer} does not exist: create it, or correct the annotation"),
             ),
+            Hindrance::ForeignIssuer => (
+                Failed,
+                Reason::IssuerNotFound,
+                format!(
+                    "{issuer} is not for this installation of Vestibule: name another one, or ask the platform admin \
+                     (its labels do not match acme.issuerSelector of the chart)"
+                ),
+            ),
             Hindrance::IssuerNotReady => self.issuer_words(entry, issuer),
             Hindrance::NoListener(hostname) => (
                 Failed,

@@ -7,6 +7,7 @@ use vestibule_model::challenge::Reach;
 use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::Kind;
 use vestibule_model::object::Meta;
+use vestibule_model::selector::Requirement;
 use zeroize::Zeroizing;
 
 use super::super::client::{Name, Status};
@@ -21,6 +22,7 @@ fn settings(rates: [u32; 3], in_flight: usize) -> Settings {
     let rate = |n: u32| n.try_into().expect("not zero");
     Settings {
         namespace: "vestibule-system".into(),
+        issuers: LabelSelector::default(),
         budgets: Budgets {
             per_hour: rate(rates[0]),
             per_issuer: rate(rates[1]),
@@ -44,6 +46,7 @@ fn issuer(profile: Option<&str>) -> Arc<AcmeIssuer> {
     Arc::new(AcmeIssuer {
         key: issuer_key(),
         meta: Meta::default(),
+        labels: BTreeMap::new(),
         directory: "https://ca.test/".into(),
         contact: Vec::new(),
         account_key_secret: "account".into(),
@@ -732,6 +735,57 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
         !steps.iter().any(|step| matches!(step, Step::Close(..))),
         "not while the next one may be made"
     );
+}
+
+#[test]
+fn an_issuer_of_another_release_is_asked_for_nothing() {
+    let requirements = vec![Requirement::In("release".into(), vec!["ours".into()])];
+    let mut planner = Planner::new(Settings {
+        issuers: LabelSelector { requirements },
+        ..settings(RATES, 4)
+    });
+    let now = Now {
+        wall: 1_000_000,
+        steady: Duration::from_secs(1),
+    };
+    let one = request(0, &[0], [Reach::Ours; 2]);
+    let secret = one.secret.clone();
+    let wanted = BTreeMap::from([(secret.clone(), Some(one))]);
+    planner.learn(Event::Input(Input::Requests(wanted)), now);
+    let labelled = |release: &str| {
+        let labels = [("release".to_owned(), release.to_owned())].into();
+        let issuer = AcmeIssuer {
+            labels,
+            ..AcmeIssuer::clone(&issuer(None))
+        };
+        Event::Input(Input::Issuers(
+            [(issuer_key(), Some(Arc::new(issuer)))].into(),
+        ))
+    };
+    let accounts = |steps: &[Step]| {
+        let asks = |step: &&Step| matches!(step, Step::Account { .. } | Step::Issuer(..));
+        steps.iter().filter(asks).count()
+    };
+    planner.learn(labelled("theirs"), now);
+    let steps = planner.advance(now);
+    assert_eq!(accounts(&steps), 0);
+    let ticket = steps.iter().find_map(|step| match step {
+        Step::Task(_, ticket, Task::Read) => Some(*ticket),
+        _ => None,
+    });
+    let read = Event::Done(secret, ticket.expect("it is read"), Done::Read(Ok(None)));
+    planner.learn(read, now);
+    let steps = planner.advance(now);
+    let said = steps.iter().find_map(|step| match step {
+        Step::Issuance(_, said) => said.clone(),
+        _ => None,
+    });
+    let said = said.expect("something is said");
+    assert_eq!(said.reason.as_str(), "IssuerNotFound");
+    assert!(said.message.contains("acme.issuerSelector"), "{said:?}");
+    // Given to us, it is registered.
+    planner.learn(labelled("ours"), now);
+    assert_eq!(accounts(&planner.advance(now)), 1);
 }
 
 #[test]

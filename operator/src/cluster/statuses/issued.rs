@@ -11,13 +11,19 @@ use crate::acme::IssuerFact;
 /// Longest message.
 const MAX_MESSAGE: usize = 1024;
 
-/// The status of an issuer; `None`: nothing is known, and it stays as it is.
+/// The status of an issuer; `None`: nothing is known, or it is another release's to say, and it stays as it
+/// is. Whoever writes it first owns it, since a write is of the version that was seen.
 pub(super) fn issuer(
     issuer: &AcmeIssuer,
     fact: Option<&IssuerFact>,
     old: &Value,
+    controller: &str,
     observed: Observed,
 ) -> Option<Value> {
+    let owner = wire::issuer_controller(old);
+    if !owner.is_empty() && owner != controller {
+        return None;
+    }
     let ready = ConditionType::Ready;
     let condition = match (issuer.refusal(), fact) {
         (Some(finding), _) => Condition::fails(ready, finding.reason, finding.to_string()),
@@ -45,7 +51,7 @@ pub(super) fn issuer(
         account_url: fact.and_then(|fact| fact.account_url.as_deref().map(Into::into)),
         last_error,
     };
-    Some(wire::issuer(old, &status, observed))
+    Some(wire::issuer(old, &status, controller, observed))
 }
 
 /// Since when the last error says this.
@@ -98,6 +104,7 @@ mod tests {
     use serde_json::json;
     use vestibule_model::key::{Kind, ObjectKey};
     use vestibule_model::object::Meta;
+    use vestibule_model::selector::Labels;
 
     use super::*;
 
@@ -108,6 +115,7 @@ mod tests {
         let issuer_of = AcmeIssuer {
             key: ObjectKey::new(Kind::ClusterAcmeIssuer, "", "ca"),
             meta: Meta::default(),
+            labels: Labels::new(),
             directory: "https://ca.test/".into(),
             contact: Vec::new(),
             account_key_secret: "account".into(),
@@ -127,7 +135,14 @@ mod tests {
         };
         let observed = |now| Observed { generation: 1, now };
         let said = |fact: &IssuerFact, old: &Value, now| {
-            issuer(&issuer_of, Some(fact), old, observed(now)).expect("a status")
+            issuer(
+                &issuer_of,
+                Some(fact),
+                old,
+                "vestibule.dev/one",
+                observed(now),
+            )
+            .expect("a status")
         };
         let first = said(&fact, &json!({}), 60);
         let error =
@@ -136,6 +151,14 @@ mod tests {
         assert_eq!(said(&fact, &first, 120), first, "it is the same one still");
         fact.problem = None;
         assert_eq!(said(&fact, &first, 120)["lastError"].get("type"), None);
+        // Another release has its own opinion, and keeps it to itself.
+        let other = |old: &Value| {
+            let two = "vestibule.dev/two";
+            issuer(&issuer_of, Some(&fact), old, two, observed(180))
+        };
+        assert_eq!(other(&first), None);
+        let left = wire::issuer_withdrawn(&first, "vestibule.dev/one").expect("it was its own");
+        assert!(other(&left).is_some());
     }
 
     fn listener(name: &str, conditions: &Value) -> Value {

@@ -15,6 +15,7 @@ use vestibule_model::condition::{
 };
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
+use vestibule_model::selector::LabelSelector;
 
 use super::services::Fronts;
 use crate::acme::IssuerFact;
@@ -38,6 +39,8 @@ pub struct Facts<'a> {
     pub orphans: &'a BTreeSet<ObjectKey>,
     /// State of issuers, as the built-in engine says.
     pub issuers: &'a BTreeMap<ObjectKey, IssuerFact>,
+    /// Labels of issuers that this release has to do with; none: the built-in engine is off.
+    pub issuer_selector: Option<&'a LabelSelector>,
     /// Whether it is known how far every certificate is; before that nothing is taken back.
     pub issuance_known: bool,
 }
@@ -57,6 +60,7 @@ pub fn judge(
         fronts,
         orphans,
         issuers,
+        issuer_selector,
         issuance_known,
     } = *facts_of;
     let observed = Observed {
@@ -64,7 +68,11 @@ pub fn judge(
         now,
     };
     if let Some(Object::AcmeIssuer(issuer)) = translator.object(key).map(AsRef::as_ref) {
-        return issued::issuer(issuer, issuers.get(key), old, observed);
+        return if issuer_selector.is_some_and(|all| all.matches(&issuer.labels)) {
+            issued::issuer(issuer, issuers.get(key), old, controller, observed)
+        } else {
+            wire::issuer_withdrawn(old, controller)
+        };
     }
     let withdrawn;
     let status = match translator.statuses().get(key) {

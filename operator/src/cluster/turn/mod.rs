@@ -408,6 +408,7 @@ impl Shell {
                 fronts,
                 orphans,
                 issuers: certificates.issuers(),
+                issuer_selector: self.settings.acme.as_ref().map(|acme| &acme.issuers),
                 issuance_known: certificates.is_known(),
             };
             let next = planner.next(now, LOOKS, |key, live, old| {
