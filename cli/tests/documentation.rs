@@ -1,7 +1,10 @@
-//! The guides name what there is: the tests on the security page.
+//! The guides name what there is, and show what is shown: the tests on the security page, what `vestibule`
+//! prints on the pages about grants and `explain`, and where links lead.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -46,7 +49,7 @@ fn trouble(text: &str, target: &str) -> Option<String> {
         return (!target.ends_with(&file)).then(|| format!("{target} is not fuzz target {name}"));
     } else if target.ends_with(name) {
         return None;
-    } else if target.ends_with(".rs") {
+    } else if path.extension().is_some_and(|extension| extension == "rs") {
         format!("fn {name}(")
     } else {
         name.to_owned()
@@ -82,4 +85,170 @@ fn what_is_missing_is_seen() {
     }
     let there = "`what_is_missing_is_seen`";
     assert_eq!(trouble(there, "../cli/tests/documentation.rs"), None);
+}
+
+/// The blocks of a page that follow a comment `<!-- MARK: NAME -->`: mark, name and text.
+fn marked(page: &str) -> Vec<(&str, &str, &str)> {
+    let comments = page.split("<!-- ").skip(1);
+    let blocks = comments.filter_map(|rest| {
+        let (comment, after) = rest.split_once(" -->\n```")?;
+        let (mark, name) = comment.split_once(": ")?;
+        let text = after.split_once('\n')?.1.split_once("```\n")?.0;
+        Some((mark, name, text))
+    });
+    blocks.collect()
+}
+
+/// A directory that goes with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("documentation-{name}-{}", std::process::id()));
+        fs::create_dir_all(path.join("manifests")).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Each example of the page about grants is checked with the Gateway in front of them, and says what is
+/// shown below it.
+#[test]
+fn grants_do_what_their_page_says() {
+    let path = root().join("docs/grants.md");
+    let page = read(&path);
+    let blocks = marked(&page);
+    let mut scenes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (_, name, text) in blocks.iter().filter(|(mark, ..)| *mark == "scene") {
+        scenes.entry(name).or_default().push(text);
+    }
+    let base = scenes.remove("base").expect("a base");
+    let (mut seen, mut wrong) = (BTreeSet::new(), Vec::new());
+    let mut blessed = page.clone();
+    for (_, name, shown) in blocks.iter().filter(|(mark, ..)| *mark == "output") {
+        seen.insert(*name);
+        let folder = Folder::new(name);
+        for (file, parts) in [("gateway.yaml", &base), ("examples.yaml", &scenes[name])] {
+            let text = parts.join("---\n");
+            fs::write(folder.0.join("manifests").join(file), text).unwrap();
+        }
+        let (first, printed) = shown.split_once('\n').unwrap();
+        let arguments = first.strip_prefix("$ vestibule ").expect("a command");
+        let output = Command::new(env!("CARGO_BIN_EXE_vestibule"))
+            .args(arguments.split(' '))
+            .env("KUBECONFIG", "/dev/null")
+            .current_dir(&folder.0)
+            .output()
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let out = text(output.stdout) + &text(output.stderr);
+        if out != *printed {
+            let open = format!("<!-- output: {name} -->\n```console\n");
+            let (old, new) = (format!("{open}{shown}"), format!("{open}{first}\n{out}"));
+            blessed = blessed.replacen(&old, &new, 1);
+            wrong.push(format!("{name}: {first}\n{out}"));
+        }
+    }
+    if std::env::var_os("VESTIBULE_BLESS").is_some() {
+        fs::write(path, blessed).unwrap();
+        return;
+    }
+    assert_eq!(
+        seen,
+        scenes.keys().copied().collect(),
+        "scenes and what they come to"
+    );
+    assert!(wrong.is_empty(), "comes out as\n{}", wrong.join("\n"));
+}
+
+/// What the page about `explain` shows of directories is what cases print.
+#[test]
+fn explain_prints_what_its_page_shows() {
+    let page = read(&root().join("docs/explain.md"));
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/explain");
+    let printed: Vec<String> = fs::read_dir(cases)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
+        .map(|path| read(&path))
+        .collect();
+    let blocks = page.split("```console\n$ vestibule explain ").skip(1);
+    let shown = blocks.map(|rest| rest.split_once("```").unwrap().0.split_once('\n').unwrap());
+    let mut count = 0;
+    for (command, text) in shown {
+        count += 1;
+        let is_printed = printed.iter().any(|case| {
+            case.strip_prefix(text)
+                .is_some_and(|rest| rest.starts_with("exit code"))
+        });
+        assert!(is_printed, "no case prints what {command:?} shows:\n{text}");
+    }
+    assert!(count > 4, "only {count} blocks are seen");
+}
+
+/// The pages that link to each other.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![root().join("README.md"), root().join("policies/README.md")];
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let text = line.trim_start_matches('#').trim().to_lowercase();
+            text.chars()
+                .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+                .map(|c| if c == ' ' { '-' } else { c })
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut wrong = Vec::new();
+    for path in pages() {
+        let page = read(&path);
+        for (at, _) in page.match_indices("](") {
+            let Some((target, _)) = page[at + 2..].split_once(')') else {
+                continue;
+            };
+            // What is no link of ours: other sites, and code.
+            if target.contains("://") || target.contains([' ', '\n', '`', '"']) {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let to = match file {
+                "" => path.clone(),
+                file => path.parent().unwrap().join(file),
+            };
+            let leads = match fs::read_to_string(&to) {
+                Ok(page) => anchor.is_empty() || anchors(&page).contains(anchor),
+                Err(_) => anchor.is_empty() && to.is_dir(),
+            };
+            if !leads {
+                wrong.push(format!("{}: {target}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -8,6 +8,7 @@ use vestibule_model::object::{Object, Protocol};
 
 use super::candidates::{Candidate, references};
 use super::conditions::{By, Cond, PROGRAMMED, Said};
+use super::ownership::{route_loss, route_refusal};
 use super::picture::{Picture, Unread};
 use super::report::{CertificateView, Check, Outcome, RouteView, Step, listener_text};
 
@@ -27,10 +28,12 @@ impl Chain<'_> {
     /// The steps, up to the first that is wrong.
     pub(super) fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
-        let all: [fn(&Self) -> Option<Step>; 8] = [
+        let all: [fn(&Self) -> Option<Step>; 10] = [
             Self::class,
             Self::gateway,
             Self::set,
+            Self::grant,
+            Self::claim,
             Self::listener,
             Self::certificate,
             Self::route,
@@ -284,6 +287,16 @@ impl Chain<'_> {
                 if let Some(cond) = said.get("Accepted").filter(|c| c.is("False")) {
                     return Some(self.wrong(Check::Route, rejected, cond, said.by));
                 }
+            }
+            // Other hostnames of it may be granted, and this one not.
+            let refusal = route_refusal(self.picture, self.candidate, rejected, self.query);
+            if refusal.is_some() {
+                return refusal;
+            }
+            if self.picture.is_whole()
+                && let Some(loss) = route_loss(self.picture, rejected, self.query)
+            {
+                return Some(loss);
             }
         }
         let subject = listener_text(key);

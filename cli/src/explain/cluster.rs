@@ -250,6 +250,17 @@ impl Reading {
                         }
                     }
                 }
+                need::Need::Beside(kind, namespace) => {
+                    match self.reader.list(kind, Some(&namespace), "").await {
+                        Ok(objects) => {
+                            self.put(objects);
+                            self.live.read_in.insert((kind, namespace));
+                        }
+                        // That not all may be listed is known already.
+                        Err(ReadError::NotInstalled(_) | ReadError::Denied(_)) => {}
+                        Err(ReadError::Failed(why)) => bail!("cannot read kind {kind}: {why}"),
+                    }
+                }
                 need::Need::Grants(namespace) => {
                     let kind = Kind::ReferenceGrant;
                     match self.reader.list(kind, Some(&namespace), "").await {

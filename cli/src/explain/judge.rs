@@ -17,7 +17,7 @@ use super::report::{
     CertificateView, Check, Disagreement, ListenerView, Other, Outcome, Place, Report, State, Step,
     listener_text,
 };
-use super::routes;
+use super::{ownership, routes};
 
 /// Explains a name.
 pub(super) fn explain(picture: &Picture, query: &HostPattern, now: Timestamp) -> Report {
@@ -68,7 +68,11 @@ fn unreadable(picture: &Picture) -> impl Iterator<Item = String> {
     let objects = picture.translator.objects();
     objects.filter_map(|(key, object)| match object.as_ref() {
         Object::Unreadable(_, _, finding)
-            if key.kind.is_route() || matches!(key.kind, Kind::Gateway | Kind::ListenerSet) =>
+            if key.kind.is_route()
+                || matches!(
+                    key.kind,
+                    Kind::Gateway | Kind::ListenerSet | Kind::HostnameGrant | Kind::HostnameClaim
+                ) =>
         {
             Some(format!("{key}: {finding}"))
         }
@@ -143,6 +147,8 @@ impl Judge<'_> {
             state: state(&steps),
             asked_for: named || !attached.is_empty() || !rejected.is_empty(),
             listener: view(main),
+            grants: ownership::grants(self.picture, main),
+            holders: ownership::holders(self.picture, main, self.query, &attached, &rejected),
             certificate,
             differences: self.differences(main, &attached),
             routes,

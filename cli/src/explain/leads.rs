@@ -137,9 +137,19 @@ impl Chain<'_> {
     /// There is no usable certificate: why, and how far its issuer is.
     fn no_certificate(&self, object: &ObjectKey, cond: &Cond, said: &Said) -> Step {
         let mut step = self.wrong(Check::Certificate, object, cond, said.by);
-        if let Some(issued) = said.live(ISSUED).filter(|c| !c.is("True")) {
-            step.message = format!("{}; {}: {}", step.message, issued.reason, issued.message);
-            step.action = "see what the issuer says; it tries again by itself".into();
+        // That nothing is requested at all is translation's verdict; how far a request is, the status's word.
+        let verdict = || said.get(ISSUED).filter(|c| c.reason != "Pending");
+        let issued = said.live(ISSUED).or_else(verdict);
+        if let Some(issued) = issued.filter(|c| !c.is("True")) {
+            let why = self.wrong(Check::Certificate, object, issued, said.by);
+            step.message = format!("{}; {}: {}", step.message, issued.reason, why.message);
+            step.action = match why.action.as_str() {
+                "" if is_progress(&issued.reason) => {
+                    "see what the issuer says; it tries again by itself".into()
+                }
+                "" => "do as the message says: nothing is requested until then".into(),
+                _ => why.action,
+            };
         } else if let Some(from) = self
             .certificate
             .and_then(|view| view.requested_from.as_ref())
@@ -229,6 +239,20 @@ impl Chain<'_> {
             }
         })
     }
+}
+
+/// Whether a reason of `CertificateIssued` goes by itself, rather than by an edit.
+fn is_progress(reason: &str) -> bool {
+    matches!(
+        reason,
+        "Pending"
+            | "OverBudget"
+            | "OrderFailed"
+            | "Unreachable"
+            | "RenewalFailed"
+            | "IssuerNotReady"
+            | "Expired"
+    )
 }
 
 /// The first few of them.

@@ -8,6 +8,7 @@ pub(crate) mod conditions;
 mod judge;
 mod leads;
 mod need;
+mod ownership;
 pub(crate) mod picture;
 mod report;
 mod routes;

@@ -22,6 +22,8 @@ pub(super) enum Need {
     Endpoints(ObjectName),
     /// The ReferenceGrants of a namespace.
     Grants(Arc<str>),
+    /// The objects of a kind in the namespace of a Gateway.
+    Beside(Kind, Arc<str>),
 }
 
 /// What is needed and not known.
@@ -146,6 +148,12 @@ impl Needs<'_> {
         if let Some(tls) = &candidate.listener.tls {
             for reference in &tls.certificates {
                 self.reference(&referrer, reference);
+            }
+        }
+        for kind in [Kind::HostnameGrant, Kind::HostnameClaim] {
+            let namespace = &candidate.gateway.namespace;
+            if !self.live.reads_in(kind, namespace) {
+                self.found.insert(Need::Beside(kind, namespace.clone()));
             }
         }
         let translator = self.translator;

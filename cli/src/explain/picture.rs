@@ -31,10 +31,23 @@ pub(crate) struct Live {
     pub(crate) statuses: BTreeMap<ObjectKey, Value>,
     /// Kinds that were not read in all namespaces.
     pub(crate) unread: BTreeMap<Kind, Unread>,
+    /// Namespaces that were asked for a kind by themselves, since not all may be listed.
+    pub(crate) read_in: BTreeSet<(Kind, Arc<str>)>,
     /// Single objects that may not be read.
     pub(crate) denied: BTreeSet<ObjectKey>,
     /// Objects that are only assumed, since they may not be read.
     pub(crate) assumed: BTreeSet<ObjectKey>,
+}
+
+impl Live {
+    /// Whether the objects of a kind in a namespace were read.
+    pub(crate) fn reads_in(&self, kind: Kind, namespace: &Arc<str>) -> bool {
+        match self.unread.get(&kind) {
+            None => true,
+            Some(Unread::Elsewhere(only)) if **only == **namespace => true,
+            Some(_) => self.read_in.contains(&(kind, namespace.clone())),
+        }
+    }
 }
 
 /// How little of a kind was read.
@@ -48,11 +61,13 @@ pub(crate) enum Unread {
 
 /// Kinds that say which listeners there are and who may extend what: only who reads all of them can tell
 /// what becomes of a listener.
-const GROUND: [Kind; 4] = [
+const GROUND: [Kind; 6] = [
     Kind::GatewayClass,
     Kind::Gateway,
     Kind::ListenerSet,
     Kind::Namespace,
+    Kind::HostnameGrant,
+    Kind::HostnameClaim,
 ];
 
 impl Picture {
@@ -63,6 +78,13 @@ impl Picture {
             let read = |kind| !live.unread.contains_key(kind);
             live.assumed.is_empty() && GROUND.iter().all(read)
         })
+    }
+
+    /// Whether the objects of a kind in a namespace were read.
+    pub(crate) fn reads_beside(&self, kind: Kind, namespace: &Arc<str>) -> bool {
+        self.live
+            .as_ref()
+            .is_none_or(|live| live.reads_in(kind, namespace))
     }
 
     /// Whether an object may not be read.

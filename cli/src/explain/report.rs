@@ -47,6 +47,12 @@ pub(super) struct Place {
     pub(super) asked_for: bool,
     /// The listener that has the name; if none has, the one that comes closest.
     pub(super) listener: ListenerView,
+    /// `HostnameGrant`s that give the listener's hostname to its namespace; empty if none is needed, or they
+    /// may not be read.
+    pub(super) grants: Vec<ObjectView>,
+    /// Who holds the listener's hostname, and those of its TLSRoutes for the name; empty if nobody does, or
+    /// that may not be read.
+    pub(super) holders: Vec<HolderView>,
     /// What is shown to clients, where TLS ends here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) certificate: Option<CertificateView>,
@@ -108,6 +114,24 @@ pub(super) struct ListenerView {
     pub(super) tls: Option<&'static str>,
     #[serde(skip)]
     pub(super) key: ListenerKey,
+}
+
+/// Who holds a hostname, so that nobody else takes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct HolderView {
+    pub(super) namespace: String,
+    /// RFC 3339.
+    pub(super) since: String,
+    /// As the listener or route writes it; empty for every name.
+    pub(super) hostname: String,
+    /// What for: `HTTP`, `TLS`, `TCP`, `UDP`, `TLSRoute`.
+    #[serde(rename = "use")]
+    pub(super) usage: &'static str,
+    /// Whether the namespace has a listener or route for it; if not, it goes to others soon.
+    pub(super) in_use: bool,
+    /// The `HostnameClaim` that says so.
+    pub(super) object: ObjectView,
 }
 
 /// A certificate.
@@ -174,6 +198,8 @@ pub(super) enum Check {
     GatewayClass,
     Gateway,
     ListenerSet,
+    Grant,
+    Claim,
     Listener,
     Certificate,
     Route,

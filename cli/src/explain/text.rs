@@ -3,8 +3,8 @@
 use std::fmt::{self, Formatter, Write as _};
 
 use super::report::{
-    BackendView, CertificateView, Check, ListenerView, Outcome, Place, Report, RouteView, RuleView,
-    State, Step,
+    BackendView, CertificateView, Check, HolderView, ListenerView, Outcome, Place, Report,
+    RouteView, RuleView, State, Step,
 };
 
 /// The report as text.
@@ -65,6 +65,16 @@ fn write_place(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
         line(f, "address", &place.addresses.join(", "))?;
     }
     line(f, "listener", &listener(&place.listener))?;
+    if !place.grants.is_empty() {
+        let grants = place.grants.iter();
+        let grants: Vec<String> = grants
+            .map(|one| format!("{} {}/{}", one.kind, one.namespace, one.name))
+            .collect();
+        line(f, "granted by", &grants.join(", "))?;
+    }
+    for holder in &place.holders {
+        line(f, "held by", &holder_text(holder))?;
+    }
     if let Some(certificate) = &place.certificate {
         line(f, "certificate", &certificate_text(certificate))?;
     }
@@ -186,6 +196,18 @@ fn backend_text(backend: &BackendView, weights: bool) -> String {
         ("", None) => write!(text, " (endpoints not readable)"),
         (problem, _) => write!(text, " ({problem})"),
     };
+    text
+}
+
+fn holder_text(holder: &HolderView) -> String {
+    let mut text = format!("namespace {}", holder.namespace);
+    if holder.usage == "TLSRoute" {
+        text.push_str(", for TLSRoutes,");
+    }
+    let _ = write!(text, " since {}", holder.since);
+    if !holder.in_use {
+        text.push_str(", which has nothing for it any more: it goes to others soon");
+    }
     text
 }
 

@@ -6,8 +6,10 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, ParentRef};
+use vestibule_model::ownership::HostnameGrant;
 
 use crate::explain::conditions::{ISSUED, PROGRAMMED, Said, conditions_in, said_in};
 use crate::explain::picture::Picture;
@@ -119,7 +121,7 @@ fn row(
 ) -> Option<Row> {
     let has_status = matches!(
         key.kind,
-        Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet
+        Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet | Kind::HostnameGrant
     );
     if !has_status && !key.kind.is_route() || is_foreign(picture, object) {
         return None;
@@ -136,6 +138,10 @@ fn row(
         Object::Unreadable(_, _, finding) => problems.push(of_finding(finding, Health::Wrong)),
         Object::GatewayClass(class) => {
             summary = format!("of controller {}", class.controller);
+            problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
+        }
+        Object::HostnameGrant(grant) => {
+            summary = grant_summary(grant);
             problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
         }
         Object::Gateway(_) | Object::ListenerSet(_) => {
@@ -184,6 +190,14 @@ fn is_foreign(picture: &Picture, object: &Object) -> bool {
     match object {
         Object::GatewayClass(class) => class.controller != picture.controller,
         Object::Gateway(gateway) => merge.is_foreign(&gateway.name),
+        // Where none of the Gateways beside it is ours, nobody writes its status.
+        Object::HostnameGrant(grant) => {
+            let mut gateways = merge
+                .gateways_in(&grant.name.namespace)
+                .filter(|gateway| grant.is_for(&gateway.name))
+                .peekable();
+            gateways.peek().is_some() && gateways.all(|gateway| merge.is_foreign(gateway))
+        }
         Object::ListenerSet(set) => set
             .gateway
             .as_ref()
@@ -209,6 +223,31 @@ fn is_foreign(picture: &Picture, object: &Object) -> bool {
                 })
         }),
     }
+}
+
+/// `*.a.example, b.example to namespaces a, b`.
+fn grant_summary(grant: &HostnameGrant) -> String {
+    const NAMED: usize = 3;
+    let few = |all: Vec<String>| match all.len().saturating_sub(NAMED) {
+        0 => all.join(", "),
+        more => format!("{} and {more} more", all[..NAMED].join(", ")),
+    };
+    let hostnames = grant.hostnames.iter().map(|hostname| match hostname {
+        HostPattern::Any => "every hostname".to_owned(),
+        hostname => hostname.to_string(),
+    });
+    let names = &grant.namespaces.names;
+    let mut to = Vec::new();
+    if !names.is_empty() {
+        let all = names.iter().map(ToString::to_string).collect();
+        to.push(format!("namespace {}", few(all)));
+    }
+    match &grant.namespaces.selector {
+        Some(selector) if selector.requirements.is_empty() => to.push("every namespace".to_owned()),
+        Some(_) => to.push("namespaces by label".to_owned()),
+        None => {}
+    }
+    format!("{} to {}", few(hostnames.collect()), to.join(" and "))
 }
 
 fn listeners_summary(status: Option<&Value>, entries: &[Value]) -> String {

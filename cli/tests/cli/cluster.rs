@@ -3,6 +3,8 @@
 //!
 //! Run by `e2e/cluster/apiserver run`, which sets `KUBECONFIG`.
 
+mod ownership;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -320,6 +322,7 @@ fn on_a_cluster_everybody_sees_what_their_rights_show() {
     administrators_see_who_has_the_name(&kubectl, &admin);
     tenants_see_that_it_is_taken_and_not_by_whom(&kubectl, &tenant);
     tenants_with_the_gateway_see_it(&kubectl, &tenant);
+    ownership::grants_and_claims_are_for_those_who_may_read_them(&kubectl, &admin, &tenant);
     what_a_status_lacks_is_told(&kubectl, &admin);
 
     let nobody = kubectl.says(&admin, &["explain", NAME, "--as", "nobody"]);

@@ -1,0 +1,135 @@
+//! Grants and claims beside the Gateway: shown to those who may read them, and to nobody else.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{Kubectl, NAME, step};
+
+const PLATFORM: &str = "explain-platform";
+const SINCE: &str = "2026-01-02T03:04:05Z";
+
+fn grant(tenant: &str, hostnames: &[&str]) -> Value {
+    json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
+        "metadata": {"namespace": PLATFORM, "name": tenant},
+        "spec": {"namespaces": {"names": [tenant]}, "hostnames": hostnames},
+    })
+}
+
+/// Namespace a holds the name and was granted it; b was granted something else.
+fn prepare(kubectl: &Kubectl) {
+    let gateway = [
+        "get",
+        "gateway",
+        "edge",
+        "-n",
+        PLATFORM,
+        "-o",
+        "jsonpath={.metadata.uid}",
+    ];
+    let uid = kubectl.must(&gateway, "");
+    let entries: Vec<Value> = ["TLS", "TLSRoute"]
+        .map(|what| json!({"hostname": NAME, "port": 443, "use": what, "since": SINCE}))
+        .into();
+    kubectl.apply(&[
+        grant("explain-a", &[NAME]),
+        grant("explain-b", &["free.explain.example"]),
+        json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+            "metadata": {"namespace": PLATFORM, "name": "edge-explain-a-0"},
+            "spec": {
+                "gateway": {"name": "edge", "uid": uid}, "namespace": "explain-a", "count": 2,
+                "entries": entries,
+            },
+        }),
+    ]);
+}
+
+/// Whether the report of a place says which grant and whose claim it is.
+fn tells(place: &Value) -> bool {
+    let granted = place["grants"][0]["name"] == "explain-a";
+    let holders = place["holders"].as_array().unwrap();
+    let held = holders.iter().any(|holder| {
+        holder["namespace"] == "explain-a" && holder["since"] == SINCE && holder["inUse"] == true
+    });
+    granted && held
+}
+
+pub(super) fn grants_and_claims_are_for_those_who_may_read_them(
+    kubectl: &Kubectl,
+    admin: &Path,
+    tenant: &Path,
+) {
+    prepare(kubectl);
+    let (code, report) = kubectl.json(admin, &["explain", NAME]);
+    assert_eq!(code, Some(0), "{report:#}");
+    let place = &report["places"][0];
+    assert!(tells(place), "{place:#}");
+    assert_eq!(step(place, "grant")["outcome"], "ok");
+    assert_eq!(step(place, "claim")["outcome"], "ok");
+    // That it is in conflict now comes after that it was never granted.
+    let other = &place["others"][0];
+    assert_eq!(other["listener"]["object"]["namespace"], "explain-b");
+    assert_eq!(other["reason"], "HostnameNotOwned");
+
+    let (_, report) = kubectl.json(tenant, &["explain", NAME]);
+    let text = kubectl.says(tenant, &["explain", NAME]).out;
+    for secret in ["explain-a", SINCE] {
+        assert!(!report.to_string().contains(secret), "{report:#}");
+        assert!(!text.contains(secret), "{text}");
+    }
+    let unread = report["unread"].to_string();
+    for kind in ["HostnameGrant", "HostnameClaim"] {
+        assert!(
+            unread.contains(&format!("{kind}: you may not list them")),
+            "{unread}"
+        );
+    }
+
+    // Rights in the Gateway's namespace alone are enough: it is asked for by itself.
+    let rights = "hostnamegrants.vestibule.dev,hostnameclaims.vestibule.dev";
+    let role = [
+        "create",
+        "role",
+        "names",
+        "-n",
+        PLATFORM,
+        "--verb=list",
+        "--resource",
+        rights,
+    ];
+    kubectl.must(&role, "");
+    let bind = [
+        "create",
+        "rolebinding",
+        "names",
+        "-n",
+        PLATFORM,
+        "--role=names",
+    ];
+    let whom = ["--serviceaccount=explain-b:tenant"];
+    kubectl.must(&[&bind[..], &whom[..]].concat(), "");
+    let (code, report) = kubectl.json(tenant, &["explain", NAME]);
+    assert_eq!(code, Some(1));
+    let place = &report["places"][0];
+    assert_eq!(place["listener"]["object"]["namespace"], "explain-b");
+    let last = place["chain"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&last["check"], &last["reason"]),
+        (&json!("grant"), &json!("HostnameNotOwned"))
+    );
+    assert!(
+        last["message"].to_string().contains("free.explain.example"),
+        "{last}"
+    );
+    assert_eq!(place["holders"][0]["namespace"], "explain-a", "{place:#}");
+
+    let names = ["explain-a", "explain-b"];
+    kubectl.must(
+        &[&["delete", "hostnamegrant", "-n", PLATFORM][..], &names].concat(),
+        "",
+    );
+    let claims = ["delete", "hostnameclaim", "-n", PLATFORM, "--all"];
+    kubectl.must(&claims, "");
+}
