@@ -325,7 +325,7 @@ impl Chain<'_> {
                 format!(
                     "namespace {namespace} has held {what} since {since}, and has nothing for it any more"
                 ),
-                "wait: it goes to others when its holder has been without it for claims.graceSeconds"
+                "wait: it goes to others when its holder has been without it for claims.gracePeriodSeconds"
                     .to_owned(),
             )
         };
