@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use clap::Args;
 use vestibule_model::policy::{Mode, Policy};
-use vestibule_operator::translate::{Binds, Claims, CONTROLLER, Settings};
+use vestibule_operator::translate::{Binds, CONTROLLER, Claims, Settings};
 
 /// What admission does.
 #[derive(Debug, Clone, Args)]

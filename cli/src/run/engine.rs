@@ -8,13 +8,17 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
+use vestibule_operator::claims::{self, Memory};
 use vestibule_operator::issuance::{self, Desk, Directory, Register, Wires};
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
 use vestibule_operator::publish::{Changes, Publisher};
-use vestibule_operator::translate::{CertificateRequest, Change, Output, Settings, Translator};
+use vestibule_operator::translate::{
+    CertificateRequest, Change, Claims, Output, Settings, Translator,
+};
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::log;
+use crate::clock;
 use crate::manifests::source::{FileChange, Source};
 use crate::manifests::tracker::FilePath;
 
@@ -30,6 +34,8 @@ pub(super) struct Engine {
     register: Register,
     desk: Desk,
     acme: Arc<Directory>,
+    /// Who holds which name, as long as this process lives.
+    claims: Memory,
     /// Certificates of CAs that translation has.
     issued: BTreeSet<ObjectName>,
     publisher: Arc<Publisher>,
@@ -46,6 +52,10 @@ impl Engine {
         let (register, wires) = Register::new();
         let desk = wires.desk.clone();
         let acme = Arc::new(Directory::new(state.join("acme"), desk.clone()));
+        let settings = Settings {
+            claims: Claims::Told,
+            ..settings
+        };
         let engine = Self {
             source: Source::default(),
             translator: Translator::new(settings),
@@ -54,6 +64,7 @@ impl Engine {
             register,
             desk,
             acme,
+            claims: Memory::new(claims::GRACE, time()),
             issued: BTreeSet::new(),
             publisher,
         };
@@ -153,7 +164,12 @@ impl Engine {
         self.publish(resources);
     }
 
-    /// Issues anew what is due.
+    /// When a name is free that its holder let go of.
+    pub(super) fn claims_until(&self) -> Option<Instant> {
+        self.claims.deadline()
+    }
+
+    /// Issues anew what is due, and frees names that were let go long enough ago.
     pub(super) fn renew(&mut self, now: Timestamp) {
         let mut resources = BTreeMap::new();
         self.translate(vec![Change::Time(now.as_second())], &mut resources);
@@ -189,8 +205,13 @@ impl Engine {
                 resources: translated,
                 certificates,
                 issuers,
+                claims,
                 ..
             } = self.translator.apply(std::mem::take(&mut changes));
+            let held = self.claims.take(claims, time());
+            if !held.is_empty() {
+                changes.push(Change::Claims(held));
+            }
             let local = |request: &CertificateRequest| !issuance::is_ours(request);
             for (name, request) in &certificates {
                 let ours = request.as_ref().is_some_and(|request| !local(request));
@@ -240,5 +261,12 @@ impl Engine {
             self.publisher.update(changes);
         }
         self.register.published();
+    }
+}
+
+fn time() -> claims::Time {
+    claims::Time {
+        seconds: clock::now().as_second(),
+        now: Instant::now(),
     }
 }

@@ -3,7 +3,9 @@
 
 #[path = "../acme_support/mod.rs"]
 mod acme_support;
+mod claims;
 mod crowd;
+mod grants;
 mod handover;
 mod issuance;
 mod policies;
