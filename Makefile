@@ -47,6 +47,11 @@ bench-scale: ## Operator and proxy at 10 and at 2,500 ListenerSets (minutes; ARG
 	cargo build --quiet --profile $(or $(PROFILE),release) -p vestibule-proxy -p vestibule-bench
 	target/$(or $(PROFILE),release)/vestibule-bench scale $(ARGS)
 
+.PHONY: bench-admission
+bench-admission: ## The webhook's answers at 10 and at 2,500 ListenerSets (a minute; ARGS=--help)
+	cargo build --quiet --profile $(or $(PROFILE),release) -p vestibule-bench
+	target/$(or $(PROFILE),release)/vestibule-bench admission $(ARGS)
+
 .PHONY: build
 build: ## Release binaries: vestibule, and the three that the images hold
 	cargo build --locked --release -p vestibule-cli -p vestibule-proxy -p vestibule-operator

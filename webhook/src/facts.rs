@@ -6,7 +6,9 @@ use std::sync::Arc;
 use vestibule_model::claim::{Holders, HostnameClaim};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::merge::Merge;
-use vestibule_model::object::{Gateway, ListenerSet, Object, ReferenceGrant};
+use vestibule_model::object::{
+    Gateway, GatewayClass, ListenerSet, Namespace, Object, ReferenceGrant,
+};
 use vestibule_model::ownership::HostnameGrant;
 
 /// The objects that admission knows. Kinds that play no part are ignored: routes among them, so what it
@@ -51,26 +53,10 @@ impl Facts {
     /// here, and a Gateway may have thousands of sets.
     pub fn put(&mut self, object: Object) {
         match object {
-            Object::GatewayClass(class) => {
-                if self.merge.class(&class.name) != Some(&class) {
-                    self.merge.put_class(&class.name.clone(), Some(class));
-                }
-            }
-            Object::Gateway(gateway) => {
-                if self.gateways.get(&gateway.name).map(Arc::as_ref) != Some(&gateway) {
-                    let gateway = Arc::new(gateway);
-                    self.gateways
-                        .insert(gateway.name.clone(), Arc::clone(&gateway));
-                    self.merge.put_gateway(&gateway.name.clone(), Some(gateway));
-                }
-            }
+            Object::GatewayClass(class) => self.put_class(class),
+            Object::Gateway(gateway) => self.put_gateway(gateway),
             Object::ListenerSet(set) => self.put_set(&set.name.clone(), Some(Arc::new(set))),
-            Object::Namespace(namespace) => {
-                if self.merge.labels(&namespace.name) != Some(&namespace.labels) {
-                    self.merge
-                        .put_namespace(&namespace.name, Some(namespace.labels));
-                }
-            }
+            Object::Namespace(namespace) => self.put_namespace(namespace),
             Object::ReferenceGrant(grant) => {
                 self.references
                     .entry(grant.name.namespace.clone())
@@ -83,9 +69,7 @@ impl Facts {
                 self.put_grant(HostnameGrant::unreadable(key.name, meta, finding));
             }
             Object::HostnameClaim(claim) => {
-                if self.holders.object(&claim.name).map(Arc::as_ref) != Some(&claim) {
-                    self.put_claim(&claim.name.clone(), Some(Arc::new(claim)));
-                }
+                self.put_claim(&claim.name.clone(), Some(Arc::new(claim)));
             }
             // It is there and takes part in nothing.
             Object::Unreadable(key, ..) => self.remove(&key),
@@ -132,8 +116,32 @@ impl Facts {
     }
 
     fn put_claim(&mut self, name: &ObjectName, claim: Option<Arc<HostnameClaim>>) {
-        let changes = self.holders.put(name, claim);
-        self.merge.put_claims(changes);
+        if self.holders.object(name) != claim.as_ref() {
+            let changes = self.holders.put(name, claim);
+            self.merge.put_claims(changes);
+        }
+    }
+
+    fn put_class(&mut self, class: GatewayClass) {
+        if self.merge.class(&class.name) != Some(&class) {
+            self.merge.put_class(&class.name.clone(), Some(class));
+        }
+    }
+
+    fn put_gateway(&mut self, gateway: Gateway) {
+        if self.gateways.get(&gateway.name).map(Arc::as_ref) != Some(&gateway) {
+            let gateway = Arc::new(gateway);
+            self.gateways
+                .insert(gateway.name.clone(), Arc::clone(&gateway));
+            self.merge.put_gateway(&gateway.name.clone(), Some(gateway));
+        }
+    }
+
+    fn put_namespace(&mut self, namespace: Namespace) {
+        if self.merge.labels(&namespace.name) != Some(&namespace.labels) {
+            self.merge
+                .put_namespace(&namespace.name, Some(namespace.labels));
+        }
     }
 
     /// Takes a version of a ListenerSet, or its removal.

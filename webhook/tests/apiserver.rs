@@ -111,7 +111,11 @@ impl Kubectl {
                 "rules": [
                     {
                         "apiGroups": [gateway], "verbs": read,
-                        "resources": ["gatewayclasses", "gateways", "listenersets"],
+                        "resources": ["gatewayclasses", "gateways", "listenersets", "referencegrants"],
+                    },
+                    {
+                        "apiGroups": ["vestibule.dev"], "verbs": read,
+                        "resources": ["hostnamegrants", "hostnameclaims"],
                     },
                     {"apiGroups": [""], "verbs": read, "resources": ["namespaces"]},
                 ],
@@ -309,7 +313,12 @@ fn configuration(address: SocketAddr, ca: &str) -> Value {
                 },
                 {
                     "apiGroups": ["gateway.networking.k8s.io"], "apiVersions": ["v1"],
-                    "resources": ["listenersets"], "operations": ["CREATE", "UPDATE"],
+                    "resources": ["listenersets", "httproutes"], "operations": ["CREATE", "UPDATE"],
+                    "scope": "Namespaced",
+                },
+                {
+                    "apiGroups": ["vestibule.dev"], "apiVersions": ["*"],
+                    "resources": ["acmeissuers"], "operations": ["CREATE", "UPDATE"],
                     "scope": "Namespaced",
                 },
             ],
@@ -479,6 +488,97 @@ fn what_kubectl_shows(kubectl: &Kubectl) {
     }
 }
 
+/// `kubectl apply` is refused in these words, and in none that name a tenant's objects.
+async fn refused_in_time(kubectl: &Kubectl, object: &Value, words: &str) {
+    // What the watch shows takes a moment.
+    eventually("refused", async || {
+        let ran = kubectl.run(
+            &["apply", "--dry-run=server", "-f", "-"],
+            &object.to_string(),
+        );
+        assert!(ran.ok || !ran.err.contains("holder"), "{}", ran.err);
+        !ran.ok && ran.err.contains(words)
+    })
+    .await;
+}
+
+/// Who may have which names, and who has them, is read from objects.
+async fn grants_and_claims_count(kubectl: &Kubectl) {
+    let infra = namespace("infra");
+    let claim = json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+        "metadata": {"namespace": infra, "name": "holder"},
+        "spec": {
+            "gateway": {"name": "entrance"}, "namespace": namespace("a"), "count": 1,
+            "entries": [{"hostname": "held.example", "port": 443, "use": "TLS", "since": "2026-01-01T00:00:00Z"}],
+        },
+    });
+    kubectl.must_apply(&[claim.clone(), set("b", "other", "free.example")]);
+    let taken = "hostname \"held.example\" on port 443 is taken";
+    refused_in_time(kubectl, &set("b", "new", "held.example"), taken).await;
+    // Neither a new object nor an older one that is edited.
+    refused_in_time(kubectl, &set("b", "other", "held.example"), taken).await;
+    kubectl.must_apply(&[set("a", "back", "held.example")]);
+
+    let grant = json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
+        "metadata": {"namespace": infra, "name": "b"},
+        "spec": {
+            "gateways": ["entrance"], "hostnames": ["*.b.example"], "limits": {"listeners": 2},
+            "namespaces": {"names": [namespace("b")]},
+        },
+    });
+    kubectl.must_apply(std::slice::from_ref(&grant));
+    let words = "is not granted to namespace vestibule-webhook-test-b on Gateway vestibule-webhook-test-infra/entrance";
+    refused_in_time(kubectl, &set("b", "new", "else.example"), words).await;
+    kubectl.must_apply(&[
+        set("b", "one", "one.b.example"),
+        set("b", "two", "two.b.example"),
+    ]);
+    let words = "may have 2 listeners on Gateway";
+    refused_in_time(kubectl, &set("b", "three", "three.b.example"), words).await;
+    // A route on the Gateway's own listener, which takes only routes of its own namespace, is not refused for that.
+    kubectl.must_apply(&[route("v1", "b", "elsewhere", "else.example")]);
+    let mut wrong = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"namespace": namespace("b"), "name": "web"},
+        "spec": {
+            "parentRefs": [{"name": "entrance", "namespace": infra}], "hostnames": ["*.0x7f"],
+            "rules": [{"backendRefs": [{"name": "app", "port": 80}]}],
+        },
+    });
+    refused_in_time(
+        kubectl,
+        &wrong,
+        "spec.hostnames[0]: \"*.0x7f\" is an IP address",
+    )
+    .await;
+    wrong["spec"]["hostnames"] = json!(["app.b.example"]);
+    kubectl.must_apply(&[wrong]);
+
+    for object in [grant, claim] {
+        kubectl.must(&["delete", "-f", "-"], &object.to_string());
+    }
+    for name in ["a", "b"] {
+        let all = [
+            "delete",
+            "listenersets,tlsroutes,httproutes",
+            "--all",
+            "-n",
+            &namespace(name),
+        ];
+        kubectl.must(&all, "");
+    }
+    // And no longer, once they are gone.
+    eventually("free again", async || {
+        let object = set("b", "new", "held.example").to_string();
+        kubectl
+            .run(&["apply", "--dry-run=server", "-f", "-"], &object)
+            .ok
+    })
+    .await;
+}
+
 /// Applies one after the other until told to stop; any failure is one.
 async fn applies(
     api: Api<DynamicObject>,
@@ -544,6 +644,7 @@ async fn beside_a_real_api_server() {
     .await;
 
     what_kubectl_shows(&kubectl);
+    grants_and_claims_count(&kubectl).await;
     let refusals: Vec<Value> = processes
         .iter()
         .flat_map(|p| p.log.lock().clone())

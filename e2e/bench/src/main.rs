@@ -6,6 +6,7 @@
     reason = "a command line tool: tables and the children's JSON go to stdout, progress to stderr"
 )]
 
+mod admission;
 mod backend;
 mod child;
 mod client;
@@ -73,6 +74,11 @@ enum Part {
     /// One size of that.
     #[command(hide = true)]
     Size(scale::part::PartArgs),
+    /// Measures the webhook's answers, in place of the peers.
+    Admission(admission::AdmissionArgs),
+    /// One size of that.
+    #[command(hide = true)]
+    AdmissionSize(admission::part::PartArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -145,6 +151,8 @@ fn main() -> ExitCode {
             .and_then(|_| client::run(&args)),
         Some(Part::Scale(args)) => scale::run(&args),
         Some(Part::Size(args)) => scale::part::run(&args),
+        Some(Part::Admission(args)) => admission::run(&args),
+        Some(Part::AdmissionSize(args)) => admission::part::run(&args),
         None => run(cli.run),
     };
     match result {
