@@ -164,6 +164,7 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
                 engine.told(clock::now());
             }
             () = &mut acme => bail!("the task that asks CAs for certificates ended"),
+            () = at(engine.claims_until()) => engine.renew(clock::now()),
             () = at(engine.source().held_until()) => engine.release(clock::now()),
             () = at(retry.next) => {
                 retry.again(Instant::now());
