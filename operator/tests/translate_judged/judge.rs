@@ -2,13 +2,17 @@
 //! pass over sorted lists, with nothing of the code under test in it but the objects' types.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::{
-    BackendRef, Gateway, Listener, ListenerSet, Object, ParentRef, Protocol, TlsMode,
+    BackendRef, Gateway, Listener, ListenerSet, Object, ParentRef, Port, Protocol, TlsMode,
 };
 use vestibule_model::route::Route;
 use vestibule_model::selector::{NamespaceScope, Requirement};
+
+use crate::common::grants::Reading;
 
 pub(crate) type Objects = BTreeMap<ObjectKey, Object>;
 
@@ -17,6 +21,8 @@ pub(crate) type Objects = BTreeMap<ObjectKey, Object>;
 pub(crate) struct Judged<'a> {
     pub(crate) parent: ParentKey,
     pub(crate) listener: &'a Listener,
+    /// Whether its namespace was granted its hostname, and it is within the limit.
+    pub(crate) owned: bool,
     /// Whether another listener has its place.
     pub(crate) conflicted: bool,
     /// Whether another one on its port matches some of the same TLS names.
@@ -35,9 +41,9 @@ enum Certificate {
 }
 
 impl Judged<'_> {
-    /// Neither in conflict nor of a protocol that is not served.
+    /// Owned, and neither in conflict nor of a protocol that is not served.
     pub(crate) fn accepted(&self) -> bool {
-        !self.conflicted && self.listener.protocol != Protocol::Tcp
+        self.owned && !self.conflicted && self.listener.protocol != Protocol::Tcp
     }
 
     /// Whether its certificate, if it needs one, may be used.
@@ -73,7 +79,13 @@ pub(crate) struct Judge<'a> {
     objects: &'a Objects,
     gateway: &'a Gateway,
     pub(crate) listeners: Vec<Judged<'a>>,
+    /// By port and hostname as written: whose TLSRoutes serve it.
+    holders: BTreeMap<(Option<Port>, String), Contender>,
 }
+
+/// A TLSRoute that wants a hostname: the Gateway's own namespace first, then as upstream has it; and its
+/// namespace.
+type Contender = (bool, i64, String, Arc<str>);
 
 impl<'a> Judge<'a> {
     pub(crate) fn new(objects: &'a Objects, gateway: &'a Gateway) -> Self {
@@ -81,6 +93,7 @@ impl<'a> Judge<'a> {
             objects,
             gateway,
             listeners: Vec::new(),
+            holders: BTreeMap::new(),
         };
         let mut sets: Vec<&ListenerSet> = judge.sets().filter(|set| judge.lets_in(set)).collect();
         sets.sort_by_key(|set| (set.meta.created, set.name.to_string()));
@@ -91,11 +104,22 @@ impl<'a> Judge<'a> {
             let parent = ParentKey::ListenerSet(set.name.clone());
             listed.extend(set.listeners.iter().map(|l| (parent.clone(), l)));
         }
+        let mut counts: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         for (parent, listener) in listed {
             let certificate = judge.certificate(&parent, listener);
+            let namespace = parent.name().namespace.clone();
+            let mut owned = judge.owns(&namespace, listener, &listener.hostname);
+            if owned && matches!(parent, ParentKey::ListenerSet(_)) {
+                // What is not owned does not count.
+                let count = counts.entry(namespace.clone()).or_default();
+                *count += 1;
+                let (most, _) = Reading(objects).limits(&gateway.name, &namespace);
+                owned = *count <= most;
+            }
             judge.listeners.push(Judged {
                 parent,
                 listener,
+                owned,
                 conflicted: false,
                 overlaps: false,
                 certificate,
@@ -110,7 +134,9 @@ impl<'a> Judge<'a> {
                 } else {
                     n < at && (rival.is_own() || !rival.conflicted)
                 };
-                counts && clash(here.listener, rival.listener)
+                // What is not owned claims nothing.
+                let both = here.owned && rival.owned;
+                both && counts && clash(here.listener, rival.listener)
             });
             judge.listeners[at].conflicted = conflicted;
         }
@@ -119,6 +145,7 @@ impl<'a> Judge<'a> {
             judge.listeners[at].overlaps = judge.listeners.iter().enumerate().any(|(n, rival)| {
                 let theirs = rival.listener;
                 n != at
+                    && rival.owned
                     && !rival.conflicted
                     && here.port == theirs.port
                     && over_tls(here)
@@ -127,7 +154,77 @@ impl<'a> Judge<'a> {
                     && overlap(&host(here), &host(theirs))
             });
         }
+        judge.holders = judge.find_holders();
         judge
+    }
+
+    /// Whoever comes first has a hostname, of those whom connections for it would come to.
+    fn find_holders(&self) -> BTreeMap<(Option<Port>, String), Contender> {
+        let mut holders: BTreeMap<_, Contender> = BTreeMap::new();
+        for route in self.routes().filter(|r| r.kind() == Kind::TlsRoute) {
+            let namespace = &route.name().namespace;
+            let guest = *namespace != self.gateway.name.namespace;
+            let rank = (
+                guest,
+                route.meta().created,
+                route.name().to_string(),
+                namespace.clone(),
+            );
+            for parent in self.attached(route) {
+                for at in self.listeners.iter().filter(|at| at.accepted()) {
+                    for written in parent.offers(at) {
+                        let names = common(at.listener, written);
+                        if self.is_selected(at, &names) {
+                            let holder = holders
+                                .entry((at.listener.port, written.to_string()))
+                                .or_insert_with(|| rank.clone());
+                            if rank < *holder {
+                                holder.clone_from(&rank);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        holders
+    }
+
+    /// Whether connections for these names come to a listener.
+    fn is_selected(&self, at: &Judged<'_>, names: &str) -> bool {
+        let rivals = self.listeners.iter().filter(|l| {
+            l.accepted()
+                && over_tls(l.listener)
+                && l.listener.port == at.listener.port
+                && covers(&host(l.listener), names)
+        });
+        let best = rivals.max_by_key(|l| specificity(&host(l.listener)));
+        at.accepted() && best.is_some_and(|best| host(best.listener) == host(at.listener))
+    }
+
+    /// Whether a hostname of a TLSRoute is another namespace's where connections come to a listener. The
+    /// Gateway's own namespace loses none.
+    fn is_lost(&self, route: Route<'_>, at: &Judged<'_>, written: &HostPattern) -> bool {
+        let names = common(at.listener, written);
+        let namespace = &route.name().namespace;
+        let theirs = |(.., holder): &Contender| holder != namespace;
+        route.kind() == Kind::TlsRoute
+            && *namespace != self.gateway.name.namespace
+            && self.is_selected(at, &names)
+            && self
+                .holders
+                .get(&(at.listener.port, written.to_string()))
+                .is_some_and(theirs)
+    }
+
+    /// Whether a namespace was granted these names where a listener is.
+    fn owns(&self, namespace: &str, at: &Listener, names: &HostPattern) -> bool {
+        Reading(self.objects).owns(&self.gateway.name, namespace, at.port, names)
+    }
+
+    /// Whether a route has a hostname on a listener, which is its namespace's to have.
+    fn has(&self, route: Route<'_>, at: &Listener, written: &HostPattern) -> bool {
+        let names = HostPattern::parse(&common(at, written)).expect("a pattern");
+        overlap(&written.to_string(), &host(at)) && self.owns(&route.name().namespace, at, &names)
     }
 
     fn sets(&self) -> impl Iterator<Item = &'a ListenerSet> {
@@ -231,7 +328,10 @@ impl<'a> Judge<'a> {
     /// the older one, then the name.
     fn route_for(&self, at: &Judged<'_>, name: &str) -> Option<Route<'a>> {
         let best = |route: Route<'_>| {
-            let names = route.hostnames().iter().map(|(_, h)| h.to_string());
+            let owned = route.hostnames().iter();
+            let owned = owned
+                .filter(|(_, h)| self.has(route, at.listener, h) && !self.is_lost(route, at, h));
+            let names = owned.map(|(_, h)| h.to_string());
             let found = names.filter(|h| matches(h, name)).map(|h| specificity(&h));
             found.max()
         };
@@ -322,6 +422,12 @@ pub(crate) struct Parent<'a> {
 impl Parent<'_> {
     /// Whether this listener takes the route by this reference.
     pub(crate) fn takes(&self, at: &Judged<'_>) -> bool {
+        let mut offered = self.offers(at).into_iter();
+        offered.any(|written| !self.judge.is_lost(self.route, at, written))
+    }
+
+    /// The hostnames that the route would have on this listener if no other route wanted them.
+    fn offers(&self, at: &Judged<'_>) -> Vec<&HostPattern> {
         let (reference, listener) = (self.reference, at.listener);
         let (own, theirs) = (&self.key.name().namespace, &self.route.name().namespace);
         let kind = match listener.protocol {
@@ -329,19 +435,18 @@ impl Parent<'_> {
             Protocol::Http | Protocol::Https => self.route.kind() == Kind::HttpRoute,
             _ => false,
         };
-        at.parent == self.key
+        let takes = at.parent == self.key
             && reference
                 .section
                 .as_ref()
                 .is_none_or(|s| *s == listener.name)
             && reference.port.is_none_or(|p| Some(p) == listener.port)
             && kind
-            && self.judge.admits(&listener.allowed_namespaces, own, theirs)
-            && self
-                .route
-                .hostnames()
-                .iter()
-                .any(|(_, h)| overlap(&h.to_string(), &host(listener)))
+            && self.judge.admits(&listener.allowed_namespaces, own, theirs);
+        let written = self.route.hostnames().iter().map(|(_, h)| h);
+        written
+            .filter(|h| takes && self.judge.has(self.route, listener, h))
+            .collect()
     }
 
     /// Whether the reference is accepted: one listener that takes the route is enough.
@@ -352,6 +457,24 @@ impl Parent<'_> {
 
 fn host(listener: &Listener) -> String {
     listener.hostname.to_string()
+}
+
+/// What a route's hostname and a listener's have in common: of two that overlap, the more specific one.
+fn common(at: &Listener, written: &HostPattern) -> String {
+    let (theirs, listeners) = (written.to_string(), host(at));
+    if specificity(&theirs) >= specificity(&listeners) {
+        theirs
+    } else {
+        listeners
+    }
+}
+
+/// Whether a listener's hostname is one for all of the names.
+fn covers(pattern: &str, names: &str) -> bool {
+    match pattern.strip_prefix('*') {
+        Some(suffix) => names.trim_start_matches('*').ends_with(suffix),
+        None => pattern.is_empty() || pattern == names,
+    }
 }
 
 fn over_tls(listener: &Listener) -> bool {

@@ -235,7 +235,7 @@ fn check_listeners(judge: &Judge<'_>, parent: &ParentKey, status: &ListenersStat
             Some(yes(judged.accepted())),
             "{at}"
         );
-        let takes_part = judged.conflicted || judged.accepted();
+        let takes_part = judged.owned && (judged.conflicted || judged.accepted());
         let conflicted = takes_part.then(|| yes(judged.conflicted));
         assert_eq!(is(ConditionType::Conflicted), conflicted, "{at}");
         // Never there as False.

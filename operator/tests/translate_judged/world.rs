@@ -5,6 +5,7 @@ use vestibule_model::object::{Listener, Object, Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::Change;
 
+use crate::common::grants::a_hostname_grant;
 use crate::common::http::{Rule, http_route};
 use crate::common::*;
 
@@ -185,6 +186,7 @@ pub(crate) fn an_object() -> impl Strategy<Value = Object> {
         5 => service,
         6 => slice,
         3 => a_grant(),
+        1 => a_hostname_grant(&SPACES),
         3 => labelled,
         4 => secret,
     ]
