@@ -136,13 +136,16 @@ def role_checks:
               "is not as admission should be"),
           complain(named("Service"; $entry.clientConfig.service.name) | not; "calls a Service that is not there"))),
 
-  # Where egress is bounded: DNS and the API server, for the operator also the authorities that issue.
+  # Where egress is bounded: DNS and the API server, for the operator also the authorities that issue, and the
+  # proxies, which they connect to.
   ([all_of("Deployment") | select(component == "operator") | .spec.template.spec.containers[0].args[]] | index("--acme=true")) as $acme
   | (all_of("NetworkPolicy") | select(.spec.egress != null)
       | complain(component == "proxy"; "bounds where backends may be"),
         complain([.spec.egress[] | select(.to == null) | .ports[].port] | any(. != 53); "lets out to anywhere"),
-        complain((.spec.egress | length) != (if component == "operator" and $acme != null then 3 else 2 end);
-            "lets out to more, or less, than it needs")),
+        complain((.spec.egress | length) != (if component == "operator" and $acme != null then 4 else 2 end);
+            "lets out to more, or less, than it needs"),
+        complain([.spec.egress[].to[]? | select(.ipBlock == null) | .podSelector.matchLabels["app.kubernetes.io/component"]]
+            | any(. != "proxy"); "lets out to pods that it has nothing to do with")),
 
   # Secrets are reached in listed namespaces, or everywhere, not both.
   ([all_of("ClusterRoleBinding", "RoleBinding") | select(component == "secrets")]

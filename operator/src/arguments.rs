@@ -187,6 +187,8 @@ fn maker(text: &str) -> Result<Maker, String> {
 
 /// CAs are asked when to renew within this time after a start, not all at once.
 const SPREAD: Duration = Duration::from_mins(5);
+/// A new port is with every node within this time, mostly.
+const REACH: Duration = Duration::from_secs(20);
 /// Audience of the proxies' tokens.
 const AUDIENCE: &str = "vestibule-config";
 
@@ -307,6 +309,7 @@ impl Arguments {
                 per_namespace: self.acme_orders_per_hour_namespace,
             },
             in_flight: usize::try_from(self.acme_in_flight.get()).unwrap_or(usize::MAX),
+            reach: REACH,
             spread: SPREAD,
             // Jitter is not to be the same in every replica.
             seed: RandomState::new().build_hasher().finish(),

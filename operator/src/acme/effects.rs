@@ -1,9 +1,9 @@
 //! Where the engine meets the world: what it is told, and what whoever runs it does for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
+use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType};
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
@@ -70,6 +70,18 @@ pub trait Effects: Send + Sync + 'static {
 
     /// Publishes challenges, or withdraws them.
     fn challenges(&self, changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>);
+
+    /// Until a CA that connects to the Gateway of a certificate by these challenges has somebody to connect
+    /// to, as far as that can be told, or long enough. The proxies have them by then.
+    fn reachable(
+        &self,
+        secret: &ObjectName,
+        gateway: &ObjectName,
+        kinds: &BTreeSet<ChallengeType>,
+    ) -> impl Future<Output = ()> + Send {
+        let _ = (secret, gateway, kinds);
+        std::future::ready(())
+    }
 
     /// Says how far certificates are.
     fn issuance(&self, changes: BTreeMap<ObjectName, Option<Issuance>>);

@@ -292,9 +292,19 @@ async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task
         Task::Look { issuer, url } => {
             Done::Looked(bounded(async { ca(cas, &issuer)?.look(&url).await }).await)
         }
-        Task::Declare { issuer, url, names } => {
-            Done::Declared(bounded(async { ca(cas, &issuer)?.declare(&url, &names).await }).await)
-        }
+        Task::Declare {
+            issuer,
+            url,
+            gateway,
+            names,
+        } => Done::Declared(
+            bounded(async {
+                let kinds = names.iter().map(|(_, kind)| *kind).collect();
+                effects.reachable(secret, &gateway, &kinds).await;
+                ca(cas, &issuer)?.declare(&url, &names).await
+            })
+            .await,
+        ),
         Task::Finalize {
             issuer,
             url,
@@ -437,6 +447,7 @@ mod tests {
                 per_namespace: many,
             },
             in_flight: 2,
+            reach: Duration::ZERO,
             spread: Duration::ZERO,
             seed: 1,
         };

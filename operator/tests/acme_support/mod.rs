@@ -170,6 +170,7 @@ impl World {
                 per_namespace: budgets,
             },
             in_flight: 8,
+            reach: Duration::ZERO,
             spread: Duration::ZERO,
             seed: 7,
         };

@@ -48,6 +48,7 @@ fn engine_of(world: &World) -> acme::Settings {
             per_namespace: PLENTY,
         },
         in_flight: 20,
+        reach: Duration::ZERO,
         spread: Duration::ZERO,
         seed: 1,
     }

@@ -113,6 +113,7 @@ pub(super) enum Task {
     Declare {
         issuer: ObjectKey,
         url: String,
+        gateway: ObjectName,
         names: Vec<(Hostname, ChallengeType)>,
     },
     /// Send the request for the certificate.
@@ -292,6 +293,9 @@ pub struct Settings {
     pub budgets: Budgets,
     /// Orders at a time; at least 2.
     pub in_flight: usize,
+    /// Before a CA is told to connect, a Gateway's address is waited for so long that takes no connections;
+    /// zero: it is not looked at.
+    pub reach: Duration,
     /// Renewal windows are first asked for within this time after a start, not all at once.
     pub spread: Duration,
     /// Of chance.

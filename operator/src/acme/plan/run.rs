@@ -134,12 +134,19 @@ impl Planner {
             .map(|key| (key.hostname.clone(), key.kind))
             .collect();
         if everywhere {
+            let gateway = entry.request.gateway.clone();
             let Some((issuer, url)) = self.order_of(secret) else {
                 self.leave(secret);
                 return;
             };
+            let task = Task::Declare {
+                issuer,
+                url,
+                gateway,
+                names,
+            };
             self.stage(secret, Stage::Declare);
-            self.start(secret, Task::Declare { issuer, url, names });
+            self.start(secret, task);
             return;
         }
         let limit = entry

@@ -29,6 +29,7 @@ fn settings(rates: [u32; 3], in_flight: usize) -> Settings {
             per_namespace: rate(rates[2]),
         },
         in_flight,
+        reach: Duration::ZERO,
         spread: Duration::from_mins(1),
         seed: 3,
     }

@@ -1,16 +1,17 @@
 //! What the engine does in a cluster: Secrets, challenges at the proxies, facts for statuses, metrics and
 //! events. Nothing is written once this replica does not lead any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::watch;
-use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
+use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType};
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use zeroize::Zeroizing;
 
+use super::doors::Doors;
 use crate::acme::{
     Effects, IssuerFact, Observation, Outcome, Record, StoreError, Waiting, Write, Written,
 };
@@ -27,6 +28,7 @@ pub(in super::super) struct Hand {
     pub(in super::super) role: watch::Receiver<Role>,
     pub(in super::super) metrics: Metrics,
     pub(in super::super) teller: Teller,
+    pub(in super::super) doors: Doors,
     /// Who asked for which certificate.
     pub(in super::super) requests: watch::Receiver<Option<Arc<Requests>>>,
 }
@@ -50,6 +52,21 @@ impl Effects for Hand {
         key: &str,
     ) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
         self.secrets.entry(secret, key).await
+    }
+
+    async fn reachable(
+        &self,
+        secret: &ObjectName,
+        gateway: &ObjectName,
+        kinds: &BTreeSet<ChallengeType>,
+    ) {
+        let request = self.requests.borrow().clone();
+        let request = request.as_ref().and_then(|all| all.get(secret));
+        let Some(uid) = request.map(|request| request.gateway_uid.clone()) else {
+            return;
+        };
+        let ports = kinds.iter().map(|kind| kind.port()).collect();
+        self.doors.open(gateway, &uid, &ports).await;
     }
 
     fn challenges(&self, changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>) {

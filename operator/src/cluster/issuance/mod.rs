@@ -1,6 +1,7 @@
 //! The built-in engine in a cluster: it runs while this replica leads. What it holds is persisted or worth
 //! nothing, so the end of leadership just ends it.
 
+mod doors;
 mod effects;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::lease::elector::Role;
 use crate::acme;
 use crate::issuance::{self, Wires};
 use crate::publish::Publisher;
+pub(super) use doors::Doors;
 pub(super) use effects::Hand;
 
 /// Leadership is looked at this often, though nothing happens.

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::super::issuance::{self as acme_task, Hand};
+use super::super::issuance::{self as acme_task, Doors, Hand};
 use super::super::lease::elector::Role;
 use super::super::claims::Scribe;
 use super::super::metrics::Metrics;
@@ -100,7 +100,7 @@ impl Shell {
             client,
             &settings,
             &metrics,
-            (&role, &certificate_wires),
+            (&role, &fronts, &certificate_wires),
             tasks,
         );
         let teller = hand.teller.clone();
@@ -177,7 +177,11 @@ fn hand(
     client: &kube::Client,
     settings: &Settings,
     metrics: &Metrics,
-    (role, wires): (&watch::Receiver<Role>, &issuance::Wires),
+    (role, fronts, wires): (
+        &watch::Receiver<Role>,
+        &watch::Receiver<Option<Arc<services::Fronts>>>,
+        &issuance::Wires,
+    ),
     tasks: &mut JoinSet<&'static str>,
 ) -> Hand {
     let (teller, told) = events::Teller::new();
@@ -193,12 +197,15 @@ fn hand(
         "events"
     });
     let namespaces = settings.secret_namespaces.clone();
+    let patience = settings.acme.as_ref().map(|acme| acme.reach);
+    let patience = patience.unwrap_or_default();
     Hand {
         secrets: Secrets::new(client.clone(), &settings.release, namespaces),
         desk: wires.desk.clone(),
         role: role.clone(),
         metrics: metrics.clone(),
         teller,
+        doors: Doors::new(fronts.clone(), patience),
         requests: wires.requests.clone(),
     }
 }

@@ -1,0 +1,225 @@
+//! Whether the addresses of Gateways take connections, looked at before a CA is told to connect. A port that is
+//! new is with the proxies before nodes and load balancers have it, and a CA that comes too early counts that as
+//! a failure.
+//!
+//! It is a look from inside the cluster, and from one node: an address that cannot be reached from here (no
+//! hairpin, a NetworkPolicy) is waited for once, said to be so, and left to the CA for a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{debug, info};
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::Address;
+
+use super::super::services::Fronts;
+
+/// Longest wait for a connection.
+const CONNECT: Duration = Duration::from_secs(2);
+/// First and longest time between two attempts.
+const BETWEEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// One that was waited for in vain is not waited for again within this time.
+const LEFT_ALONE: Duration = Duration::from_mins(10);
+/// Most addresses and ports that are looked at for one order, and that are left alone.
+const MOST: usize = 8;
+const MOST_LEFT_ALONE: usize = 1024;
+
+/// An address and a port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Door {
+    host: Arc<str>,
+    port: u16,
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} port {}", self.host, self.port)
+    }
+}
+
+/// The addresses of Gateways; clones are the same ones.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Doors {
+    fronts: watch::Receiver<Option<Arc<Fronts>>>,
+    patience: Duration,
+    /// Those that were waited for in vain, and until when they are left alone.
+    left_alone: Arc<Mutex<BTreeMap<Door, Instant>>>,
+}
+
+impl Doors {
+    /// Those of the fronts as they are. One that does not open is waited for `patience`; with none, none is
+    /// looked at.
+    pub(in super::super) fn new(
+        fronts: watch::Receiver<Option<Arc<Fronts>>>,
+        patience: Duration,
+    ) -> Self {
+        Self {
+            fronts,
+            patience,
+            left_alone: Arc::default(),
+        }
+    }
+
+    /// Until the addresses of a Gateway take connections on these ports, or long enough.
+    pub(super) async fn open(&self, gateway: &ObjectName, uid: &str, ports: &BTreeSet<u16>) {
+        if self.patience.is_zero() {
+            return;
+        }
+        let fronts = self.fronts.borrow().clone();
+        let front = fronts.as_deref().and_then(|fronts| fronts.get(uid));
+        let assigned = front.and_then(|front| front.assigned.as_ref());
+        let addresses = assigned
+            .into_iter()
+            .flat_map(|assigned| &assigned.addresses);
+        let doors = addresses.flat_map(|address| {
+            let host: Arc<str> = match address {
+                Address::Ip(ip) => ip.to_string().into(),
+                Address::Hostname(name) => name.clone(),
+            };
+            ports.iter().map(move |port| Door {
+                host: host.clone(),
+                port: *port,
+            })
+        });
+        let doors = doors.take(MOST).filter(|door| !self.is_left_alone(door));
+        join_all(doors.map(|door| self.wait(gateway, door))).await;
+    }
+
+    async fn wait(&self, gateway: &ObjectName, door: Door) {
+        let until = Instant::now() + self.patience;
+        let (mut between, longest) = BETWEEN;
+        loop {
+            let connecting = TcpStream::connect((&*door.host, door.port));
+            let problem = match tokio::time::timeout(CONNECT, connecting).await {
+                Ok(Ok(_)) => {
+                    debug!(%gateway, %door, "takes connections");
+                    return;
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "no answer".to_owned(),
+            };
+            if Instant::now() + between >= until {
+                info!(
+                    %gateway,
+                    address = %door,
+                    problem,
+                    "the address takes no connections from the operator; the CA is asked all the same"
+                );
+                return self.leave_alone(door);
+            }
+            tokio::time::sleep(between).await;
+            between = (between * 2).min(longest);
+        }
+    }
+
+    fn is_left_alone(&self, door: &Door) -> bool {
+        let left_alone = self.left_alone.lock();
+        left_alone
+            .get(door)
+            .is_some_and(|until| Instant::now() < *until)
+    }
+
+    fn leave_alone(&self, door: Door) {
+        let now = Instant::now();
+        let mut left_alone = self.left_alone.lock();
+        if left_alone.len() >= MOST_LEFT_ALONE {
+            left_alone.retain(|_, until| now < *until);
+        }
+        if left_alone.len() < MOST_LEFT_ALONE {
+            left_alone.insert(door, now + LEFT_ALONE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::super::super::services::Front;
+    use super::*;
+    use crate::translate::Assigned;
+
+    const GATEWAY: &str = "uid";
+
+    /// Doors of a Gateway with this address, and what keeps them fed.
+    fn doors(
+        address: &str,
+        patience: Duration,
+    ) -> (Doors, watch::Sender<Option<Arc<Fronts>>>, ObjectName) {
+        let front = Front {
+            assigned: Some(Assigned {
+                addresses: vec![Address::Ip(address.parse().expect("an address"))],
+                problem: None,
+            }),
+            alias: None,
+        };
+        let fronts = Fronts::from([(GATEWAY.into(), front)]);
+        let (sender, fronts) = watch::channel(Some(Arc::new(fronts)));
+        let doors = Doors::new(fronts, patience);
+        (doors, sender, ObjectName::new("platform", "edge"))
+    }
+
+    /// An address of this test's alone, with a port that nobody listens on.
+    async fn closed(address: &str) -> u16 {
+        let listener = TcpListener::bind((address, 0)).await.expect("a port");
+        listener.local_addr().expect("an address").port()
+    }
+
+    #[tokio::test]
+    async fn one_that_opens_late_is_waited_for() {
+        let address = "127.83.11.1";
+        let port = closed(address).await;
+        let (doors, _fronts, gateway) = doors(address, Duration::from_hours(1));
+        let ports = BTreeSet::from([port]);
+        let open = doors.open(&gateway, GATEWAY, &ports);
+        tokio::pin!(open);
+        // It has been refused at least once.
+        tokio::select! {
+            () = &mut open => panic!("nobody listens"),
+            () = tokio::time::sleep(Duration::from_millis(150)) => {}
+        }
+        let listener = TcpListener::bind((address, port)).await.expect("the port");
+        let (_, connection) = tokio::join!(open, listener.accept());
+        connection.expect("a connection");
+        assert!(doors.left_alone.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_that_stays_closed_is_waited_for_once() {
+        let address = "127.83.11.2";
+        let port = closed(address).await;
+        let (doors, _fronts, gateway) = doors(address, Duration::from_millis(1));
+        let ports = BTreeSet::from([port]);
+        doors.open(&gateway, GATEWAY, &ports).await;
+        assert_eq!(doors.left_alone.lock().len(), 1);
+        // The next order does not even knock: it would meet this one.
+        let listener = TcpListener::bind((address, port)).await.expect("the port");
+        doors.open(&gateway, GATEWAY, &ports).await;
+        tokio::select! {
+            biased;
+            _ = listener.accept() => panic!("it knocked"),
+            () = std::future::ready(()) => {}
+        }
+        // Others are others.
+        doors.open(&gateway, "another", &ports).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_left_alone_is_bounded() {
+        let (doors, _fronts, _) = doors("127.83.11.3", Duration::ZERO);
+        for port in 0..=u16::try_from(MOST_LEFT_ALONE).expect("a port") {
+            doors.leave_alone(Door {
+                host: "a".into(),
+                port,
+            });
+        }
+        assert_eq!(doors.left_alone.lock().len(), MOST_LEFT_ALONE);
+    }
+}
