@@ -294,7 +294,7 @@ impl Chain<'_> {
                 return refusal;
             }
             if self.picture.is_whole()
-                && let Some(loss) = route_loss(self.picture, rejected, self.query)
+                && let Some(loss) = route_loss(self.picture, self.candidate, rejected, self.query)
             {
                 return Some(loss);
             }

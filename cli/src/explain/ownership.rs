@@ -20,6 +20,9 @@ use super::report::{Check, HolderView, ObjectView, Outcome, Step};
 
 /// Most grants that are named.
 const NAMED: usize = 5;
+/// What to do about a name whose holder has nothing for it any more.
+const WAIT: &str =
+    "wait: it goes to others when its holder has been without it for claims.gracePeriodSeconds";
 
 /// The namespace that needs grants for a listener: that of a ListenerSet on a Gateway with grants, where the
 /// caller may read them.
@@ -325,8 +328,7 @@ impl Chain<'_> {
                 format!(
                     "namespace {namespace} has held {what} since {since}, and has nothing for it any more"
                 ),
-                "wait: it goes to others when its holder has been without it for claims.gracePeriodSeconds"
-                    .to_owned(),
+                WAIT.to_owned(),
             )
         };
         Some(step(
@@ -343,6 +345,7 @@ impl Chain<'_> {
 /// Why a route that is on a listener does not serve the name there: another namespace's routes have it.
 pub(super) fn route_loss(
     picture: &Picture,
+    candidate: &Candidate,
     route: &ObjectKey,
     query: &HostPattern,
 ) -> Option<Step> {
@@ -356,12 +359,17 @@ pub(super) fn route_loss(
     };
     let findings = picture.translator.findings().get(route)?;
     let finding = findings.iter().find(taken)?;
+    let holders = holders(picture, candidate, query, &[], std::slice::from_ref(route));
+    let left = holders
+        .iter()
+        .any(|holder| holder.usage == "TLSRoute" && !holder.in_use);
+    let action = if left { WAIT } else { &finding.action };
     Some(step(
         Check::Route,
         Outcome::Wrong,
         &route.to_string(),
         finding.reason.as_str(),
         format!("{}: {}", finding.field, finding.message),
-        finding.action.clone(),
+        action.to_owned(),
     ))
 }
