@@ -29,6 +29,8 @@ pub(crate) enum Peer {
     Ours,
     /// vestibule-proxy without its line per connection, as the peers' default is.
     OursQuiet,
+    /// vestibule-proxy as it comes, while CAs are to check names: those that are served and a thousand more.
+    OursChallenged,
     /// Debian's `HAProxy`.
     Haproxy,
     /// `HAProxy` with splicing on.
@@ -46,6 +48,9 @@ pub(crate) enum Peer {
     /// Debian's hitch.
     Hitch,
 }
+
+/// Challenges for names that are not served.
+const CHALLENGES: usize = 1000;
 
 /// What the proxy is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -114,6 +119,7 @@ impl Peer {
             Self::Direct => "direct, no proxy",
             Self::Ours => "Vestibule",
             Self::OursQuiet => "Vestibule, no connection log",
+            Self::OursChallenged => "Vestibule, with challenges",
             Self::Haproxy => "HAProxy",
             Self::HaproxySplice => "HAProxy, splice on",
             Self::HaproxyLog => "HAProxy, connection log",
@@ -143,7 +149,7 @@ impl Peer {
     pub(crate) fn version(self, binaries: &Binaries) -> Option<String> {
         let (path, flag) = match self {
             Self::Direct => return Some(String::new()),
-            Self::Ours | Self::OursQuiet => (binaries.ours.clone(), "--version"),
+            Self::Ours | Self::OursQuiet | Self::OursChallenged => (binaries.ours.clone(), "--version"),
             Self::Haproxy | Self::HaproxySplice | Self::HaproxyLog => ("haproxy".into(), "-v"),
             Self::HaproxyNext | Self::HaproxyNextSplice => (binaries.haproxy_next.clone()?, "-v"),
             Self::Envoy => (binaries.envoy.clone(), "--version"),
@@ -183,8 +189,11 @@ impl Peer {
         let debian = Path::new("haproxy");
         let command = match self {
             Self::Direct => bail!("nothing to start"),
-            Self::Ours => ours::command(&binaries.ours, scenario, listen, true)?,
-            Self::OursQuiet => ours::command(&binaries.ours, scenario, listen, false)?,
+            Self::Ours => ours::command(&binaries.ours, scenario, listen, true, 0)?,
+            Self::OursQuiet => ours::command(&binaries.ours, scenario, listen, false, 0)?,
+            Self::OursChallenged => {
+                ours::command(&binaries.ours, scenario, listen, true, CHALLENGES)?
+            }
             Self::Haproxy => haproxy(debian, false, false)?,
             Self::HaproxySplice => haproxy(debian, true, false)?,
             Self::HaproxyLog => haproxy(debian, false, true)?,

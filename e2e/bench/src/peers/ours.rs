@@ -7,10 +7,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
+use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use vestibule_stream::proto::{
-    Attachment, Backend, Bind, Certificate, Endpoint, Listener, RouteHostname, TlsListener,
-    TlsPassthrough, TlsRoute, TlsTerminate, Transport, WeightedBackend, listener, resource,
-    tls_listener,
+    Attachment, Backend, Bind, Certificate, Challenge, Endpoint, Listener, RouteHostname,
+    TlsAlpn01, TlsListener, TlsPassthrough, TlsRoute, TlsTerminate, Transport, WeightedBackend,
+    challenge, listener, resource, tls_listener,
 };
 use vestibule_stream::{Batch, Generation, Resource, recording};
 
@@ -21,15 +22,22 @@ pub(super) fn command(
     scenario: &Scenario<'_>,
     listen: SocketAddr,
     log: bool,
+    challenges: usize,
 ) -> Result<Command> {
     let file = scenario.folder.join("recording");
-    let batch = Batch::full(
-        Generation {
-            term: 1,
-            counter: 1,
-        },
-        &resources(scenario, listen),
-    )?;
+    let mut resources = resources(scenario, listen);
+    if challenges > 0 {
+        let served = scenario.routes().into_iter().map(|(name, _)| name);
+        let others = (0..challenges).map(|number| format!("n{number}.challenged.test"));
+        for name in served.chain(others) {
+            resources.push(challenge(&name, listen)?);
+        }
+    }
+    let first = Generation {
+        term: 1,
+        counter: 1,
+    };
+    let batch = Batch::full(first, &resources)?;
     let mut output = BufWriter::new(File::create(&file)?);
     recording::write(&mut output, &batch)?;
     output.flush()?;
@@ -85,11 +93,7 @@ fn resources(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
         let listener_name = format!("ListenerSet/tenant-{index}/set/listener");
         let listener = Listener {
             gateway: "infra/gateway".to_owned(),
-            bind: Some(Bind {
-                address: listen.ip().to_string(),
-                port: u32::from(listen.port()),
-                transport: Transport::Tcp.into(),
-            }),
+            bind: Some(bind(listen)),
             hostname: name.clone(),
             tenant: format!("tenant-{index}"),
             protocol: Some(listener::Protocol::Tls(TlsListener { mode: Some(mode) })),
@@ -120,6 +124,36 @@ fn resources(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
         );
     }
     upserts
+}
+
+/// What a CA is answered with that checks a name.
+fn challenge(name: &str, listen: SocketAddr) -> Result<Resource> {
+    let mut params = CertificateParams::new(vec![name.to_owned()])?;
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(&[7; 32])];
+    let key = KeyPair::generate()?;
+    let answer = TlsAlpn01 {
+        certificate: params.self_signed(&key)?.der().to_vec(),
+        private_key: key.serialize_der(),
+    };
+    let challenge = Challenge {
+        gateway: "infra/gateway".to_owned(),
+        bind: Some(bind(listen)),
+        hostname: name.to_owned(),
+        tenant: "tenant-0".to_owned(),
+        answer: Some(challenge::Answer::TlsAlpn01(answer)),
+    };
+    Ok(Resource {
+        name: format!("infra/gateway/tls-alpn-01/{name}"),
+        resource: Some(resource::Resource::Challenge(challenge)),
+    })
+}
+
+fn bind(listen: SocketAddr) -> Bind {
+    Bind {
+        address: listen.ip().to_string(),
+        port: u32::from(listen.port()),
+        transport: Transport::Tcp.into(),
+    }
 }
 
 fn backend_name(backend: SocketAddr) -> String {
