@@ -245,7 +245,11 @@ pub(super) fn holders(
     let port = own.port_key();
     let mut keys = vec![own];
     for (_, hostname) in written {
-        let key = ClaimKey::new(&port, ClaimUse::TlsRoute, hostname);
+        // What is left of it on this listener.
+        let Some(names) = candidate.listener.hostname.intersect(hostname) else {
+            continue;
+        };
+        let key = ClaimKey::new(&port, ClaimUse::TlsRoute, &names);
         if !keys.contains(&key) {
             keys.push(key);
         }
