@@ -13,7 +13,7 @@ use vestibule_model::challenge::ChallengeType::{Http01, TlsAlpn01};
 use vestibule_model::challenge::Reach;
 use vestibule_model::condition::Reason;
 use vestibule_model::issuance::IssuanceState;
-use vestibule_model::key::ObjectName;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{AcmeIssuer, ExternalAccount};
 use vestibule_operator::acme::{Ack, Input, Leaf, Outcome};
 use vestibule_operator::translate::CertificateRequest;
@@ -387,6 +387,52 @@ async fn an_order_that_is_given_up_is_closed_at_the_ca() {
     // Of the first order the authorization was looked at and deactivated; of the second each was looked at.
     assert_eq!(asked() - before, 4);
     engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn another_issuer_issues_anew_and_the_former_serves_until_then() {
+    let set = set(Options::default()).await;
+    let other = AcmeIssuer {
+        key: ObjectKey::new(Kind::ClusterAcmeIssuer, "", "other"),
+        account_key_secret: "other-account".into(),
+        ..set.issuer.clone()
+    };
+    let one = request("team-a", &["a.test"]);
+    let issuers = [set.issuer.clone(), other];
+    let engine = set.world.engine(&issuers, std::slice::from_ref(&one)).await;
+    set.world.until_issued(&[&one.secret]).await;
+    let former = set.leaf(&one.secret).serial;
+
+    *set.world.hold.lock() = Some(Hold::Published);
+    let mut changed = one.clone();
+    let issuer = changed.issuer.as_mut().expect("an issuer");
+    issuer.name = "other".into();
+    let changed = [(one.secret.clone(), Some(changed))];
+    set.world.tell(Input::Requests(changed.into())).await;
+    set.world.until_held().await;
+    assert_eq!(set.leaf(&one.secret).serial, former);
+    set.world
+        .until("it says what serves", |world| {
+            let message = world.message(&one.secret);
+            message.contains("the former certificate serves until then")
+        })
+        .await;
+
+    *set.world.hold.lock() = None;
+    let keys: Vec<_> = set.world.challenges.lock().keys().cloned().collect();
+    let acks = keys.into_iter().map(|key| (key, Ack::Everywhere)).collect();
+    set.world.tell(Input::Challenges(acks)).await;
+    set.world
+        .until("it is the other one's", |world| {
+            let message = world.message(&one.secret);
+            message.starts_with("Issued: by ClusterACMEIssuer other")
+        })
+        .await;
+    assert_ne!(set.leaf(&one.secret).serial, former);
+    assert_eq!(set.pebble.orders(), 2);
+    engine.abort();
+    set.no_key_was_said();
 }
 
 #[tokio::test]

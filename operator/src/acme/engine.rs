@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::key::{ObjectKey, ObjectName};
+use vestibule_model::object::AcmeIssuer;
 
 use super::challenge;
 use super::client::{Ca, open};
@@ -20,7 +21,7 @@ use super::clock::Now;
 use super::effects::{Ack, Effects, Input, Observation};
 use super::keys::{KeyError, PrivateKey};
 use super::leaf::Leaf;
-use super::plan::{Done, Event, Planner, Publish, Settings, Step, Task};
+use super::plan::{Done, Event, Planner, Publish, Settings, Step, Task, Ticket};
 use super::problem::{Failure, FailureKind};
 
 /// For one task as a whole, whose requests are bounded by themselves.
@@ -97,6 +98,29 @@ impl<E: Effects> Engine<E> {
         }
     }
 
+    /// Opens the account of an issuer.
+    fn open(&mut self, issuer: Arc<AcmeIssuer>, ticket: Ticket, again: bool) {
+        let (effects, cas) = (self.effects.clone(), self.cas.clone());
+        let namespace = self.namespace.clone();
+        self.tasks.spawn(async move {
+            let opening = open(&effects, &issuer, &namespace, again);
+            let opening = async {
+                match tokio::time::timeout(DEADLINE, opening).await {
+                    Ok(result) => result,
+                    Err(_) => Err(Failure::unreachable("the CA does not answer in time")),
+                }
+            };
+            let result = caught(&*effects, "account", opening).await;
+            let result = result.unwrap_or_else(|| Err(own_fault()));
+            let facts = result.map(|ca| {
+                let facts = ca.facts();
+                cas.lock().insert(issuer.key.clone(), Arc::new(ca));
+                facts
+            });
+            Some(Event::Account(issuer.key.clone(), ticket, facts))
+        });
+    }
+
     fn perform(&mut self, steps: Vec<Step>) {
         let mut challenges: BTreeMap<ChallengeKey, Option<ChallengeAnswer>> = BTreeMap::new();
         let mut unanswerable = BTreeMap::new();
@@ -117,29 +141,7 @@ impl<E: Effects> Engine<E> {
                     issuer,
                     ticket,
                     again,
-                } => {
-                    let (effects, cas) = (self.effects.clone(), self.cas.clone());
-                    let namespace = self.namespace.clone();
-                    self.tasks.spawn(async move {
-                        let opening = open(&effects, &issuer, &namespace, again);
-                        let opening = async {
-                            match tokio::time::timeout(DEADLINE, opening).await {
-                                Ok(result) => result,
-                                Err(_) => {
-                                    Err(Failure::unreachable("the CA does not answer in time"))
-                                }
-                            }
-                        };
-                        let result = caught(&*effects, "account", opening).await;
-                        let result = result.unwrap_or_else(|| Err(own_fault()));
-                        let facts = result.map(|ca| {
-                            let facts = ca.facts();
-                            cas.lock().insert(issuer.key.clone(), Arc::new(ca));
-                            facts
-                        });
-                        Some(Event::Account(issuer.key.clone(), ticket, facts))
-                    });
-                }
+                } => self.open(issuer, ticket, again),
                 Step::Publish(key, publish) => match answer(&key, &publish) {
                     Ok(answer) => {
                         challenges.insert(key, Some(answer));

@@ -110,7 +110,7 @@ impl Planner {
             Some(spec) => match self.issuers.0.get_mut(key) {
                 Some(issuer)
                     if same_account(&issuer.spec, &spec)
-                        && issuer.foreign == !self.settings.issuers.matches(&spec.labels) =>
+                        && issuer.foreign != self.settings.issuers.matches(&spec.labels) =>
                 {
                     issuer.spec = spec;
                 }

@@ -3,7 +3,7 @@
 //! a failure.
 //!
 //! It is a look from inside the cluster, and from one node: an address that cannot be reached from here (no
-//! hairpin, a NetworkPolicy) is waited for once, said to be so, and left to the CA for a while.
+//! hairpin, a `NetworkPolicy`) is waited for once, said to be so, and left to the CA for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -186,7 +186,7 @@ mod tests {
             () = tokio::time::sleep(Duration::from_millis(150)) => {}
         }
         let listener = TcpListener::bind((address, port)).await.expect("the port");
-        let (_, connection) = tokio::join!(open, listener.accept());
+        let ((), connection) = tokio::join!(open, listener.accept());
         connection.expect("a connection");
         assert!(doors.left_alone.lock().is_empty());
     }
