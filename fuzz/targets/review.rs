@@ -1,5 +1,5 @@
-//! Admission reviews: any bytes have an answer, the same one each time, that names no other tenant's
-//! objects.
+//! Admission reviews of every kind that is judged: any bytes have an answer, the same one each time, that names
+//! no other tenant's objects; and what changes nothing is never refused.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -36,9 +36,26 @@ fuzz_target!(|data: &[u8]| {
     let said = response["status"].to_string() + &response["warnings"].to_string();
     let asked = String::from_utf8_lossy(data).contains(OTHER);
     assert!(asked || !said.contains(OTHER), "{said}");
+    if refused {
+        changes_nothing(data);
+    }
 });
 
-/// A Gateway that everybody may use, and a set of another tenant on it.
+/// The same object as an update of itself.
+fn changes_nothing(data: &[u8]) {
+    let mut review: Value = serde_json::from_slice(data).expect("what was refused is JSON");
+    let object = review["request"]["object"].clone();
+    if !object.is_object() {
+        return;
+    }
+    review["request"]["operation"] = "UPDATE".into();
+    review["request"]["oldObject"] = object;
+    let answer = review_bytes(review.to_string().as_bytes(), &admission(), *NOW);
+    assert_ne!(answer.record.outcome, Outcome::Refused, "{review}");
+}
+
+/// A Gateway that everybody may use, with a set and claims of another tenant on it, and one with grants, of
+/// which the other tenant's cannot be read.
 fn admission() -> Admission {
     static OBJECTS: LazyLock<Vec<Value>> = LazyLock::new(objects);
     let admission = Admission::new(
@@ -82,6 +99,53 @@ fn objects() -> Vec<Value> {
                     "name": OTHER, "port": 443, "protocol": "TLS", "hostname": "a.example",
                     "tls": {"mode": "Passthrough"},
                 }],
+            },
+        }),
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": "k", "name": "guarded"},
+            "spec": {
+                "gatewayClassName": "v",
+                "allowedListeners": {"namespaces": {"from": "All"}},
+                "listeners": [{
+                    "name": "own", "port": 443, "protocol": "TLS",
+                    "tls": {"mode": "Passthrough"}, "allowedRoutes": {"namespaces": {"from": "All"}},
+                }],
+            },
+        }),
+        json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
+            "metadata": {"namespace": "k", "name": "t"},
+            "spec": {
+                "namespaces": {"names": ["t"]}, "hostnames": ["*.t.example"], "ports": [443], "protocols": ["TLS"],
+                "issuers": [], "limits": {"listeners": 1, "certificates": 0},
+            },
+        }),
+        json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
+            "metadata": {"namespace": "k", "name": OTHER}, "spec": 7,
+        }),
+        json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+            "metadata": {"namespace": "i", "name": OTHER},
+            "spec": {"gateway": {"name": "g"}, "namespace": OTHER, "count": 2, "entries": [
+                {"hostname": "held.example", "port": 443, "use": "TLS", "since": "2026-01-01T00:00:00Z"},
+                {"hostname": "r.held.example", "port": 443, "use": "TLSRoute", "since": "2026-01-01T00:00:00Z"},
+            ]},
+        }),
+        json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+            "metadata": {"namespace": "k", "name": OTHER},
+            "spec": {"gateway": {"name": "guarded"}, "namespace": OTHER, "count": 1, "entries": [
+                {"hostname": "r.t.example", "port": 443, "use": "TLSRoute", "since": "2026-01-01T00:00:00Z"},
+            ]},
+        }),
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ReferenceGrant",
+            "metadata": {"namespace": OTHER, "name": OTHER},
+            "spec": {
+                "from": [{"group": "gateway.networking.k8s.io", "kind": "ListenerSet", "namespace": "t"}],
+                "to": [{"group": "", "kind": "Secret"}],
             },
         }),
     ]
