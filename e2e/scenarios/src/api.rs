@@ -30,6 +30,7 @@ kinds! {
     ENDPOINT_SLICE = "/apis/discovery.k8s.io/v1" "endpointslices";
     GATEWAY = "/apis/gateway.networking.k8s.io/v1" "gateways";
     GATEWAY_CLASS = "/apis/gateway.networking.k8s.io/v1" "gatewayclasses";
+    HOSTNAME_GRANT = "/apis/vestibule.dev/v1alpha1" "hostnamegrants";
     HTTP_ROUTE = "/apis/gateway.networking.k8s.io/v1" "httproutes";
     LEASE = "/apis/coordination.k8s.io/v1" "leases";
     LISTENER_SET = "/apis/gateway.networking.k8s.io/v1" "listenersets";
@@ -149,12 +150,34 @@ impl Api {
         dry_run: bool,
     ) -> Result<Option<(u16, String)>> {
         let dry_run = if dry_run { "&dryRun=All" } else { "" };
-        let path = format!(
-            "{}?fieldValidation=Strict{dry_run}",
-            path(kind, namespace, "")
-        );
-        let request = Request::post(path)
-            .header("content-type", "application/json")
+        let path = path(kind, namespace, "");
+        let path = format!("{path}?fieldValidation=Strict{dry_run}");
+        self.judged(Request::post(path), "application/json", object)
+            .await
+    }
+
+    /// Applies an object on the server, as `kubectl apply --server-side` does. Gives code and message of a
+    /// refusal.
+    pub(crate) async fn apply(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        object: &Value,
+    ) -> Result<Option<(u16, String)>> {
+        let path = path(kind, namespace, name(object));
+        let path = format!("{path}?fieldManager=e2e&force=true");
+        self.judged(Request::patch(path), "application/apply-patch+yaml", object)
+            .await
+    }
+
+    async fn judged(
+        &self,
+        request: http::request::Builder,
+        content: &str,
+        object: &Value,
+    ) -> Result<Option<(u16, String)>> {
+        let request = request
+            .header("content-type", content)
             .body(serde_json::to_vec(object)?)?;
         match self.client.request::<Value>(request).await {
             Ok(_) => Ok(None),
@@ -197,11 +220,15 @@ impl Api {
         Ok(())
     }
 
+    /// Deletes at any path, with whatever is asked for behind it.
+    pub(crate) async fn delete_at(&self, path: &str) -> Result<()> {
+        self.call(Method::DELETE, path, None).await.map(drop)
+    }
+
     /// Deletes a pod without giving it time.
     pub(crate) async fn kill_pod(&self, namespace: &str, name: &str) -> Result<()> {
         let path = path(POD, namespace, name) + "?gracePeriodSeconds=0";
-        self.call(Method::DELETE, &path, None).await?;
-        Ok(())
+        self.delete_at(&path).await
     }
 }
 

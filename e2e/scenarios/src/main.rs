@@ -1,6 +1,7 @@
 //! The scenarios on a cluster, and the helpers that they run in it: backend, load balancer, clients.
 
 mod api;
+mod applies;
 mod ca;
 mod certificate;
 mod client;
@@ -9,6 +10,7 @@ mod curl;
 mod echo;
 mod encoding;
 mod held;
+mod hostile;
 mod lb;
 mod load;
 mod manifests;
@@ -52,6 +54,10 @@ enum Command {
         /// Leave the namespaces of scenarios that passed.
         #[arg(long)]
         keep: bool,
+        /// A program to run beside those scenarios that run together. What it prints goes into the file
+        /// `beside.log` of this run.
+        #[arg(long)]
+        beside: Option<PathBuf>,
     },
     /// Install the chart with the values of the scenarios, and the load balancer.
     Install,
@@ -66,6 +72,8 @@ enum Command {
     Report(report::Args),
     /// Open new connections at a fixed rate, or hold some open, and count.
     Load(load::Args),
+    /// Send an admission server requests that mean no good, at a fixed rate, and count.
+    Hostile(hostile::Args),
     /// Be a backend.
     Echo(echo::Args),
     /// Be the cloud's load balancer.
@@ -89,7 +97,12 @@ async fn start(command: Command) -> Result<bool> {
         .install_default()
         .map_err(|_| anyhow!("a crypto provider is installed already"))?;
     match command {
-        Command::Run { filter, list, keep } => {
+        Command::Run {
+            filter,
+            list,
+            keep,
+            beside,
+        } => {
             let scenarios = scenarios::all();
             if list {
                 for scenario in scenarios {
@@ -98,7 +111,16 @@ async fn start(command: Command) -> Result<bool> {
                 return Ok(true);
             }
             let world = Arc::new(World::enter().await?);
-            runner::run(world, scenarios, &runner::Options { filter, keep }).await
+            runner::run(
+                world,
+                scenarios,
+                &runner::Options {
+                    filter,
+                    keep,
+                    beside,
+                },
+            )
+            .await
         }
         Command::Install => World::enter().await?.set_up().await.map(|()| true),
         Command::Uninstall => World::enter().await?.tear_down().await.map(|()| true),
@@ -107,6 +129,7 @@ async fn start(command: Command) -> Result<bool> {
             .await
             .map(|()| true),
         Command::Load(args) => load::run_for(args).await.map(|()| true),
+        Command::Hostile(args) => hostile::run_for(args).await.map(|()| true),
         Command::Echo(args) => echo::run(args).await.map(|()| true),
         Command::Lb(args) => lb::run(args).await.map(|()| true),
     }

@@ -197,6 +197,16 @@ pub(crate) fn reference_grant(namespace: &str, name: &str, from: (&str, &str), t
     })
 }
 
+/// A `HostnameGrant`.
+pub(crate) fn hostname_grant(namespace: &str, name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "vestibule.dev/v1alpha1",
+        "kind": "HostnameGrant",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    })
+}
+
 /// A namespace that belongs to a stage.
 pub(crate) fn namespace(name: &str, stage: &str) -> Value {
     json!({

@@ -1,16 +1,20 @@
 //! Runs scenarios: in order, those that do not disturb each other together, one line for each.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
+use tokio::process::Command;
 
 use crate::world::{Stage, World};
 
 /// How many scenarios of [`Phase::Together`] run at one time.
 const AT_ONCE: usize = 3;
+/// File among those of the run with what the program beside them printed.
+const BESIDE: &str = "beside.log";
 
 /// When a scenario runs. Inside a phase, order is that of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +68,8 @@ pub(crate) struct Options {
     pub(crate) filter: Vec<String>,
     /// Leave namespaces of passed scenarios, too.
     pub(crate) keep: bool,
+    /// A program that runs beside the scenarios of [`Phase::Together`]: whose it is judges it.
+    pub(crate) beside: Option<PathBuf>,
 }
 
 #[derive(Default)]
@@ -90,7 +96,10 @@ pub(crate) async fn run(
         let phase = chosen[0].phase;
         let same = chosen.iter().take_while(|s| s.phase == phase).count();
         let rest = chosen.split_off(same);
-        let at_once = if phase == Phase::Together { AT_ONCE } else { 1 };
+        let together = phase == Phase::Together;
+        let at_once = if together { AT_ONCE } else { 1 };
+        let beside = options.beside.as_deref().filter(|_| together);
+        let beside = beside.map(|program| tokio::spawn(output_of(program.to_owned())));
         let mut results = futures::stream::iter(chosen)
             .map(|scenario| one(world.clone(), scenario, options.keep))
             .buffer_unordered(at_once);
@@ -102,6 +111,9 @@ pub(crate) async fn run(
             }
         }
         drop(results);
+        if let Some(beside) = beside {
+            tokio::fs::write(world.out.join(BESIDE), beside.await??).await?;
+        }
         chosen = rest;
     }
     print(&format!(
@@ -117,6 +129,13 @@ pub(crate) async fn run(
         "{passed} passed, {failed} failed, {skipped} skipped"
     ));
     Ok(failed == 0)
+}
+
+/// What a program prints. That it fails is told by what it prints.
+async fn output_of(program: PathBuf) -> Result<Vec<u8>> {
+    let output = Command::new(&program).kill_on_drop(true).output().await;
+    let output = output.with_context(|| format!("cannot start {}", program.display()))?;
+    Ok([output.stdout, output.stderr].concat())
 }
 
 fn is_chosen(scenario: &Scenario, filter: &[String]) -> bool {

@@ -1,6 +1,6 @@
 //! What admission refuses, how it says so, and what holds without it.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::api;
@@ -8,7 +8,7 @@ use crate::conditions;
 use crate::manifests::{self, Mode};
 use crate::runner::Verdict;
 use crate::wait::{LATER, until};
-use crate::world::{RELEASE, Stage, Team, WEBHOOK, World};
+use crate::world::{RELEASE, Stage, Team, World};
 
 /// A wildcard TLSRoute, an IP-like hostname and a conflicting ListenerSet are refused: the message says
 /// what, in which field and what to do, and names nothing of the other tenant.
@@ -63,7 +63,7 @@ pub(super) async fn what_the_tenant_would_be_sorry_for_is_refused(
 }
 
 /// A ListenerSet with one passed-through hostname.
-fn passing_set(team: &Team, name: &str, hostname: &str) -> Value {
+pub(super) fn passing_set(team: &Team, name: &str, hostname: &str) -> Value {
     let listeners = [manifests::listener("site", hostname, Mode::Passthrough)];
     manifests::listener_set(&team.namespace, name, team.parent(), &listeners)
 }
@@ -90,24 +90,7 @@ pub(super) async fn without_the_webhook_a_conflict_is_a_status(stage: &Stage) ->
         .await?
         .must_fail()?;
 
-    let selector = format!("app.kubernetes.io/instance={RELEASE}");
-    let configurations = world.api.list(api::WEBHOOK, "", &selector).await?;
-    ensure!(!configurations.is_empty(), "no webhook configuration");
-    for configuration in &configurations {
-        world
-            .api
-            .delete(api::WEBHOOK, "", api::name(configuration))
-            .await?;
-    }
-    let seen = conflicted(stage, &a, &b, &late).await;
-    // Back comes what the admin's next helm upgrade would bring, with the CA that the operator wrote.
-    for mut configuration in configurations {
-        configuration["metadata"]["resourceVersion"] = Value::Null;
-        configuration["metadata"]["uid"] = Value::Null;
-        configuration["metadata"]["managedFields"] = Value::Null;
-        world.api.create(api::WEBHOOK, "", &configuration).await?;
-    }
-    seen?;
+    without_admission(world, conflicted(stage, &a, &b, &late)).await?;
     until("admission to be back", LATER, async || {
         let again = passing_set(&b, "again", passed);
         b.kubectl.apply(&[again]).await?.must_fail().map(drop)
@@ -117,16 +100,45 @@ pub(super) async fn without_the_webhook_a_conflict_is_a_status(stage: &Stage) ->
     Ok(Verdict::passed())
 }
 
-async fn conflicted(stage: &Stage, holder: &Team, late: &Team, set: &Value) -> Result<()> {
-    // The API server stops asking a moment after the configuration is gone.
-    until("the set to be let in", LATER, async || {
-        late.kubectl
-            .apply(std::slice::from_ref(set))
+/// Does something while nobody asks the webhook anything.
+pub(super) async fn without_admission<T>(
+    world: &World,
+    meanwhile: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let selector = format!("app.kubernetes.io/instance={RELEASE}");
+    let configurations = world.api.list(api::WEBHOOK, "", &selector).await?;
+    ensure!(!configurations.is_empty(), "no webhook configuration");
+    for configuration in &configurations {
+        world
+            .api
+            .delete(api::WEBHOOK, "", api::name(configuration))
+            .await?;
+    }
+    let result = meanwhile.await;
+    // Back comes what the admin's next helm upgrade would bring, with the CA that the operator wrote.
+    for mut configuration in configurations {
+        configuration["metadata"]["resourceVersion"] = Value::Null;
+        configuration["metadata"]["uid"] = Value::Null;
+        configuration["metadata"]["managedFields"] = Value::Null;
+        world.api.create(api::WEBHOOK, "", &configuration).await?;
+    }
+    result
+}
+
+/// Waits until a set is let in. The API server stops asking a moment after the configuration is gone.
+pub(super) async fn let_in(team: &Team, object: &Value) -> Result<()> {
+    until("the object to be let in", LATER, async || {
+        team.kubectl
+            .apply(std::slice::from_ref(object))
             .await?
             .must()
             .map(drop)
     })
-    .await?;
+    .await
+}
+
+async fn conflicted(stage: &Stage, holder: &Team, late: &Team, set: &Value) -> Result<()> {
+    let_in(late, set).await?;
     let conflict = Some("HostnameConflict");
     stage
         .see(api::LISTENER_SET, &late.namespace, "late", |set| {
@@ -150,97 +162,4 @@ async fn conflicted(stage: &Stage, holder: &Team, late: &Team, set: &Value) -> R
             .await?;
     }
     Ok(())
-}
-
-/// The webhook's pods are rolled under a stream of applies: none fails.
-pub(super) async fn rolling_the_webhook_fails_no_apply(stage: &Stage) -> Result<Verdict> {
-    let world = &stage.world;
-    let gateway = stage.gateway().await?;
-    let team = stage.team("a", &gateway).await?;
-    let deployment = world.component(WEBHOOK);
-    let before = generation_seen(world, &deployment).await?;
-    world
-        .kubectl
-        .run(&[
-            "rollout",
-            "restart",
-            "deployment",
-            &deployment,
-            "-n",
-            crate::world::NAMESPACE,
-        ])
-        .await?
-        .must()?;
-    let mut applied = 0_usize;
-    let mut refused = 0_usize;
-    let mut after = 0_usize;
-    let started = std::time::Instant::now();
-    loop {
-        // Server-side dry runs of what is refused, real writes of what is not: both have to get a verdict.
-        let listener = manifests::listener(
-            "site",
-            &format!("n{applied}.rolled.test"),
-            Mode::Passthrough,
-        );
-        let set = manifests::listener_set(&team.namespace, "web", team.parent(), &[listener]);
-        team.kubectl
-            .apply(&[set])
-            .await?
-            .must()
-            .with_context(|| format!("apply {applied}"))?;
-        applied += 1;
-        let parent = manifests::to_listener_set("web", None);
-        let route =
-            manifests::tls_route(&team.namespace, "w", &parent, "*.rolled.test", ("web", 443));
-        let message = team.kubectl.apply(&[route]).await?.must_fail()?;
-        ensure!(message.contains("wildcard"), "no verdict, but: {message}");
-        refused += 1;
-        // Some more after the last old pod has gone.
-        if rolled(world, &deployment, before).await? {
-            after += 1;
-        }
-        if after > 5 {
-            break;
-        }
-        ensure!(started.elapsed() < LATER, "the rollout does not end");
-    }
-    world.ready(WEBHOOK, 2).await?;
-    Ok(Verdict::noting(format!(
-        "{applied} applies accepted, {refused} refused by verdict, 0 failed"
-    )))
-}
-
-async fn generation_seen(world: &World, deployment: &str) -> Result<u64> {
-    let object = world
-        .api
-        .must_get(api::DEPLOYMENT, crate::world::NAMESPACE, deployment)
-        .await?;
-    object
-        .pointer("/status/observedGeneration")
-        .and_then(Value::as_u64)
-        .context("no observed generation")
-}
-
-async fn rolled(world: &World, deployment: &str, before: u64) -> Result<bool> {
-    if generation_seen(world, deployment).await? <= before {
-        return Ok(false);
-    }
-    let selector = World::selector(WEBHOOK);
-    let pods = world
-        .api
-        .list(api::POD, crate::world::NAMESPACE, &selector)
-        .await?;
-    let object = world
-        .api
-        .must_get(api::DEPLOYMENT, crate::world::NAMESPACE, deployment)
-        .await?;
-    let count = |field: &str| {
-        object
-            .pointer(&format!("/status/{field}"))
-            .and_then(Value::as_u64)
-    };
-    // Pods that are still terminating count, too: their endpoints are what a rollout can lose.
-    Ok(pods.len() == 2
-        && count("updatedReplicas") == Some(2)
-        && count("availableReplicas") == Some(2))
 }

@@ -13,12 +13,14 @@ mod install;
 mod keys;
 mod latency;
 mod one_port;
+mod ownership;
 mod programmed;
 mod quiet;
 mod scale;
 mod tenants;
 mod tls_ends;
 mod upgrade;
+mod webhook;
 
 use futures::FutureExt as _;
 
@@ -113,6 +115,22 @@ pub(crate) fn all() -> Vec<Scenario> {
             acme::nobody_gets_a_certificate_for_what_another_serves
         ),
         scenario!(
+            Together,
+            "grants",
+            ownership::a_hostname_is_served_only_where_it_is_granted
+        ),
+        scenario!(
+            Together,
+            "back",
+            ownership::who_comes_back_in_time_has_lost_nothing
+        ),
+        scenario!(
+            Together,
+            "pairs",
+            ownership::of_two_that_got_in_one_is_served
+        ),
+        scenario!(Alone, "hijack", ownership::nobody_takes_what_another_serves),
+        scenario!(
             Alone,
             "programmed",
             programmed::programmed_waits_for_every_ready_proxy
@@ -153,7 +171,13 @@ pub(crate) fn all() -> Vec<Scenario> {
         scenario!(
             Alone,
             "rolled",
-            admission::rolling_the_webhook_fails_no_apply
+            webhook::whatever_happens_to_one_of_them_fails_no_apply
+        ),
+        scenario!(Alone, "hostile", webhook::hostile_requests_harm_nobody_else),
+        scenario!(
+            Alone,
+            "no-webhook",
+            webhook::without_webhooks_only_guarded_writes_are_refused
         ),
         scenario!(Alone, "acme-kill", acme::the_next_leader_resumes_the_order),
         scenario!(Alone, "takeover", faults::a_follower_takes_over),
@@ -172,11 +196,22 @@ pub(crate) fn all() -> Vec<Scenario> {
             "api-away",
             faults::the_api_server_is_gone_for_a_minute
         ),
-        scenario!(Alone, "many", bad_input::a_thousand_listener_sets_at_once),
         scenario!(Alone, "upgrade", upgrade::an_upgrade_breaks_nothing),
+        // Its thousand objects are deleted for a minute.
+        scenario!(Alone, "many", bad_input::a_thousand_listener_sets_at_once),
         scenario!(Asked, "scale", scale::thousands_of_routes),
         scenario!(Asked, "twenty-acme", acme::twenty_certificates),
         scenario!(Asked, "five-hundred-acme", acme::five_hundred_at_once),
+        scenario!(
+            Asked,
+            "twenty-certmanager",
+            certmanager::twenty_certificates
+        ),
+        scenario!(
+            Asked,
+            "rest-certmanager",
+            certmanager::nothing_is_written_at_rest
+        ),
         scenario!(Last, "keys", keys::no_key_is_anywhere_but_in_its_secret),
         scenario!(Last, "uninstall", install::uninstall_leaves_nothing),
     ]

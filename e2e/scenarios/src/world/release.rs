@@ -37,6 +37,8 @@ impl World {
             "proxy.shutdownDelaySeconds=5".to_owned(),
             "proxy.drainSeconds=15".to_owned(),
             "proxy.minReadySeconds=3".to_owned(),
+            // Long enough for a set to be deleted and made again, short enough to wait for.
+            "claims.gracePeriodSeconds=5".to_owned(),
             // What scenarios ask of their CAs in minutes is more than a cluster's in hours.
             "acme.budgets.global.ordersPerHour=5000".to_owned(),
             "acme.budgets.perIssuer.ordersPerHour=5000".to_owned(),

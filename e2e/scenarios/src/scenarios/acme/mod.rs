@@ -34,7 +34,7 @@ pub(super) use troubles::a_ca_in_trouble_troubles_nobody_else;
 /// Condition of a listener that says how far its certificate is.
 pub(super) const ISSUED: &str = "vestibule.dev/CertificateIssued";
 /// Annotation that names an issuer of the object's own namespace.
-const BY: &str = "vestibule.dev/acme-issuer";
+pub(super) const BY: &str = "vestibule.dev/acme-issuer";
 /// Name of a team's issuer.
 const ISSUER: &str = "ca";
 /// How often a hostname that is not served yet is tried.
@@ -81,7 +81,7 @@ async fn target(world: &World, team: &Team, ca: &Ca, hostname: &str) -> Result<T
 }
 
 /// Waits until the first answer under a certificate of the CA.
-async fn served(target: &Target, what: &str) -> Result<()> {
+pub(super) async fn served(target: &Target, what: &str) -> Result<()> {
     let started = Instant::now();
     loop {
         match target.ask().await {
@@ -94,7 +94,7 @@ async fn served(target: &Target, what: &str) -> Result<()> {
 
 /// Waits until twenty connections in a row were answered under a certificate of the CA, by way of this many
 /// proxies.
-async fn served_by_all(target: &Target, proxies: usize) -> Result<()> {
+pub(super) async fn served_by_all(target: &Target, proxies: usize) -> Result<()> {
     let mut row = 0;
     let mut seen = BTreeSet::new();
     until("every proxy to serve the certificate", SOON, async || {
@@ -135,7 +135,7 @@ async fn stated(
 }
 
 /// Median and extremes of some times.
-fn figures(times: &mut [Duration]) -> String {
+pub(super) fn figures(times: &mut [Duration]) -> String {
     times.sort_unstable();
     let at = |share| percentile(times, share).as_secs_f64();
     let shortest = times.first().copied().unwrap_or_default().as_secs_f64();

@@ -1,9 +1,13 @@
 //! Certificates by cert-manager: its real controller, and who owns the Certificates.
 
 mod matrix;
+mod moves;
 mod owners;
 mod solver;
 mod stack;
+mod twenty;
+
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -24,27 +28,58 @@ use stack::Stack;
 const ISSUER: &str = "cert-manager.io/issuer";
 const CLUSTER_ISSUER: &str = "cert-manager.io/cluster-issuer";
 
-/// The main rows of issuer precedence, ACME by a route of cert-manager's own, and both settings of who owns
-/// Certificates, with cert-manager's own support for ListenerSets off and on.
+/// How long nothing may be written at rest, for each of the settings. (`quiet` watches all else for a minute.)
+const REST: Duration = Duration::from_secs(15);
+/// The same where it was asked for.
+const LONG_REST: Duration = Duration::from_mins(1);
+
+/// The main rows of issuer precedence, ACME by a route of cert-manager's own, moves from one engine to the
+/// other and back, and both settings of who owns Certificates, with cert-manager's own support for
+/// ListenerSets off and on.
 pub(super) async fn cert_manager_issues_what_sets_ask_for(stage: &Stage) -> Result<Verdict> {
+    with_cert_manager(stage, async |place| {
+        let mut notes = place.precedence().await?;
+        notes.push(place.by_acme().await?);
+        notes.push(place.of_another().await?);
+        notes.extend(place.moves().await?);
+        notes.extend(place.owners(REST).await?);
+        Ok(notes)
+    })
+    .await
+}
+
+/// Nothing is written over a minute of rest, whoever owns the Certificates.
+pub(super) async fn nothing_is_written_at_rest(stage: &Stage) -> Result<Verdict> {
+    with_cert_manager(stage, async |place| {
+        place.apply("rests", &[(ISSUER, "own")]).await?;
+        place.served("rests", None).await?;
+        place.owners(LONG_REST).await
+    })
+    .await
+}
+
+/// Twenty hostnames, one after another: from `kubectl apply` to a served certificate.
+pub(super) async fn twenty_certificates(stage: &Stage) -> Result<Verdict> {
+    with_cert_manager(stage, async |place| place.twenty().await).await
+}
+
+/// Has a cert-manager in the cluster, and takes it away again.
+async fn with_cert_manager(
+    stage: &Stage,
+    run: impl AsyncFnOnce(&Place<'_>) -> Result<Vec<String>>,
+) -> Result<Verdict> {
     let ca = Ca::start(stage, "ca", Troubles::default()).await?;
     let stack = Stack::start(stage, &ca).await?;
-    let result = rows(stage, &ca, &stack).await;
+    let result = match Place::new(stage, &ca, &stack).await {
+        Ok(place) => run(&place).await,
+        Err(error) => Err(error),
+    };
     // Whatever came of it, scenarios after this one know nothing of cert-manager.
     let released = stage.world.install(&[]).await.and_then(Done::must);
     stack.remove().await?;
     released?;
     stage.world.all_ready().await?;
     result.map(Verdict::Passed)
-}
-
-async fn rows(stage: &Stage, ca: &Ca, stack: &Stack<'_>) -> Result<Vec<String>> {
-    let place = Place::new(stage, ca, stack).await?;
-    let mut notes = place.precedence().await?;
-    notes.push(place.by_acme().await?);
-    notes.push(place.of_another().await?);
-    notes.extend(place.owners().await?);
-    Ok(notes)
 }
 
 /// Gateway, team and issuers.

@@ -10,20 +10,16 @@ use super::{ISSUER, Place, secret};
 use crate::api::{self, items};
 use crate::conditions;
 use crate::scenarios::quiet;
-use crate::wait::{LATER, until};
-
-/// How long nothing may be written, for each of the settings. (`quiet` watches all else for a minute.)
-const REST: Duration = Duration::from_secs(15);
 
 impl Place<'_> {
     /// At rest nothing is written: with cert-manager's own support off; with it on while we own them; and
     /// with it on while it owns them, which it then makes.
-    pub(super) async fn owners(&self) -> Result<Vec<String>> {
+    pub(super) async fn owners(&self, rest: Duration) -> Result<Vec<String>> {
         let world = &self.stage.world;
-        let mut notes = vec![self.rest("cert-manager's gate off, ours").await?];
+        let mut notes = vec![self.rest("cert-manager's gate off, ours", rest).await?];
 
         self.stack.run(true).await?;
-        notes.push(self.rest("gate on, ours").await?);
+        notes.push(self.rest("gate on, ours", rest).await?);
 
         // A set of which cert-manager was the first to hear: its Certificate stays its own.
         let theirs = ["--set", "certManager.listenerSets=cert-manager"];
@@ -46,7 +42,7 @@ impl Place<'_> {
             .iter()
             .any(|owner| owner["controller"] == json!(true));
         ensure!(controlled, "it is not cert-manager's own Certificate");
-        notes.push(self.rest("gate on, cert-manager's").await?);
+        notes.push(self.rest("gate on, cert-manager's", rest).await?);
 
         // Both want them: we stand back and say what to set. What is there serves.
         world.install(&[]).await?.must()?;
@@ -58,25 +54,18 @@ impl Place<'_> {
             "it does not say what to set: {message}"
         );
         notes.push(format!("both at once: {message}"));
-        notes.push(self.rest("both at once").await?);
+        notes.push(self.rest("both at once", rest).await?);
         Ok(notes)
     }
 
-    /// Waits until nothing is written for a while. Who takes over may be seconds late, and hears of it by a
+    /// Waits until nothing was written for a while. Who takes over may be seconds late, and hears of it by a
     /// status that is held back for ten; a fight has no end.
-    async fn rest(&self, what: &str) -> Result<String> {
+    async fn rest(&self, what: &str, rest: Duration) -> Result<String> {
         if self.stage.world.audit_log().await?.is_none() {
             return Ok(format!("{what}: no audit log, so writes are not counted"));
         }
-        until(&format!("rest, {what}"), LATER, async || {
-            let since = Timestamp::now();
-            tokio::time::sleep(REST).await;
-            let writes = self.writes(since).await?;
-            ensure!(writes.is_empty(), "{writes:?}");
-            Ok::<_, anyhow::Error>(())
-        })
-        .await?;
-        Ok(format!("{what}: 0 writes in {} s", REST.as_secs()))
+        quiet::at_rest(what, rest, async |since| self.writes(since).await).await?;
+        Ok(format!("{what}: 0 writes in {} s", rest.as_secs()))
     }
 
     /// What we wrote since then, and what cert-manager did.

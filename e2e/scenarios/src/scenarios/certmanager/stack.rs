@@ -1,6 +1,9 @@
 //! cert-manager in the cluster: CRDs, rights, its controller, and a cluster's issuer with a CA's key.
 
 use anyhow::{Context as _, Result, ensure};
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
 use crate::api;
@@ -22,6 +25,8 @@ pub(super) struct Stack<'a> {
     crds: String,
     /// Where the controller looks names up.
     dns: String,
+    /// What clients trust who trust the cluster's issuer, as PEM.
+    root: String,
 }
 
 impl<'a> Stack<'a> {
@@ -41,16 +46,17 @@ impl<'a> Stack<'a> {
             &crds,
         ];
         world.kubectl.run(&established).await?.must()?;
+        let authority = Authority::new("cert-manager's CA")?;
+        let (chain, key) = authority.issuing();
         let stack = Self {
             world,
             namespace: stage.namespace("manager").await?,
             issuer: stage.name.clone(),
             crds,
             dns: ca.dns(),
+            root: chain.to_owned(),
         };
         world.kubectl.apply(&stack.rights()).await?.must()?;
-        let authority = Authority::new("cert-manager's CA")?;
-        let (chain, key) = authority.issuing();
         let objects = [
             manifests::tls_secret(&stack.namespace, NAME, chain, &key),
             json!({
@@ -68,6 +74,13 @@ impl<'a> Stack<'a> {
     /// Name of the cluster's issuer.
     pub(super) fn issuer(&self) -> &str {
         &self.issuer
+    }
+
+    /// What a client verifies with that trusts the cluster's issuer.
+    pub(super) fn roots(&self) -> Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.root.as_bytes()).context("own CA")?)?;
+        Ok(roots)
     }
 
     /// Who the controller is for the API server.

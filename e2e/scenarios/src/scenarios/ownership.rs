@@ -1,0 +1,11 @@
+//! Whose a hostname is: grants of the platform, and who holds what he serves.
+
+mod grants;
+mod hijack;
+mod pairs;
+
+pub(super) use grants::a_hostname_is_served_only_where_it_is_granted;
+pub(super) use hijack::{
+    nobody_takes_what_another_serves, who_comes_back_in_time_has_lost_nothing,
+};
+pub(super) use pairs::of_two_that_got_in_one_is_served;
