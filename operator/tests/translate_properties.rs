@@ -760,8 +760,8 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
                     message.name
                 );
                 if message.name.starts_with("ListenerSet/") {
-                    let seat = (gateway.clone(), listener.tenant);
-                    *listeners.entry(seat).or_default() += 1;
+                    let at = (gateway.clone(), listener.tenant);
+                    *listeners.entry(at).or_default() += 1;
                 }
                 ports.insert(message.name, (gateway, port));
                 continue;
@@ -790,7 +790,7 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
             }
         }
     }
-    let mut named: BTreeMap<(ObjectName, Arc<str>), BTreeSet<Hostname>> = BTreeMap::new();
+    let mut certified: BTreeMap<(ObjectName, Arc<str>), BTreeSet<Hostname>> = BTreeMap::new();
     for request in world.requests().values() {
         let (gateway, tenant) = (&request.gateway, &request.secret.namespace);
         for hostname in &request.hostnames {
@@ -805,12 +805,12 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
                     reading.allows(gateway, tenant, &names, issuer),
                     "{tenant} {hostname}"
                 );
-                let seat = (gateway.clone(), tenant.clone());
-                named.entry(seat).or_default().insert(hostname.clone());
+                let at = (gateway.clone(), tenant.clone());
+                certified.entry(at).or_default().insert(hostname.clone());
             }
         }
     }
-    for ((gateway, tenant), names) in named {
+    for ((gateway, tenant), names) in certified {
         assert!(names.len() <= reading.limits(&gateway, &tenant).1);
     }
 }

@@ -3,11 +3,13 @@
 
 mod common;
 
+use common::grants::hostname_grant;
 use common::*;
-use vestibule_model::key::Kind;
+use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Output, Translator, Work};
+use vestibule_stream::ResourceKey;
 
 /// A world of `sets` ListenerSets over 50 namespaces, each with a passthrough and a terminate
 /// listener and two routes.
@@ -152,4 +154,34 @@ fn one_edit_costs_the_same_at_10_and_at_2500_listener_sets() {
         "{small:#?}"
     );
     assert!((1..1024).contains(&bytes), "{bytes} bytes");
+}
+
+/// With a grant for each tenant on one Gateway, a grant that is narrowed costs what its own tenant has there, and
+/// what it closes; nobody else is looked at.
+#[test]
+fn a_grant_touches_its_own_namespace_alone() {
+    let mut world = world(2500);
+    let grant_of = |n: usize, hostnames: &[&'static str]| {
+        let mut grant = hostname_grant(&format!("tenant-{n}"), &[], hostnames);
+        let tenant = format!("tenant-{n}");
+        grant.namespaces.names.insert(tenant.as_str().into());
+        Change::Put(Object::HostnameGrant(grant))
+    };
+    world.apply((0..50).map(|n| grant_of(n, &["*.example.com"])));
+    let served = world.resources().len();
+    // Of 100 listeners of tenant 7 one stays, and of its 100 routes the one on it.
+    let output = world.apply([grant_of(7, &["pass-7.example.com"])]);
+    assert_eq!((output.work.listeners, output.work.routes), (99, 100));
+    let foreign = |key: &&ResourceKey| !key.name.contains("tenant-7/");
+    assert_eq!(output.resources.keys().find(foreign), None);
+    let of_others = |key: &&ObjectKey| {
+        let is_own = &*key.name.namespace == "tenant-7" || &*key.name.name == "tenant-7";
+        !is_own && key.kind != Kind::Gateway
+    };
+    assert_eq!(output.statuses.keys().find(of_others), None);
+    assert!(world.resources().len() < served);
+    // Back again, it is as it was.
+    let output = world.apply([grant_of(7, &["*.example.com"])]);
+    assert_eq!((output.work.listeners, output.work.routes), (99, 100));
+    assert_eq!(world.resources().len(), served);
 }

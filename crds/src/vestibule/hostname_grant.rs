@@ -221,14 +221,15 @@ pub struct HostnameGrantStatus {
 /// only itself up.
 pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership::HostnameGrant {
     let spec = wire.spec;
-    let mut reader = Reader::default();
-    reader.findings = unknown.refusals_between(&["spec"], &["spec", "limits"]);
+    let mut reader = Reader {
+        findings: unknown.refusals_between(&["spec"], &["spec", "limits"]),
+    };
     let gateways = reader.names("spec.gateways", &spec.gateways, MAX_GATEWAYS);
     let namespaces = reader.namespaces(spec.namespaces);
     let ports = reader.ports(&spec.ports);
     let protocols = reader.protocols(&spec.protocols);
     let issuers = spec.issuers.map(|issuers| reader.issuers(issuers));
-    let limits = reader.limits(spec.limits.unwrap_or_default());
+    let limits = reader.limits(&spec.limits.unwrap_or_default());
     let void = !reader.findings.is_empty();
     let hostnames = reader.hostnames(&spec.hostnames);
     let mut findings = reader.findings;
@@ -255,7 +256,6 @@ pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership
     }
 }
 
-#[derive(Default)]
 struct Reader {
     findings: Vec<Finding>,
 }
@@ -411,7 +411,7 @@ impl Reader {
             .collect()
     }
 
-    fn limits(&mut self, spec: LimitsSpec) -> ownership::Limits {
+    fn limits(&mut self, spec: &LimitsSpec) -> ownership::Limits {
         let mut read = |field: &str, limit: Option<i64>| {
             let limit = limit?;
             let read = u32::try_from(limit).ok().filter(|l| *l <= MAX_LIMIT);

@@ -208,37 +208,38 @@ impl Merge {
         old: Option<&ListenerSet>,
         set: &ListenerSet,
     ) -> Vec<Finding> {
-        let Some((seat, standing)) = self.standing_of(set) else {
+        let Some((at, standing)) = self.standing_of(set) else {
             return Vec::new();
         };
         let old = old.filter(|old| old.gateway == set.gateway);
         let before = old.and_then(|old| Some((old, self.standing_of(old)?.1)));
-        let had = |listener: &Listener, mut has: Box<dyn FnMut(usize, &Standing) -> bool>| {
+        // By its index, that a former listener with the same claim had the same trouble.
+        let had = |listener: &Listener, has: fn(&Standing, usize) -> bool| {
             before.as_ref().is_some_and(|(old, standing)| {
                 old.listeners.iter().enumerate().any(|(index, former)| {
                     former.name == listener.name
                         && former.hostname == listener.hostname
                         && former.port == listener.port
                         && former.protocol == listener.protocol
-                        && has(index, standing)
+                        && has(standing, index)
                 })
             })
         };
         let mut findings = Vec::new();
         for (index, listener) in set.listeners.iter().enumerate() {
             if let Some(finding) = standing.refused.get(&index)
-                && !had(listener, Box::new(|at, s| s.refused.contains_key(&at)))
+                && !had(listener, |s, n| s.refused.contains_key(&n))
             {
                 findings.push(finding.clone());
             }
             if let Some(finding) = standing.unissued.get(&index)
-                && !had(listener, Box::new(|at, s| s.unissued.contains_key(&at)))
+                && !had(listener, |s, n| s.unissued.contains_key(&n))
             {
                 findings.push(finding.clone());
             }
         }
-        let limits = self.limits(&seat.gateway, &seat.namespace);
-        let (others, named) = self.standings.others(&seat, &set.name);
+        let limits = self.limits(&at.gateway, &at.namespace);
+        let (others, mut names) = self.standings.others(&at, &set.name);
         let empty = Standing::default();
         let former = before.as_ref().map_or(&empty, |(_, standing)| standing);
         if let Some(limit) = limits.listeners
@@ -249,17 +250,16 @@ impl Merge {
                 .saturating_sub(others);
             let over = standing.counted.iter().skip(room.max(former.counted.len()));
             let over = over.filter_map(|index| set.listeners.get(*index));
-            findings.extend(over.map(|listener| too_many_listeners(&seat, limit, listener)));
+            findings.extend(over.map(|listener| too_many_listeners(&at, limit, listener)));
         }
         if let Some(limit) = limits.certificates {
             let limit_of_names = usize::try_from(limit).unwrap_or(usize::MAX);
-            let mut names: BTreeSet<&Hostname> = named;
             names.extend(former.asking.iter().map(|(_, name)| name));
             for (index, name) in &standing.asking {
                 let is_new = !names.contains(name);
                 if is_new && names.len() >= limit_of_names {
                     let listener = set.listeners.get(*index);
-                    findings.extend(listener.map(|l| too_many_certificates(&seat, limit, l)));
+                    findings.extend(listener.map(|l| too_many_certificates(&at, limit, l)));
                 } else {
                     names.insert(name);
                 }
@@ -275,12 +275,12 @@ impl Merge {
         }
         let gateway = self.gateway(set.gateway.as_ref()?)?;
         let namespace = &set.name.namespace;
-        let seat = Seat {
+        let at = Seat {
             gateway: gateway.name.clone(),
             namespace: namespace.clone(),
         };
         if gateway.name.namespace == *namespace || !self.is_guarded(&gateway.name) {
-            return Some((seat, Standing::default()));
+            return Some((at, Standing::default()));
         }
         let domain = self
             .grants
@@ -313,7 +313,7 @@ impl Merge {
                 }
             }
         }
-        Some((seat, standing))
+        Some((at, standing))
     }
 
     /// How much a namespace may have on a Gateway.

@@ -187,36 +187,36 @@ impl Standings {
 
     fn verdicts_of(&self, name: &ObjectName, set: Option<&ListenerSet>) -> Option<Verdicts> {
         let set = set?;
-        let (seat, place) = self.places.get(name)?;
+        let (at, place) = self.places.get(name)?;
         let Entry {
             standing, excess, ..
-        } = self.seats.get(seat)?.get(place)?;
+        } = self.seats.get(at)?.get(place)?;
         let parent = set.parent_key();
-        let at = |index: &usize| set.listeners.get(*index);
+        let listener_at = |index: &usize| set.listeners.get(*index);
         let mut verdicts = Verdicts::default();
         for (index, finding) in &standing.refused {
-            if let Some(listener) = at(index) {
+            if let Some(listener) = listener_at(index) {
                 verdicts
                     .refused
                     .insert(listener.key(&parent), finding.clone());
             }
         }
         for (index, finding) in &standing.unissued {
-            if let Some(listener) = at(index) {
+            if let Some(listener) = listener_at(index) {
                 verdicts
                     .unissued
                     .insert(listener.key(&parent), finding.clone());
             }
         }
         if let Some((limit, over)) = &excess.listeners {
-            for listener in over.iter().filter_map(at) {
-                let finding = too_many_listeners(seat, *limit, listener);
+            for listener in over.iter().filter_map(listener_at) {
+                let finding = too_many_listeners(at, *limit, listener);
                 verdicts.refused.insert(listener.key(&parent), finding);
             }
         }
         if let Some((limit, over)) = &excess.certificates {
-            for listener in over.iter().filter_map(at) {
-                let finding = too_many_certificates(seat, *limit, listener);
+            for listener in over.iter().filter_map(listener_at) {
+                let finding = too_many_certificates(at, *limit, listener);
                 verdicts.unissued.insert(listener.key(&parent), finding);
             }
         }

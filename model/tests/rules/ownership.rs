@@ -223,6 +223,7 @@ fn of_a_route_what_its_namespace_owns_is_left() {
 
 #[test]
 fn admission_refuses_what_is_new_and_leaves_what_was() {
+    use Reason::{HostnameNotOwned, QuotaExceeded};
     let mut merge = with_gateway();
     let mut made = grant("infra/g", &["a"], &["*.a"]);
     made.limits.listeners = Some(2);
@@ -236,7 +237,6 @@ fn admission_refuses_what_is_new_and_leaves_what_was() {
         let findings = merge.ownership_of_change(old, new);
         findings.iter().map(|finding| finding.reason).collect()
     };
-    use Reason::{HostnameNotOwned, QuotaExceeded};
     assert_eq!(reasons(None, &with(&["x.a", "y.a"])), []);
     assert_eq!(reasons(None, &with(&["x.a", "x.b"])), [HostnameNotOwned]);
     assert_eq!(
@@ -468,7 +468,7 @@ impl World {
                     g.ports.is_empty() || g.ports.contains(&listener.port.unwrap())
                 };
                 let said = all.entry(listener.key(&set.parent_key())).or_default();
-                if !free && !mine.iter().filter(covers).any(|g| opens(g)) {
+                if !free && !mine.iter().filter(covers).any(opens) {
                     *said = (Some(Reason::HostnameNotOwned), None);
                     continue;
                 }

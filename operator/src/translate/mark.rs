@@ -6,6 +6,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::Affected;
 use vestibule_model::object::Object;
 use vestibule_model::ownership::{HostnameGrant, Owners};
+use vestibule_model::route::Route;
 
 use super::backend::BackendKey;
 use super::{Change, Dirty, Translator};
@@ -108,19 +109,7 @@ impl Translator {
                 self.spread(affected, dirty);
             }
             Kind::ReferenceGrant => self.mark_referrers(&name.namespace, dirty),
-            Kind::HostnameGrant => {
-                let grant = match new {
-                    Some(Object::HostnameGrant(grant)) => Some(Arc::new(grant.clone())),
-                    Some(Object::Unreadable(key, meta, finding)) => {
-                        let (name, meta) = (key.name.clone(), meta.clone());
-                        let finding = finding.clone();
-                        Some(Arc::new(HostnameGrant::unreadable(name, meta, finding)))
-                    }
-                    _ => None,
-                };
-                let affected = self.merge.put_grant(name, grant);
-                self.spread(affected, dirty);
-            }
+            Kind::HostnameGrant => self.mark_grant(name, new, dirty),
             Kind::Secret => {
                 self.secrets.remove(name);
                 if self.source_users.contains_key(key) {
@@ -222,6 +211,20 @@ impl Translator {
         }
     }
 
+    fn mark_grant(&mut self, name: &ObjectName, new: Option<&Object>, dirty: &mut Dirty) {
+        let grant = match new {
+            Some(Object::HostnameGrant(grant)) => Some(grant.clone()),
+            Some(Object::Unreadable(_, meta, finding)) => Some(HostnameGrant::unreadable(
+                name.clone(),
+                meta.clone(),
+                finding.clone(),
+            )),
+            _ => None,
+        };
+        let affected = self.merge.put_grant(name, grant.map(Arc::new));
+        self.spread(affected, dirty);
+    }
+
     /// Routes to listeners of a Gateway of which namespaces may own other hostnames now.
     fn mark_owners(&self, owners: &Owners, dirty: &mut Dirty) {
         for (namespace, routes) in self.index.routes_by_namespace() {
@@ -229,7 +232,7 @@ impl Translator {
                 continue;
             }
             let concerned = routes.iter().filter(|key| {
-                let parents = self.route(key).into_iter().flat_map(|r| r.parents());
+                let parents = self.route(key).into_iter().flat_map(Route::parents);
                 parents
                     .filter_map(|reference| reference.parent(namespace))
                     .filter_map(|parent| self.merge.listeners(&parent))

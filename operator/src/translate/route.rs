@@ -16,11 +16,13 @@ use super::backend::{BackendKey, Speaks, speaks};
 use super::reach::Shared;
 use super::{Dirty, Output, Translator, set_user};
 
+/// Per parent reference that leads to a Gateway of ours: its index, and where it attached.
+pub(super) type Parents = BTreeMap<usize, Result<Vec<Attached>, Finding>>;
+
 /// What became of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RouteState {
-    /// Per parent reference that leads to a Gateway of ours: its index, and where it attached.
-    pub(super) parents: BTreeMap<usize, Result<Vec<Attached>, Finding>>,
+    pub(super) parents: Parents,
     /// Why not every reference resolves: the first one that does not.
     pub(super) unresolved: Option<Finding>,
     /// Rules that are refused while others are not: path of each, and why.
@@ -211,10 +213,7 @@ impl Translator {
         &self,
         route: Route<'_>,
         refused: Option<&Finding>,
-    ) -> (
-        BTreeMap<usize, Result<Vec<Attached>, Finding>>,
-        BTreeSet<Finding>,
-    ) {
+    ) -> (Parents, BTreeSet<Finding>) {
         let (mut parents, mut left_out) = (BTreeMap::new(), BTreeSet::new());
         if route.meta().deleting {
             return (parents, left_out);
