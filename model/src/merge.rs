@@ -438,18 +438,18 @@ impl Merge {
     /// Settles sets, and with them those of their namespaces that come under or over a limit by it.
     pub(crate) fn settle_sets(&mut self, mut sets: BTreeSet<ObjectName>, affected: &mut Affected) {
         affected.sets.extend(sets.iter().cloned());
-        let mut seats = BTreeSet::new();
+        let mut recounted = BTreeSet::new();
         for name in &sets {
             let set = self.sets.get(name).cloned();
             let standing = set
                 .as_ref()
                 .and_then(|set| Some((set, self.standing_of(set)?)));
-            let standing = standing.map(|(set, (seat, standing))| (set.as_ref(), seat, standing));
-            seats.extend(self.standings.stand(name, standing));
+            let standing = standing.map(|(set, (at, standing))| (set.as_ref(), at, standing));
+            recounted.extend(self.standings.stand(name, standing));
         }
-        for seat in seats {
-            let limits = self.limits(&seat.gateway, &seat.namespace);
-            sets.extend(self.standings.recount(&seat, limits));
+        for at in recounted {
+            let limits = self.limits(&at.gateway, &at.namespace);
+            sets.extend(self.standings.recount(&at, limits));
         }
         for name in sets {
             let set = self.sets.get(&name).map(Arc::as_ref);
