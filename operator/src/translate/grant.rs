@@ -1,4 +1,4 @@
-//! Statuses of HostnameGrants. What they give and take is the merge's part.
+//! Statuses of grants. What they give and take is the merge's part.
 
 use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
 use vestibule_model::finding::Finding;

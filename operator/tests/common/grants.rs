@@ -1,4 +1,4 @@
-//! HostnameGrants of the platform's, and what they give, read in the plainest way.
+//! Grants of the platform's, and what they give, read in the plainest way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
