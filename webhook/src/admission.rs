@@ -391,6 +391,46 @@ mod tests {
         assert_eq!(admission.remembered(), MAX_REMEMBERED);
     }
 
+    /// An edit that was admitted is there beside what it edits until it shows.
+    #[test]
+    fn an_admitted_edit_is_not_counted_twice() {
+        let (admission, now) = (admission(), Instant::now());
+        admission.put(object(json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
+            "metadata": {"namespace": "infra", "name": "alpha"},
+            "spec": {
+                "namespaces": {"names": ["alpha"]}, "hostnames": ["*.example"],
+                "limits": {"listeners": 3},
+            },
+        })));
+        let sets = |name: &str, hostnames: &[&str]| {
+            let listeners: Vec<_> = hostnames
+                .iter()
+                .map(|hostname| {
+                    json!({
+                        "name": hostname.replace('.', "-"), "port": 443, "protocol": "TLS",
+                        "hostname": hostname, "tls": {"mode": "Passthrough"},
+                    })
+                })
+                .collect();
+            object(json!({
+                "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+                "metadata": {"namespace": "alpha", "name": name},
+                "spec": {
+                    "parentRef": {"namespace": "infra", "name": "entrance"},
+                    "listeners": listeners,
+                },
+            }))
+        };
+        let one = sets("one", &["a.example"]);
+        admission.put(one.clone());
+        let more = sets("one", &["a.example", "b.example"]);
+        assert!(ask(&admission, Some(&one), &more, false, now));
+        assert_eq!(admission.remembered(), 1);
+        assert!(create(&admission, &sets("two", &["c.example"]), now));
+        assert!(!create(&admission, &sets("three", &["d.example"]), now));
+    }
+
     #[test]
     fn an_unreadable_gateway_takes_no_part() {
         let (admission, now) = (admission(), Instant::now());

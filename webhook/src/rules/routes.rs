@@ -45,7 +45,7 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         let attached = attach_route(route, index, reference, &parent, listeners, labels);
         // That a parent does not take it (yet) refuses nothing.
         let Ok(attached) = attached else { continue };
-        let (left, not_owned) = facts.merge().owned_by_route(route, &parent, attached);
+        let (left, not_owned) = owned(facts, route, &parent, attached);
         lost.extend(not_owned);
         for attached in &left {
             for hostname in &attached.hostnames {
@@ -75,6 +75,31 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
     let backends = route.backends().map(|backend| &backend.reference);
     findings.extend(not_permitted(facts, &route.key(), backends).map(warning));
     findings
+}
+
+/// What of the attachments the route's namespace owns, and a finding for each hostname that it does not.
+fn owned(
+    facts: &Facts,
+    route: Route<'_>,
+    parent: &ParentKey,
+    attached: Vec<Attached>,
+) -> (Vec<Attached>, Vec<Finding>) {
+    let merge = facts.merge();
+    let each: Vec<Attached> = attached.iter().flat_map(one_by_one).collect();
+    let (left, findings) = merge.owned_by_route(route, parent, attached);
+    if !left.is_empty() || findings.is_empty() {
+        return (left, findings);
+    }
+    // Where nothing is left only the first one is told, which may be one that was there before.
+    let of_each = |one| merge.owned_by_route(route, parent, vec![one]).1;
+    (left, each.into_iter().flat_map(of_each).collect())
+}
+
+fn one_by_one(attached: &Attached) -> impl Iterator<Item = Attached> {
+    attached.hostnames.iter().map(|hostname| Attached {
+        listener: attached.listener.clone(),
+        hostnames: vec![hostname.clone()],
+    })
 }
 
 /// The port on which another namespace holds this hostname for its TLSRoutes, if one does, where connections

@@ -1,0 +1,292 @@
+//! Reviews beside grants and claims: who may have which names, and who has them.
+
+use serde_json::{Value, json};
+use vestibule_crds::{decode, yaml};
+use vestibule_model::condition::Reason;
+use vestibule_model::object::Object;
+use vestibule_model::policy::{Mode, Policy};
+use vestibule_webhook::{Facts, Operation, Review, Reviewer};
+
+const PLATFORM: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: vestibule}
+spec: {controllerName: vestibule.dev/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: entrance, annotations: {vestibule.dev/acme-cluster-issuer: public}}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners: {namespaces: {from: All}}
+  listeners:
+  - name: all
+    port: 443
+    protocol: TLS
+    tls: {mode: Passthrough}
+    allowedRoutes: {namespaces: {from: All}}
+---
+apiVersion: vestibule.dev/v1alpha1
+kind: HostnameGrant
+metadata: {namespace: infra, name: alpha}
+spec:
+  namespaces: {names: [alpha]}
+  hostnames: ['*.alpha.example', shared.example]
+  issuers: []
+  limits: {listeners: 2}
+---
+apiVersion: vestibule.dev/v1alpha1
+kind: HostnameGrant
+metadata: {namespace: infra, name: qqbravoqq}
+spec: {namespaces: {names: [bravo]}, hostnames: ['*.bravo.example', shared.example]}
+---
+apiVersion: vestibule.dev/v1alpha1
+kind: HostnameClaim
+metadata: {namespace: infra, name: qqbravoqq}
+spec:
+  gateway: {name: entrance}
+  namespace: bravo
+  count: 2
+  entries:
+  - {hostname: shared.example, port: 443, use: TLSRoute, since: '2026-01-01T00:00:00Z'}
+  - {hostname: shared.example, port: 8443, use: TLS, since: '2026-01-01T00:00:00Z'}
+";
+
+fn object(value: Value) -> Object {
+    decode(value).into_object().expect("an object").0
+}
+
+fn platform() -> Facts {
+    let mut facts = Facts::new("vestibule.dev/gateway-controller");
+    for (_, value) in yaml::documents(PLATFORM).expect("YAML") {
+        facts.put(object(value));
+    }
+    facts
+}
+
+fn review(facts: &Facts, mode: Mode, old: Option<&Object>, new: &Object) -> Review {
+    let policy = Policy {
+        mode,
+        ..Policy::default()
+    };
+    let operation = match old {
+        Some(_) => Operation::Update,
+        None => Operation::Create,
+    };
+    let review = Reviewer::new(facts, &policy).review(operation, old, new);
+    for text in review.message.iter().chain(&review.warnings) {
+        assert!(!text.contains("bravo"), "{text}");
+    }
+    review
+}
+
+fn create(facts: &Facts, new: &Object) -> Review {
+    review(facts, Mode::Enforce, None, new)
+}
+
+fn route(kind: &str, namespace: &str, hostnames: &[&str]) -> Object {
+    object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+        "metadata": {"namespace": namespace, "name": "r"},
+        "spec": {
+            "parentRefs": [{"name": "entrance", "namespace": "infra"}],
+            "hostnames": hostnames,
+            "rules": [{"backendRefs": [{"name": "app", "port": 443}]}],
+        },
+    }))
+}
+
+fn set(name: &str, hostnames: &[&str]) -> Object {
+    let listeners: Vec<Value> = hostnames
+        .iter()
+        .map(|hostname| {
+            json!({
+                "name": hostname.replace(['*', '.'], "x"), "port": 8443, "protocol": "TLS", "hostname": hostname,
+                "tls": {"mode": "Passthrough"},
+            })
+        })
+        .collect();
+    object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+        "metadata": {"namespace": "alpha", "name": name},
+        "spec": {"parentRef": {"name": "entrance", "namespace": "infra"}, "listeners": listeners},
+    }))
+}
+
+/// What refuses, as (reason, field).
+fn refusals(review: &Review) -> Vec<(Reason, &str)> {
+    let refusing = review.findings.iter().filter(|f| f.refuses());
+    refusing.map(|f| (f.reason, f.field.as_str())).collect()
+}
+
+#[test]
+fn a_set_may_have_what_is_granted_and_no_more() {
+    let mut facts = platform();
+    let granted = set("granted", &["a.alpha.example", "b.alpha.example"]);
+    assert_eq!(create(&facts, &granted).findings, []);
+    let foreign = create(&facts, &set("s", &["a.alpha.example", "a.other.example"]));
+    let at_second = |reason| [(reason, "spec.listeners[1].hostname")];
+    assert_eq!(refusals(&foreign), at_second(Reason::HostnameNotOwned));
+    let wide = create(&facts, &set("s", &["a.alpha.example", "*.example"]));
+    assert_eq!(refusals(&wide), at_second(Reason::HostnameNotOwned));
+    // Granted, and another namespace has it.
+    let held = create(&facts, &set("s", &["a.alpha.example", "shared.example"]));
+    assert_eq!(refusals(&held), at_second(Reason::HostnameConflict));
+    let warned = review(&facts, Mode::Warn, None, &set("s", &["a.other.example"]));
+    assert!(warned.allowed && warned.warnings.len() == 1);
+
+    // An older object that is edited takes nothing either.
+    facts.put(granted.clone());
+    let edited = set("granted", &["a.alpha.example", "shared.example"]);
+    let taking = review(&facts, Mode::Enforce, Some(&granted), &edited);
+    assert_eq!(refusals(&taking), at_second(Reason::HostnameConflict));
+    // Two are all it may have, in however many sets.
+    let third = create(&facts, &set("third", &["c.alpha.example"]));
+    assert_eq!(refusals(&third)[0].0, Reason::QuotaExceeded);
+    let same = set("granted", &["a.alpha.example", "c.alpha.example"]);
+    assert!(review(&facts, Mode::Enforce, Some(&granted), &same).allowed);
+}
+
+#[test]
+fn what_is_lost_stops_no_other_edit() {
+    let mut facts = platform();
+    let lost = set("s", &["a.alpha.example", "gone.example"]);
+    facts.put(lost.clone());
+    let edited = set("s", &["b.alpha.example", "gone.example"]);
+    assert!(review(&facts, Mode::Enforce, Some(&lost), &edited).allowed);
+
+    let lost = route("TLSRoute", "alpha", &["gone.example"]);
+    let edited = route("TLSRoute", "alpha", &["gone.example", "a.alpha.example"]);
+    let update = review(&facts, Mode::Enforce, Some(&lost), &edited);
+    assert!(update.allowed);
+    assert_eq!(update.warnings.len(), 1, "{:?}", update.warnings);
+    let worse = route("TLSRoute", "alpha", &["gone.example", "other.example"]);
+    let update = review(&facts, Mode::Enforce, Some(&lost), &worse);
+    assert!(!update.allowed);
+}
+
+#[test]
+fn a_route_may_have_what_its_own_namespace_is_granted() {
+    let facts = platform();
+    assert_eq!(
+        create(&facts, &route("TLSRoute", "alpha", &["a.alpha.example"])).findings,
+        []
+    );
+    let part = create(
+        &facts,
+        &route("TLSRoute", "alpha", &["a.alpha.example", "a.other.example"]),
+    );
+    assert_eq!(
+        refusals(&part),
+        [(Reason::HostnameNotOwned, "spec.hostnames[1]")]
+    );
+    let nothing = create(&facts, &route("TLSRoute", "charlie", &["a.alpha.example"]));
+    assert_eq!(refusals(&nothing)[0].0, Reason::HostnameNotOwned);
+    // The Gateway's own namespace needs no grant, and stands above claims.
+    for hostname in ["a.alpha.example", "shared.example"] {
+        let own = create(&facts, &route("TLSRoute", "infra", &[hostname]));
+        assert_eq!(own.findings, [], "{hostname}");
+    }
+    // A listener that takes no such routes (yet) refuses nothing.
+    let http = create(&facts, &route("HTTPRoute", "alpha", &["a.other.example"]));
+    assert_eq!(http.findings, []);
+}
+
+#[test]
+fn a_hostname_that_another_namespace_serves_is_not_taken_by_a_route() {
+    let mut facts = platform();
+    let taking = route("TLSRoute", "alpha", &["a.alpha.example", "shared.example"]);
+    let held = create(&facts, &taking);
+    assert_eq!(
+        refusals(&held),
+        [(Reason::HostnameConflict, "spec.hostnames[1]")]
+    );
+    let holder = route("TLSRoute", "bravo", &["shared.example"]);
+    let policy = Policy::default();
+    let own = Reviewer::new(&facts, &policy).review(Operation::Create, None, &holder);
+    assert_eq!(own.findings, []);
+    // By an update neither, and its other hostnames can be edited.
+    let before = route("TLSRoute", "alpha", &["a.alpha.example"]);
+    assert!(!review(&facts, Mode::Enforce, Some(&before), &taking).allowed);
+    let more = route(
+        "TLSRoute",
+        "alpha",
+        &["b.alpha.example", "a.alpha.example", "shared.example"],
+    );
+    assert!(review(&facts, Mode::Enforce, Some(&taking), &more).allowed);
+    // Nobody holds it any more.
+    let claims = yaml::documents(PLATFORM).expect("YAML");
+    let claim = object(claims.last().expect("a claim").1.clone());
+    facts.remove(&claim.key());
+    assert_eq!(create(&facts, &taking).findings, []);
+}
+
+#[test]
+fn an_issuer_of_ones_own_choice_is_refused_and_an_inherited_one_told() {
+    let facts = platform();
+    let terminating = |annotations: Value| {
+        object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+            "metadata": {"namespace": "alpha", "name": "s", "annotations": annotations},
+            "spec": {"parentRef": {"name": "entrance", "namespace": "infra"}, "listeners": [{
+                "name": "a", "port": 443, "protocol": "HTTPS", "hostname": "a.alpha.example",
+                "tls": {"certificateRefs": [{"name": "own"}]},
+            }]},
+        }))
+    };
+    let inherited = create(&facts, &terminating(json!({})));
+    assert!(inherited.allowed);
+    assert_eq!(inherited.findings[0].reason, Reason::IssuerNotAllowed);
+    let chosen = create(
+        &facts,
+        &terminating(json!({"vestibule.dev/acme-issuer": "mine"})),
+    );
+    assert_eq!(refusals(&chosen)[0].0, Reason::IssuerNotAllowed);
+}
+
+#[test]
+fn a_grant_that_cannot_be_read_is_refused_and_counts() {
+    let mut facts = platform();
+    let broken = object(json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
+        "metadata": {"namespace": "infra", "name": "alpha"}, "spec": 7,
+    }));
+    assert!(!create(&facts, &broken).allowed);
+    facts.put(broken);
+    let lost = create(&facts, &set("s", &["a.alpha.example"]));
+    assert_eq!(refusals(&lost)[0].0, Reason::HostnameNotOwned);
+}
+
+#[test]
+fn references_that_nobody_permits_are_told() {
+    let mut facts = platform();
+    let reference = |kind: &str| {
+        object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+            "metadata": {"namespace": "alpha", "name": "s"},
+            "spec": {"parentRef": {"name": "entrance", "namespace": "infra"}, "listeners": [{
+                "name": "a", "port": 443, "protocol": "HTTPS", "hostname": "a.alpha.example",
+                "tls": {"certificateRefs": [{"name": "c", "namespace": "certificates", "kind": kind}]},
+            }]},
+        }))
+    };
+    let told = create(&facts, &reference("Secret"));
+    assert!(told.allowed);
+    let reasons = |review: &Review| -> Vec<Reason> {
+        let findings = review.findings.iter().map(|f| f.reason);
+        findings.filter(|r| *r == Reason::RefNotPermitted).collect()
+    };
+    assert_eq!(reasons(&told).len(), 1);
+    let grant = object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ReferenceGrant",
+        "metadata": {"namespace": "certificates", "name": "g"},
+        "spec": {
+            "from": [{"group": "gateway.networking.k8s.io", "kind": "ListenerSet", "namespace": "alpha"}],
+            "to": [{"group": "", "kind": "Secret"}],
+        },
+    }));
+    facts.put(grant.clone());
+    assert_eq!(reasons(&create(&facts, &reference("Secret"))), []);
+    facts.remove(&grant.key());
+    assert_eq!(reasons(&create(&facts, &reference("Secret"))).len(), 1);
+}
