@@ -156,3 +156,36 @@ async fn what_the_api_server_refuses_is_said_and_holds_nobody_up() {
     .await
     .expect("a fact");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn cert_managers_kinds_may_go_and_come_back() {
+    let server = Server::ready(&["a"]).await;
+    let engine = Engine::start(&server, Maker::Vestibule);
+    let set = server
+        .set(("a", "web"), &[CA], &[("web.example.com", "web-tls")])
+        .await;
+    engine.ask([set]);
+    let made = async || server.get("Certificate", "a", "web-tls").await;
+    let first = eventually("a Certificate", made).await;
+    server.uninstall();
+    engine
+        .says(
+            ("a", "web-tls"),
+            IssuanceState::Failed,
+            "cert-manager is not installed",
+        )
+        .await;
+    server.install();
+    let second = eventually("another Certificate", made).await;
+    assert_ne!(first["metadata"]["uid"], second["metadata"]["uid"]);
+    engine
+        .says(("a", "web-tls"), IssuanceState::Pending, "")
+        .await;
+    let written =
+        r#"vestibule_operator_certificate_writes_total{action="create",result="written"}"#;
+    eventually("both are counted", async || {
+        (engine.metric(written) >= 2).then_some(())
+    })
+    .await;
+}

@@ -11,6 +11,8 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -124,34 +126,44 @@ impl Server {
         server
     }
 
-    /// Installs cert-manager's kinds.
-    pub(crate) fn install(&self) {
+    fn kubectl(&self, arguments: &[&str]) {
+        let done = Command::new(tool(&["kubectl"]))
+            .env("KUBECONFIG", &self.kubeconfig)
+            .args(arguments)
+            .output()
+            .expect("kubectl");
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+
+    /// kubectl on every one of cert-manager's kinds.
+    fn on_kinds(&self, command: &[&str]) {
         let sources = tool(&["--sources", "cert-manager"]);
-        let kubectl = tool(&["kubectl"]);
-        let run = |arguments: &[&str]| {
-            let done = Command::new(&kubectl)
-                .env("KUBECONFIG", &self.kubeconfig)
-                .args(arguments)
-                .output()
-                .expect("kubectl");
-            assert!(
-                done.status.success(),
-                "{}",
-                String::from_utf8_lossy(&done.stderr)
-            );
-        };
         let crds: Vec<String> = std::fs::read_dir(format!("{sources}/deploy/crds"))
             .expect("cert-manager's kinds")
             .map(|entry| entry.expect("a file").path())
             .filter(|path| path.extension().is_some_and(|end| end == "yaml"))
             .map(|path| path.display().to_string())
             .collect();
-        let mut apply = vec!["apply", "--server-side"];
+        let mut arguments = command.to_vec();
         for path in &crds {
-            apply.extend(["-f", path]);
+            arguments.extend(["-f", path]);
         }
-        run(&apply);
-        run(&[
+        self.kubectl(&arguments);
+    }
+
+    /// Takes cert-manager's kinds away, and all of them with them.
+    pub(crate) fn uninstall(&self) {
+        self.on_kinds(&["delete", "--timeout=60s"]);
+    }
+
+    /// Installs cert-manager's kinds.
+    pub(crate) fn install(&self) {
+        self.on_kinds(&["apply", "--server-side"]);
+        self.kubectl(&[
             "wait",
             "--for=condition=Established",
             "--timeout=60s",
@@ -472,6 +484,7 @@ pub(crate) struct Engine {
     requests: watch::Sender<Option<Arc<Requests>>>,
     facts: watch::Receiver<Option<Arc<Facts>>>,
     _role: watch::Sender<Role>,
+    registry: Registry,
     task: JoinHandle<()>,
 }
 
@@ -504,12 +517,25 @@ impl Engine {
             role,
             facts: told,
         };
+        let metrics = Metrics::default();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
         Self {
             requests,
             facts,
             _role: leads,
-            task: tokio::spawn(certmanager::run(client, config, wires, Metrics::default())),
+            registry,
+            task: tokio::spawn(certmanager::run(client, config, wires, metrics)),
         }
+    }
+
+    /// The number of a sample whose line begins so.
+    pub(crate) fn metric(&self, begin: &str) -> u64 {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("text");
+        let line = text.lines().find(|line| line.starts_with(begin));
+        let number = line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok());
+        number.unwrap_or_default()
     }
 
     /// Asks for these, and for no others any more.
