@@ -157,6 +157,10 @@ impl Needs<'_> {
             }
         }
         let translator = self.translator;
+        let mut grants = translator.merge().grants_in(&candidate.gateway.namespace);
+        if grants.any(|grant| grant.namespaces.selector.is_some()) {
+            self.cluster_object(Kind::Namespace, &referrer.name.namespace);
+        }
         let Some(gateway) = translator.merge().gateway(&candidate.gateway) else {
             return;
         };

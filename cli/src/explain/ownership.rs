@@ -57,6 +57,16 @@ fn grants_for<'a>(
         })
 }
 
+/// Whether it can be told which grants of a Gateway are for a namespace: not where some go by labels, and
+/// its labels may not be read.
+fn is_told(picture: &Picture, gateway: &ObjectName, namespace: &str) -> bool {
+    let merge = picture.translator.merge();
+    let mut grants = merge.grants_in(&gateway.namespace);
+    merge.labels(namespace).is_some()
+        || picture.live.is_none()
+        || !grants.any(|grant| grant.is_for(&gateway.name) && grant.namespaces.selector.is_some())
+}
+
 fn key_of(grant: &HostnameGrant) -> ObjectKey {
     ObjectKey {
         kind: Kind::HostnameGrant,
@@ -144,7 +154,8 @@ pub(super) fn route_refusal(
     query: &HostPattern,
 ) -> Option<Step> {
     let namespace = &route.name.namespace;
-    if !is_guarded(picture, &candidate.gateway, namespace) {
+    let gateway = &candidate.gateway;
+    if !is_guarded(picture, gateway, namespace) || !is_told(picture, gateway, namespace) {
         return None;
     }
     let finding = picture
@@ -184,6 +195,9 @@ impl Chain<'_> {
                 }
             );
             return Some(ok(Check::Grant, &key_of(grant), &message, By::Translation));
+        }
+        if !is_told(self.picture, gateway, namespace) {
+            return None;
         }
         let finding = self
             .picture

@@ -125,7 +125,20 @@ pub(super) fn grants_and_claims_are_for_those_who_may_read_them(
     );
     assert_eq!(place["holders"][0]["namespace"], "explain-a", "{place:#}");
 
-    let names = ["explain-a", "explain-b"];
+    // Whether a grant by label is for the namespace cannot be told by who may not read its labels: then it is
+    // not said that there is none.
+    let mut by_label = grant("by-label", &[NAME]);
+    by_label["spec"]["namespaces"] = json!({"selector": {"matchLabels": {"any": "label"}}});
+    kubectl.apply(&[by_label]);
+    let (_, report) = kubectl.json(tenant, &["explain", NAME]);
+    let place = &report["places"][0];
+    let chain = place["chain"].as_array().unwrap();
+    assert!(
+        chain.iter().all(|step| step["check"] != "grant"),
+        "{place:#}"
+    );
+
+    let names = ["explain-a", "explain-b", "by-label"];
     kubectl.must(
         &[&["delete", "hostnamegrant", "-n", PLATFORM][..], &names].concat(),
         "",
