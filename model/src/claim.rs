@@ -351,13 +351,16 @@ impl Holdings {
             .collect()
     }
 
-    /// Whether the port is held, and by nobody else.
-    pub(crate) fn is_alone(&self, namespace: &str) -> bool {
-        !self.counts.is_empty()
-            && self
-                .counts
-                .values()
-                .all(|counts| counts.keys().all(|holder| **holder == *namespace))
+    /// The namespace that holds all that is held.
+    pub(crate) fn only_holder(&self) -> Option<&Arc<str>> {
+        let mut holders = self.counts.values().flat_map(BTreeMap::keys);
+        let first = holders.next()?;
+        holders.all(|holder| holder == first).then_some(first)
+    }
+
+    /// The groups of which something is held.
+    pub(crate) fn groups(&self) -> BTreeSet<Group> {
+        self.counts.keys().copied().collect()
     }
 
     /// Whether anything of this group is held.

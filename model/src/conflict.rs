@@ -59,7 +59,8 @@ impl Precedence {
 enum Tier {
     /// The Gateway's own.
     Gateway,
-    /// The namespace holds the name; or it holds the port alone, and speaks another protocol there.
+    /// The namespace holds the name; or it alone has and holds anything on the port, and speaks another
+    /// protocol there, too.
     Held,
     /// Neither.
     Set,
@@ -268,9 +269,15 @@ pub struct PortClaims {
     sets: BTreeMap<Place, Group>,
     /// Claims that want the same names of the same group.
     buckets: BTreeMap<(Group, Reversed), Bucket>,
+    /// How many claims of ListenerSets each namespace has, and how many of each group there are.
+    tenants: BTreeMap<Arc<str>, usize>,
+    groups: BTreeMap<Group, usize>,
     /// Who holds what.
     holdings: Holdings,
 }
+
+/// Who has the port for itself, and what is held there: the tier of names that nobody holds depends on it.
+type Estate = (Option<Arc<str>>, BTreeSet<Group>);
 
 /// What the port as a whole has settled on: a claim's verdict depends on it and on its bucket only.
 type Ground = (Vec<Group>, Option<Group>, Profile);
@@ -286,8 +293,9 @@ impl PortClaims {
     /// may have changed, its own included.
     pub fn insert(&mut self, claim: Claim) -> BTreeSet<ListenerKey> {
         let mut affected = self.remove(&claim.listener);
-        let before = self.ground();
+        let (before, estate) = (self.ground(), self.estate());
         self.add(claim.clone());
+        self.rearrange(&estate, &mut affected);
         self.affected_by(claim.bucket(), claim.names(), &before, &mut affected);
         affected.insert(claim.listener);
         affected
@@ -296,8 +304,9 @@ impl PortClaims {
     /// Takes a listener's claim away and returns the listeners whose verdict may have changed.
     pub fn remove(&mut self, listener: &ListenerKey) -> BTreeSet<ListenerKey> {
         let mut affected = BTreeSet::new();
-        let before = self.ground();
+        let (before, estate) = (self.ground(), self.estate());
         if let Some(claim) = self.take(listener) {
+            self.rearrange(&estate, &mut affected);
             self.affected_by(claim.bucket(), claim.names(), &before, &mut affected);
         }
         affected
@@ -314,30 +323,59 @@ impl PortClaims {
         if self.holdings.holder(group, names) == holder.as_ref() {
             return affected;
         }
-        let before = self.ground();
+        let (before, estate) = (self.ground(), self.estate());
         self.holdings.set(group, names, holder);
         let bucket = (group, Reversed::of(names));
-        let moved: Vec<ListenerKey> = if self.holdings.profile() == before.2 {
-            let bucket = self.buckets.get(&bucket);
-            bucket
-                .into_iter()
-                .flatten()
-                .map(|at| at.2.clone())
-                .collect()
-        } else {
-            // Who holds the port alone may have changed: that is about every name.
-            self.claims.keys().cloned().collect()
-        };
-        for listener in moved {
+        let rivals = self.buckets.get(&bucket).into_iter().flatten();
+        let rivals: Vec<ListenerKey> = rivals.map(|at| at.2.clone()).collect();
+        self.place_anew(rivals, &mut affected);
+        self.rearrange(&estate, &mut affected);
+        self.affected_by(bucket, names, &before, &mut affected);
+        affected
+    }
+
+    fn estate(&self) -> Estate {
+        (self.sole().cloned(), self.holdings.groups())
+    }
+
+    /// The namespace that has the port for itself: it holds all that is held, and nobody else wants anything.
+    fn sole(&self) -> Option<&Arc<str>> {
+        let holder = self.holdings.only_holder()?;
+        self.tenants
+            .keys()
+            .all(|tenant| tenant == holder)
+            .then_some(holder)
+    }
+
+    /// The estate was another one: brings tiers in line that depend on it.
+    fn rearrange(&mut self, before: &Estate, affected: &mut BTreeSet<ListenerKey>) {
+        let after = self.estate();
+        let held = |group: &Group| before.1.contains(group) && after.1.contains(group);
+        // Where every group is held, before and after, nothing depends on it.
+        let moves = |group: &Group| self.groups.contains_key(group) && !held(group);
+        let moving: Vec<Group> = [Group::Http, Group::Tls, Group::Raw]
+            .into_iter()
+            .filter(moves)
+            .collect();
+        if *before == after || moving.is_empty() {
+            return;
+        }
+        let places = self.sets.iter();
+        let places = places.filter(|(_, group)| moving.contains(group));
+        let listeners = places.map(|(at, _)| at.2.clone()).collect();
+        self.place_anew(listeners, affected);
+    }
+
+    fn place_anew(&mut self, listeners: Vec<ListenerKey>, affected: &mut BTreeSet<ListenerKey>) {
+        for listener in listeners {
             let stale = |(claim, tier): &(Claim, Tier)| *tier != self.tier(claim);
             if self.claims.get(&listener).is_some_and(stale)
                 && let Some(claim) = self.take(&listener)
             {
                 self.add(claim);
+                affected.insert(listener);
             }
         }
-        self.affected_by(bucket, names, &before, &mut affected);
-        affected
     }
 
     /// Which namespace holds `names`.
@@ -358,6 +396,8 @@ impl PortClaims {
             *self.own.entry(group).or_default() += 1;
         } else {
             self.sets.insert(place, group);
+            *self.groups.entry(group).or_default() += 1;
+            *self.tenants.entry(claim.namespace().clone()).or_default() += 1;
         }
         self.claims.insert(claim.listener.clone(), (claim, tier));
     }
@@ -367,14 +407,11 @@ impl PortClaims {
         let place = (tier, claim.precedence.clone(), listener.clone());
         let group = claim.protocol.group();
         if tier == Tier::Gateway {
-            if let Some(count) = self.own.get_mut(&group) {
-                *count -= 1;
-                if *count == 0 {
-                    self.own.remove(&group);
-                }
-            }
+            count_down(&mut self.own, &group);
         } else {
             self.sets.remove(&place);
+            count_down(&mut self.groups, &group);
+            count_down(&mut self.tenants, claim.namespace());
         }
         let at = claim.bucket();
         if let Some(bucket) = self.buckets.get_mut(&at) {
@@ -392,7 +429,7 @@ impl PortClaims {
         }
         let (group, namespace) = (claim.protocol.group(), claim.namespace());
         let holds = self.holdings.holder(group, claim.names()) == Some(namespace)
-            || self.holdings.is_alone(namespace) && !self.holdings.has(group);
+            || self.sole() == Some(namespace) && !self.holdings.has(group);
         if holds { Tier::Held } else { Tier::Set }
     }
 
@@ -623,6 +660,15 @@ impl PortClaims {
             for bucket in self.neighbours(names) {
                 affected.extend(bucket.iter().map(|at| at.2.clone()));
             }
+        }
+    }
+}
+
+fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
         }
     }
 }

@@ -281,7 +281,18 @@ impl World {
         let clock = (1_000, Instant::now());
         let mut server = Server::default();
         let admitted: BTreeSet<usize> = (0..TENANTS.len()).collect();
-        for object in [our_class(), the_gateway(&admitted, None)] {
+        // Claims are nothing new in this cluster: another release's Gateway has one.
+        let another = HostnameClaim {
+            name: ObjectName::new("platform", "another.a.0"),
+            meta: Meta::default(),
+            gateway: "another".into(),
+            gateway_uid: "uid".into(),
+            namespace: "a".into(),
+            entries: Vec::new(),
+            findings: Vec::new(),
+        };
+        let another = Object::HostnameClaim(another);
+        for object in [our_class(), the_gateway(&admitted, None), another] {
             server.version += 1;
             server
                 .objects
@@ -397,7 +408,9 @@ impl World {
             }
             Op::Vandal(n) => {
                 let claims = self.server.objects.keys();
-                let mut claims = claims.filter(|key| key.kind == Kind::HostnameClaim);
+                let mut claims = claims.filter(|key| {
+                    key.kind == Kind::HostnameClaim && key.name.name.starts_with("one.")
+                });
                 if let Some(key) = claims.nth(n).cloned() {
                     self.put(&key, None);
                     // Those who know what stood there see it before anybody else is asked.
@@ -407,9 +420,42 @@ impl World {
                     self.rest();
                 }
             }
-            Op::Rest => self.rest(),
+            Op::Rest => {
+                self.rest();
+                self.observe();
+                self.check_kept();
+            }
         }
         self.observe();
+    }
+
+    /// What was in service, and was neither let go nor taken by the Gateway, still is, unless its own
+    /// namespace wants to speak something else on the port.
+    fn check_kept(&self) {
+        let serves = self.replicas[self.leader].serves();
+        for (name, owner) in &self.owners {
+            if self.let_go.contains_key(name) || self.taken.contains(name) {
+                continue;
+            }
+            let speaks_otherwise = self
+                .server
+                .objects
+                .values()
+                .any(|(object, _)| match object {
+                    Object::ListenerSet(set) => {
+                        *set.name.namespace == **owner
+                            && set.listeners.iter().any(|l| speaks(&l.protocol) != name.1)
+                    }
+                    _ => false,
+                });
+            if name.1 == "route" || !speaks_otherwise {
+                assert_eq!(
+                    serves.get(name),
+                    Some(owner),
+                    "{name:?} is not served any more"
+                );
+            }
+        }
     }
 
     fn put_gateway(&mut self) {
@@ -432,7 +478,9 @@ impl World {
     fn write(&mut self, lives: bool) {
         let now = self.clock.1 + Duration::from_secs(40);
         let book = &mut self.replicas[self.leader].book;
-        let Some(write) = book.next_write(now, |_| Some("uid".into())) else {
+        let Some(write) = book.next_write(now, |gateway| {
+            (*gateway.name == *"one").then(|| "uid".into())
+        }) else {
             return;
         };
         let key = ObjectKey {
@@ -538,10 +586,15 @@ impl World {
                 .all(|r| r.waiting.values().all(VecDeque::is_empty));
             if self.owners.get(&name) != Some(&tenant) || idle {
                 let (declared, taken) = self.declares(&name, &tenant);
+                // A replica that lags may serve what is gone already.
                 if declared {
                     self.let_go.remove(&name);
+                } else if self.owners.get(&name) != Some(&tenant) {
+                    self.let_go.insert(name.clone(), self.clock.0);
                 }
-                if !taken {
+                if taken {
+                    self.taken.insert(name.clone());
+                } else {
                     self.taken.remove(&name);
                 }
             }
@@ -565,7 +618,9 @@ impl World {
         assert_eq!((counts.pending, counts.grace), (0, 0));
         let mut held = BTreeSet::new();
         for (object, _) in self.server.objects.values() {
-            if let Object::HostnameClaim(claim) = object {
+            if let Object::HostnameClaim(claim) = object
+                && *claim.gateway == *"one"
+            {
                 assert!(!claim.entries.is_empty());
                 for (key, _) in claim.keys() {
                     assert!(held.insert(key.clone()), "{key} twice");

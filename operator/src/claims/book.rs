@@ -51,7 +51,7 @@ pub struct Book {
     /// Translation has the whole picture.
     begun: bool,
     leads: bool,
-    /// Neither has this replica led nor has any object been seen: whatever serves now knew no claims.
+    /// This is the beginning, and no object has been seen: whatever serves now knows no claims.
     first: bool,
     holders: Holders,
     pages: Pages,
@@ -101,6 +101,8 @@ impl Book {
         self.time = Some(time);
         if !std::mem::replace(&mut self.begun, true) {
             self.look_at_all();
+            // Whatever is wished for later was not served before.
+            self.first = false;
         }
     }
 
@@ -205,9 +207,14 @@ impl Book {
         if let Some(seen) = self.pages.done(name, outcome) {
             self.observe(name, seen, time);
         }
-        // What never came to stand there is out of it now.
+        // What never came to stand there is out of it now, or is no longer wished for.
         for key in self.leaving.get(name).cloned().unwrap_or_default() {
             self.settle(&key);
+        }
+        for key in self.pages.keys(name) {
+            if self.held.get(&key).is_some_and(|held| !held.told) {
+                self.look(&key);
+            }
         }
         self.touch(name);
     }
@@ -269,7 +276,6 @@ impl Book {
             Some(_) => {}
             // What is served goes on: the leader writes it again.
             None if held.told && self.standings.get(key) == Some(&Standing::Kept) => {}
-            None if held.told && self.first => {}
             None => self.drop_held(key),
         }
     }
@@ -372,9 +378,11 @@ impl Book {
         match standing {
             Some(Standing::Wished(namespace)) if namespace == held.namespace => {}
             Some(Standing::Wished(_)) | None => {
-                // Unless translation has not heard of it yet: nobody wishes for it any more.
-                if !held.told {
-                    self.release(key);
+                // Unless translation has not heard of it yet: nobody wishes for it any more. What is being
+                // written comes to be held first.
+                if !held.told && !self.pages.is_in_flight(&held.page) {
+                    self.drop_held(key);
+                    self.look(key);
                 }
             }
             Some(Standing::Kept) => self.spare(key),

@@ -76,6 +76,12 @@ impl Pages {
         self.slabs.get(name).is_some_and(|slab| slab.in_flight)
     }
 
+    /// The names that are to stand in an object.
+    pub(super) fn keys(&self, name: &ObjectName) -> BTreeSet<ClaimKey> {
+        let slab = self.slabs.get(name);
+        slab.map(|slab| slab.keys.clone()).unwrap_or_default()
+    }
+
     /// Every object that is there or is to be.
     pub(super) fn names(&self) -> Vec<ObjectName> {
         self.slabs.keys().cloned().collect()

@@ -1,0 +1,188 @@
+//! Many names: what one edit costs does not depend on how many its tenant, or its Gateway, has.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use vestibule_model::claim::HostnameClaim;
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::Meta;
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::claims::{Book, GRACE, Outcome, SLAB, Seen, Time, Write};
+use vestibule_operator::translate::{Change, Claims, Output, Settings, Translator, Work};
+
+fn stored(write: &Write, version: u64) -> Option<Seen> {
+    let content = write.content.as_ref()?;
+    let claim = HostnameClaim {
+        name: write.name.clone(),
+        meta: Meta::default(),
+        gateway: content.gateway.clone(),
+        gateway_uid: content.gateway_uid.clone(),
+        namespace: content.namespace.clone(),
+        entries: content.entries.clone(),
+        findings: Vec::new(),
+    };
+    Some((Arc::new(claim), version.to_string()))
+}
+
+struct Leader {
+    translator: Translator,
+    book: Book,
+    time: Time,
+    version: u64,
+}
+
+/// What a change cost: writes of objects, entries in them, and units of translation.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Cost {
+    writes: usize,
+    entries: usize,
+    work: Work,
+}
+
+impl Leader {
+    fn new() -> Self {
+        let settings = Settings {
+            claims: Claims::Told,
+            ..settings()
+        };
+        let time = Time {
+            seconds: 1_000,
+            now: Instant::now(),
+        };
+        let mut leader = Self {
+            translator: Translator::new(settings),
+            book: Book::new(GRACE),
+            time,
+            version: 0,
+        };
+        leader.book.begin(time);
+        leader.book.lead(true, time);
+        let own = vec![passthrough("own", "own.example.com")];
+        let objects = [our_class(), gateway("one", own, NamespaceScope::All)];
+        leader.make(objects.map(Change::Put));
+        leader
+    }
+
+    fn make(&mut self, changes: impl IntoIterator<Item = Change>) -> Cost {
+        let mut sum = Output::default();
+        let mut cost = Cost::default();
+        let output = self.translator.apply(changes);
+        self.book.translated(output.claims.clone(), self.time);
+        sum.merge(output);
+        loop {
+            let news = self.book.take_news();
+            if !news.is_empty() {
+                let output = self.translator.claims(news);
+                self.book.translated(output.claims.clone(), self.time);
+                sum.merge(output);
+            }
+            self.time.now += Duration::from_millis(50);
+            let Some(write) = self.book.next_write(self.time.now, |_| Some("uid".into())) else {
+                break;
+            };
+            self.version += 1;
+            cost.writes += 1;
+            cost.entries += write.content.as_ref().map_or(0, |c| c.entries.len());
+            let seen = stored(&write, self.version);
+            self.book
+                .done(&write.name, Outcome::Written(seen), self.time);
+        }
+        cost.work = sum.work;
+        cost
+    }
+
+    /// Sets with one hostname each, for so many namespaces.
+    fn fill(&mut self, names: usize, namespaces: usize) -> Cost {
+        let sets = (0..names).map(|n| {
+            let listener = passthrough("l", &format!("host-{n}.example.com"));
+            let tenant = format!("tenant-{}", n % namespaces);
+            Change::Put(set(&tenant, &format!("set-{n}"), 1, "one", vec![listener]))
+        });
+        self.make(sets.collect::<Vec<_>>())
+    }
+
+    /// A tenant renames one name, another one asks for a name that is held, and a set goes.
+    fn edits(&mut self) -> [Cost; 3] {
+        let listener = vec![passthrough("l", "renamed.example.com")];
+        let renamed = set("tenant-0", "set-0", 1, "one", listener);
+        let listener = vec![passthrough("l", "host-1.example.com")];
+        let hijack = set("aaa", "old", 0, "one", listener);
+        let gone = ObjectKey::new(Kind::ListenerSet, "aaa", "old");
+        [
+            Change::Put(renamed),
+            Change::Put(hijack),
+            Change::Remove(gone),
+        ]
+        .map(|change| self.make([change]))
+    }
+
+    fn served(&self) -> usize {
+        self.translator.resources().len()
+    }
+}
+
+#[test]
+fn one_edit_costs_the_same_however_many_names_there_are() {
+    edits_cost_the_same([(100, 1), (1_000, 1), (2_000, 50)]);
+}
+
+#[test]
+#[ignore = "takes minutes: the sizes that are promised"]
+fn ten_thousand_names_of_one_namespace_and_forty_thousand_of_fifty() {
+    edits_cost_the_same([(100, 1), (10_000, 1), (40_000, 50)]);
+}
+
+fn edits_cost_the_same(sizes: [(usize, usize); 3]) {
+    let mut costs = BTreeMap::new();
+    for (names, namespaces) in sizes {
+        let mut leader = Leader::new();
+        let begin = Instant::now();
+        let cost = leader.fill(names, namespaces);
+        let filled = begin.elapsed();
+        assert_eq!(leader.served(), names + 1);
+        // Every object is written once, as full as it can be.
+        assert_eq!(
+            cost.writes,
+            namespaces * (names / namespaces).div_ceil(SLAB)
+        );
+        assert_eq!(cost.entries, names);
+        let counts = leader.book.counts();
+        assert_eq!((counts.held, counts.pending), (names, 0));
+        let begin = Instant::now();
+        let edits = leader.edits();
+        println!(
+            "{names} names of {namespaces} namespaces: {filled:?}, then three edits in {:?}: {edits:?}",
+            begin.elapsed()
+        );
+        for cost in &edits {
+            assert!(cost.entries <= SLAB && cost.writes <= 1, "{cost:?}");
+        }
+        costs.insert(names, edits.map(|cost| cost.work));
+    }
+    let mut costs = costs.values();
+    let first = costs.next();
+    assert!(costs.all(|other| Some(other) == first), "{costs:?}");
+}
+
+#[test]
+fn names_that_are_let_go_leave_no_object_behind() {
+    let mut leader = Leader::new();
+    leader.fill(1_000, 1);
+    let sets = (0..1_000).map(|n| {
+        let key = ObjectKey::new(Kind::ListenerSet, "tenant-0", format!("set-{n}"));
+        Change::Remove(key)
+    });
+    let cost = leader.make(sets.collect::<Vec<_>>());
+    assert_eq!(cost.writes, 0, "they stay for the grace");
+    assert_eq!(leader.book.counts().grace, 1_000);
+    leader.time.now += GRACE + Duration::from_secs(1);
+    leader.book.pass(leader.time);
+    let cost = leader.make([]);
+    assert_eq!((cost.writes, cost.entries), (1_000_usize.div_ceil(SLAB), 0));
+    assert_eq!(leader.book.counts(), Default::default());
+    assert_eq!(leader.served(), 1);
+}
