@@ -207,6 +207,36 @@ fn files_come_and_go_and_what_editors_leave_does_not_count() {
     run.wait_for_answer(OTHER, "apple 2");
 }
 
+#[test]
+fn a_name_that_is_not_granted_any_more_is_closed() {
+    let run = json();
+    run.wait_for_answer(OTHER, "apple 1");
+    let grant = |namespaces: &str| {
+        format!(
+            "apiVersion: vestibule.dev/v1alpha1\nkind: HostnameGrant\n\
+             metadata: {{namespace: platform, name: all}}\n\
+             spec: {{namespaces: {{names: [{namespaces}]}}, hostnames: [\"*\"]}}\n"
+        )
+    };
+    run.write("grants.yaml", &grant("bakery"));
+    wait_for("orchard to be closed", || run.get(OTHER).is_err());
+    assert_eq!(run.get(HOST).unwrap(), "bread 1");
+    wait_for("a status that says so", || {
+        run.admin("/status").contains("HostnameNotOwned")
+    });
+    run.write("grants.yaml", &grant("bakery, orchard"));
+    run.wait_for_answer(OTHER, "apple 1");
+    // What is no grant gives nothing, to anybody.
+    run.write(
+        "grants.yaml",
+        &grant("bakery").replace("hostnames", "hostname"),
+    );
+    wait_for("bakery to be closed", || run.get(HOST).is_err());
+    fs::remove_file(run.manifests().join("grants.yaml")).unwrap();
+    run.wait_for_answer(HOST, "bread 1");
+    run.wait_for_answer(OTHER, "apple 1");
+}
+
 /// Secret bakery/cert, for JSON.
 fn secret(certificate: &str, key: &str) -> String {
     serde_json::json!({
