@@ -149,7 +149,9 @@ impl Peer {
     pub(crate) fn version(self, binaries: &Binaries) -> Option<String> {
         let (path, flag) = match self {
             Self::Direct => return Some(String::new()),
-            Self::Ours | Self::OursQuiet | Self::OursChallenged => (binaries.ours.clone(), "--version"),
+            Self::Ours | Self::OursQuiet | Self::OursChallenged => {
+                (binaries.ours.clone(), "--version")
+            }
             Self::Haproxy | Self::HaproxySplice | Self::HaproxyLog => ("haproxy".into(), "-v"),
             Self::HaproxyNext | Self::HaproxyNextSplice => (binaries.haproxy_next.clone()?, "-v"),
             Self::Envoy => (binaries.envoy.clone(), "--version"),

@@ -16,13 +16,13 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Port};
 use vestibule_stream::{Encoded, ResourceKey};
 
-use super::{claims, clock};
 use super::events::{News, Teller};
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::secrets::Namespaces;
 use super::services::{Front, Fronts, Wishes};
 use super::statuses::plan::{Live, Planner};
+use super::{claims, clock};
 use crate::claims::{Book, Outcome, Write};
 use crate::issuance::{Facts as IssuanceFacts, Register, Told};
 use crate::publish::{Changes, Publisher};

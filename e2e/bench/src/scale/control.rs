@@ -15,7 +15,7 @@ use vestibule_operator::cluster::services::Fronts;
 use vestibule_operator::cluster::statuses::plan::{Live, Next, Planner, Timing};
 use vestibule_operator::cluster::statuses::{self, Facts};
 use vestibule_operator::publish::{Changes, Publisher};
-use vestibule_operator::translate::{Binds, Claims, CONTROLLER, Change, Settings, Translator};
+use vestibule_operator::translate::{Binds, CONTROLLER, Change, Claims, Settings, Translator};
 use vestibule_stream::ResourceKey;
 
 use super::world::{Id, World};

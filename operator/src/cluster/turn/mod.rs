@@ -454,7 +454,10 @@ impl Shell {
         let claims = leads && work.claims.len() < CLAIM_WRITES;
         let claims = claims.then(|| self.store.claims_deadline()).flatten();
         if self.store.is_dirty() {
-            return [self.store.publish_at(), claims].into_iter().flatten().min();
+            return [self.store.publish_at(), claims]
+                .into_iter()
+                .flatten()
+                .min();
         }
         // A write that ends wakes the loop by itself.
         let writes = leads && work.writes.len() < WRITES;

@@ -7,9 +7,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::super::claims::Scribe;
 use super::super::issuance::{self as acme_task, Doors, Hand};
 use super::super::lease::elector::Role;
-use super::super::claims::Scribe;
 use super::super::metrics::Metrics;
 use super::super::secrets::Secrets;
 use super::super::statuses::plan::Planner;
