@@ -12,7 +12,7 @@ use crate::conditions;
 use crate::load::{Hold, Load, describe};
 use crate::manifests::{self, Mode};
 use crate::runner::Verdict;
-use crate::wait::{SOON, until};
+use crate::wait::{LATER, SOON, until};
 use crate::world::{EXEMPT, Stage, Team};
 
 const WANTED: &str = "wanted.handover.test";
@@ -114,7 +114,10 @@ impl Teams<'_> {
         let [set, route] = loser(b);
         self.a_second_later(&set).await?;
         world.kubectl.apply(&[set]).await?.must()?;
-        b.kubectl.apply(&[route]).await?.must()?;
+        // A's route holds the hostname, too.
+        let refused = b.kubectl.apply(std::slice::from_ref(&route)).await?;
+        let refused = refused.must_fail()?;
+        ensure!(!refused.contains(&a.namespace), "it names A: {refused}");
         let of_loser = async |check: &dyn Fn(&Value) -> Result<()>| {
             stage.see(api::LISTENER_SET, EXEMPT, "loser", check).await
         };
@@ -130,8 +133,7 @@ impl Teams<'_> {
                 let message = conditions::of_listener(set, "wanted", kind, status, why)?;
                 ensure!(!message.contains(&a.namespace), "it names A: {message}");
             }
-            // The route is attached all the same: it is there when the hostname is.
-            conditions::counts_routes(set, &[("wanted", 1), ("more", 0)])
+            conditions::counts_routes(set, &[("wanted", 0), ("more", 0)])
         })
         .await?;
         self.counts_sets(4).await?;
@@ -144,6 +146,12 @@ impl Teams<'_> {
         let taken = b.target(world, WANTED).await?;
         let started = Instant::now();
         a.api.delete(api::LISTENER_SET, &a.namespace, "web").await?;
+        // For a while it stays A's, who may only have been about to make it again.
+        until("the hostname to be free", LATER, async || {
+            let route = std::slice::from_ref(&route);
+            b.kubectl.apply(route).await?.must().map(drop)
+        })
+        .await?;
         b.answers(&taken).await?;
         notes.push(format!(
             "handed over after {} ms",

@@ -60,7 +60,9 @@ pub(in super::super) async fn nobody_takes_what_another_serves(stage: &Stage) ->
             !message.contains(&a.namespace),
             "it names the holder: {message}"
         );
-        notes.push(message.trim().replace('\n', " "));
+        // What was asked for stands before it.
+        let verdict = message.rsplit("admission webhook").next();
+        notes.push(verdict.unwrap_or_default().trim().replace('\n', " "));
     }
 
     let hold = Hold::open(&target, 4).await;
