@@ -296,7 +296,7 @@ impl PortClaims {
         let (before, estate) = (self.ground(), self.estate());
         self.add(claim.clone());
         self.rearrange(&estate, &mut affected);
-        self.affected_by(claim.bucket(), claim.names(), &before, &mut affected);
+        self.affected_by(&claim.bucket(), claim.names(), &before, &mut affected);
         affected.insert(claim.listener);
         affected
     }
@@ -307,7 +307,7 @@ impl PortClaims {
         let (before, estate) = (self.ground(), self.estate());
         if let Some(claim) = self.take(listener) {
             self.rearrange(&estate, &mut affected);
-            self.affected_by(claim.bucket(), claim.names(), &before, &mut affected);
+            self.affected_by(&claim.bucket(), claim.names(), &before, &mut affected);
         }
         affected
     }
@@ -330,7 +330,7 @@ impl PortClaims {
         let rivals: Vec<ListenerKey> = rivals.map(|at| at.2.clone()).collect();
         self.place_anew(rivals, &mut affected);
         self.rearrange(&estate, &mut affected);
-        self.affected_by(bucket, names, &before, &mut affected);
+        self.affected_by(&bucket, names, &before, &mut affected);
         affected
     }
 
@@ -643,7 +643,7 @@ impl PortClaims {
     /// Something of these names has changed, and perhaps the ground, which was `before`.
     fn affected_by(
         &self,
-        bucket: (Group, Reversed),
+        bucket: &(Group, Reversed),
         names: &HostPattern,
         before: &Ground,
         affected: &mut BTreeSet<ListenerKey>,
@@ -653,7 +653,7 @@ impl PortClaims {
             return;
         }
         let tls = bucket.0 == Group::Tls;
-        if let Some(bucket) = self.buckets.get(&bucket) {
+        if let Some(bucket) = self.buckets.get(bucket) {
             affected.extend(bucket.iter().map(|at| at.2.clone()));
         }
         if tls {

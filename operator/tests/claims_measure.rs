@@ -1,6 +1,8 @@
 //! What an edit of a HostnameClaim costs on a real API server, by how many names are in it: the numbers
 //! behind the size of one object (ADR 16). Prints; asserts nothing about time.
 
+#![expect(clippy::print_stdout, reason = "what it measures is for people")]
+
 mod apiserver_support;
 
 use std::time::Instant;

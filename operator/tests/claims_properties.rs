@@ -86,10 +86,13 @@ struct Server {
     version: u64,
 }
 
+/// An event of a watch: an object and its version, or that it is gone.
+type Shown = (ObjectKey, Option<(Object, u64)>);
+
 struct Replica {
     translator: Translator,
     book: Book,
-    waiting: BTreeMap<Kind, VecDeque<(ObjectKey, Option<(Object, u64)>)>>,
+    waiting: BTreeMap<Kind, VecDeque<Shown>>,
 }
 
 struct World {

@@ -1,5 +1,7 @@
 //! Many names: what one edit costs does not depend on how many its tenant, or its Gateway, has.
 
+#![expect(clippy::print_stdout, reason = "what it measures is for people")]
+
 mod common;
 
 use std::collections::BTreeMap;
@@ -11,7 +13,7 @@ use vestibule_model::claim::HostnameClaim;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Meta;
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::claims::{Book, GRACE, Outcome, SLAB, Seen, Time, Write};
+use vestibule_operator::claims::{Book, Counts, GRACE, Outcome, SLAB, Seen, Time, Write};
 use vestibule_operator::translate::{Change, Claims, Output, Settings, Translator, Work};
 
 fn stored(write: &Write, version: u64) -> Option<Seen> {
@@ -183,6 +185,6 @@ fn names_that_are_let_go_leave_no_object_behind() {
     leader.book.pass(leader.time);
     let cost = leader.make([]);
     assert_eq!((cost.writes, cost.entries), (1_000_usize.div_ceil(SLAB), 0));
-    assert_eq!(leader.book.counts(), Default::default());
+    assert_eq!(leader.book.counts(), Counts::default());
     assert_eq!(leader.served(), 1);
 }

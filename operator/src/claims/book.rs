@@ -204,7 +204,11 @@ impl Book {
     /// Takes what came of a write.
     pub fn done(&mut self, name: &ObjectName, outcome: Outcome, time: Time) {
         self.time = Some(time);
-        if let Some(seen) = self.pages.done(name, outcome) {
+        let failed = matches!(outcome, Outcome::Failed);
+        let latest = self.pages.done(name, failed);
+        if let Outcome::Written(seen) = outcome
+            && latest
+        {
             self.observe(name, seen, time);
         }
         // What never came to stand there is out of it now, or is no longer wished for.

@@ -9,7 +9,7 @@ use vestibule_model::claim::{ClaimEntry, ClaimKey};
 use vestibule_model::key::ObjectName;
 
 use super::SLAB;
-use super::slab::{Content, Outcome, Seen, Slab, Write};
+use super::slab::{Content, Seen, Slab, Write};
 
 /// Longest part of a Gateway's name in the name of an object: the rest is a namespace and a number.
 const MOST_OF_A_NAME: usize = 160;
@@ -150,16 +150,11 @@ impl Pages {
         None
     }
 
-    /// A write has ended. Returns the object that it made, if nothing later is known of it.
-    pub(super) fn done(&mut self, name: &ObjectName, outcome: Outcome) -> Option<Option<Seen>> {
-        let slab = self.slabs.get_mut(name)?;
-        match outcome {
-            Outcome::Failed => {
-                slab.end(true);
-                None
-            }
-            Outcome::Written(seen) => slab.end(false).then_some(seen),
-        }
+    /// A write has ended. Says whether what it made is the latest that is known of the object.
+    pub(super) fn done(&mut self, name: &ObjectName, failed: bool) -> bool {
+        self.slabs
+            .get_mut(name)
+            .is_some_and(|slab| slab.end(failed))
     }
 
     /// Forgets an object that is gone and has no names.

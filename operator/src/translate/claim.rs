@@ -153,7 +153,7 @@ impl Translator {
             key: self.merge.claim_key(listener),
         });
         let old = match new.clone() {
-            Some(stake) => self.contest.listeners.insert(listener.clone(), stake),
+            Some(new) => self.contest.listeners.insert(listener.clone(), new),
             None => self.contest.listeners.remove(listener),
         };
         let stakes = [&old, &new].into_iter().flatten();

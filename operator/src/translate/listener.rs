@@ -23,6 +23,10 @@ use super::{Dirty, Output, Translator, listener_resource, set_user};
 
 /// What became of a listener whose object takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts about it that do not depend on one another"
+)]
 pub(super) struct ListenerState {
     /// Why it is not accepted. A conflict outranks everything else (`listenerset-protocol-conflict`
     /// wants `ProtocolConflict` even of implementations without the protocol).

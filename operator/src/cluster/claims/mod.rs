@@ -72,11 +72,11 @@ impl Scribe {
         let parameters = PostParams::default();
         let written = match (write.content, write.version) {
             (Some(content), None) => {
-                let object = self.object(name, content, None);
+                let object = self.object(name, &content, None);
                 api.create(&parameters, &object).await?
             }
             (Some(content), version) => {
-                let object = self.object(name, content, version);
+                let object = self.object(name, &content, version);
                 api.replace(&name.name, &parameters, &object).await?
             }
             (None, version) => {
@@ -104,7 +104,7 @@ impl Scribe {
     fn object(
         &self,
         name: &ObjectName,
-        content: Content,
+        content: &Content,
         version: Option<String>,
     ) -> HostnameClaim {
         let owner = OwnerReference {
