@@ -122,9 +122,12 @@ fn held_by_others(
     if merge.port(port)?.selected(&hostname.matches) != Some(claim.names()) {
         return None;
     }
-    let key = ClaimKey::new(port, ClaimUse::TlsRoute, &hostname.matches);
-    let holder = merge.holder(&key)?;
-    (holder != namespace).then_some(port.port.get())
+    // As the listener leaves it, or as it is written.
+    let mut held = [&hostname.matches, &hostname.rank]
+        .into_iter()
+        .filter_map(|names| merge.holder(&ClaimKey::new(port, ClaimUse::TlsRoute, names)));
+    held.any(|holder| holder != namespace)
+        .then_some(port.port.get())
 }
 
 fn taken(field: String, hostname: &HostPattern, port: u16) -> Finding {
