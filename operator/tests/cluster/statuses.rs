@@ -46,6 +46,13 @@ async fn each_object_is_written_once_and_a_restart_writes_nothing() {
             .map(Vec::len),
         Some(4)
     );
+    // The listener's hostname and the route's are held, and that is written.
+    let claim = format!("shared.{}.0", world.ns("a"));
+    let held = async || {
+        let claim = world.get("HostnameClaim", "infra", &claim).await?;
+        (claim["spec"]["entries"].as_array()?.len() == 2).then_some(())
+    };
+    eventually("a claim with both names", held).await;
     let writes = world.writes(&manager.agent);
     let of = |name: &str| writes.iter().filter(|write| write.ends_with(name)).count();
     let tenant = world.ns("a");
@@ -86,7 +93,11 @@ async fn each_object_is_written_once_and_a_restart_writes_nothing() {
     let rest = async || (again.metric("vestibule_operator_statuses_waiting ") == 0).then_some(());
     eventually("nothing that waits", rest).await;
     let writes = world.writes(&again.agent);
-    let about_new = |write: &String| write.ends_with("/other") || write.ends_with("infra/shared");
+    // With it comes the claim to its hostname.
+    let claim = format!("shared.{}.0", world.ns("b"));
+    let about_new = |write: &String| {
+        write.ends_with("/other") || write.ends_with("infra/shared") || write.ends_with(&claim)
+    };
     assert!(writes.iter().all(about_new), "{writes:#?}");
     assert!(writes.len() <= 3, "{writes:#?}");
     assert_eq!(world.get("ListenerSet", "a", "mine").await, Some(before));
