@@ -22,7 +22,7 @@ use crate::hostname::{HostPattern, Hostname};
 use crate::key::{ListenerKey, ObjectName};
 use crate::object::Protocol;
 
-/// A claim's place in the merge order as upstream has it; less comes first. [`Tier`] comes before it.
+/// A claim's place in the merge order as upstream has it; less comes first. Whether it is held comes before it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
     /// The Gateway's own listener, by index.
