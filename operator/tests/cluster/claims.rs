@@ -76,6 +76,7 @@ async fn served(world: &World, manager: &Manager) {
 async fn an_older_set_takes_nothing_from_who_serves_it() {
     let world = World::new().await;
     let first = world.manager_with("first", graced(600));
+    first.leading().await;
     let second = world.manager_with("second", graced(600));
     let network = Network::of(&[&first, &second]);
     let _proxy = network.proxy("p-1");
