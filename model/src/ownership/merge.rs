@@ -239,6 +239,9 @@ impl Merge {
             }
         }
         let limits = self.limits(&at.gateway, &at.namespace);
+        if limits == Limits::default() {
+            return findings;
+        }
         let (others, mut names) = self.standings.others(&at, &set.name);
         let empty = Standing::default();
         let former = before.as_ref().map_or(&empty, |(_, standing)| standing);

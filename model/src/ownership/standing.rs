@@ -54,6 +54,31 @@ struct Entry {
     excess: Excess,
 }
 
+/// The sets of a seat, and what they come to.
+#[derive(Debug, Clone, Default)]
+struct Occupants {
+    sets: BTreeMap<Place, Entry>,
+    listeners: usize,
+    certificates: usize,
+    /// Some are over a limit.
+    exceeding: bool,
+}
+
+impl Occupants {
+    fn insert(&mut self, place: Place, entry: Entry) {
+        self.listeners += entry.standing.counted.len();
+        self.certificates += entry.standing.asking.len();
+        self.sets.insert(place, entry);
+    }
+
+    fn remove(&mut self, place: &Place) {
+        if let Some(entry) = self.sets.remove(place) {
+            self.listeners -= entry.standing.counted.len();
+            self.certificates -= entry.standing.asking.len();
+        }
+    }
+}
+
 /// What became of a set's listeners; those without trouble are not in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Verdicts {
@@ -81,7 +106,7 @@ impl Verdicts {
 /// How every set stands.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Standings {
-    seats: BTreeMap<Seat, BTreeMap<Place, Entry>>,
+    seats: BTreeMap<Seat, Occupants>,
     places: BTreeMap<ObjectName, (Seat, Place)>,
     verdicts: BTreeMap<ObjectName, Verdicts>,
 }
@@ -96,9 +121,9 @@ impl Standings {
     ) -> BTreeSet<Seat> {
         let mut touched = BTreeSet::new();
         if let Some((seat, place)) = self.places.remove(name) {
-            if let Some(entries) = self.seats.get_mut(&seat) {
-                entries.remove(&place);
-                if entries.is_empty() {
+            if let Some(occupants) = self.seats.get_mut(&seat) {
+                occupants.remove(&place);
+                if occupants.sets.is_empty() {
                     self.seats.remove(&seat);
                 }
             }
@@ -111,8 +136,8 @@ impl Standings {
                 standing,
                 excess: Excess::default(),
             };
-            let entries = self.seats.entry(seat.clone()).or_default();
-            entries.insert(place.clone(), entry);
+            let occupants = self.seats.entry(seat.clone()).or_default();
+            occupants.insert(place.clone(), entry);
             self.places.insert(name.clone(), (seat.clone(), place));
             touched.insert(seat);
         }
@@ -122,22 +147,23 @@ impl Standings {
     /// Counts a seat against its limits, and returns the sets of which other listeners are over them.
     pub(crate) fn recount(&mut self, seat: &Seat, limits: Limits) -> BTreeSet<ObjectName> {
         let mut changed = BTreeSet::new();
-        let Some(entries) = self.seats.get_mut(seat) else {
+        let Some(occupants) = self.seats.get_mut(seat) else {
             return changed;
-        };
-        let sum = |count: fn(&Standing) -> usize| -> usize {
-            entries.values().map(|entry| count(&entry.standing)).sum()
         };
         let exceeded = |limit: Option<u32>, total: usize| {
             limit.filter(|limit| total > usize::try_from(*limit).unwrap_or(usize::MAX))
         };
-        let listeners = exceeded(limits.listeners, sum(|s| s.counted.len()));
-        let certificates = exceeded(limits.certificates, sum(|s| s.asking.len()));
+        let listeners = exceeded(limits.listeners, occupants.listeners);
+        let certificates = exceeded(limits.certificates, occupants.certificates);
+        if listeners.is_none() && certificates.is_none() && !occupants.exceeding {
+            return changed;
+        }
+        occupants.exceeding = false;
         let mut left = listeners.map_or(usize::MAX, |limit| {
             usize::try_from(limit).unwrap_or(usize::MAX)
         });
         let mut names: BTreeSet<Hostname> = BTreeSet::new();
-        for entry in entries.values_mut() {
+        for entry in occupants.sets.values_mut() {
             let standing = &entry.standing;
             let over: BTreeSet<usize> = standing.counted.iter().skip(left).copied().collect();
             left = left.saturating_sub(standing.counted.len());
@@ -161,6 +187,7 @@ impl Standings {
                     .filter(|_| !without.is_empty())
                     .map(|l| (l, without)),
             };
+            occupants.exceeding |= excess != Excess::default();
             if entry.excess != excess {
                 entry.excess = excess;
                 changed.insert(entry.set.clone());
@@ -190,7 +217,7 @@ impl Standings {
         let (at, place) = self.places.get(name)?;
         let Entry {
             standing, excess, ..
-        } = self.seats.get(at)?.get(place)?;
+        } = self.seats.get(at)?.sets.get(place)?;
         let parent = set.parent_key();
         let listener_at = |index: &usize| set.listeners.get(*index);
         let mut verdicts = Verdicts::default();
@@ -235,7 +262,8 @@ impl Standings {
 
     /// How many listeners, and which names with a certificate, a seat has without a set.
     pub(super) fn others(&self, seat: &Seat, but: &ObjectName) -> (usize, BTreeSet<&Hostname>) {
-        let entries = self.seats.get(seat).into_iter().flat_map(BTreeMap::values);
+        let entries = self.seats.get(seat).into_iter();
+        let entries = entries.flat_map(|occupants| occupants.sets.values());
         let mut listeners = 0;
         let mut names = BTreeSet::new();
         for entry in entries.filter(|entry| entry.set != *but) {
