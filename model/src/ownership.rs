@@ -306,6 +306,11 @@ pub(crate) struct Domain<'a> {
 }
 
 impl Domain<'_> {
+    /// Whether there is anything that it might not have.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.grants.is_some()
+    }
+
     /// Whether all of `names` may be used on this port with this protocol. The field of the finding is
     /// one of a listener.
     pub(crate) fn owns(

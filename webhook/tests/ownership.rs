@@ -290,3 +290,88 @@ fn references_that_nobody_permits_are_told() {
     facts.remove(&grant.key());
     assert_eq!(reasons(&create(&facts, &reference("Secret"))).len(), 1);
 }
+
+#[test]
+fn what_a_parent_without_a_part_would_say_refuses_nothing() {
+    let mut facts = platform();
+    let on_set = |namespace: &str| {
+        object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute",
+            "metadata": {"namespace": namespace, "name": "r"},
+            "spec": {
+                "parentRefs": [{"kind": "ListenerSet", "group": "gateway.networking.k8s.io", "name": "s", "namespace": "alpha"}],
+                "hostnames": ["a.other.example"],
+                "rules": [{"backendRefs": [{"name": "app", "port": 443}]}],
+            },
+        }))
+    };
+    let mut elsewhere = set("s", &["a.other.example"]);
+    if let Object::ListenerSet(set) = &mut elsewhere {
+        set.gateway = Some(vestibule_model::key::ObjectName::new("infra", "later"));
+    }
+    facts.put(elsewhere);
+    assert!(create(&facts, &on_set("alpha")).allowed);
+}
+
+#[test]
+fn a_bad_rule_that_was_there_before_stops_no_edit() {
+    let facts = Facts::new("vestibule.dev/gateway-controller");
+    let route = |weight: u32, extra: bool| {
+        let filter = json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "app", "port": 80}}});
+        let bad = json!({"filters": [filter], "backendRefs": [{"name": "app", "port": 80}]});
+        let good = json!({"backendRefs": [{"name": "app", "port": 80, "weight": weight}]});
+        let mut rules = vec![bad.clone(), good];
+        if extra {
+            rules.push(json!({"filters": [{"type": "Unheard"}], "backendRefs": []}));
+        }
+        object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"namespace": "alpha", "name": "r"},
+            "spec": {"parentRefs": [{"name": "entrance", "namespace": "infra"}], "rules": rules},
+        }))
+    };
+    assert!(!create(&facts, &route(1, false)).allowed);
+    let old = route(1, false);
+    let edited = review(&facts, Mode::Enforce, Some(&old), &route(2, false));
+    assert!(edited.allowed && !edited.warnings.is_empty());
+    assert!(!review(&facts, Mode::Enforce, Some(&old), &route(1, true)).allowed);
+}
+
+/// What a route could ask for at most takes no longer than what routes ask for.
+#[test]
+fn a_route_on_very_many_listeners_is_let_in_and_told() {
+    let mut facts = platform();
+    let mut parents = Vec::new();
+    for number in 0..32 {
+        let name = format!("s{number}");
+        let listeners: Vec<Value> = (0..64)
+            .map(|n| {
+                json!({
+                    "name": format!("l{n}"), "port": 1000 + number * 64 + n, "protocol": "TLS",
+                    "hostname": "*.alpha.example", "tls": {"mode": "Passthrough"},
+                })
+            })
+            .collect();
+        facts.put(object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+            "metadata": {"namespace": "alpha", "name": name},
+            "spec": {"parentRef": {"name": "entrance", "namespace": "infra"}, "listeners": listeners},
+        })));
+        parents.push(
+            json!({"kind": "ListenerSet", "group": "gateway.networking.k8s.io", "name": name}),
+        );
+    }
+    let hostnames: Vec<String> = (0..1024).map(|n| format!("h{n}.alpha.example")).collect();
+    let route = object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute",
+        "metadata": {"namespace": "alpha", "name": "r"},
+        "spec": {"parentRefs": parents, "hostnames": hostnames, "rules": [{"backendRefs": [{"name": "app", "port": 443}]}]},
+    }));
+    let review = create(&facts, &route);
+    assert!(review.allowed);
+    assert!(
+        review.warnings.iter().any(|text| text.contains("8192")),
+        "{:?}",
+        review.warnings
+    );
+}

@@ -131,11 +131,16 @@ pub(crate) async fn run(
     Ok(failed == 0)
 }
 
-/// What a program prints. That it fails is told by what it prints.
+/// What a program prints, and a last line if it fails: not all that fails it is among what it counts.
 async fn output_of(program: PathBuf) -> Result<Vec<u8>> {
     let output = Command::new(&program).kill_on_drop(true).output().await;
     let output = output.with_context(|| format!("cannot start {}", program.display()))?;
-    Ok([output.stdout, output.stderr].concat())
+    let end = if output.status.success() {
+        String::new()
+    } else {
+        format!("it ended with {}\n", output.status)
+    };
+    Ok([output.stdout, output.stderr, end.into_bytes()].concat())
 }
 
 fn is_chosen(scenario: &Scenario, filter: &[String]) -> bool {

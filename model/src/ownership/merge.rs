@@ -1,6 +1,6 @@
 //! What the merge says about ownership: of listeners, routes, issuers, and of what would be after a change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::standing::{too_many_certificates, too_many_listeners};
@@ -153,6 +153,26 @@ impl Merge {
         parent: &ParentKey,
         attached: Vec<Attached>,
     ) -> (Vec<Attached>, Vec<Finding>) {
+        let (left, mut findings) = self.left_to_route(route, parent, attached);
+        if left.is_empty() {
+            findings.truncate(1);
+        } else {
+            for finding in &mut findings {
+                finding.severity = crate::finding::Severity::Warning;
+            }
+        }
+        (left, findings)
+    }
+
+    /// The same, with a refusal for each hostname that was taken out of something, in the order of the
+    /// route's hostnames on each listener.
+    #[must_use]
+    pub fn left_to_route(
+        &self,
+        route: Route<'_>,
+        parent: &ParentKey,
+        attached: Vec<Attached>,
+    ) -> (Vec<Attached>, Vec<Finding>) {
         let Some((listeners, gateway)) = self.listeners(parent) else {
             return (attached, Vec::new());
         };
@@ -160,7 +180,17 @@ impl Merge {
         let domain = self
             .grants
             .domain(gateway, namespace, self.labels(namespace));
-        let mut findings = Vec::new();
+        if !domain.is_limited() {
+            return (attached, Vec::new());
+        }
+        // A route has a thousand hostnames on a thousand listeners, if somebody wants it to.
+        let indexes: BTreeMap<&HostPattern, usize> = route
+            .hostnames()
+            .iter()
+            .rev()
+            .map(|(index, name)| (name, *index))
+            .collect();
+        let (mut findings, mut said) = (Vec::new(), BTreeSet::new());
         let mut left = Vec::with_capacity(attached.len());
         for mut attached in attached {
             let listener = listeners
@@ -172,27 +202,17 @@ impl Merge {
             };
             attached.hostnames.retain(|hostname| {
                 let verdict = domain.owns(port, &listener.protocol, &hostname.matches);
-                verdict
-                    .map_err(|finding| {
-                        let finding = Finding {
-                            field: field_of(route, &hostname.rank),
-                            ..finding
-                        };
-                        if !findings.contains(&finding) {
-                            findings.push(finding);
-                        }
-                    })
-                    .is_ok()
+                let refused = verdict.map_err(|finding| {
+                    let field = field_of(indexes.get(&hostname.rank), &hostname.rank);
+                    let finding = Finding { field, ..finding };
+                    if said.insert(finding.clone()) {
+                        findings.push(finding);
+                    }
+                });
+                refused.is_ok()
             });
             if !attached.hostnames.is_empty() {
                 left.push(attached);
-            }
-        }
-        if left.is_empty() {
-            findings.truncate(1);
-        } else {
-            for finding in &mut findings {
-                finding.severity = crate::finding::Severity::Warning;
             }
         }
         (left, findings)
@@ -363,10 +383,9 @@ fn issuer_field(set: &ListenerSet) -> String {
 }
 
 /// The field of a route's hostname.
-fn field_of(route: Route<'_>, written: &HostPattern) -> String {
-    let at = route.hostnames().iter().find(|(_, name)| name == written);
-    match at {
-        Some((index, name)) if *name != HostPattern::Any => format!("spec.hostnames[{index}]"),
+fn field_of(index: Option<&usize>, written: &HostPattern) -> String {
+    match index {
+        Some(index) if *written != HostPattern::Any => format!("spec.hostnames[{index}]"),
         _ => "spec.hostnames".into(),
     }
 }

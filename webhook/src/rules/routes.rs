@@ -1,19 +1,25 @@
 //! Routes beside what is there: hostnames that their namespace does not own or that another one holds, and
 //! references that nobody permits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::attach::{Attached, RouteHostname, attach_route};
 use vestibule_model::claim::{ClaimKey, ClaimUse};
 use vestibule_model::condition::Reason;
-use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ParentKey;
+use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::Object;
 use vestibule_model::route::Route;
 
 use super::{not_permitted, warning};
 use crate::facts::Facts;
+
+const HOSTNAMES: &str = "spec.hostnames";
+/// Most hostnames on listeners, counted once for each listener, that are looked at: a review takes its time
+/// from everybody's. Who has more is let in with a warning, and the status says what is served.
+const MOST_HOSTNAMES: usize = 8192;
 
 /// What there is to say of `route`, which takes the place of `old` if there is one.
 ///
@@ -21,85 +27,95 @@ use crate::facts::Facts;
 /// another is told, and so is one that the former version had on the same parents: a grant that is gone does
 /// not stop every edit.
 pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) -> Vec<Finding> {
-    let former = old
+    let merge = facts.merge();
+    let namespace = &route.name().namespace;
+    let fields: BTreeMap<&HostPattern, String> = route
+        .hostnames()
+        .iter()
+        .rev()
+        .map(|(index, name)| (name, field_of(*index, name)))
+        .collect();
+    let had: BTreeSet<&String> = old
         .and_then(Object::as_route)
-        .filter(|old| old.parents() == route.parents());
-    let had = |field: &str| {
-        former.is_some_and(|old| {
-            let mut written = route.hostnames().iter();
-            written.any(|(index, name)| {
-                field_of(*index, name) == field
-                    && old.hostnames().iter().any(|(_, other)| other == name)
-            })
-        })
-    };
+        .filter(|old| old.parents() == route.parents())
+        .into_iter()
+        .flat_map(Route::hostnames)
+        .filter_map(|(_, name)| fields.get(name))
+        .collect();
     let (mut served, mut lost) = (BTreeSet::new(), Vec::new());
+    let (mut room, mut said) = (MOST_HOSTNAMES, BTreeSet::new());
     for (index, reference) in route.parents().iter().enumerate() {
-        let Some(parent) = reference.parent(&route.name().namespace) else {
+        let Some(parent) = reference.parent(namespace) else {
             continue;
         };
-        let Some((listeners, _)) = facts.merge().listeners(&parent) else {
+        // That a parent takes no part (yet), or does not take it (yet), refuses nothing.
+        let Some((listeners, _)) = merge.listeners(&parent).filter(|_| is_open(facts, &parent))
+        else {
             continue;
         };
-        let labels = facts.merge().labels(&route.name().namespace);
+        let labels = merge.labels(namespace);
         let attached = attach_route(route, index, reference, &parent, listeners, labels);
-        // That a parent does not take it (yet) refuses nothing.
         let Ok(attached) = attached else { continue };
-        let (left, not_owned) = owned(facts, route, &parent, attached);
-        lost.extend(not_owned);
+        let hostnames = attached.iter().map(|attached| attached.hostnames.len());
+        let Some(rest) = room.checked_sub(hostnames.sum()) else {
+            lost.clear();
+            lost.push(too_many(MOST_HOSTNAMES));
+            break;
+        };
+        room = rest;
+        let (left, not_owned) = merge.left_to_route(route, &parent, attached);
+        lost.extend(
+            not_owned
+                .into_iter()
+                .filter(|finding| said.insert(finding.clone())),
+        );
         for attached in &left {
             for hostname in &attached.hostnames {
-                let field = field_of_name(route, &hostname.rank);
+                let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
                 match held_by_others(facts, route, &parent, attached, hostname) {
-                    Some(port) => lost.push(taken(field, &hostname.rank, port)),
+                    Some(port) => {
+                        let finding = taken(field.to_owned(), &hostname.rank, port);
+                        if said.insert(finding.clone()) {
+                            lost.push(finding);
+                        }
+                    }
                     None => _ = served.insert(field),
                 }
             }
         }
     }
-    let mut findings: Vec<Finding> = Vec::new();
-    for finding in lost {
-        let told = served.contains(&finding.field) || had(&finding.field);
-        let finding = Finding {
-            severity: if told {
-                Severity::Warning
-            } else {
-                Severity::Refused
-            },
-            ..finding
-        };
-        if !findings.contains(&finding) {
-            findings.push(finding);
-        }
-    }
+    let mut findings: Vec<Finding> = lost
+        .into_iter()
+        .map(|finding| {
+            let told = served.contains(finding.field.as_str()) || had.contains(&finding.field);
+            if told { warning(finding) } else { finding }
+        })
+        .collect();
     let backends = route.backends().map(|backend| &backend.reference);
     findings.extend(not_permitted(facts, &route.key(), backends).map(warning));
     findings
 }
 
-/// What of the attachments the route's namespace owns, and a finding for each hostname that it does not.
-fn owned(
-    facts: &Facts,
-    route: Route<'_>,
-    parent: &ParentKey,
-    attached: Vec<Attached>,
-) -> (Vec<Attached>, Vec<Finding>) {
+/// Whether a parent takes part in anything, as its Gateway has it.
+fn is_open(facts: &Facts, parent: &ParentKey) -> bool {
     let merge = facts.merge();
-    let each: Vec<Attached> = attached.iter().flat_map(one_by_one).collect();
-    let (left, findings) = merge.owned_by_route(route, parent, attached);
-    if !left.is_empty() || findings.is_empty() {
-        return (left, findings);
+    match parent {
+        ParentKey::Gateway(name) => merge.gateway(name).is_some(),
+        ParentKey::ListenerSet(name) => merge
+            .set(name)
+            .is_some_and(|set| !set.meta.deleting && merge.verdict(set) == SetVerdict::Allowed),
     }
-    // Where nothing is left only the first one is told, which may be one that was there before.
-    let of_each = |one| merge.owned_by_route(route, parent, vec![one]).1;
-    (left, each.into_iter().flat_map(of_each).collect())
 }
 
-fn one_by_one(attached: &Attached) -> impl Iterator<Item = Attached> {
-    attached.hostnames.iter().map(|hostname| Attached {
-        listener: attached.listener.clone(),
-        hostnames: vec![hostname.clone()],
-    })
+fn too_many(most: usize) -> Finding {
+    Finding::warning(
+        Reason::HostnameNotOwned,
+        HOSTNAMES,
+        format!(
+            "come to more than {most}, counted once for each listener, so it was not looked at whose they are"
+        ),
+        "see in its status which ones are served, or spread them over more routes",
+    )
 }
 
 /// The port on which another namespace holds this hostname for its TLSRoutes, if one does, where connections
@@ -143,17 +159,9 @@ fn taken(field: String, hostname: &HostPattern, port: u16) -> Finding {
     )
 }
 
-fn field_of_name(route: Route<'_>, name: &HostPattern) -> String {
-    let at = route.hostnames().iter().find(|(_, other)| other == name);
-    at.map_or_else(
-        || "spec.hostnames".to_owned(),
-        |(index, name)| field_of(*index, name),
-    )
-}
-
 fn field_of(index: usize, name: &HostPattern) -> String {
     match name {
-        HostPattern::Any => "spec.hostnames".to_owned(),
-        _ => format!("spec.hostnames[{index}]"),
+        HostPattern::Any => HOSTNAMES.to_owned(),
+        _ => format!("{HOSTNAMES}[{index}]"),
     }
 }
