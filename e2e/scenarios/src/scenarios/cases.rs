@@ -1,6 +1,6 @@
 //! The case table of `cli/tests/cases`, put to the API server: what the table says is refused is refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -108,7 +108,12 @@ impl Spaces {
     async fn clear(&self, stage: &Stage) -> Result<()> {
         let api = &stage.world.api;
         for space in self.real.values().map(String::as_str).chain([EXEMPT]) {
-            for kind in [api::TLS_ROUTE, api::LISTENER_SET, api::GATEWAY] {
+            for kind in [
+                api::HOSTNAME_GRANT,
+                api::TLS_ROUTE,
+                api::LISTENER_SET,
+                api::GATEWAY,
+            ] {
                 for object in api.list(kind, space, "").await? {
                     api.delete(kind, space, name(&object)).await?;
                 }
@@ -149,11 +154,13 @@ impl Case {
     /// Makes the objects one after another.
     async fn judge(&self, stage: &Stage, spaces: &mut Spaces) -> Result<Outcome> {
         let mut outcome = Outcome::default();
+        let mut kept_out = BTreeSet::new();
         for object in &self.objects {
             let (kind, policed) = match text(object, "/kind") {
                 "Gateway" => (api::GATEWAY, false),
                 "ListenerSet" => (api::LISTENER_SET, true),
                 "TLSRoute" => (api::TLS_ROUTE, true),
+                "HostnameGrant" => (api::HOSTNAME_GRANT, true),
                 "Namespace" => {
                     let real = spaces.of(stage, &self.header, name(object)).await?;
                     let labels =
@@ -165,7 +172,7 @@ impl Case {
                         .await?;
                     continue;
                 }
-                // Grants and references matter to statuses, not to admission.
+                // Other kinds matter to statuses, not to admission.
                 _ => continue,
             };
             let original = format!(
@@ -174,6 +181,10 @@ impl Case {
                 text(object, "/metadata/namespace"),
                 name(object)
             );
+            // The table has the set that it refuses; here it is not there to be a parent.
+            if parents(object).iter().any(|set| kept_out.contains(set)) {
+                continue;
+            }
             let mut real = object.clone();
             self.rename(stage, spaces, &mut real).await?;
             let expected = self
@@ -183,7 +194,11 @@ impl Case {
             let possible = put(stage, kind, &real, policed && expected == "refused")
                 .await
                 .with_context(|| format!("{original}, expected to be {expected}"))?;
-            if !possible {
+            let refused = policed && expected == "refused";
+            if refused {
+                kept_out.insert(original.clone());
+            }
+            if !possible || refused && kind == api::HOSTNAME_GRANT {
                 // What comes after it is about a world with it.
                 outcome.impossible = Some(original);
                 break;
@@ -204,8 +219,20 @@ impl Case {
                             && let Value::String(name) = value
                         {
                             *name = spaces.of(stage, &self.header, name).await?;
-                        } else {
-                            pending.push(value);
+                            continue;
+                        }
+                        // Those of a grant, by name.
+                        let names = match value.get_mut("names") {
+                            Some(Value::Array(names)) if field == "namespaces" => names,
+                            _ => {
+                                pending.push(value);
+                                continue;
+                            }
+                        };
+                        for name in names {
+                            if let Value::String(name) = name {
+                                *name = spaces.of(stage, &self.header, name).await?;
+                            }
                         }
                     }
                 }
@@ -215,6 +242,21 @@ impl Case {
         }
         Ok(())
     }
+}
+
+/// The ListenerSets that a route names, as the table calls them.
+fn parents(object: &Value) -> Vec<String> {
+    let parents = object["spec"]["parentRefs"].as_array();
+    let parents = parents.into_iter().flatten();
+    let sets = parents.filter(|parent| text(parent, "/kind") == "ListenerSet");
+    sets.map(|parent| {
+        let namespace = match text(parent, "/namespace") {
+            "" => text(object, "/metadata/namespace"),
+            named => named,
+        };
+        format!("ListenerSet {namespace}/{}", text(parent, "/name"))
+    })
+    .collect()
 }
 
 /// Makes an object, or sees it refused. False if it should have been let in and the schema refuses it: the
