@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::condition::Reason;
 use crate::conflict::{Group, Transport};
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
@@ -194,6 +195,21 @@ impl HostnameClaim {
             (ClaimKey::new(&port, entry.use_, &entry.names), entry.since)
         })
     }
+}
+
+/// What is to be said of a route's hostname that another namespace holds.
+#[must_use]
+pub fn taken(field: String, hostname: &HostPattern, port: u16) -> Finding {
+    let name = match hostname {
+        HostPattern::Any => "every hostname".to_owned(),
+        pattern => format!("hostname {:?}", pattern.to_string()),
+    };
+    Finding::refused(
+        Reason::HostnameConflict,
+        field,
+        format!("{name} is served by another route on port {port}, and left out here"),
+        "use another hostname, or have the present route removed first",
+    )
 }
 
 /// Who says to hold a key: since when, the namespace, and the object that says it. The least one does.

@@ -16,7 +16,7 @@ use vestibule_model::claim::HostnameClaim;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Listener, Meta, Object, Protocol};
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
-use vestibule_operator::claims::{Book, Outcome, Seen, Time, Write};
+use vestibule_operator::claims::{Book, Outcome, Seen, Time};
 use vestibule_operator::translate::{Change, Claims, Settings, Standing, Translator};
 use vestibule_stream::proto::resource::Resource as Body;
 use vestibule_stream::{ResourceKey, ResourceKind, proto};
@@ -157,20 +157,6 @@ fn the_gateway(admitted: &BTreeSet<usize>, own: Option<usize>) -> Object {
 
 fn claim_object((claim, _): &Seen) -> Object {
     Object::HostnameClaim((**claim).clone())
-}
-
-fn stored(write: &Write, version: u64) -> Option<Seen> {
-    let content = write.content.as_ref()?;
-    let claim = HostnameClaim {
-        name: write.name.clone(),
-        meta: Meta::default(),
-        gateway: content.gateway.clone(),
-        gateway_uid: content.gateway_uid.clone(),
-        namespace: content.namespace.clone(),
-        entries: content.entries.clone(),
-        findings: Vec::new(),
-    };
-    Some((Arc::new(claim), version.to_string()))
 }
 
 impl Replica {
@@ -493,7 +479,7 @@ impl World {
         let present = self.server.objects.get(&key).map(|(_, v)| v.to_string());
         let outcome = if present == write.version {
             let version = self.server.version + 1;
-            let seen = stored(&write, version);
+            let seen = write.stored(version);
             let written = self.put(&key, seen.as_ref().map(claim_object));
             assert_eq!(written, version);
             Outcome::Written(seen)

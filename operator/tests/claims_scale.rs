@@ -5,30 +5,13 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use vestibule_model::claim::HostnameClaim;
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::Meta;
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::claims::{Book, Counts, GRACE, Outcome, SLAB, Seen, Time, Write};
+use vestibule_operator::claims::{Book, Counts, GRACE, Outcome, SLAB, Time};
 use vestibule_operator::translate::{Change, Claims, Output, Settings, Translator, Work};
-
-fn stored(write: &Write, version: u64) -> Option<Seen> {
-    let content = write.content.as_ref()?;
-    let claim = HostnameClaim {
-        name: write.name.clone(),
-        meta: Meta::default(),
-        gateway: content.gateway.clone(),
-        gateway_uid: content.gateway_uid.clone(),
-        namespace: content.namespace.clone(),
-        entries: content.entries.clone(),
-        findings: Vec::new(),
-    };
-    Some((Arc::new(claim), version.to_string()))
-}
 
 struct Leader {
     translator: Translator,
@@ -89,7 +72,7 @@ impl Leader {
             self.version += 1;
             cost.writes += 1;
             cost.entries += write.content.as_ref().map_or(0, |c| c.entries.len());
-            let seen = stored(&write, self.version);
+            let seen = write.stored(self.version);
             self.book
                 .done(&write.name, Outcome::Written(seen), self.time);
         }

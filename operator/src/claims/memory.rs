@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vestibule_model::claim::{ClaimKey, HostnameClaim};
-use vestibule_model::object::Meta;
+use vestibule_model::claim::ClaimKey;
 
+use super::Time;
 use super::book::Book;
 use super::slab::Outcome;
-use super::{Seen, Time, Write};
 use crate::translate::Standing;
 
 /// A book whose writes are made at once.
@@ -44,7 +43,7 @@ impl Memory {
         };
         while let Some(write) = self.book.next_write(soon.now, |_| Some("".into())) {
             self.version += 1;
-            let seen = stored(&write, self.version);
+            let seen = write.stored(self.version);
             self.book.done(&write.name, Outcome::Written(seen), time);
         }
         self.book.take_news()
@@ -55,19 +54,4 @@ impl Memory {
     pub fn deadline(&self) -> Option<Instant> {
         self.book.deadline()
     }
-}
-
-/// The object that a write makes.
-pub(super) fn stored(write: &Write, version: u64) -> Option<Seen> {
-    let content = write.content.as_ref()?;
-    let claim = HostnameClaim {
-        name: write.name.clone(),
-        meta: Meta::default(),
-        gateway: content.gateway.clone(),
-        gateway_uid: content.gateway_uid.clone(),
-        namespace: content.namespace.clone(),
-        entries: content.entries.clone(),
-        findings: Vec::new(),
-    };
-    Some((Arc::new(claim), version.to_string()))
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use vestibule_model::claim::{ClaimEntry, ClaimKey, HostnameClaim};
 use vestibule_model::key::ObjectName;
+use vestibule_model::object::Meta;
 
 /// What is asked for within this time is written at once.
 const GATHER: Duration = Duration::from_millis(20);
@@ -48,6 +49,24 @@ pub struct Write {
     pub version: Option<String>,
     /// What it is to say; none: it is to go.
     pub content: Option<Content>,
+}
+
+impl Write {
+    /// The object that it makes, as a server would have it with this resourceVersion.
+    #[must_use]
+    pub fn stored(&self, version: u64) -> Option<Seen> {
+        let content = self.content.as_ref()?;
+        let claim = HostnameClaim {
+            name: self.name.clone(),
+            meta: Meta::default(),
+            gateway: content.gateway.clone(),
+            gateway_uid: content.gateway_uid.clone(),
+            namespace: content.namespace.clone(),
+            entries: content.entries.clone(),
+            findings: Vec::new(),
+        };
+        Some((Arc::new(claim), version.to_string()))
+    }
 }
 
 /// What came of a write.

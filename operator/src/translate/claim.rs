@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::attach::Attached;
-use vestibule_model::claim::{ClaimKey, ClaimUse, Holders};
-use vestibule_model::condition::Reason;
+use vestibule_model::claim::{self, ClaimKey, ClaimUse, Holders};
 use vestibule_model::conflict::Group;
-use vestibule_model::finding::Finding;
+use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use vestibule_model::merge::PortKey;
@@ -316,7 +315,7 @@ impl Translator {
                 && let Some(finding) = lost
             {
                 findings.retain(|other| *other != finding);
-                let severity = vestibule_model::finding::Severity::Refused;
+                let severity = Severity::Refused;
                 *outcome = Err(Finding {
                     severity,
                     ..finding
@@ -468,19 +467,14 @@ fn taken(route: Route<'_>, hostname: &HostPattern, port: u16) -> Finding {
         .hostnames()
         .iter()
         .position(|(_, written)| written == hostname);
-    let name = match hostname {
-        HostPattern::Any => "every hostname".to_owned(),
-        pattern => format!("hostname {:?}", pattern.to_string()),
-    };
-    Finding::warning(
-        Reason::HostnameConflict,
-        index.map_or_else(
-            || "spec.hostnames".to_owned(),
-            |index| format!("spec.hostnames[{index}]"),
-        ),
-        format!("{name} is served by another route on port {port}, and left out here"),
-        "use another hostname, or have the present route removed first",
-    )
+    let field = index.map_or_else(
+        || "spec.hostnames".to_owned(),
+        |index| format!("spec.hostnames[{index}]"),
+    );
+    Finding {
+        severity: Severity::Warning,
+        ..claim::taken(field, hostname, port)
+    }
 }
 
 fn set_member<T: Ord + Clone>(set: &mut BTreeSet<T>, member: &T, is: bool) {

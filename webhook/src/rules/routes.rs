@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::attach::{Attached, RouteHostname, attach_route};
-use vestibule_model::claim::{ClaimKey, ClaimUse};
+use vestibule_model::claim::{ClaimKey, ClaimUse, taken};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
@@ -144,19 +144,6 @@ fn held_by_others(
         .filter_map(|names| merge.holder(&ClaimKey::new(port, ClaimUse::TlsRoute, names)));
     held.any(|holder| holder != namespace)
         .then_some(port.port.get())
-}
-
-fn taken(field: String, hostname: &HostPattern, port: u16) -> Finding {
-    let name = match hostname {
-        HostPattern::Any => "every hostname".to_owned(),
-        pattern => format!("hostname {:?}", pattern.to_string()),
-    };
-    Finding::refused(
-        Reason::HostnameConflict,
-        field,
-        format!("{name} is served by another route on port {port}, and left out here"),
-        "use another hostname, or have the present route removed first",
-    )
 }
 
 fn field_of(index: usize, name: &HostPattern) -> String {
