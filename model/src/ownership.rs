@@ -369,12 +369,19 @@ impl Domain<'_> {
         )
     }
 
-    /// Whether a certificate for `names` may come from `issuer`. The finding has no field.
-    pub(crate) fn allows(&self, names: &HostPattern, issuer: &IssuerRef) -> Result<(), Finding> {
+    /// Whether a certificate for a listener of `names` on this port with this protocol may come from `issuer`:
+    /// what gives the listener says which issuers. The finding has no field.
+    pub(crate) fn allows(
+        &self,
+        port: Port,
+        protocol: &Protocol,
+        names: &HostPattern,
+        issuer: &IssuerRef,
+    ) -> Result<(), Finding> {
         let allowed = self.grants.as_ref().is_none_or(|grants| {
             grants
                 .iter()
-                .any(|grant| grant.covers(names) && grant.allows(issuer))
+                .any(|grant| grant.gives(port, protocol, names) && grant.allows(issuer))
         });
         if allowed {
             return Ok(());

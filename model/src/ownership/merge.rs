@@ -107,22 +107,6 @@ impl Merge {
             .owns(port, protocol, names)
     }
 
-    /// Whether a namespace may have certificates for `names` from an issuer. The finding has no field.
-    ///
-    /// # Errors
-    /// If no grant that gives it the names gives it the issuer, and the Gateway has grants.
-    pub fn issuer_allowed(
-        &self,
-        gateway: &ObjectName,
-        namespace: &str,
-        names: &HostPattern,
-        issuer: &IssuerRef,
-    ) -> Result<(), Finding> {
-        self.grants
-            .domain(gateway, namespace, self.labels(namespace))
-            .allows(names, issuer)
-    }
-
     /// Why a ListenerSet's listener is not its namespace's to have: the name is not owned, or it is over
     /// the limit on listeners. Such a listener makes no claim.
     #[must_use]
@@ -328,7 +312,7 @@ impl Merge {
             let Some(hostname) = asks(set, listener, issuer) else {
                 continue;
             };
-            match domain.allows(&listener.hostname, issuer) {
+            match domain.allows(port, &listener.protocol, &listener.hostname, issuer) {
                 Ok(()) => standing.asking.push((index, hostname.clone())),
                 Err(mut finding) => {
                     finding.field = issuer_field(set);

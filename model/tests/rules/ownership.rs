@@ -254,6 +254,47 @@ fn admission_refuses_what_is_new_and_leaves_what_was() {
     );
 }
 
+/// A grant of the same name on another port says nothing about the issuers here.
+#[test]
+fn issuers_are_those_of_the_grant_that_gives_the_listener() {
+    let mut merge = with_gateway();
+    let issuer = GrantedIssuer {
+        group: "vestibule.dev".into(),
+        kind: "ACMEIssuer".into(),
+        name: Some("ca".into()),
+    };
+    let mut here = grant("infra/here", &["a"], &["x.example"]);
+    here.ports.insert(port(443));
+    here.issuers = Some(vec![]);
+    let mut there = grant("infra/there", &["a"], &["x.example"]);
+    there.ports.insert(port(8443));
+    there.issuers = Some(vec![issuer.clone()]);
+    let mut spoken = grant("infra/spoken", &["a"], &["x.example"]);
+    spoken
+        .protocols
+        .insert(vestibule_model::object::Protocol::Tls);
+    spoken.issuers = Some(vec![issuer]);
+    for made in [&here, &there, &spoken] {
+        put(&mut merge, made);
+    }
+    let mut second = https(1, "l8443", "x.example", "a");
+    second.port = Some(port(8443));
+    let listeners = vec![https(0, "l443", "x.example", "a"), second];
+    let mut made = set("a/s", "infra/gw", 0, listeners);
+    made.issuers.acme_issuer = Some("ca".into());
+    merge.put_set(&made.name, Some(made.clone().into()));
+    let reason = |listener: &str| {
+        let key = listener_key("a/s", listener);
+        assert!(merge.not_owned(&key).is_none());
+        merge.not_issued(&key).map(|finding| finding.reason)
+    };
+    assert_eq!(reason("l443"), Some(Reason::IssuerNotAllowed));
+    assert_eq!(reason("l8443"), None);
+    let refused = merge.ownership_of_change(None, &made);
+    let reasons: Vec<Reason> = refused.iter().map(|finding| finding.reason).collect();
+    assert_eq!(reasons, [Reason::IssuerNotAllowed]);
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Grant(ObjectName, Option<Arc<HostnameGrant>>),
@@ -480,7 +521,7 @@ impl World {
                     continue;
                 };
                 let Some(issuer) = &issuer else { continue };
-                let allowed = mine.iter().filter(covers).any(|g| {
+                let allowed = mine.iter().filter(covers).filter(|g| opens(g)).any(|g| {
                     g.issuers.as_ref().is_none_or(|issuers| {
                         issuers
                             .iter()

@@ -154,7 +154,8 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Whether a certificate for the names may come from the issuer of that kind and name.
+    /// Whether a certificate for a listener of the names, on one of the ports on which the namespace has one, may
+    /// come from the issuer of that kind and name.
     pub(crate) fn allows(
         self,
         gateway: &ObjectName,
@@ -162,9 +163,23 @@ impl<'a> Reading<'a> {
         names: &HostPattern,
         issuer: (&str, &str),
     ) -> bool {
+        let declared: BTreeSet<Port> = self
+            .0
+            .values()
+            .filter_map(|object| match object {
+                Object::ListenerSet(set) if *set.name.namespace == *namespace => Some(set),
+                _ => None,
+            })
+            .flat_map(|set| &set.listeners)
+            .filter(|listener| listener.hostname == *names)
+            .filter_map(|listener| listener.port)
+            .collect();
         self.grants(gateway, namespace).is_none_or(|grants| {
-            let covering = grants.iter().filter(|grant| covers(grant, names));
-            covering.into_iter().any(|grant| {
+            let opens = |grant: &&&HostnameGrant| {
+                grant.ports.is_empty() || !grant.ports.is_disjoint(&declared)
+            };
+            let giving = grants.iter().filter(|grant| covers(grant, names));
+            giving.filter(opens).any(|grant| {
                 grant.issuers.as_ref().is_none_or(|granted| {
                     granted
                         .iter()
