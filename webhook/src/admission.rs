@@ -1,53 +1,29 @@
 //! What admission knows, and its answers from it.
 //!
-//! A watch feeds it; reviews read it. The watch is always a little behind, and within that gap two
-//! sets that conflict could both come in, one right after the other. So a ListenerSet that was just
-//! admitted counts as there until the watch shows it, for at most [`REMEMBERED`]: the other replicas
-//! do not know it, and a set that was admitted may still fail elsewhere, so this narrows the gap and
-//! does not close it. The status decides.
-//!
-//! It counts beside what the watch showed of it, never in its place: whoever reaches the port can send
-//! reviews, and one that was made up must not free what somebody holds.
+//! A watch feeds it; reviews read it. What they say never depends on other reviews, but for when they say
+//! it: a ListenerSet that meets one that was just admitted waits until the watch shows that one
+//! ([`crate::pending`]).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{RwLock, RwLockUpgradableReadGuard};
-use vestibule_model::key::{ObjectKey, ObjectName};
-use vestibule_model::object::{Listener, ListenerSet, Object};
+use parking_lot::{Mutex, RwLock};
+use vestibule_model::key::ObjectKey;
+use vestibule_model::merge::SetVerdict;
+use vestibule_model::object::{ListenerSet, Object};
 use vestibule_model::policy::Policy;
 
 use crate::facts::Facts;
+use crate::pending::{PATIENCE, Pending};
 use crate::review::{Operation, Review, Reviewer};
-
-/// How long an admitted ListenerSet counts as there without having been seen.
-pub const REMEMBERED: Duration = Duration::from_secs(2);
-/// Most ListenerSets that are remembered at one time; those admitted meanwhile are not.
-const MAX_REMEMBERED: usize = 1024;
-/// Most listeners of one that is remembered: as many as the CRD allows.
-const MAX_LISTENERS: usize = 64;
-/// What the name of a remembered set ends in while it counts; no object can be called so.
-const ADMITTED: &str = "/admitted";
 
 /// What is there, the release's policy, and the answers that follow.
 #[derive(Debug)]
 pub struct Admission {
     policy: Policy,
-    state: RwLock<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    facts: Facts,
-    remembered: BTreeMap<ObjectName, Remembered>,
-}
-
-/// A ListenerSet that was admitted. `facts` have it under a name of its own.
-#[derive(Debug)]
-struct Remembered {
-    set: Arc<ListenerSet>,
-    since: Instant,
+    facts: RwLock<Facts>,
+    /// Taken before `facts` where both are.
+    pending: Mutex<Pending>,
 }
 
 /// One review, asked for.
@@ -63,15 +39,26 @@ pub struct Question<'a> {
     pub dry_run: bool,
 }
 
+/// A ListenerSet that meets one that was just admitted, and is to be asked about once more.
+#[derive(Debug, Clone)]
+pub struct Met(Arc<ListenerSet>);
+
 impl Admission {
     /// Admission with nothing there yet, for the GatewayClasses of `controller`.
     pub fn new(controller: impl Into<Arc<str>>, policy: Policy) -> Self {
         Self {
             policy,
-            state: RwLock::new(State {
-                facts: Facts::new(controller),
-                remembered: BTreeMap::new(),
-            }),
+            facts: RwLock::new(Facts::new(controller)),
+            pending: Mutex::new(Pending::new(PATIENCE)),
+        }
+    }
+
+    /// The same, that waits for `patience` instead of [`PATIENCE`].
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self {
+            pending: Mutex::new(Pending::new(patience)),
+            ..self
         }
     }
 
@@ -83,129 +70,96 @@ impl Admission {
 
     /// Takes a version of an object that the watch showed. Kinds that play no part are ignored.
     pub fn put(&self, object: Object) {
-        let mut state = self.state.write();
-        match object {
-            Object::ListenerSet(set) => state.see(set),
-            other => state.facts.put(other),
+        // No longer on its way only when it is there.
+        let mut pending = self.pending.lock();
+        if let Object::ListenerSet(set) = &object {
+            pending.see(set);
         }
+        self.facts.write().put(object);
     }
 
     /// Takes the removal of an object that the watch showed.
     pub fn remove(&self, key: &ObjectKey) {
-        self.state.write().facts.remove(key);
+        self.facts.write().remove(key);
     }
 
-    /// Forgets admitted sets that were not seen within [`REMEMBERED`].
+    /// Forgets admitted sets that were not seen in time.
     pub fn expire(&self, now: Instant) {
-        let mut state = self.state.write();
-        let expired: Vec<ObjectName> = state
-            .remembered
-            .iter()
-            .filter(|(_, remembered)| now.duration_since(remembered.since) >= REMEMBERED)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in expired {
-            state.forget(&name);
-        }
+        self.pending.lock().expire(now);
     }
 
     /// How many admitted sets are remembered now.
     #[must_use]
     pub fn remembered(&self) -> usize {
-        self.state.read().remembered.len()
+        self.pending.lock().len()
     }
 
-    /// Answers a question.
+    /// Answers a question from what is there.
     #[must_use]
     pub fn review(&self, question: Question<'_>, now: Instant) -> Review {
-        let Question {
-            operation,
-            old,
-            new,
-            dry_run,
-        } = question;
-        let judge =
-            |state: &State| Reviewer::new(&state.facts, &self.policy).review(operation, old, new);
-        let Object::ListenerSet(set) = new else {
-            return judge(&self.state.read());
+        let Object::ListenerSet(set) = question.new else {
+            return self.judge(question);
         };
-        let counts = !dry_run && !set.meta.deleting;
-        // One at a time: of two that conflict, the second has to see the first.
-        let state = self.state.upgradable_read();
-        let Some(before) = state.remembered.get(&set.name).map(|r| Arc::clone(&r.set)) else {
-            let review = judge(&state);
-            if counts && review.allowed && state.is_news(set) {
-                RwLockUpgradableReadGuard::upgrade(state).remember(Arc::new(set.clone()), now);
-            }
-            return review;
-        };
-        // It does not meet itself.
-        let mut state = RwLockUpgradableReadGuard::upgrade(state);
-        let since = state.forget(&set.name).unwrap_or(now);
-        let review = judge(&state);
-        if !(counts && review.allowed) {
-            state.remember(before, since);
-        } else if state.is_news(set) {
-            state.remember(Arc::new(set.clone()), now);
+        let mut pending = self.pending.lock();
+        let review = self.judge(question);
+        if review.allowed && !question.dry_run && self.is_news(set) {
+            pending.admit(set, now);
         }
         review
     }
-}
 
-impl State {
-    fn is_news(&self, set: &ListenerSet) -> bool {
-        self.remembered.len() < MAX_REMEMBERED
-            && set.listeners.len() <= MAX_LISTENERS
-            && self.facts.merge().set(&set.name).map(Arc::as_ref) != Some(set)
-    }
-
-    fn remember(&mut self, set: Arc<ListenerSet>, since: Instant) {
-        let shadow = shadow(&set.name);
-        // What is there already is not counted twice: there are limits on how many listeners one may have.
-        let there = self.facts.merge().set(&set.name);
-        let is_there = |new: &Listener| {
-            there.is_some_and(|there| {
-                there.gateway == set.gateway
-                    && there.listeners.iter().any(|old| {
-                        old.name == new.name
-                            && old.port == new.port
-                            && old.protocol == new.protocol
-                            && old.hostname == new.hostname
-                    })
-            })
+    /// Answers a question from what is there, unless it is about a ListenerSet that would come in and meets
+    /// one that was just admitted.
+    ///
+    /// # Errors
+    /// If so: wait while [`is_met`](Self::is_met), for [`patience`](Self::patience) at most, then
+    /// [`review`](Self::review).
+    pub fn review_unless_met(&self, question: Question<'_>, now: Instant) -> Result<Review, Met> {
+        let Object::ListenerSet(set) = question.new else {
+            return Ok(self.judge(question));
         };
-        let listeners = set.listeners.iter().filter(|new| !is_there(new)).cloned();
-        let counted = ListenerSet {
-            name: shadow.clone(),
-            listeners: listeners.collect(),
-            ..ListenerSet::clone(&set)
-        };
-        self.facts.put_set(&shadow, Some(Arc::new(counted)));
-        self.remembered
-            .insert(set.name.clone(), Remembered { set, since });
-    }
-
-    /// Since when it was remembered.
-    fn forget(&mut self, name: &ObjectName) -> Option<Instant> {
-        let remembered = self.remembered.remove(name)?;
-        self.facts.put_set(&shadow(name), None);
-        Some(remembered.since)
-    }
-
-    /// Takes what the watch shows of a set.
-    fn see(&mut self, set: ListenerSet) {
-        if let Some(remembered) = self.remembered.get(&set.name)
-            && *remembered.set == set
-        {
-            self.forget(&set.name);
+        // One at a time: of two that conflict, the second has to see the first.
+        let mut pending = self.pending.lock();
+        let review = self.judge(question);
+        if review.allowed && self.is_news(set) {
+            if pending.meets(set, now) {
+                return Err(Met(Arc::new(set.clone())));
+            }
+            if !question.dry_run {
+                pending.admit(set, now);
+            }
         }
-        self.facts.put(Object::ListenerSet(set));
+        Ok(review)
     }
-}
 
-/// What a remembered set is called in the merge.
-fn shadow(name: &ObjectName) -> ObjectName {
-    ObjectName::new(&*name.namespace, format!("{}{ADMITTED}", name.name))
+    /// Whether what it met is still on its way.
+    #[must_use]
+    pub fn is_met(&self, met: &Met, now: Instant) -> bool {
+        self.pending.lock().meets(&met.0, now)
+    }
+
+    /// How long that is waited for at most.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.pending.lock().patience()
+    }
+
+    fn judge(&self, question: Question<'_>) -> Review {
+        let facts = self.facts.read();
+        Reviewer::new(&facts, &self.policy).review(question.operation, question.old, question.new)
+    }
+
+    /// Whether it wants something that it has not.
+    fn is_news(&self, set: &ListenerSet) -> bool {
+        let facts = self.facts.read();
+        let merge = facts.merge();
+        let there = merge.set(&set.name);
+        !set.meta.deleting
+            && merge.verdict(set) == SetVerdict::Allowed
+            && there.is_none_or(|there| {
+                there.gateway != set.gateway || there.listeners != set.listeners
+            })
+    }
 }
 
 #[cfg(test)]
@@ -266,17 +220,14 @@ mod tests {
         admission
     }
 
-    fn create(admission: &Admission, new: &Object, now: Instant) -> bool {
-        ask(admission, None, new, false, now)
-    }
-
+    /// Whether it comes in; `None`: it has to wait.
     fn ask(
         admission: &Admission,
         old: Option<&Object>,
         new: &Object,
         dry_run: bool,
         now: Instant,
-    ) -> bool {
+    ) -> Option<bool> {
         let operation = match old {
             Some(_) => Operation::Update,
             None => Operation::Create,
@@ -287,78 +238,101 @@ mod tests {
             new,
             dry_run,
         };
+        let answer = admission.review_unless_met(question, now);
+        answer.ok().map(|review| review.allowed)
+    }
+
+    fn create(admission: &Admission, new: &Object, now: Instant) -> Option<bool> {
+        ask(admission, None, new, false, now)
+    }
+
+    /// What a question that waited long enough comes to.
+    fn at_last(admission: &Admission, new: &Object, now: Instant) -> bool {
+        let question = Question {
+            operation: Operation::Create,
+            old: None,
+            new,
+            dry_run: false,
+        };
         admission.review(question, now).allowed
     }
 
     #[test]
-    fn a_second_set_is_refused_before_the_watch_shows_the_first() {
+    fn a_second_set_waits_until_the_watch_shows_the_first_and_is_refused() {
         let (admission, now) = (admission(), Instant::now());
-        assert!(create(&admission, &set("alpha", "a.example"), now));
-        assert!(!create(&admission, &set("bravo", "a.example"), now));
-        // The first one again, as clients retry.
-        assert!(create(&admission, &set("alpha", "a.example"), now));
+        let (first, second) = (set("alpha", "a.example"), set("bravo", "a.example"));
+        assert_eq!(create(&admission, &first, now), Some(true));
+        let question = Question {
+            operation: Operation::Create,
+            old: None,
+            new: &second,
+            dry_run: true,
+        };
+        let met = admission.review_unless_met(question, now).unwrap_err();
+        assert!(admission.is_met(&met, now));
+        // The first one again, as clients retry, and another name.
+        assert_eq!(create(&admission, &first, now), Some(true));
+        let beside = set("charlie", "b.example");
+        assert_eq!(create(&admission, &beside, now), Some(true));
+        admission.put(first);
+        assert!(!admission.is_met(&met, now));
+        assert_eq!(create(&admission, &second, now), Some(false));
     }
 
     #[test]
-    fn what_never_shows_is_forgotten() {
+    fn what_never_shows_is_waited_for_no_longer() {
         let (admission, now) = (admission(), Instant::now());
-        assert!(create(&admission, &set("alpha", "a.example"), now));
-        admission.expire(now + REMEMBERED / 2);
-        assert!(!create(&admission, &set("bravo", "a.example"), now));
-        admission.expire(now + REMEMBERED);
+        let second = set("bravo", "a.example");
+        assert_eq!(
+            create(&admission, &set("alpha", "a.example"), now),
+            Some(true)
+        );
+        assert_eq!(create(&admission, &second, now + PATIENCE / 2), None);
+        assert_eq!(create(&admission, &second, now + PATIENCE), Some(true));
+        admission.expire(now + PATIENCE * 2);
         assert_eq!(admission.remembered(), 0);
-        assert!(create(&admission, &set("bravo", "a.example"), now));
     }
 
     #[test]
-    fn a_dry_run_leaves_nothing() {
+    fn a_dry_run_waits_like_the_others_and_leaves_nothing() {
         let (admission, now) = (admission(), Instant::now());
-        assert!(ask(&admission, None, &set("alpha", "a.example"), true, now));
+        let (first, second) = (set("alpha", "a.example"), set("bravo", "a.example"));
+        assert_eq!(ask(&admission, None, &first, true, now), Some(true));
         assert_eq!(admission.remembered(), 0);
-        assert!(create(&admission, &set("bravo", "a.example"), now));
+        assert_eq!(create(&admission, &second, now), Some(true));
+        assert_eq!(ask(&admission, None, &first, true, now), None);
     }
 
     #[test]
     fn a_refused_set_leaves_nothing() {
         let (admission, now) = (admission(), Instant::now());
-        assert!(!create(&admission, &set("alpha", "own.example"), now));
+        let refused = set("alpha", "own.example");
+        assert_eq!(create(&admission, &refused, now), Some(false));
         assert_eq!(admission.remembered(), 0);
     }
 
     #[test]
-    fn the_watch_confirms_and_then_decides() {
+    fn an_older_version_does_not_confirm() {
         let (admission, now) = (admission(), Instant::now());
         let (one, two) = (set("alpha", "a.example"), set("alpha", "b.example"));
-        assert!(create(&admission, &one, now));
+        assert_eq!(create(&admission, &one, now), Some(true));
         admission.put(one.clone());
         assert_eq!(admission.remembered(), 0);
 
-        assert!(ask(&admission, Some(&one), &two, false, now));
+        assert_eq!(ask(&admission, Some(&one), &two, false, now), Some(true));
         // A status of the older version comes by late.
         admission.put(one.clone());
-        assert!(!create(&admission, &set("bravo", "b.example"), now));
+        let rival = set("bravo", "b.example");
+        assert_eq!(create(&admission, &rival, now), None);
         admission.put(two);
-        admission.expire(now + REMEMBERED);
-        assert!(!create(&admission, &set("bravo", "b.example"), now));
-
+        assert_eq!(create(&admission, &rival, now), Some(false));
         admission.remove(&one.key());
-        assert!(create(&admission, &set("bravo", "b.example"), now));
-    }
-
-    #[test]
-    fn an_update_that_failed_elsewhere_gives_way_to_what_is_there() {
-        let (admission, now) = (admission(), Instant::now());
-        let (one, two) = (set("alpha", "a.example"), set("alpha", "b.example"));
-        admission.put(one.clone());
-        assert!(ask(&admission, Some(&one), &two, false, now));
-        admission.expire(now + REMEMBERED);
-        assert!(!create(&admission, &set("bravo", "a.example"), now));
-        assert!(create(&admission, &set("bravo", "b.example"), now));
+        assert_eq!(create(&admission, &rival, now), Some(true));
     }
 
     /// Whoever reaches the port can claim to be the API server.
     #[test]
-    fn a_review_that_was_made_up_frees_nothing_that_is_held() {
+    fn a_review_that_was_made_up_frees_nothing_and_takes_nothing() {
         let (admission, now) = (admission(), Instant::now());
         let held = set("alpha", "a.example");
         admission.put(held.clone());
@@ -371,64 +345,88 @@ mod tests {
                 "listeners": [{"name": "a", "port": 80, "protocol": "HTTP"}],
             },
         }));
-        for forged in [set("alpha", "b.example"), elsewhere] {
-            assert!(ask(&admission, Some(&held), &forged, false, now));
-            assert_eq!(admission.remembered(), 1);
-            assert!(!create(&admission, &set("bravo", "a.example"), now));
+        let forged = set("alpha", "b.example");
+        for forged in [&forged, &elsewhere] {
+            assert_eq!(ask(&admission, Some(&held), forged, false, now), Some(true));
+            let rival = set("bravo", "a.example");
+            assert_eq!(create(&admission, &rival, now), Some(false));
         }
-        // And the present holder is not in its own way.
-        assert!(ask(&admission, Some(&held), &held, false, now));
-        assert_eq!(admission.remembered(), 0);
+        // A name that a made-up review is about: whoever wants it waits, and gets it, however often it is sent.
+        let wanted = set("charlie", "b.example");
+        assert_eq!(create(&admission, &forged, now), Some(true));
+        assert_eq!(create(&admission, &wanted, now), None);
+        assert_eq!(create(&admission, &forged, now), Some(true));
+        assert!(at_last(&admission, &wanted, now));
+        assert_eq!(ask(&admission, Some(&held), &held, false, now), Some(true));
     }
 
+    /// Nor does one that claims to be of the same namespace use up what that may have.
     #[test]
-    fn what_is_remembered_is_bounded() {
-        let (admission, now) = (admission(), Instant::now());
-        for i in 0..=MAX_REMEMBERED {
-            let new = set(&format!("n{i}"), &format!("h{i}.example"));
-            assert!(create(&admission, &new, now));
-        }
-        assert_eq!(admission.remembered(), MAX_REMEMBERED);
-    }
-
-    /// An edit that was admitted is there beside what it edits until it shows.
-    #[test]
-    fn an_admitted_edit_is_not_counted_twice() {
+    fn a_review_that_was_made_up_uses_up_no_limit() {
         let (admission, now) = (admission(), Instant::now());
         admission.put(object(json!({
             "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
             "metadata": {"namespace": "infra", "name": "alpha"},
             "spec": {
                 "namespaces": {"names": ["alpha"]}, "hostnames": ["*.example"],
-                "limits": {"listeners": 3},
+                "limits": {"listeners": 1},
             },
         })));
-        let sets = |name: &str, hostnames: &[&str]| {
-            let listeners: Vec<_> = hostnames
-                .iter()
-                .map(|hostname| {
-                    json!({
-                        "name": hostname.replace('.', "-"), "port": 443, "protocol": "TLS",
-                        "hostname": hostname, "tls": {"mode": "Passthrough"},
-                    })
-                })
-                .collect();
+        let mut forged = set("alpha", "b.example");
+        if let Object::ListenerSet(set) = &mut forged {
+            set.name.name = "forged".into();
+        }
+        assert_eq!(create(&admission, &forged, now), Some(true));
+        let wanted = set("alpha", "a.example");
+        assert_eq!(create(&admission, &wanted, now), Some(true));
+    }
+
+    #[test]
+    fn another_protocol_on_the_port_is_waited_for_too() {
+        let (admission, now) = (admission(), Instant::now());
+        let with = |namespace: &str, protocol: &str, hostname: Option<&str>| {
+            let tls = (protocol == "TLS").then(|| json!({"mode": "Passthrough"}));
             object(json!({
-                "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
-                "metadata": {"namespace": "alpha", "name": name},
+                "apiVersion": "gateway.networking.k8s.io/v1",
+                "kind": "ListenerSet",
+                "metadata": {"namespace": namespace, "name": "web"},
                 "spec": {
                     "parentRef": {"namespace": "infra", "name": "entrance"},
-                    "listeners": listeners,
+                    "listeners": [{
+                        "name": "a", "port": 9000, "protocol": protocol, "hostname": hostname, "tls": tls,
+                    }],
                 },
             }))
         };
-        let one = sets("one", &["a.example"]);
-        admission.put(one.clone());
-        let more = sets("one", &["a.example", "b.example"]);
-        assert!(ask(&admission, Some(&one), &more, false, now));
+        let first = with("alpha", "TLS", Some("a.example"));
+        assert_eq!(create(&admission, &first, now), Some(true));
+        for (protocol, hostname, expected) in [
+            ("TCP", None, None),
+            ("HTTP", Some("b.example"), None),
+            ("UDP", None, Some(true)),
+            ("TLS", Some("b.example"), Some(true)),
+        ] {
+            let second = with("bravo", protocol, hostname);
+            let answer = ask(&admission, None, &second, true, now);
+            assert_eq!(answer, expected, "{protocol}");
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let (admission, now) = (admission(), Instant::now());
+        for i in 0..1100 {
+            let new = set(&format!("n{i}"), &format!("h{i}.example"));
+            assert_eq!(create(&admission, &new, now), Some(true));
+        }
+        assert_eq!(admission.remembered(), 1024);
+        // Room is made for those that come later.
+        let later = now + PATIENCE;
+        assert_eq!(
+            create(&admission, &set("late", "late.example"), later),
+            Some(true)
+        );
         assert_eq!(admission.remembered(), 1);
-        assert!(create(&admission, &sets("two", &["c.example"]), now));
-        assert!(!create(&admission, &sets("three", &["d.example"]), now));
     }
 
     #[test]
@@ -442,6 +440,7 @@ mod tests {
         }));
         assert!(matches!(broken, Object::Unreadable(..)));
         admission.put(broken);
-        assert!(create(&admission, &set("alpha", "own.example"), now));
+        let own = set("alpha", "own.example");
+        assert_eq!(create(&admission, &own, now), Some(true));
     }
 }

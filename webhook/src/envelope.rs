@@ -1,5 +1,6 @@
 //! The envelope of a review: `AdmissionReview` of `admission.k8s.io/v1`, bytes in, bytes out.
 
+use std::convert::Infallible;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Meta, Object};
 use vestibule_model::policy::Mode;
 
-use crate::admission::{Admission, Question};
+use crate::admission::{Admission, Met, Question};
 use crate::review::{Operation, Review, Reviewer};
 use crate::text;
 
@@ -99,9 +100,34 @@ impl Record {
 /// Answers the bytes of a request. Takes any bytes.
 #[must_use]
 pub fn review_bytes(bytes: &[u8], admission: &Admission, now: Instant) -> Answer {
+    let judge = |question: Question<'_>| Ok::<_, Infallible>(admission.review(question, now));
+    match answer(bytes, admission, judge) {
+        Ok(answer) => answer,
+        Err(never) => match never {},
+    }
+}
+
+/// Answers the bytes of a request, as [`Admission::review_unless_met`] does.
+///
+/// # Errors
+/// If the answer has to wait.
+pub fn review_bytes_unless_met(
+    bytes: &[u8],
+    admission: &Admission,
+    now: Instant,
+) -> Result<Answer, Met> {
+    let judge = |question: Question<'_>| admission.review_unless_met(question, now);
+    answer(bytes, admission, judge)
+}
+
+fn answer<E>(
+    bytes: &[u8],
+    admission: &Admission,
+    judge: impl FnOnce(Question<'_>) -> Result<Review, E>,
+) -> Result<Answer, E> {
     match parse(bytes) {
-        Ok(request) => request.answer(admission, now),
-        Err(why) => malformed(&why, admission.policy().mode),
+        Ok(request) => request.answer(admission, judge),
+        Err(why) => Ok(malformed(&why, admission.policy().mode)),
     }
 }
 
@@ -198,7 +224,11 @@ fn malformed(why: &str, mode: Mode) -> Answer {
 }
 
 impl Request {
-    fn answer(mut self, admission: &Admission, now: Instant) -> Answer {
+    fn answer<E>(
+        mut self,
+        admission: &Admission,
+        judge: impl FnOnce(Question<'_>) -> Result<Review, E>,
+    ) -> Result<Answer, E> {
         let judged = self.judged_kind().zip(self.judged_operation());
         let review = judged.map(|(kind, operation)| {
             let new = match self.object.take() {
@@ -215,16 +245,17 @@ impl Request {
                         new: &new,
                         dry_run: self.dry_run(),
                     };
-                    admission.review(question, now)
+                    judge(question)
                 }
-                Err(warning) => Review {
+                Err(warning) => Ok(Review {
                     allowed: true,
                     message: None,
                     warnings: vec![warning],
                     findings: Vec::new(),
-                },
+                }),
             }
         });
+        let review = review.transpose()?;
         let outcome = match &review {
             None => Outcome::Passed,
             Some(review) if !review.allowed => Outcome::Refused,
@@ -255,7 +286,7 @@ impl Request {
             kind: KIND,
             response: self.response(review.as_ref()),
         };
-        match serde_json::to_vec(&body) {
+        Ok(match serde_json::to_vec(&body) {
             Ok(body) => Answer {
                 status: 200,
                 body,
@@ -263,7 +294,7 @@ impl Request {
             },
             // Text and numbers always serialize.
             Err(_) => malformed("the answer cannot be written", record.mode),
-        }
+        })
     }
 
     fn dry_run(&self) -> bool {

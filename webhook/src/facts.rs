@@ -144,8 +144,7 @@ impl Facts {
         }
     }
 
-    /// Takes a version of a ListenerSet, or its removal.
-    pub(crate) fn put_set(&mut self, name: &ObjectName, set: Option<Arc<ListenerSet>>) {
+    fn put_set(&mut self, name: &ObjectName, set: Option<Arc<ListenerSet>>) {
         if self.merge.set(name) != set.as_ref() {
             self.merge.put_set(name, set);
         }

@@ -19,6 +19,7 @@
 mod admission;
 mod envelope;
 mod facts;
+mod pending;
 mod review;
 mod rules;
 mod same;
@@ -26,7 +27,8 @@ mod same;
 pub mod server;
 mod text;
 
-pub use admission::{Admission, Question, REMEMBERED};
-pub use envelope::{Answer, MAX_BYTES, Outcome, Record, review_bytes};
+pub use admission::{Admission, Met, Question};
+pub use envelope::{Answer, MAX_BYTES, Outcome, Record, review_bytes, review_bytes_unless_met};
 pub use facts::Facts;
+pub use pending::PATIENCE;
 pub use review::{Operation, Review, Reviewer};

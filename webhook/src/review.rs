@@ -1,5 +1,6 @@
 //! The review of one object.
 
+use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::key::{Kind, ParentKey};
 use vestibule_model::object::{Gateway, ListenerSet, Object};
@@ -79,7 +80,9 @@ impl<'a> Reviewer<'a> {
     /// Objects that are known to be another controller's are let in in silence, and so are updates
     /// that change nothing Vestibule reads (so that finalizers and labels can be edited while a
     /// refusal is not yet mended) and whatever is being deleted. That a parent does not exist (yet),
-    /// or does not let the object in (yet), refuses nothing: objects are applied in any order.
+    /// or does not let the object in (yet), refuses nothing: objects are applied in any order. While no
+    /// parent is known to be ours, the object may be another controller's, which may well have what Vestibule
+    /// has not: then it is refused for its hostnames only, which no controller could serve.
     #[must_use]
     pub fn review(&self, operation: Operation, old: Option<&Object>, new: &Object) -> Review {
         let old = old.filter(|_| operation == Operation::Update);
@@ -88,8 +91,11 @@ impl<'a> Reviewer<'a> {
         }
         let key = new.key();
         let only_warned = is_only_warned(key.kind);
-        let weigh = |finding| match self.policy.mode_in(&key.name.namespace) {
-            Mode::Enforce if !only_warned => Some(finding),
+        let ours = self.is_ours(new);
+        let weigh = |finding: Finding| match self.policy.mode_in(&key.name.namespace) {
+            Mode::Enforce if !only_warned && (ours || is_nobodys_to_serve(finding.reason)) => {
+                Some(finding)
+            }
             Mode::Enforce | Mode::Warn => Some(warning(finding)),
             Mode::Off => None,
         };
@@ -136,6 +142,34 @@ impl<'a> Reviewer<'a> {
             .is_none_or(|gateway| !self.facts.merge().is_foreign(gateway))
     }
 
+    /// Whether it is known to be ours: Vestibule's own kinds, and what has a parent of ours.
+    fn is_ours(&self, object: &Object) -> bool {
+        let merge = self.facts.merge();
+        let set_is_ours = |set: &ListenerSet| {
+            set.gateway
+                .as_ref()
+                .is_some_and(|gateway| merge.gateway(gateway).is_some())
+        };
+        match object {
+            Object::ListenerSet(set) => set_is_ours(set),
+            // Nobody can say whose it is. HTTPRoutes are what other controllers live on; what takes names on
+            // shared ports is not let in unread.
+            Object::Unreadable(key, ..) => key.kind != Kind::HttpRoute,
+            other => other.as_route().is_none_or(|route| {
+                let namespace = &route.name().namespace;
+                let parents = route.parents().iter();
+                parents
+                    .filter_map(|reference| reference.parent(namespace))
+                    .any(|parent| match parent {
+                        ParentKey::Gateway(name) => merge.gateway(&name).is_some(),
+                        ParentKey::ListenerSet(name) => {
+                            merge.set(&name).is_some_and(|set| set_is_ours(set))
+                        }
+                    })
+            }),
+        }
+    }
+
     fn concerns_gateway(&self, gateway: &Gateway) -> bool {
         let merge = self.facts.merge();
         merge
@@ -153,6 +187,19 @@ fn is_only_warned(kind: Kind) -> bool {
     matches!(
         kind,
         Kind::Gateway | Kind::GatewayClass | Kind::BackendTlsPolicy
+    )
+}
+
+/// Reasons that hold whosever the object is: names that cannot be served or that TLSRoutes may not have, and
+/// listeners of one set in each other's way.
+fn is_nobodys_to_serve(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::InvalidHostname
+            | Reason::WildcardHostname
+            | Reason::HostnameConflict
+            | Reason::ProtocolConflict
+            | Reason::ListenerConflict
     )
 }
 

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use vestibule_model::condition::Reason;
 use vestibule_model::key::Kind;
 use vestibule_model::policy::{Mode, Policy};
-use vestibule_webhook::{Admission, Answer, MAX_BYTES, Outcome, review_bytes};
+use vestibule_webhook::{
+    Admission, Answer, MAX_BYTES, Outcome, review_bytes, review_bytes_unless_met,
+};
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 
@@ -218,19 +220,26 @@ fn an_update_is_judged_by_what_it_changes() {
 }
 
 #[test]
-fn a_dry_run_is_judged_and_not_remembered() {
+fn a_dry_run_has_the_same_answer_and_no_effect() {
     let admission = admission(Mode::Enforce);
     let ask = |namespace: &str, dry_run: bool| {
         let mut request = request("CREATE", &set(namespace, "s", "new.example"), &Value::Null);
         request["dryRun"] = dry_run.into();
         let bytes = envelope(&request).to_string();
-        review_bytes(bytes.as_bytes(), &admission, Instant::now())
-            .record
-            .outcome
+        let answer = review_bytes_unless_met(bytes.as_bytes(), &admission, Instant::now());
+        answer.ok().map(|answer| answer.record.outcome)
     };
-    assert_eq!(ask("alpha", true), Outcome::Allowed);
-    assert_eq!(ask("charlie", false), Outcome::Allowed);
-    assert_eq!(ask("alpha", true), Outcome::Refused);
+    assert_eq!(ask("alpha", true), Some(Outcome::Allowed));
+    assert_eq!(ask("charlie", true), Some(Outcome::Allowed));
+    assert_eq!(ask("charlie", false), Some(Outcome::Allowed));
+    for dry_run in [true, false] {
+        assert_eq!(ask("alpha", dry_run), None);
+    }
+    let shown = vestibule_crds::decode(set("charlie", "s", "new.example")).into_object();
+    admission.put(shown.expect("an object").0);
+    for dry_run in [true, false] {
+        assert_eq!(ask("alpha", dry_run), Some(Outcome::Refused));
+    }
 }
 
 #[test]

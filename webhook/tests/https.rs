@@ -3,6 +3,8 @@
 mod support;
 
 use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
@@ -12,6 +14,7 @@ use support::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
+use vestibule_crds::decode;
 use vestibule_model::policy::Policy;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::Webhook;
@@ -99,8 +102,12 @@ async fn kubectl_shows_what_is_wrong_where_and_what_to_do() {
         address[0].contains("spec.hostnames[0]: \"*.1.2.3.4\""),
         "{address:?}"
     );
-    assert_eq!(shown(&set("alpha", "a.example")).await, [""; 0]);
-    // Before any watch shows the first one; and the other tenant is not named.
+    let first = set("alpha", "a.example");
+    assert_eq!(shown(&first).await, [""; 0]);
+    webhook
+        .admission()
+        .put(decode(first).into_object().expect("an object").0);
+    // The other tenant is not named.
     let conflict = shown(&set("beta", "a.example")).await;
     assert_eq!(
         conflict,
@@ -230,15 +237,30 @@ async fn both_versions_of_tls_are_spoken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_who_want_one_name_at_once_one_gets_it() {
-    let (webhook, _dir, certificate) = server("race").await;
+    let (dir, certificate) = (TlsDir::new("race"), Certificate::new());
+    dir.put(&certificate.chain, &certificate.key);
+    let admission = Admission::new(support::CONTROLLER, Policy::default());
+    // However busy the machine is.
+    let webhook = support::serving(
+        &dir,
+        admission.with_patience(Duration::from_mins(5)),
+        vec![class(), gateway()],
+    )
+    .await;
     for round in 0..8 {
         let mut clients = Vec::new();
         for tenant in 0..8 {
             let mut client = client(&webhook, &certificate).await;
             let wanted = set(&format!("t{tenant}"), &format!("r{round}.example"));
+            let admission = Arc::clone(webhook.admission());
             clients.push(tokio::spawn(async move {
                 let answer = client.post(created(&wanted).to_string()).await;
-                answer.expect("an answer").json()["response"]["allowed"] == true
+                let admitted = answer.expect("an answer").json()["response"]["allowed"] == true;
+                if admitted {
+                    // As the watch shows it.
+                    admission.put(decode(wanted).into_object().expect("an object").0);
+                }
+                admitted
             }));
         }
         let mut admitted = 0;
@@ -247,6 +269,44 @@ async fn of_many_who_want_one_name_at_once_one_gets_it() {
         }
         assert_eq!(admitted, 1, "round {round}");
     }
+}
+
+/// Whoever reaches the port can send reviews of sets that nobody applied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forged_review_delays_and_refuses_nothing() {
+    let (webhook, _dir, certificate) = server("forged").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut forgers = Vec::new();
+    for number in 0..4 {
+        let mut client = client(&webhook, &certificate).await;
+        let forged = created(&set(&format!("forged{number}"), "wanted.example")).to_string();
+        let stop = Arc::clone(&stop);
+        forgers.push(tokio::spawn(async move {
+            let mut sent = 0;
+            while !stop.load(Ordering::Relaxed) {
+                client.post(forged.clone()).await.expect("an answer");
+                sent += 1;
+            }
+            sent
+        }));
+    }
+    eventually("forged", async || webhook.admission().remembered() > 0).await;
+    let mut client = client(&webhook, &certificate).await;
+    for tenant in 0..4 {
+        let wanted = created(&set(&format!("t{tenant}"), "wanted.example")).to_string();
+        let answer = client.post(wanted).await.expect("an answer").json();
+        assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    for forger in forgers {
+        assert!(forger.await.expect("answers") > 0);
+    }
+    let metrics = support::get(webhook.admin(), "/metrics").await.1;
+    let waits = metrics
+        .lines()
+        .find(|line| line.starts_with("vestibule_webhook_review_waits_total "))
+        .expect("the metric");
+    assert!(!waits.ends_with(" 0"), "{waits}");
 }
 
 #[tokio::test]

@@ -315,7 +315,7 @@ fn what_a_parent_without_a_part_would_say_refuses_nothing() {
 
 #[test]
 fn a_bad_rule_that_was_there_before_stops_no_edit() {
-    let facts = Facts::new("vestibule.dev/gateway-controller");
+    let facts = platform();
     let route = |weight: u32, extra: bool| {
         let filter = json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "app", "port": 80}}});
         let bad = json!({"filters": [filter], "backendRefs": [{"name": "app", "port": 80}]});

@@ -1,5 +1,5 @@
-//! What was admitted and never seen leaves no trace: after any history, admission answers as one that
-//! only ever saw what is there.
+//! What was admitted, or seems to have been, decides nothing: whatever was asked before, admission answers as
+//! one that only ever saw what is there, or that the answer has to wait.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
-use vestibule_webhook::{Admission, Operation, Question, REMEMBERED};
+use vestibule_webhook::{Admission, Operation, PATIENCE, Question, Review};
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 
@@ -55,20 +55,30 @@ fn admission() -> Admission {
     admission
 }
 
-fn create(admission: &Admission, new: &Object, dry_run: bool, now: Instant) -> bool {
-    let question = Question {
+fn question(new: &Object, dry_run: bool) -> Question<'_> {
+    Question {
         operation: Operation::Create,
         old: None,
         new,
         dry_run,
-    };
-    admission.review(question, now).allowed
+    }
+}
+
+/// The answer of one that sees what is there for the first time.
+fn fresh(there: &BTreeMap<usize, usize>, new: &Object, now: Instant) -> Review {
+    let fresh = admission();
+    for (tenant, hostname) in there {
+        fresh.put(set(*tenant, *hostname));
+    }
+    fresh.review(question(new, true), now)
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A review; nothing need come of it.
+    /// A review; nothing need come of it, and anybody may send it.
     Ask(usize, usize),
+    /// One that waited.
+    AskAgain(usize, usize),
     /// The watch shows a version.
     Show(usize, usize),
     /// The watch shows a removal.
@@ -81,6 +91,7 @@ fn step() -> impl Strategy<Value = Step> {
     let (tenant, hostname) = (0..3usize, 0..3usize);
     prop_oneof![
         3 => (tenant.clone(), hostname.clone()).prop_map(|(t, h)| Step::Ask(t, h)),
+        1 => (tenant.clone(), hostname.clone()).prop_map(|(t, h)| Step::AskAgain(t, h)),
         2 => (tenant.clone(), hostname).prop_map(|(t, h)| Step::Show(t, h)),
         1 => tenant.prop_map(Step::Hide),
         1 => (0..3000u64).prop_map(Step::Wait),
@@ -89,13 +100,26 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn what_is_there_decides_in_the_end(steps in prop::collection::vec(step(), 0..24)) {
+    fn a_review_that_was_made_up_refuses_nobody_anything(
+        steps in prop::collection::vec(step(), 0..24),
+    ) {
         let (admission, mut now) = (admission(), Instant::now());
         let mut there = BTreeMap::new();
         for step in steps {
             match step {
                 Step::Ask(tenant, hostname) => {
-                    create(&admission, &set(tenant, hostname), false, now);
+                    let new = set(tenant, hostname);
+                    let expected = fresh(&there, &new, now);
+                    match admission.review_unless_met(question(&new, false), now) {
+                        Ok(review) => prop_assert_eq!(review, expected),
+                        // What is refused need not wait.
+                        Err(met) => prop_assert!(expected.allowed && admission.is_met(&met, now)),
+                    }
+                }
+                Step::AskAgain(tenant, hostname) => {
+                    let new = set(tenant, hostname);
+                    let review = admission.review(question(&new, false), now);
+                    prop_assert_eq!(review, fresh(&there, &new, now));
                 }
                 Step::Show(tenant, hostname) => {
                     admission.put(set(tenant, hostname));
@@ -111,20 +135,15 @@ proptest! {
                 }
             }
         }
-        admission.expire(now + REMEMBERED);
-        prop_assert_eq!(admission.remembered(), 0);
-        let fresh = self::admission();
-        for (tenant, hostname) in there {
-            fresh.put(set(tenant, hostname));
-        }
+        now += PATIENCE;
         for tenant in 0..4 {
             for hostname in 0..3 {
                 let new = set(tenant, hostname);
-                prop_assert_eq!(
-                    create(&admission, &new, true, now),
-                    create(&fresh, &new, true, now)
-                );
+                let review = admission.review_unless_met(question(&new, true), now);
+                prop_assert_eq!(review.ok(), Some(fresh(&there, &new, now)));
             }
         }
+        admission.expire(now);
+        prop_assert_eq!(admission.remembered(), 0);
     }
 }

@@ -363,6 +363,69 @@ fn what_a_parent_does_not_do_yet_refuses_nothing() {
     assert!(!create(&nothing, Mode::Enforce, &wildcard).allowed);
 }
 
+/// Envoy's CORS filter before Envoy's Gateway: what Vestibule has not is no reason to refuse what may not be its.
+#[test]
+fn what_may_be_another_controllers_is_not_refused_for_what_vestibule_has_not() {
+    let route = |parents: Value, hostname: &str| {
+        object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"namespace": "alpha", "name": "r"},
+            "spec": {
+                "parentRefs": parents, "hostnames": [hostname],
+                "rules": [{
+                    "filters": [{"type": "CORS", "cors": {"allowOrigins": ["https://a.example"]}}],
+                    "matches": [{"path": {"type": "RegularExpression", "value": "("}}],
+                    "backendRefs": [{"name": "app", "port": 80}],
+                }],
+            },
+        }))
+    };
+    let ours = json!({"name": "entrance", "namespace": "infra"});
+    let foreign = json!({"name": "foreign", "namespace": "infra"});
+    let nowhere = json!({"name": "nowhere"});
+    let (facts, nothing) = (platform(), Facts::new(CONTROLLER));
+    for parents in [json!([nowhere]), json!([foreign, nowhere])] {
+        for facts in [&facts, &nothing] {
+            let review = create(facts, Mode::Enforce, &route(parents.clone(), "a.example"));
+            assert!(review.allowed, "{:?}", review.message);
+            assert!(!review.warnings.is_empty());
+            // No controller could serve that.
+            let address = route(parents.clone(), "*.0x7f");
+            assert!(!create(facts, Mode::Enforce, &address).allowed);
+        }
+    }
+    let silent = create(&facts, Mode::Enforce, &route(json!([foreign]), "a.example"));
+    assert_eq!(silent.findings, []);
+    let refused = create(
+        &facts,
+        Mode::Enforce,
+        &route(json!([foreign, ours]), "a.example"),
+    );
+    assert!(!refused.allowed);
+    // Nobody can say whose it is.
+    let unread = read(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: alpha, name: r}
+spec: {rules: many}
+",
+    );
+    let review = create(&facts, Mode::Enforce, &unread);
+    assert!(review.allowed && !review.warnings.is_empty());
+
+    let set = |parent: &str, hostname: &str| {
+        let filtered = json!({
+            "name": "a", "port": 9443, "protocol": "example.com/Quic", "hostname": hostname,
+            "filters": [{"type": "Unheard"}],
+        });
+        set_with("alpha", parent, OLDER, &json!([filtered]))
+    };
+    assert!(create(&facts, Mode::Enforce, &set("nowhere", "a.example")).allowed);
+    assert!(!create(&facts, Mode::Enforce, &set("nowhere", "1.2.3.4")).allowed);
+    assert!(!create(&facts, Mode::Enforce, &set("entrance", "a.example")).allowed);
+}
+
 #[test]
 fn another_controllers_objects_are_none_of_our_business() {
     let mut facts = platform();

@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 use tokio::time::{timeout, timeout_at};
 
+use crate::admission::Met;
 use crate::envelope::{self, Answer, MAX_BYTES, Outcome, Record};
 use crate::server::Shared;
 use crate::server::places::{Place, Places};
@@ -28,12 +29,18 @@ const MAX_HELD: usize = 32 << 20;
 const MAX_JUDGED: u32 = 4;
 /// Length of a body that is judged alone.
 const LONG: usize = 2 << 20;
+/// Most reviews that wait at one time for what was just admitted; further ones are answered at once, from what
+/// is there.
+const MAX_WAITING: usize = 64;
+/// How often one that waits looks.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Bounds that requests share.
 #[derive(Debug)]
 pub(super) struct Bounds {
     held: Places,
     judged: Arc<Semaphore>,
+    waiting: Semaphore,
 }
 
 impl Default for Bounds {
@@ -41,6 +48,7 @@ impl Default for Bounds {
         Self {
             held: Places::new(MAX_HELD),
             judged: Arc::new(Semaphore::new(MAX_JUDGED as usize)),
+            waiting: Semaphore::new(MAX_WAITING),
         }
     }
 }
@@ -76,23 +84,71 @@ async fn review(
         return Err(Failure::NotJson);
     }
     let (body, held) = collect(shared, source, headers, body).await?;
+    let begun = Instant::now();
+    let judged = match judge(shared, body, begun, false).await? {
+        Judged::Met(met, body) => {
+            wait(shared, &met).await;
+            judge(shared, body, begun, true).await?
+        }
+        judged => judged,
+    };
+    drop(held);
+    match judged {
+        Judged::Answered(answer) => Ok(answer),
+        // The last time it always answers.
+        Judged::Met(..) => Err(Failure::Broken),
+    }
+}
+
+/// What came of judging.
+enum Judged {
+    Answered(Answer),
+    /// It has to wait, and is to be judged once more.
+    Met(Met, Vec<u8>),
+}
+
+/// Judges on a thread of its own, when it is its turn; what it takes is given back after it is freed.
+async fn judge(
+    shared: &Arc<Shared>,
+    body: Vec<u8>,
+    begun: Instant,
+    last: bool,
+) -> Result<Judged, Failure> {
     let judged = Arc::clone(&shared.bounds.judged).acquire_many_owned(shares(body.len()));
     let turn = timeout(PATIENCE, judged)
         .await
         .map_err(|_| Failure::Busy)?
         .map_err(|_| Failure::Busy)?;
-    let judge = Arc::clone(shared);
+    let shared = Arc::clone(shared);
     let task = tokio::task::spawn_blocking(move || {
-        let start = Instant::now();
-        let answer = envelope::review_bytes(&body, &judge.admission, start);
-        // What it takes is given back after it is freed.
+        let (admission, now) = (&shared.admission, Instant::now());
+        let answer = if last {
+            envelope::review_bytes(&body, admission, now)
+        } else {
+            match envelope::review_bytes_unless_met(&body, admission, now) {
+                Ok(answer) => answer,
+                Err(met) => return Judged::Met(met, body),
+            }
+        };
         drop(body);
-        drop((held, turn));
-        judge.metrics.reviewed(&answer.record, start.elapsed());
+        drop(turn);
+        shared.metrics.reviewed(&answer.record, begun.elapsed());
         tell(&answer.record);
-        answer
+        Judged::Answered(answer)
     });
     task.await.map_err(|_| Failure::Broken)
+}
+
+/// Until what it met is there, or is waited for no longer.
+async fn wait(shared: &Shared, met: &Met) {
+    let Ok(_place) = shared.bounds.waiting.try_acquire() else {
+        return;
+    };
+    shared.metrics.waits.inc();
+    let deadline = Instant::now() + shared.admission.patience();
+    while shared.admission.is_met(met, Instant::now()) && Instant::now() < deadline {
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// Shares in judging that a body of this length takes.

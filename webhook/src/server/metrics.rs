@@ -45,6 +45,7 @@ pub(super) struct Metrics {
     pub(super) store_synced: Gauge,
     /// Admitted ListenerSets that the watch has not shown yet.
     pub(super) remembered: Gauge,
+    pub(super) waits: Counter,
     /// Connections open now.
     pub(super) connections: Gauge,
     /// Connections accepted.
@@ -108,6 +109,11 @@ impl Metrics {
                 r,
                 "remembered_listenersets",
                 "ListenerSets that were admitted and that the watch has not shown yet",
+            ),
+            waits: add(
+                r,
+                "review_waits",
+                "Reviews that waited for a ListenerSet that was just admitted and wants the same",
             ),
             connections: add(r, "connections_active", "Connections open now"),
             connections_accepted: add(r, "connections_accepted", "Connections accepted"),

@@ -125,8 +125,12 @@ pub fn all_synced() -> impl Iterator<Item = Event> {
 
 /// A server that is ready, with these objects.
 pub async fn ready(dir: &TlsDir, policy: Policy, objects: Vec<Value>) -> Webhook {
-    let mut webhook =
-        Webhook::start(config(&dir.path), Admission::new(CONTROLLER, policy)).expect("a server");
+    serving(dir, Admission::new(CONTROLLER, policy), objects).await
+}
+
+/// The same of this admission.
+pub async fn serving(dir: &TlsDir, admission: Admission, objects: Vec<Value>) -> Webhook {
+    let mut webhook = Webhook::start(config(&dir.path), admission).expect("a server");
     let events: Vec<Event> = objects.into_iter().map(put).chain(all_synced()).collect();
     webhook.follow(futures::stream::iter(events).chain(futures::stream::pending()));
     eventually("ready", async || {
