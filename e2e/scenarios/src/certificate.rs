@@ -3,6 +3,7 @@
 //! There is an intermediate, because a chain of one certificate cannot show that the chain is served.
 
 use anyhow::{Context as _, Result};
+use jiff::civil::Date;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -107,6 +108,19 @@ fn authority(name: &str) -> Result<CertificateParams> {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     Ok(params)
+}
+
+/// A certificate of an authority with this key (PEM), valid from the one day to the other: as PEM.
+pub(crate) fn aged(name: &str, key: &str, from: Date, until: Date) -> Result<String> {
+    let day = |date: Date| {
+        let part = |number: i8| u8::try_from(number).context("a date");
+        let (month, day) = (part(date.month())?, part(date.day())?);
+        Ok::<_, anyhow::Error>(rcgen::date_time_ymd(date.year().into(), month, day))
+    };
+    let mut params = authority(name)?;
+    params.not_before = day(from)?;
+    params.not_after = day(until)?;
+    Ok(params.self_signed(&KeyPair::from_pem(key)?)?.pem())
 }
 
 #[cfg(test)]

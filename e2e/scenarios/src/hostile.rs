@@ -19,13 +19,18 @@ use tokio_rustls::TlsConnector;
 
 use crate::api::{self, text};
 use crate::encoding::from_base64;
+use crate::manifests::{self, Mode};
 use crate::runner::print;
-use crate::world::{NAMESPACE, RELEASE, WEBHOOK, World};
+use crate::world::{NAMESPACE, RELEASE, Team, WEBHOOK, World};
 
 /// How long one of them goes on.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes of the long ones.
 const LONG: usize = 256 * 1024;
+/// Which of the ten kinds is a review that nothing is wrong with, but who sends it; and for how many names, one
+/// after another.
+const FORGES: usize = 3;
+const NAMES: usize = 100;
 
 /// Arguments of `hostile`.
 #[derive(Debug, clap::Args)]
@@ -45,6 +50,9 @@ pub(crate) struct Args {
     /// Seconds to go on.
     #[arg(long)]
     seconds: u64,
+    /// A review that a real API server might send; NUMBER in it becomes another number each time.
+    #[arg(long, env = "FORGED")]
+    forged: String,
 }
 
 /// Sends them, and prints how many were answered how.
@@ -60,6 +68,7 @@ pub(crate) async fn run_for(args: Args) -> Result<()> {
         address: args.address,
         name: ServerName::try_from(args.name)?,
         connector: TlsConnector::from(Arc::new(config)),
+        forged: args.forged.into(),
     };
     let (stop, stopped) = oneshot::channel();
     let running = tokio::spawn(run(client, args.rate, stopped));
@@ -69,8 +78,39 @@ pub(crate) async fn run_for(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// A pod that does it.
-pub(crate) async fn pod(world: &World, namespace: &str, rate: u32, seconds: u64) -> Result<Value> {
+/// What asks for the names that an honest team applies at the same time, each before it and again after it.
+/// It says to be of a namespace that there is not.
+fn forged(gateway: (&str, &str), domain: &str) -> Value {
+    let listener = manifests::listener("site", &format!("nNUMBER.{domain}"), Mode::Passthrough);
+    let set = manifests::listener_set("e2e-nobody", "forged-NUMBER", gateway, &[listener]);
+    json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "forged-NUMBER",
+            "kind": {"group": "gateway.networking.k8s.io", "version": "v1", "kind": "ListenerSet"},
+            "resource": {"group": "gateway.networking.k8s.io", "version": "v1", "resource": "listenersets"},
+            "operation": "CREATE",
+            "namespace": "e2e-nobody",
+            "name": "forged-NUMBER",
+            "userInfo": {"username": "system:serviceaccount:e2e-nobody:team"},
+            "object": set,
+            "oldObject": null,
+            "dryRun": false,
+        },
+    })
+}
+
+/// A pod that does it, and wants the names that are applied below `domain` meanwhile.
+pub(crate) async fn pod(
+    world: &World,
+    team: &Team,
+    domain: &str,
+    rate: u32,
+    seconds: u64,
+) -> Result<Value> {
+    let namespace = &team.namespace;
+    let forged = forged(team.parent(), domain).to_string();
     let service = world.component(WEBHOOK);
     let object = world
         .api
@@ -100,7 +140,10 @@ pub(crate) async fn pod(world: &World, namespace: &str, rate: u32, seconds: u64)
                     format!("--rate={rate}"),
                     format!("--seconds={seconds}"),
                 ],
-                "env": [{"name": "ROOT", "value": String::from_utf8(bundle)?}],
+                "env": [
+                    {"name": "ROOT", "value": String::from_utf8(bundle)?},
+                    {"name": "FORGED", "value": forged},
+                ],
             }],
         },
     }))
@@ -111,11 +154,13 @@ struct Client {
     address: SocketAddr,
     name: ServerName<'static>,
     connector: TlsConnector,
+    forged: Arc<str>,
 }
 
 impl Client {
     async fn attack(&self, number: usize) -> String {
         match timeout(PATIENCE, self.one(number)).await {
+            Ok(Ok(answer)) if number % 10 == FORGES => format!("forged {answer}"),
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => "closed".to_owned(),
             Err(_) => "held".to_owned(),
@@ -141,12 +186,13 @@ impl Client {
             )
         };
         let request = match number % 10 {
+            // Every other one is a review of nothing.
+            0 if number.is_multiple_of(20) => review(
+                r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"x"}}"#,
+            ),
             0 => review("not JSON"),
             1 => review(&"[".repeat(LONG)),
             2 => review(&format!("{{\"request\":{}", "{\"a\":".repeat(LONG / 8))),
-            3 => review(
-                r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"x"}}"#,
-            ),
             4 => review(&format!("\"{}\"", "a".repeat(LONG))),
             // More than anybody takes, promised.
             5 => "POST /validate HTTP/1.1\r\nhost: webhook\r\ncontent-length: 4000000000\r\n\r\n{"
@@ -156,6 +202,10 @@ impl Client {
                 "POST /validate HTTP/1.1\r\n{}",
                 "a: b\r\n".repeat(LONG / 64)
             ),
+            FORGES => {
+                let wanted = number / 10 % NAMES * 2;
+                review(&self.forged.replace("NUMBER", &wanted.to_string()))
+            }
             7 => "GET /secrets HTTP/1.1\r\nhost: webhook\r\nconnection: close\r\n\r\n".to_owned(),
             // Nothing after the handshake.
             _ => String::new(),

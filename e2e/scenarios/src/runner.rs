@@ -13,6 +13,8 @@ use crate::world::{Stage, World};
 
 /// How many scenarios of [`Phase::Together`] run at one time.
 const AT_ONCE: usize = 3;
+/// The same of [`Phase::Abreast`].
+const AT_ONCE_ABREAST: usize = 2;
 /// File among those of the run with what the program beside them printed.
 const BESIDE: &str = "beside.log";
 
@@ -23,6 +25,9 @@ pub(crate) enum Phase {
     First,
     /// With others at the same time.
     Together,
+    /// With others of this phase at the same time, and with none besides: it changes how many there are of a part, or
+    /// loads it, which whoever uses it has to stand.
+    Abreast,
     /// Alone, since it breaks or measures what others use.
     Alone,
     /// Alone, and only if a filter is in its name: it takes minutes.
@@ -97,7 +102,11 @@ pub(crate) async fn run(
         let same = chosen.iter().take_while(|s| s.phase == phase).count();
         let rest = chosen.split_off(same);
         let together = phase == Phase::Together;
-        let at_once = if together { AT_ONCE } else { 1 };
+        let at_once = match phase {
+            Phase::Together => AT_ONCE,
+            Phase::Abreast => AT_ONCE_ABREAST,
+            Phase::First | Phase::Alone | Phase::Asked | Phase::Last => 1,
+        };
         let beside = options.beside.as_deref().filter(|_| together);
         let beside = beside.map(|program| tokio::spawn(output_of(program.to_owned())));
         let mut results = futures::stream::iter(chosen)

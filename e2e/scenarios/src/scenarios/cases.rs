@@ -17,6 +17,9 @@ use crate::world::{EXEMPT, Stage};
 /// How long the webhook may take to learn what was made or deleted just before.
 const LAG: Duration = Duration::from_secs(10);
 
+/// The label with a namespace's name, which every one has.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
 /// Status code of an object that the CRD's own schema refuses.
 const INVALID: u16 = 422;
 
@@ -209,38 +212,50 @@ impl Case {
     }
 
     /// Puts the real namespaces in place of the table's, wherever a namespace is named.
-    async fn rename(&self, stage: &Stage, spaces: &mut Spaces, value: &mut Value) -> Result<()> {
-        let mut pending = vec![value];
-        while let Some(value) = pending.pop() {
-            match value {
-                Value::Object(fields) => {
-                    for (field, value) in fields {
-                        if matches!(field.as_str(), "namespace" | "kubernetes.io/metadata.name")
-                            && let Value::String(name) = value
-                        {
-                            *name = spaces.of(stage, &self.header, name).await?;
-                            continue;
-                        }
-                        // Those of a grant, by name.
-                        let names = match value.get_mut("names") {
-                            Some(Value::Array(names)) if field == "namespaces" => names,
-                            _ => {
-                                pending.push(value);
-                                continue;
-                            }
-                        };
-                        for name in names {
-                            if let Value::String(name) = name {
-                                *name = spaces.of(stage, &self.header, name).await?;
-                            }
-                        }
-                    }
-                }
-                Value::Array(values) => pending.extend(values),
-                _ => {}
-            }
+    async fn rename(&self, stage: &Stage, spaces: &mut Spaces, object: &mut Value) -> Result<()> {
+        for name in namespaces_in(object) {
+            *name = spaces.of(stage, &self.header, name).await?;
         }
         Ok(())
+    }
+}
+
+/// Every place of an object that names a namespace: its own, those of references, those of a grant by name, and
+/// those of selectors by the label that every namespace has.
+fn namespaces_in(object: &mut Value) -> Vec<&mut String> {
+    let mut found = Vec::new();
+    // What a field `namespaces` has is told apart: `names` are a grant's.
+    let mut pending = vec![(false, object)];
+    while let Some((chooses, value)) = pending.pop() {
+        match value {
+            Value::Array(values) => pending.extend(values.iter_mut().map(|value| (false, value))),
+            Value::Object(fields) => {
+                let about_names = fields.get("key").is_some_and(|key| key == NAME_LABEL);
+                for (field, value) in fields {
+                    let names = match field.as_str() {
+                        "namespace" | NAME_LABEL => true,
+                        "values" => about_names,
+                        "names" => chooses,
+                        _ => false,
+                    };
+                    if names {
+                        found.extend(texts(value));
+                    } else {
+                        pending.push((field == "namespaces", value));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn texts(value: &mut Value) -> Vec<&mut String> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(values) => values.iter_mut().flat_map(texts).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -279,4 +294,53 @@ async fn put(stage: &Stage, kind: Kind, object: &Value, refused: bool) -> Result
         }
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_grant_names_namespaces_by_name_and_by_label() {
+        let mut grant = json!({
+            "metadata": {"namespace": "infra", "name": "red"},
+            "spec": {
+                "namespaces": {
+                    "names": ["red", "green"],
+                    "selector": {
+                        "matchLabels": {"kubernetes.io/metadata.name": "blue", "team": "red"},
+                        "matchExpressions": [
+                            {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["black"]},
+                            {"key": "team", "operator": "In", "values": ["red"]},
+                        ],
+                    },
+                },
+                "hostnames": ["red"],
+            },
+        });
+        for name in namespaces_in(&mut grant) {
+            name.insert_str(0, "real-");
+        }
+        assert_eq!(
+            grant,
+            json!({
+                "metadata": {"namespace": "real-infra", "name": "red"},
+                "spec": {
+                    "namespaces": {
+                        "names": ["real-red", "real-green"],
+                        "selector": {
+                            "matchLabels": {"kubernetes.io/metadata.name": "real-blue", "team": "red"},
+                            "matchExpressions": [
+                                {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["real-black"]},
+                                {"key": "team", "operator": "In", "values": ["red"]},
+                            ],
+                        },
+                    },
+                    "hostnames": ["red"],
+                },
+            })
+        );
+    }
 }

@@ -2,6 +2,7 @@
 
 mod acme;
 mod admission;
+mod authority;
 mod bad_input;
 mod cases;
 mod certificates;
@@ -126,10 +127,37 @@ pub(crate) fn all() -> Vec<Scenario> {
         ),
         scenario!(
             Together,
+            "gateway-back",
+            ownership::names_outlive_their_gateway
+        ),
+        scenario!(
+            Together,
             "pairs",
             ownership::of_two_that_got_in_one_is_served
         ),
+        // The longest first; the others run beside it, one after another.
+        scenario!(
+            Abreast,
+            "acme-troubles",
+            acme::a_ca_in_trouble_troubles_nobody_else
+        ),
+        scenario!(
+            Abreast,
+            "rolled",
+            webhook::whatever_happens_to_one_of_them_fails_no_apply
+        ),
+        scenario!(
+            Abreast,
+            "hostile",
+            webhook::hostile_requests_harm_nobody_else
+        ),
+        scenario!(Abreast, "acme-many", acme::fifty_at_once),
         scenario!(Alone, "hijack", ownership::nobody_takes_what_another_serves),
+        scenario!(
+            Alone,
+            "shared",
+            ownership::nobody_takes_a_name_on_a_shared_listener
+        ),
         scenario!(
             Alone,
             "programmed",
@@ -151,12 +179,6 @@ pub(crate) fn all() -> Vec<Scenario> {
             bad_input::what_passed_older_checks_is_a_status
         ),
         scenario!(Alone, "acme-held", acme::a_challenge_waits_for_every_proxy),
-        scenario!(Alone, "acme-many", acme::fifty_at_once),
-        scenario!(
-            Alone,
-            "acme-troubles",
-            acme::a_ca_in_trouble_troubles_nobody_else
-        ),
         scenario!(
             Alone,
             "cert-manager",
@@ -168,12 +190,6 @@ pub(crate) fn all() -> Vec<Scenario> {
             "quiet",
             quiet::nothing_is_written_while_nothing_changes
         ),
-        scenario!(
-            Alone,
-            "rolled",
-            webhook::whatever_happens_to_one_of_them_fails_no_apply
-        ),
-        scenario!(Alone, "hostile", webhook::hostile_requests_harm_nobody_else),
         scenario!(
             Alone,
             "no-webhook",

@@ -1,11 +1,15 @@
 //! Whose a hostname is: grants of the platform, and who holds what he serves.
 
+mod gateway;
 mod grants;
 mod hijack;
 mod pairs;
+mod shared;
 
+pub(super) use gateway::names_outlive_their_gateway;
 pub(super) use grants::a_hostname_is_served_only_where_it_is_granted;
 pub(super) use hijack::{
     nobody_takes_what_another_serves, who_comes_back_in_time_has_lost_nothing,
 };
 pub(super) use pairs::of_two_that_got_in_one_is_served;
+pub(super) use shared::nobody_takes_a_name_on_a_shared_listener;

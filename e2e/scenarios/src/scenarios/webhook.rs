@@ -1,4 +1,5 @@
-//! The admission server while it is rolled, gets another certificate, loses a replica, is attacked, is gone.
+//! The admission server while it is rolled, gets another certificate, another authority, loses a replica, is attacked,
+//! is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,8 +10,10 @@ use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
 use super::admission::passing_set;
+use super::authority::{self, touch};
 use crate::api::{self, items, name, text};
 use crate::applies::Applies;
+use crate::conditions;
 use crate::hostile;
 use crate::load::Load;
 use crate::manifests;
@@ -27,8 +30,8 @@ const ATTACKED: u64 = 10;
 /// New connections a second to what is served meanwhile.
 const RATE: u32 = 50;
 
-/// Under twenty applies a second the pods are rolled, the certificate is exchanged, a pod is lost: each apply
-/// gets its verdict.
+/// Under twenty applies a second the pods are rolled, the certificate is exchanged, the authority is, a pod is lost:
+/// each apply gets its verdict.
 pub(super) async fn whatever_happens_to_one_of_them_fails_no_apply(
     stage: &Stage,
 ) -> Result<Verdict> {
@@ -50,6 +53,21 @@ pub(super) async fn whatever_happens_to_one_of_them_fails_no_apply(
     notes.push(format!("another certificate: {counts}"));
     result?;
     counts.must("another certificate")?;
+
+    let applies = Applies::start(&team, "signed.test", APPLIES);
+    let result = authority::exchange(world, async |root| signed_by(world, root).await).await;
+    let counts = applies.stop().await?;
+    let trusted = result?;
+    notes.push(format!("another authority, {trusted} trusted: {counts}"));
+    counts.must("another authority")?;
+    // The proxies follow an operator whose certificate is by the new one, too.
+    let after = passing_set(&team, "after", "after.rolled.test");
+    team.kubectl.apply(&[after]).await?.must()?;
+    stage
+        .see(api::LISTENER_SET, &team.namespace, "after", |set| {
+            conditions::is_served(set, 0)
+        })
+        .await?;
 
     let applies = Applies::start(&team, "lost.test", APPLIES);
     let result = lose_one(world).await;
@@ -97,13 +115,7 @@ async fn exchange(world: &World) -> Result<()> {
     })
     .await?;
     // A kubelet looks at the Secrets of a pod about once a minute, or when the pod changes.
-    for pod in world.pods(WEBHOOK).await? {
-        let change = json!({"metadata": {"annotations": {"vestibule-e2e": "look"}}});
-        world
-            .api
-            .patch(api::POD, NAMESPACE, name(&pod), &change)
-            .await?;
-    }
+    touch(world, &[WEBHOOK]).await?;
     until("both pods to show it", LATER, async || {
         let now = served(world).await?;
         ensure!(
@@ -135,6 +147,23 @@ async fn served(world: &World) -> Result<BTreeSet<Vec<u8>>> {
     Ok(shown)
 }
 
+/// That every pod shows a certificate by the authority in this file.
+async fn signed_by(world: &World, root: &str) -> Result<()> {
+    for pod in world.pods(WEBHOOK).await? {
+        let connect = format!("{}:9443", text(&pod, "/status/podIP"));
+        let words = [
+            "s_client",
+            "-connect",
+            &connect,
+            "-CAfile",
+            root,
+            "-verify_return_error",
+        ];
+        run("openssl".as_ref(), &words, &[], "").await?.must()?;
+    }
+    Ok(())
+}
+
 /// One pod is deleted in order, then one without being given time.
 async fn lose_one(world: &World) -> Result<()> {
     for grace in ["30", "0"] {
@@ -159,8 +188,8 @@ async fn lose_one(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Two hundred requests a second that mean no good, from a pod: ordinary applies get their verdicts all the
-/// same.
+/// Two hundred requests a second that mean no good, from a pod, among them reviews that might be real, for just
+/// the names that a team applies meanwhile: its applies get their verdicts all the same.
 pub(super) async fn hostile_requests_harm_nobody_else(stage: &Stage) -> Result<Verdict> {
     let world = &stage.world;
     let gateway = stage.gateway().await?;
@@ -168,7 +197,8 @@ pub(super) async fn hostile_requests_harm_nobody_else(stage: &Stage) -> Result<V
     let applies = Applies::start(&team, "calm.test", APPLIES);
     tokio::time::sleep(Duration::from_secs(ATTACKED / 2)).await;
     let mut notes = vec![format!("before: {}", applies.stop().await?)];
-    let pod = hostile::pod(world, &team.namespace, ATTACKS, ATTACKED).await?;
+    let wanted = "attacked.test";
+    let pod = hostile::pod(world, &team, wanted, ATTACKS, ATTACKED).await?;
     world.kubectl.apply(&[pod]).await?.must()?;
     let phase = async |wanted: &str| {
         until(&format!("the attack to be {wanted}"), LATER, async || {
@@ -183,7 +213,7 @@ pub(super) async fn hostile_requests_harm_nobody_else(stage: &Stage) -> Result<V
         .await
     };
     phase("Running").await?;
-    let applies = Applies::start(&team, "attacked.test", APPLIES);
+    let applies = Applies::start(&team, wanted, APPLIES);
     let result = phase("Succeeded").await;
     let counts = applies.stop().await?;
     result?;
@@ -195,6 +225,8 @@ pub(super) async fn hostile_requests_harm_nobody_else(stage: &Stage) -> Result<V
     notes.push(format!(
         "{attacks} hostile requests in {ATTACKED} s, by answer: {answers:?}"
     ));
+    let forged = answers.get("forged 200").copied().unwrap_or_default();
+    ensure!(forged > 0, "no forged review was answered: {answers:?}");
     counts.must("attacked")?;
     for pod in world.pods(WEBHOOK).await? {
         for container in items(&pod, "/status/containerStatuses") {
@@ -299,7 +331,7 @@ async fn without_webhooks(stage: &Stage, team: &Team) -> Result<String> {
     team.api.delete(api::TLS_ROUTE, space, "passed").await?;
     stage
         .see(api::LISTENER_SET, space, "web", |set| {
-            crate::conditions::counts_routes(set, &[("terminated", 1), ("passed", 0)])
+            conditions::counts_routes(set, &[("terminated", 1), ("passed", 0)])
         })
         .await?;
     Ok(refused)

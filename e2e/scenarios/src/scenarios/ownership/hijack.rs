@@ -125,7 +125,7 @@ async fn told(stage: &Stage, b: &Team, a: &Team) -> Result<()> {
 }
 
 /// Who is older is told by the API server's clock, which counts in seconds.
-async fn a_second_later(world: &World, b: &Team, next: &Value) -> Result<()> {
+pub(super) async fn a_second_later(world: &World, b: &Team, next: &Value) -> Result<()> {
     let old = b.get(api::LISTENER_SET, "old").await?;
     let created = api::text(&old, "/metadata/creationTimestamp");
     let space = api::text(next, "/metadata/namespace");
@@ -195,7 +195,7 @@ pub(in super::super) async fn who_comes_back_in_time_has_lost_nothing(
 }
 
 /// Waits until the one is answered; the other never is.
-async fn never_by(other: &Target, one: &Target) -> Result<()> {
+pub(super) async fn never_by(other: &Target, one: &Target) -> Result<()> {
     until("the holder to be served again", SOON, async || {
         ensure!(other.ask().await.is_err(), "the other one was answered");
         one.ask()
