@@ -18,6 +18,7 @@ use crate::hostname::HostPattern;
 use crate::key::ObjectName;
 use crate::merge::PortKey;
 use crate::object::{Meta, Port};
+use crate::reversed::Patterns;
 
 /// What a name is claimed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,7 +29,7 @@ pub enum ClaimUse {
     Tls,
     /// A listener of bytes or datagrams (TCP, UDP): it has the whole port.
     Raw,
-    /// A hostname of TLSRoutes, as written.
+    /// A hostname of TLSRoutes, as their listener leaves it.
     TlsRoute,
 }
 
@@ -89,7 +90,8 @@ pub struct ClaimKey {
     pub transport: Transport,
     /// What for.
     pub use_: ClaimUse,
-    /// The names, as the listener or route writes them; [`HostPattern::Any`] for [`ClaimUse::Raw`].
+    /// The names: as the listener writes them; what a route's hostname and its listener's have in common;
+    /// [`HostPattern::Any`] for [`ClaimUse::Raw`].
     pub names: HostPattern,
 }
 
@@ -207,8 +209,8 @@ pub fn taken(field: String, hostname: &HostPattern, port: u16) -> Finding {
     Finding::refused(
         Reason::HostnameConflict,
         field,
-        format!("{name} is served by another route on port {port}, and left out here"),
-        "use another hostname, or have the present route removed first",
+        format!("{name} is another's on port {port}, and left out here"),
+        "use another hostname, or have the present route or listener removed first",
     )
 }
 
@@ -306,12 +308,15 @@ impl Holders {
     }
 }
 
-/// What is held on one port by listeners.
+/// What is held on one port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Holdings {
-    keys: BTreeMap<(Group, HostPattern), Arc<str>>,
+    /// By listeners.
+    keys: BTreeMap<Group, Patterns<Arc<str>>>,
     /// How many keys each namespace holds, by group.
     counts: BTreeMap<Group, BTreeMap<Arc<str>, usize>>,
+    /// By TLSRoutes.
+    routes: Patterns<Arc<str>>,
 }
 
 /// Who holds something of which group: the one namespace, or (`None`) several.
@@ -319,16 +324,19 @@ pub(crate) type Profile = BTreeMap<Group, Option<Arc<str>>>;
 
 impl Holdings {
     pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.is_empty() && self.routes.is_empty()
     }
 
-    /// Records who holds `names`.
+    /// Records who holds `names` for listeners.
     pub(crate) fn set(&mut self, group: Group, names: &HostPattern, holder: Option<Arc<str>>) {
-        let key = (group, names.clone());
+        let keys = self.keys.entry(group).or_default();
         let old = match holder.clone() {
-            Some(holder) => self.keys.insert(key, holder),
-            None => self.keys.remove(&key),
+            Some(holder) => keys.insert(names, holder),
+            None => keys.remove(names),
         };
+        if keys.is_empty() {
+            self.keys.remove(&group);
+        }
         if let Some(old) = old
             && let Some(counts) = self.counts.get_mut(&group)
         {
@@ -352,8 +360,42 @@ impl Holdings {
         }
     }
 
+    /// Records who holds `names` for TLSRoutes.
+    pub(crate) fn set_route(&mut self, names: &HostPattern, holder: Option<Arc<str>>) {
+        match holder {
+            Some(holder) => self.routes.insert(names, holder),
+            None => self.routes.remove(names),
+        };
+    }
+
     pub(crate) fn holder(&self, group: Group, names: &HostPattern) -> Option<&Arc<str>> {
-        self.keys.get(&(group, names.clone()))
+        self.keys.get(&group)?.get(names)
+    }
+
+    pub(crate) fn route_holder(&self, names: &HostPattern) -> Option<&Arc<str>> {
+        self.routes.get(names)
+    }
+
+    /// What is held for listeners that covers all of `names`, and by whom: the most specific first.
+    pub(crate) fn covering<'a>(
+        &'a self,
+        group: Group,
+        names: &'a HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a Arc<str>)> {
+        let keys = self.keys.get(&group).into_iter();
+        keys.flat_map(move |keys| keys.covering(names))
+    }
+
+    /// What is held for TLSRoutes of `names`, and by whom.
+    pub(crate) fn routes_in<'a>(
+        &'a self,
+        names: &'a HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a Arc<str>)> {
+        self.routes.covered(names)
+    }
+
+    pub(crate) fn has_routes(&self) -> bool {
+        !self.routes.is_empty()
     }
 
     pub(crate) fn profile(&self) -> Profile {

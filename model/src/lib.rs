@@ -24,6 +24,8 @@ pub mod merge;
 pub mod object;
 pub mod ownership;
 pub mod policy;
+pub mod port;
+pub mod reversed;
 pub mod route;
 pub mod selector;
 pub mod service;

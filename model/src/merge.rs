@@ -3,15 +3,18 @@
 //! One index, used by the operator to translate and by the webhook to admit, so that both judge from
 //! the same facts. Each change returns whose verdict it may have changed; nothing else needs a look.
 
+mod newcomer;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::attach::admit_set;
+use crate::attach::{admit_set, supported_kinds};
 use crate::claim::{ClaimKey, ClaimUse};
 use crate::conflict::{Claim, Conflict, PortClaims, Precedence, Transport};
 use crate::finding::Finding;
+use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectName, ParentKey};
-use crate::object::{Gateway, GatewayClass, Listener, ListenerSet, Port};
+use crate::object::{Gateway, GatewayClass, Listener, ListenerSet, Port, Protocol};
 use crate::ownership::{Grants, Owners, Standings};
 use crate::selector::Labels;
 
@@ -69,8 +72,6 @@ pub struct Merge {
     /// Who may use which names.
     pub(crate) grants: Grants,
     pub(crate) standings: Standings,
-    /// Who holds which hostname of routes.
-    route_holders: BTreeMap<ClaimKey, Arc<str>>,
 }
 
 impl Merge {
@@ -168,20 +169,14 @@ impl Merge {
             if self.holder(&key) == holder.as_ref() {
                 continue;
             }
-            if let Some(group) = key.use_.group() {
-                let at = key.port_key();
-                let port = self.ports.entry(at.clone()).or_default();
-                affected
-                    .listeners
-                    .extend(port.hold(group, &key.names, holder));
-                if port.is_empty() {
-                    self.ports.remove(&at);
-                }
-            } else {
-                match holder {
-                    Some(holder) => self.route_holders.insert(key.clone(), holder),
-                    None => self.route_holders.remove(&key),
-                };
+            let at = key.port_key();
+            let port = self.ports.entry(at.clone()).or_default();
+            affected.listeners.extend(match key.use_.group() {
+                Some(group) => port.hold(group, &key.names, holder),
+                None => port.hold_route(&key.names, holder),
+            });
+            if port.is_empty() {
+                self.ports.remove(&at);
             }
             affected.claims.insert(key);
         }
@@ -191,10 +186,34 @@ impl Merge {
     /// The namespace that holds a key.
     #[must_use]
     pub fn holder(&self, key: &ClaimKey) -> Option<&Arc<str>> {
+        let port = self.ports.get(&key.port_key())?;
         match key.use_.group() {
-            Some(group) => self.ports.get(&key.port_key())?.holder(group, &key.names),
-            None => self.route_holders.get(key),
+            Some(group) => port.holder(group, &key.names),
+            None => port.route_holder(&key.names),
         }
+    }
+
+    /// The port on which `names` are another namespace's, for a TLSRoute of `namespace` on this listener, which
+    /// has them in common with it: their holder's, or, while nobody holds them for routes, those of whoever
+    /// holds a more specific listener's names that connections for them would come to. The Gateway's own
+    /// namespace stands above claims.
+    #[must_use]
+    pub fn route_taken(
+        &self,
+        namespace: &Arc<str>,
+        listener: &ListenerKey,
+        names: &HostPattern,
+    ) -> Option<Port> {
+        let (port, claim) = self.claim(listener)?;
+        if port.gateway.namespace == *namespace {
+            return None;
+        }
+        let claims = self.ports.get(port)?;
+        let taken = match claims.route_holder(names) {
+            Some(holder) => holder != namespace,
+            None => claims.is_reserved(names, claim.names(), namespace),
+        };
+        taken.then_some(port.port)
     }
 
     /// What a ListenerSet's listener that takes part has to hold. The Gateway's own need not.
@@ -344,86 +363,6 @@ impl Merge {
             .unwrap_or(false)
     }
 
-    /// The conflicts a ListenerSet would have as a newcomer, as findings: its listeners against those
-    /// of every other object, and against its own earlier ones. Where its Gateway does not let it in (its
-    /// status says so) or does not exist (yet), only the latter.
-    #[must_use]
-    pub fn conflicts_of_newcomer(&self, set: &ListenerSet) -> Vec<Finding> {
-        self.conflicts_of_change(None, set)
-    }
-
-    /// The conflicts that a change of a ListenerSet from `old` would bring, as findings: those of a
-    /// newcomer, but a listener that claims what it claimed before is not judged again. So a set that
-    /// already has a conflict can be edited elsewhere.
-    #[must_use]
-    pub fn conflicts_of_change(
-        &self,
-        old: Option<&ListenerSet>,
-        set: &ListenerSet,
-    ) -> Vec<Finding> {
-        let Some(gateway) = &set.gateway else {
-            return Vec::new();
-        };
-        let before = old
-            .and_then(|old| Some(self.prospects(old, old.gateway.as_ref()?)))
-            .unwrap_or_default();
-        self.prospects(set, gateway)
-            .into_iter()
-            .filter_map(|new| {
-                let kept = before.iter().find(|old| old.same_claim(&new));
-                let conflict = match kept {
-                    Some(old) => new.inside.filter(|_| old.conflict().is_none()),
-                    None => new.conflict(),
-                }?;
-                let (listener, port) = (new.listener, new.key.port.get());
-                Some(conflict.finding(&new.claim, &listener.field, port, gateway))
-            })
-            .collect()
-    }
-
-    /// What a set's listeners would meet, against other objects (if it is let in) and among themselves.
-    fn prospects<'a>(&self, set: &'a ListenerSet, gateway: &'a ObjectName) -> Vec<Prospect<'a>> {
-        let allowed = self.verdict(set) == SetVerdict::Allowed;
-        // Its own listeners are few: the earlier ones are held aside, the port's claims stay untouched.
-        let mut own: BTreeMap<PortKey, PortClaims> = BTreeMap::new();
-        // What is not the namespace's to have makes no claim.
-        let owned = |key: &PortKey, claim: &Claim| {
-            let namespace = &set.name.namespace;
-            !allowed
-                || self
-                    .owns(
-                        gateway,
-                        namespace,
-                        key.port,
-                        &claim.protocol,
-                        &claim.hostname,
-                    )
-                    .is_ok()
-        };
-        set_claims(set, gateway)
-            .filter(|(_, key, claim)| owned(key, claim))
-            .map(|(listener, key, claim)| {
-                let elsewhere = self
-                    .ports
-                    .get(&key)
-                    .filter(|_| allowed)
-                    .and_then(|port| port.conflict_as_newcomer(&claim));
-                let port = own.entry(key.clone()).or_default();
-                let inside = port.conflict(&claim);
-                if elsewhere.is_none() {
-                    port.insert(claim.clone());
-                }
-                Prospect {
-                    listener,
-                    key,
-                    claim,
-                    elsewhere,
-                    inside,
-                }
-            })
-            .collect()
-    }
-
     fn settle_gateway(&mut self, name: &ObjectName, affected: &mut Affected) {
         affected.gateways.insert(name.clone());
         let claims = self
@@ -459,7 +398,7 @@ impl Merge {
                     .gateway
                     .as_ref()
                     .map(|gateway| {
-                        set_claims(set, gateway)
+                        set_claims(set, gateway, self.gateway(gateway).map(Arc::as_ref))
                             .filter(|(_, _, claim)| self.not_owned(&claim.listener).is_none())
                             .map(|(_, key, claim)| (key, claim))
                             .collect()
@@ -514,7 +453,8 @@ fn gateway_claims(gateway: &Gateway) -> Vec<(PortKey, Claim)> {
     let parent = gateway.parent_key();
     first_of_name(&gateway.listeners)
         .filter_map(|(index, listener)| {
-            claim(listener, &parent, &gateway.name, Precedence::Gateway(index))
+            let precedence = Precedence::Gateway(index);
+            claim(listener, &parent, &gateway.name, Some(gateway), precedence)
         })
         .collect()
 }
@@ -522,35 +462,14 @@ fn gateway_claims(gateway: &Gateway) -> Vec<(PortKey, Claim)> {
 fn set_claims<'a>(
     set: &'a ListenerSet,
     gateway: &'a ObjectName,
+    known: Option<&'a Gateway>,
 ) -> impl Iterator<Item = (&'a Listener, PortKey, Claim)> {
     let parent = set.parent_key();
     first_of_name(&set.listeners).filter_map(move |(index, listener)| {
         let precedence = Precedence::of_set(set.meta.created, &set.name, index);
-        let (key, claim) = claim(listener, &parent, gateway, precedence)?;
+        let (key, claim) = claim(listener, &parent, gateway, known, precedence)?;
         Some((listener, key, claim))
     })
-}
-
-/// What one listener of a set would meet.
-struct Prospect<'a> {
-    listener: &'a Listener,
-    key: PortKey,
-    claim: Claim,
-    elsewhere: Option<Conflict>,
-    inside: Option<Conflict>,
-}
-
-impl Prospect<'_> {
-    fn conflict(&self) -> Option<Conflict> {
-        self.elsewhere.or(self.inside)
-    }
-
-    fn same_claim(&self, other: &Self) -> bool {
-        self.key == other.key
-            && self.claim.listener == other.claim.listener
-            && self.claim.protocol == other.claim.protocol
-            && self.claim.hostname == other.claim.hostname
-    }
 }
 
 /// Listeners with their indexes; of those with one name, which are refused where objects are read,
@@ -563,16 +482,20 @@ pub(crate) fn first_of_name(listeners: &[Listener]) -> impl Iterator<Item = (usi
         .filter(move |(_, listener)| names.insert(&listener.name))
 }
 
-/// What a listener claims; nothing if it is refused for its own sake.
+/// What a listener claims of a Gateway, which may not be known; nothing if it is refused for its own sake.
 fn claim(
     listener: &Listener,
     parent: &ParentKey,
     gateway: &ObjectName,
+    known: Option<&Gateway>,
     precedence: Precedence,
 ) -> Option<(PortKey, Claim)> {
     if listener.findings.iter().any(Finding::refuses) {
         return None;
     }
+    let guard = known.and_then(|known| known.tls.guard(&listener.protocol, listener.port));
+    let (kinds, _) = supported_kinds(listener);
+    let bare = listener.protocol == Protocol::Tls && listener.tls.is_none();
     Some((
         PortKey {
             gateway: gateway.clone(),
@@ -584,6 +507,7 @@ fn claim(
             precedence,
             protocol: listener.protocol.clone(),
             hostname: listener.hostname.clone(),
+            served: guard.is_none() && !kinds.is_empty() && !bare,
         },
     ))
 }

@@ -69,6 +69,19 @@ impl<'a> Route<'a> {
         }
     }
 
+    /// Where a hostname is written: its path, or that of all where it is none that was written.
+    #[must_use]
+    pub fn hostname_field(self, hostname: &HostPattern) -> String {
+        const HOSTNAMES: &str = "spec.hostnames";
+        let mut hostnames = self.hostnames().iter();
+        match hostnames.find(|(_, written)| written == hostname) {
+            Some((index, written)) if *written != HostPattern::Any => {
+                format!("{HOSTNAMES}[{index}]")
+            }
+            _ => HOSTNAMES.to_owned(),
+        }
+    }
+
     /// The backends of all rules.
     pub fn backends(self) -> impl Iterator<Item = &'a BackendRef> {
         let (tls, http) = match self {

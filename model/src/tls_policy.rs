@@ -49,6 +49,14 @@ impl GatewayTls {
         let covered = matches!(protocol, Protocol::Https | Protocol::Tls);
         self.unknown.as_ref().filter(|_| covered)
     }
+
+    /// Why a listener of this protocol on this port is refused, if it is.
+    #[must_use]
+    pub fn guard(&self, protocol: &Protocol, port: Option<Port>) -> Option<&Finding> {
+        let asked = self.validation(protocol, port);
+        let refused = asked.and_then(|asked| asked.refused.as_ref());
+        self.refusal(protocol).or(refused)
+    }
 }
 
 /// How clients are known: `validation` of a Gateway's `spec.tls.frontend`.

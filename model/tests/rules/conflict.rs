@@ -31,6 +31,7 @@ fn claim(set: Option<(&str, i64)>, index: usize, protocol: &str, hostname: &str)
         precedence,
         protocol: Protocol::from_text(protocol),
         hostname: pattern(hostname),
+        served: true,
     }
 }
 

@@ -1,17 +1,19 @@
-//! Claims: which names wait to be held, which ones their holders make use of, and what a route may serve.
+//! Claims: which names wait to be held, and which ones their holders make use of.
 
+mod route;
+
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vestibule_model::attach::Attached;
-use vestibule_model::claim::{self, ClaimKey, ClaimUse, Holders};
-use vestibule_model::conflict::Group;
-use vestibule_model::finding::{Finding, Severity};
-use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::claim::{ClaimKey, ClaimUse, Holders};
+use vestibule_model::conflict::{Group, Transport};
+use vestibule_model::hostname::{HostPattern, Specificity};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::PortKey;
-use vestibule_model::object::{Object, Protocol};
-use vestibule_model::route::Route;
+use vestibule_model::object::{Object, Port, Protocol};
+use vestibule_model::ownership::Owners;
+use vestibule_model::reversed::Patterns;
 
 use super::listener::ListenerState;
 use super::{Change, Dirty, Output, Translator, set_user};
@@ -46,12 +48,16 @@ struct Stake {
     port: PortKey,
     group: Group,
     names: HostPattern,
-    in_force: bool,
+    /// Whether the proxies get it, once it holds its name.
+    served: bool,
+    /// Whether it does, or need not.
+    claimed: bool,
     key: Option<ClaimKey>,
 }
 
-/// A route that contends for a hostname: the Gateway's own namespace before guests, then as upstream has it.
-type Contender = (bool, i64, Arc<str>, ObjectKey);
+/// A route that contends for a hostname: the Gateway's own namespace before guests, then as upstream has it:
+/// the more specific hostname as written, the older route, `namespace/name`.
+type Contender = (bool, Reverse<Specificity>, i64, Arc<str>, ObjectKey);
 
 /// Who contends for what.
 #[derive(Debug, Default)]
@@ -59,14 +65,53 @@ pub(super) struct Contest {
     /// `HostnameClaim` objects that were put.
     objects: Holders,
     listeners: BTreeMap<ListenerKey, Stake>,
-    /// What each route names, and whether connections for it come to a listener that the route is on.
-    routes: BTreeMap<ObjectKey, BTreeMap<ClaimKey, bool>>,
-    /// The same by name: every route, and those that connections would come to.
-    candidates: BTreeMap<ClaimKey, BTreeSet<ObjectKey>>,
+    /// The names that each route has on ports, and its rank where connections for them come to it.
+    routes: BTreeMap<ObjectKey, BTreeMap<ClaimKey, Option<Contender>>>,
+    /// The other way round: the routes that have a name on a port, and those that connections come to.
+    candidates: BTreeMap<PortKey, Patterns<BTreeSet<ObjectKey>>>,
     contenders: BTreeMap<ClaimKey, BTreeSet<Contender>>,
     standings: BTreeMap<ClaimKey, Standing>,
-    /// Names that are held and not made use of, be it that their Gateway is not there.
-    idle: BTreeSet<ClaimKey>,
+    idle: Idle,
+}
+
+/// Names that are held and not made use of, be it that their Gateway is not there.
+#[derive(Debug, Default)]
+struct Idle {
+    holders: BTreeMap<ClaimKey, Arc<str>>,
+    by_holder: BTreeMap<Arc<str>, BTreeSet<ClaimKey>>,
+}
+
+impl Idle {
+    fn set(&mut self, key: &ClaimKey, holder: Option<&Arc<str>>) {
+        if self.holders.get(key) == holder {
+            return;
+        }
+        if let Some(old) = self.holders.remove(key) {
+            set_user(&mut self.by_holder, &old, key, false);
+        }
+        if let Some(holder) = holder {
+            self.holders.insert(key.clone(), holder.clone());
+            set_user(&mut self.by_holder, holder, key, true);
+        }
+    }
+
+    /// Those on a Gateway, with their holders.
+    fn on<'a>(
+        &'a self,
+        gateway: &'a ObjectName,
+    ) -> impl Iterator<Item = (&'a ClaimKey, &'a Arc<str>)> {
+        let least = ClaimKey::first_of(&PortKey {
+            gateway: gateway.clone(),
+            port: Port::MIN,
+            transport: Transport::Tcp,
+        });
+        let from = self.holders.range(least..);
+        from.take_while(move |(key, _)| key.gateway == *gateway)
+    }
+
+    fn of(&self, holder: &str) -> impl Iterator<Item = &ClaimKey> {
+        self.by_holder.get(holder).into_iter().flatten()
+    }
 }
 
 impl Contest {
@@ -77,6 +122,43 @@ impl Contest {
     /// Whether the Gateway's own namespace has a route for it.
     fn is_own(&self, key: &ClaimKey) -> bool {
         self.winner(key).is_some_and(|(guest, ..)| !guest)
+    }
+
+    /// Routes that have these names, or some of them, on a port.
+    fn covered<'a>(
+        &'a self,
+        port: &PortKey,
+        names: &'a HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a BTreeSet<ObjectKey>)> + use<'a> {
+        let candidates = self.candidates.get(port).into_iter();
+        candidates.flat_map(move |all| all.covered(names))
+    }
+
+    fn candidates<'a>(
+        &'a self,
+        port: &PortKey,
+        names: &HostPattern,
+    ) -> impl Iterator<Item = &'a ObjectKey> + use<'a> {
+        let candidates = self.candidates.get(port);
+        let routes = candidates.and_then(|all| all.get(names));
+        routes.into_iter().flatten()
+    }
+
+    fn set_candidate(&mut self, key: &ClaimKey, route: &ObjectKey, there: bool) {
+        let port = key.port_key();
+        let candidates = self.candidates.entry(port.clone()).or_default();
+        let routes = candidates.or_default(&key.names);
+        if there {
+            routes.insert(route.clone());
+        } else {
+            routes.remove(route);
+        }
+        if routes.is_empty() {
+            candidates.remove(&key.names);
+        }
+        if candidates.is_empty() {
+            self.candidates.remove(&port);
+        }
     }
 }
 
@@ -99,8 +181,20 @@ impl Translator {
     ) {
         let affected = self.merge.put_claims(changes);
         for key in &affected.claims {
-            let routes = self.contest.candidates.get(key);
-            dirty.routes.extend(routes.into_iter().flatten().cloned());
+            let port = key.port_key();
+            match key.use_ {
+                ClaimUse::TlsRoute => {
+                    let routes = self.contest.candidates(&port, &key.names);
+                    dirty.routes.extend(routes.cloned());
+                }
+                // Routes on less specific listeners cannot have these names while they are another's.
+                ClaimUse::Tls => {
+                    let covered = self.contest.covered(&port, &key.names);
+                    let routes = covered.flat_map(|(_, routes)| routes);
+                    dirty.routes.extend(routes.cloned());
+                }
+                ClaimUse::Http | ClaimUse::Raw => {}
+            }
         }
         dirty.claims.extend(affected.claims.iter().cloned());
         self.spread(affected, dirty);
@@ -121,9 +215,23 @@ impl Translator {
         self.take_claims(changes, dirty);
     }
 
-    /// Who is let in, or may have what, may have changed: names that nobody makes use of are looked at again.
-    pub(super) fn mark_idle_claims(&self, dirty: &mut Dirty) {
-        dirty.claims.extend(self.contest.idle.iter().cloned());
+    /// A Gateway is another one, or lets others in: names on it that nobody makes use of are looked at again.
+    pub(super) fn mark_idle_on(&self, gateway: &ObjectName, dirty: &mut Dirty) {
+        let idle = self.contest.idle.on(gateway);
+        dirty.claims.extend(idle.map(|(key, _)| key.clone()));
+    }
+
+    /// Whom a namespace is to may have changed: names that it holds and does not make use of are looked at again.
+    pub(super) fn mark_idle_of(&self, namespace: &str, dirty: &mut Dirty) {
+        let idle = self.contest.idle.of(namespace);
+        dirty.claims.extend(idle.cloned());
+    }
+
+    /// The same for namespaces that may own other names.
+    pub(super) fn mark_idle_of_owners(&self, owners: &Owners, dirty: &mut Dirty) {
+        let idle = self.contest.idle.on(&owners.gateway);
+        let touched = idle.filter(|(_, holder)| self.merge.is_touched(owners, holder));
+        dirty.claims.extend(touched.map(|(key, _)| key.clone()));
     }
 
     /// Whether what a listener wants is its namespace's, so that it may be served.
@@ -148,7 +256,8 @@ impl Translator {
             port: port.clone(),
             group: claim.protocol.group(),
             names: claim.names().clone(),
-            in_force: state.is_some_and(ListenerState::takes_part),
+            served: state.is_some_and(ListenerState::is_served),
+            claimed: state.is_some_and(|state| state.claimed),
             key: self.merge.claim_key(listener),
         });
         let old = match new.clone() {
@@ -167,199 +276,21 @@ impl Translator {
             .routes
             .extend(routes.filter(|route| route.kind == Kind::TlsRoute));
         // Connections for these names may come to another listener now, and so to other routes.
-        for stake in stakes.filter(|stake| stake.group == Group::Tls) {
-            let candidates = &self.contest.candidates;
-            let exact = ClaimKey::new(&stake.port, ClaimUse::TlsRoute, &stake.names);
-            if let HostPattern::Exact(_) = stake.names {
-                let routes = candidates.get(&exact).into_iter().flatten();
-                dirty.routes.extend(routes.cloned());
-                continue;
-            }
-            let first = ClaimKey::new(&stake.port, ClaimUse::TlsRoute, &HostPattern::Any);
-            let on_port = candidates.range(first..).take_while(|(key, _)| {
-                key.use_ == ClaimUse::TlsRoute && key.port_key() == stake.port
-            });
-            let covered = on_port.filter(|(key, _)| stake.names.covers(&key.names));
-            dirty
-                .routes
-                .extend(covered.flat_map(|(_, routes)| routes.iter().cloned()));
-        }
-    }
-
-    /// Brings up to date which hostnames the changed TLSRoutes contend for, and adds the routes whose part may
-    /// be another one by that.
-    pub(super) fn stake_routes(&mut self, dirty: &mut Dirty) {
-        let mut more = BTreeSet::new();
-        for route in dirty.routes.iter().filter(|key| key.kind == Kind::TlsRoute) {
-            let new = self.stakes_of(route);
-            let rank = |key: &ClaimKey| self.rank(route, key);
-            let old = self.contest.routes.get(route).cloned().unwrap_or_default();
-            // Created anew under its name it has another place.
-            let ranks: BTreeMap<ClaimKey, Contender> = new
-                .iter()
-                .filter(|(_, counts)| **counts)
-                .filter_map(|(key, _)| Some((key.clone(), rank(key)?)))
-                .collect();
-            for key in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
-                let contenders = self.contest.contenders.entry(key.clone()).or_default();
-                let former = contenders
-                    .iter()
-                    .find(|(.., other)| other == route)
-                    .cloned();
-                let now = ranks.get(key).cloned();
-                if former != now {
-                    if let Some(former) = former {
-                        contenders.remove(&former);
-                    }
-                    contenders.extend(now);
-                    more.insert(key.clone());
-                }
-                if contenders.is_empty() {
-                    self.contest.contenders.remove(key);
-                }
-                let named = new.contains_key(key);
-                set_user(&mut self.contest.candidates, key, route, named);
-            }
-            if new.is_empty() {
-                self.contest.routes.remove(route);
-            } else {
-                self.contest.routes.insert(route.clone(), new);
-            }
-        }
-        for key in &more {
-            let routes = self.contest.candidates.get(key);
-            dirty.routes.extend(routes.into_iter().flatten().cloned());
-        }
-        dirty.claims.extend(more);
-    }
-
-    fn rank(&self, route: &ObjectKey, key: &ClaimKey) -> Option<Contender> {
-        let created = self.route(route)?.meta().created;
-        let guest = route.name.namespace != key.gateway.namespace;
-        Some((guest, created, route.name.to_string().into(), route.clone()))
-    }
-
-    /// The hostnames of a TLSRoute on the ports of its listeners that are in force, and whether connections
-    /// for each come to such a listener.
-    fn stakes_of(&self, key: &ObjectKey) -> BTreeMap<ClaimKey, bool> {
-        let mut stakes = BTreeMap::new();
-        let Some(route) = self.route(key) else {
-            return stakes;
-        };
-        let refused = match route {
-            Route::Tls(route) => self.settings.policy.judge_route(route),
-            Route::Http(_) => return stakes,
-        };
-        if refused.iter().any(Finding::refuses) {
-            return stakes;
-        }
-        let (parents, _) = self.judge_parents(route, None);
-        for attached in parents.values().flatten().flatten() {
-            let Some(stake) = self.contest.listeners.get(&attached.listener) else {
+        let serves = |stake: &&Stake| stake.group == Group::Tls && stake.served;
+        for stake in stakes.filter(serves) {
+            let Some(port) = self.merge.port(&stake.port) else {
                 continue;
             };
-            for hostname in &attached.hostnames {
-                let key = ClaimKey::new(&stake.port, ClaimUse::TlsRoute, &hostname.rank);
-                let selected = || {
-                    let port = self.merge.port(&stake.port)?;
-                    port.selected(&hostname.matches)
-                };
-                let counts = stake.in_force && selected() == Some(&stake.names);
-                *stakes.entry(key).or_default() |= counts;
-            }
-        }
-        stakes
-    }
-
-    /// Takes out of what a route is attached to the hostnames that are not its to serve, with a finding for
-    /// those that are another's; what only waits stays in its status. Returns what is to be served.
-    pub(super) fn claimed_by_route(
-        &self,
-        route: Route<'_>,
-        parents: &mut BTreeMap<usize, Result<Vec<Attached>, Finding>>,
-        findings: &mut Vec<Finding>,
-    ) -> Vec<Attached> {
-        let mut served = Vec::new();
-        for outcome in parents.values_mut() {
-            let Ok(attached) = outcome else { continue };
-            if route.kind() != Kind::TlsRoute {
-                served.extend(attached.iter().cloned());
-                continue;
-            }
-            let mut lost = None;
-            attached.retain_mut(|attached| {
-                let mut mine = attached.clone();
-                let listener = &attached.listener;
-                attached.hostnames.retain(|hostname| {
-                    let part = self.part(route, listener, &hostname.rank, &hostname.matches);
-                    if part != Part::Serves {
-                        mine.hostnames.retain(|other| other != hostname);
-                    }
-                    if let Part::Lost(port) = part {
-                        lost.get_or_insert_with(|| {
-                            let finding = taken(route, &hostname.rank, port);
-                            if !findings.contains(&finding) {
-                                findings.push(finding.clone());
-                            }
-                            finding
-                        });
-                    }
-                    !matches!(part, Part::Lost(_))
-                });
-                if !mine.hostnames.is_empty() {
-                    served.push(mine);
-                }
-                !attached.hostnames.is_empty()
-            });
-            if attached.is_empty()
-                && let Some(finding) = lost
-            {
-                findings.retain(|other| *other != finding);
-                let severity = Severity::Refused;
-                *outcome = Err(Finding {
-                    severity,
-                    ..finding
-                });
-            }
-        }
-        served
-    }
-
-    fn part(
-        &self,
-        route: Route<'_>,
-        listener: &ListenerKey,
-        written: &HostPattern,
-        matches: &HostPattern,
-    ) -> Part {
-        let Some(stake) = self.contest.listeners.get(listener) else {
-            return Part::Serves;
-        };
-        let namespace = &route.name().namespace;
-        let selected = self
-            .merge
-            .port(&stake.port)
-            .and_then(|port| port.selected(matches));
-        // Where no connection comes nobody takes anything from anybody.
-        if *namespace == stake.port.gateway.namespace
-            || !stake.in_force
-            || selected != Some(&stake.names)
-        {
-            return Part::Serves;
-        }
-        let key = ClaimKey::new(&stake.port, ClaimUse::TlsRoute, written);
-        let lost = Part::Lost(stake.port.port.get());
-        if self.contest.is_own(&key) {
-            return lost;
-        }
-        match self.merge.holder(&key) {
-            Some(holder) if holder == namespace => Part::Serves,
-            Some(_) => lost,
-            None => match self.contest.winner(&key) {
-                Some((.., winner)) if winner.name.namespace != *namespace => lost,
-                _ if self.settings.claims == Claims::Assumed => Part::Serves,
-                _ => Part::Waits,
-            },
+            // But for those that come to a listener inside its names, before and after.
+            let elsewhere = |names: &HostPattern| {
+                let inside = |at: &HostPattern| stake.names != *at && stake.names.covers(at);
+                port.serving(names).is_some_and(|at| inside(at.names()))
+            };
+            let covered = self.contest.covered(&stake.port, &stake.names);
+            let routes = covered.filter(|(names, _)| !elsewhere(names));
+            dirty
+                .routes
+                .extend(routes.flat_map(|(_, routes)| routes.iter().cloned()));
         }
     }
 
@@ -367,9 +298,9 @@ impl Translator {
     pub(super) fn translate_claims(&mut self, dirty: &mut Dirty, output: &mut Output) {
         for key in std::mem::take(&mut dirty.claims) {
             let standing = self.standing(&key);
-            let held = self.merge.holder(&key).is_some();
-            let idle = held && standing != Some(Standing::Kept);
-            set_member(&mut self.contest.idle, &key, idle);
+            let holder = self.merge.holder(&key);
+            let idle = holder.filter(|_| standing != Some(Standing::Kept));
+            self.contest.idle.set(&key, idle);
             let old = match standing.clone() {
                 Some(standing) => self.contest.standings.insert(key.clone(), standing),
                 None => self.contest.standings.remove(&key),
@@ -386,7 +317,9 @@ impl Translator {
         };
         // Of a Gateway that is not ours there is nothing to say.
         self.merge.gateway(&key.gateway)?;
-        Some(if self.makes_use(key, holder) {
+        Some(if self.is_closed(key) {
+            Standing::Revoked
+        } else if self.makes_use(key, holder) {
             Standing::Kept
         } else if self.may_hold(key, holder) {
             Standing::Left
@@ -403,9 +336,40 @@ impl Translator {
         };
         let port = self.merge.port(&key.port_key())?;
         let first = port.first(group, &key.names)?;
-        port.conflict(first)
-            .is_none()
-            .then(|| first.namespace().clone())
+        // One that the proxies never get would keep others' routes from a name that nobody serves.
+        let served = group != Group::Tls || first.served;
+        (served && port.conflict(first).is_none()).then(|| first.namespace().clone())
+    }
+
+    /// Whether the Gateway's own listeners speak something else on the port.
+    fn is_closed(&self, key: &ClaimKey) -> bool {
+        let group = key.use_.group().unwrap_or(Group::Tls);
+        self.merge
+            .port(&key.port_key())
+            .is_some_and(|port| port.is_closed_to(group))
+    }
+
+    /// Whether a namespace's routes may be where connections for a name come to, if that is a listener of the
+    /// Gateway itself. Whom a ListenerSet's takes is up to its own namespace.
+    fn takes_routes(&self, key: &ClaimKey, namespace: &str) -> bool {
+        let port = self.merge.port(&key.port_key());
+        let Some(at) = port.and_then(|port| port.serving(&key.names)) else {
+            return true;
+        };
+        let parent = &at.listener.parent;
+        let ParentKey::Gateway(gateway) = parent else {
+            return true;
+        };
+        let listeners = self.merge.listeners(parent).map(|(all, _)| all);
+        listeners
+            .into_iter()
+            .flatten()
+            .filter(|listener| listener.name == at.listener.listener)
+            .all(|listener| {
+                let labels = self.merge.labels(namespace);
+                let admits = &listener.allowed_namespaces;
+                admits.admits(&gateway.namespace, namespace, labels)
+            })
     }
 
     fn makes_use(&self, key: &ClaimKey, holder: &Arc<str>) -> bool {
@@ -435,8 +399,7 @@ impl Translator {
             ClaimUse::Raw => &[Protocol::Tcp, Protocol::Udp],
         };
         let admitted = match key.use_ {
-            // Whom a route may attach to is up to each listener.
-            ClaimUse::TlsRoute => true,
+            ClaimUse::TlsRoute => self.takes_routes(key, holder),
             _ => self.merge.admits(&key.gateway, holder),
         };
         let owns = |protocol: &Protocol| {
@@ -449,38 +412,5 @@ impl Translator {
                 .iter()
                 .filter(|protocol| protocol.transport() == Some(key.transport))
                 .any(owns)
-    }
-}
-
-/// What a route may do with a hostname.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Serves,
-    /// Serve it once it is held.
-    Waits,
-    /// Nothing: it is another's on this port.
-    Lost(u16),
-}
-
-fn taken(route: Route<'_>, hostname: &HostPattern, port: u16) -> Finding {
-    let index = route
-        .hostnames()
-        .iter()
-        .position(|(_, written)| written == hostname);
-    let field = index.map_or_else(
-        || "spec.hostnames".to_owned(),
-        |index| format!("spec.hostnames[{index}]"),
-    );
-    Finding {
-        severity: Severity::Warning,
-        ..claim::taken(field, hostname, port)
-    }
-}
-
-fn set_member<T: Ord + Clone>(set: &mut BTreeSet<T>, member: &T, is: bool) {
-    if is {
-        set.insert(member.clone());
-    } else {
-        set.remove(member);
     }
 }

@@ -368,11 +368,10 @@ impl Translator {
         if let Some(refusal) = self.merge.not_owned(key) {
             return Err(refusal.clone());
         }
-        let guard = self.merge.gateway(gateway).and_then(|gateway| {
-            let asked = gateway.tls.validation(&listener.protocol, listener.port);
-            let refused = asked.and_then(|asked| asked.refused.as_ref());
-            gateway.tls.refusal(&listener.protocol).or(refused)
-        });
+        let guard = self
+            .merge
+            .gateway(gateway)
+            .and_then(|gateway| gateway.tls.guard(&listener.protocol, listener.port));
         if let Some(guard) = guard {
             return Err(match key.parent {
                 ParentKey::Gateway(_) => guard.clone(),

@@ -47,11 +47,15 @@ impl Translator {
         dirty: &mut Dirty,
     ) {
         let name = &key.name;
-        if matches!(
-            key.kind,
-            Kind::GatewayClass | Kind::Gateway | Kind::Namespace | Kind::HostnameGrant
-        ) {
-            self.mark_idle_claims(dirty);
+        match key.kind {
+            Kind::GatewayClass => {
+                for gateway in self.merge.gateways_of(&name.name) {
+                    self.mark_idle_on(gateway, dirty);
+                }
+            }
+            Kind::Gateway => self.mark_idle_on(name, dirty),
+            Kind::Namespace => self.mark_idle_of(&name.name, dirty),
+            _ => {}
         }
         match key.kind {
             Kind::GatewayClass => {
@@ -208,6 +212,7 @@ impl Translator {
         dirty.listeners.extend(affected.listeners);
         for owners in affected.owners {
             self.mark_owners(&owners, dirty);
+            self.mark_idle_of_owners(&owners, dirty);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a client gets and what statuses say, read from the objects as the specification tells it: one
 //! pass over sorted lists, with nothing of the code under test in it but the objects' types.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -79,13 +80,13 @@ pub(crate) struct Judge<'a> {
     objects: &'a Objects,
     gateway: &'a Gateway,
     pub(crate) listeners: Vec<Judged<'a>>,
-    /// By port and hostname as written: whose TLSRoutes serve it.
+    /// By port and what a hostname has in common with its listener: whose TLSRoutes serve it.
     holders: BTreeMap<(Option<Port>, String), Contender>,
 }
 
-/// A TLSRoute that wants a hostname: the Gateway's own namespace first, then as upstream has it; and its
-/// namespace.
-type Contender = (bool, i64, String, Arc<str>);
+/// A TLSRoute that wants a hostname: the Gateway's own namespace first, then as upstream has it (the more
+/// specific one as written, the older, the name); and its namespace.
+type Contender = (bool, Reverse<(bool, usize)>, i64, String, Arc<str>);
 
 impl<'a> Judge<'a> {
     pub(crate) fn new(objects: &'a Objects, gateway: &'a Gateway) -> Self {
@@ -164,19 +165,20 @@ impl<'a> Judge<'a> {
         for route in self.routes().filter(|r| r.kind() == Kind::TlsRoute) {
             let namespace = &route.name().namespace;
             let guest = *namespace != self.gateway.name.namespace;
-            let rank = (
-                guest,
-                route.meta().created,
-                route.name().to_string(),
-                namespace.clone(),
-            );
             for parent in self.attached(route) {
                 for at in self.listeners.iter().filter(|at| at.accepted()) {
                     for written in parent.offers(at) {
                         let names = common(at.listener, written);
                         if self.is_selected(at, &names) {
+                            let rank = (
+                                guest,
+                                Reverse(specificity(&written.to_string())),
+                                route.meta().created,
+                                route.name().to_string(),
+                                namespace.clone(),
+                            );
                             let holder = holders
-                                .entry((at.listener.port, written.to_string()))
+                                .entry((at.listener.port, names))
                                 .or_insert_with(|| rank.clone());
                             if rank < *holder {
                                 holder.clone_from(&rank);
@@ -201,18 +203,17 @@ impl<'a> Judge<'a> {
         at.accepted() && best.is_some_and(|best| host(best.listener) == host(at.listener))
     }
 
-    /// Whether a hostname of a TLSRoute is another namespace's where connections come to a listener. The
-    /// Gateway's own namespace loses none.
+    /// Whether a hostname of a TLSRoute is another namespace's on the port of a listener. The Gateway's own
+    /// namespace loses none.
     fn is_lost(&self, route: Route<'_>, at: &Judged<'_>, written: &HostPattern) -> bool {
         let names = common(at.listener, written);
         let namespace = &route.name().namespace;
         let theirs = |(.., holder): &Contender| holder != namespace;
         route.kind() == Kind::TlsRoute
             && *namespace != self.gateway.name.namespace
-            && self.is_selected(at, &names)
             && self
                 .holders
-                .get(&(at.listener.port, written.to_string()))
+                .get(&(at.listener.port, names))
                 .is_some_and(theirs)
     }
 
@@ -340,7 +341,7 @@ impl<'a> Judge<'a> {
             .filter(|route| self.attached(*route).any(|parent| parent.takes(at)))
             .filter(|route| best(*route).is_some())
             .min_by_key(|route| {
-                let rank = std::cmp::Reverse(best(*route));
+                let rank = Reverse(best(*route));
                 (rank, route.meta().created, route.name().to_string())
             })
     }

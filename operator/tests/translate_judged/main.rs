@@ -332,8 +332,10 @@ fn a_winner_that_goes_hands_over_within_one_batch_and_nobody_else_is_in_it() {
     let others = ["y.example.com", "own.example.com"];
     let before = others.map(|name| run.served(443, Some(name)).0);
     let batch = run.apply(vec![Change::Remove(key(Kind::ListenerSet, "red", "web"))]);
-    // The route and the backend of red go with its listener; of blue it is the one listener.
+    // The route and the backend of red go with its listener; of blue it is the one listener, and the route that
+    // had no name while it was red's.
     let expected = [
+        "blue/web".to_owned(),
         listener_of("blue", "x"),
         listener_of("red", "x"),
         "red/web".to_owned(),

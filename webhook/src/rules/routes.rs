@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vestibule_model::attach::{Attached, RouteHostname, attach_route};
-use vestibule_model::claim::{ClaimKey, ClaimUse, taken};
+use vestibule_model::attach::attach_route;
+use vestibule_model::claim::taken;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
@@ -72,9 +72,15 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         for attached in &left {
             for hostname in &attached.hostnames {
                 let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
-                match held_by_others(facts, route, &parent, attached, hostname) {
+                let taken_on = match route {
+                    Route::Tls(_) => {
+                        merge.route_taken(namespace, &attached.listener, &hostname.matches)
+                    }
+                    Route::Http(_) => None,
+                };
+                match taken_on {
                     Some(port) => {
-                        let finding = taken(field.to_owned(), &hostname.rank, port);
+                        let finding = taken(field.to_owned(), &hostname.rank, port.get());
                         if said.insert(finding.clone()) {
                             lost.push(finding);
                         }
@@ -116,34 +122,6 @@ fn too_many(most: usize) -> Finding {
         ),
         "see in its status which ones are served, or spread them over more routes",
     )
-}
-
-/// The port on which another namespace holds this hostname for its TLSRoutes, if one does, where connections
-/// for it come to the listener. The Gateway's own namespace stands above claims.
-fn held_by_others(
-    facts: &Facts,
-    route: Route<'_>,
-    parent: &ParentKey,
-    attached: &Attached,
-    hostname: &RouteHostname,
-) -> Option<u16> {
-    let Route::Tls(_) = route else { return None };
-    let merge = facts.merge();
-    let namespace = &route.name().namespace;
-    let (_, gateway) = merge.listeners(parent)?;
-    if gateway.namespace == *namespace {
-        return None;
-    }
-    let (port, claim) = merge.claim(&attached.listener)?;
-    if merge.port(port)?.selected(&hostname.matches) != Some(claim.names()) {
-        return None;
-    }
-    // As the listener leaves it, or as it is written.
-    let mut held = [&hostname.matches, &hostname.rank]
-        .into_iter()
-        .filter_map(|names| merge.holder(&ClaimKey::new(port, ClaimUse::TlsRoute, names)));
-    held.any(|holder| holder != namespace)
-        .then_some(port.port.get())
 }
 
 fn field_of(index: usize, name: &HostPattern) -> String {

@@ -1,0 +1,113 @@
+//! What a ListenerSet would meet if it were applied: the question of admission.
+
+use std::collections::BTreeMap;
+
+use super::{Merge, PortKey, SetVerdict, set_claims};
+use crate::conflict::{Claim, Conflict, PortClaims};
+use crate::finding::Finding;
+use crate::key::ObjectName;
+use crate::object::{Listener, ListenerSet};
+
+impl Merge {
+    /// The conflicts a ListenerSet would have as a newcomer, as findings: its listeners against those
+    /// of every other object, and against its own earlier ones. Where its Gateway does not let it in (its
+    /// status says so) or does not exist (yet), only the latter.
+    #[must_use]
+    pub fn conflicts_of_newcomer(&self, set: &ListenerSet) -> Vec<Finding> {
+        self.conflicts_of_change(None, set)
+    }
+
+    /// The conflicts that a change of a ListenerSet from `old` would bring, as findings: those of a
+    /// newcomer, but a listener that claims what it claimed before is not judged again. So a set that
+    /// already has a conflict can be edited elsewhere.
+    #[must_use]
+    pub fn conflicts_of_change(
+        &self,
+        old: Option<&ListenerSet>,
+        set: &ListenerSet,
+    ) -> Vec<Finding> {
+        let Some(gateway) = &set.gateway else {
+            return Vec::new();
+        };
+        let before = old
+            .and_then(|old| Some(self.prospects(old, old.gateway.as_ref()?)))
+            .unwrap_or_default();
+        self.prospects(set, gateway)
+            .into_iter()
+            .filter_map(|new| {
+                let kept = before.iter().find(|old| old.same_claim(&new));
+                let conflict = match kept {
+                    Some(old) => new.inside.filter(|_| old.conflict().is_none()),
+                    None => new.conflict(),
+                }?;
+                let (listener, port) = (new.listener, new.key.port.get());
+                Some(conflict.finding(&new.claim, &listener.field, port, gateway))
+            })
+            .collect()
+    }
+
+    /// What a set's listeners would meet, against other objects (if it is let in) and among themselves.
+    fn prospects<'a>(&'a self, set: &'a ListenerSet, gateway: &'a ObjectName) -> Vec<Prospect<'a>> {
+        let allowed = self.verdict(set) == SetVerdict::Allowed;
+        // Its own listeners are few: the earlier ones are held aside, the port's claims stay untouched.
+        let mut own: BTreeMap<PortKey, PortClaims> = BTreeMap::new();
+        // What is not the namespace's to have makes no claim.
+        let owned = |key: &PortKey, claim: &Claim| {
+            let namespace = &set.name.namespace;
+            !allowed
+                || self
+                    .owns(
+                        gateway,
+                        namespace,
+                        key.port,
+                        &claim.protocol,
+                        &claim.hostname,
+                    )
+                    .is_ok()
+        };
+        set_claims(set, gateway, self.gateway(gateway).map(AsRef::as_ref))
+            .filter(|(_, key, claim)| owned(key, claim))
+            .map(|(listener, key, claim)| {
+                let elsewhere = self
+                    .ports
+                    .get(&key)
+                    .filter(|_| allowed)
+                    .and_then(|port| port.conflict_as_newcomer(&claim));
+                let port = own.entry(key.clone()).or_default();
+                let inside = port.conflict(&claim);
+                if elsewhere.is_none() {
+                    port.insert(claim.clone());
+                }
+                Prospect {
+                    listener,
+                    key,
+                    claim,
+                    elsewhere,
+                    inside,
+                }
+            })
+            .collect()
+    }
+}
+
+/// What one listener of a set would meet.
+struct Prospect<'a> {
+    listener: &'a Listener,
+    key: PortKey,
+    claim: Claim,
+    elsewhere: Option<Conflict>,
+    inside: Option<Conflict>,
+}
+
+impl Prospect<'_> {
+    fn conflict(&self) -> Option<Conflict> {
+        self.elsewhere.or(self.inside)
+    }
+
+    fn same_claim(&self, other: &Self) -> bool {
+        self.key == other.key
+            && self.claim.listener == other.claim.listener
+            && self.claim.protocol == other.claim.protocol
+            && self.claim.hostname == other.claim.hostname
+    }
+}

@@ -1,0 +1,196 @@
+//! Hostname patterns in an order in which everything below a suffix is one range.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::hostname::{HostPattern, Hostname};
+
+/// A pattern as a sort key: labels reversed, each followed by a dot, and a `*` for wildcards.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Reversed(String);
+
+impl Reversed {
+    fn of(pattern: &HostPattern) -> Self {
+        match pattern {
+            HostPattern::Any => Self("*".into()),
+            HostPattern::Wildcard(suffix) => Self::wildcard_above(suffix.as_str()),
+            HostPattern::Exact(name) => Self(Self::labels(name.as_str())),
+        }
+    }
+
+    fn labels(name: &str) -> String {
+        name.rsplit('.')
+            .fold(String::with_capacity(name.len() + 2), |mut text, label| {
+                text.push_str(label);
+                text.push('.');
+                text
+            })
+    }
+
+    fn wildcard_above(suffix: &str) -> Self {
+        Self(Self::labels(suffix) + "*")
+    }
+}
+
+/// Values by hostname pattern. What covers a pattern, and what it covers, is found without a look at the rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Patterns<V>(BTreeMap<Reversed, (HostPattern, V)>);
+
+impl<V> Default for Patterns<V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<V> Patterns<V> {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value of a pattern.
+    #[must_use]
+    pub fn get(&self, pattern: &HostPattern) -> Option<&V> {
+        self.0.get(&Reversed::of(pattern)).map(|(_, value)| value)
+    }
+
+    /// The value of a pattern, to be changed.
+    pub fn get_mut(&mut self, pattern: &HostPattern) -> Option<&mut V> {
+        let found = self.0.get_mut(&Reversed::of(pattern));
+        found.map(|(_, value)| value)
+    }
+
+    /// The value of a pattern, made if there is none.
+    pub fn or_default(&mut self, pattern: &HostPattern) -> &mut V
+    where
+        V: Default,
+    {
+        let entry = self.0.entry(Reversed::of(pattern));
+        let (_, value) = entry.or_insert_with(|| (pattern.clone(), V::default()));
+        value
+    }
+
+    /// Sets the value of a pattern, and returns the former one.
+    pub fn insert(&mut self, pattern: &HostPattern, value: V) -> Option<V> {
+        let old = self
+            .0
+            .insert(Reversed::of(pattern), (pattern.clone(), value));
+        old.map(|(_, value)| value)
+    }
+
+    /// Takes a pattern out.
+    pub fn remove(&mut self, pattern: &HostPattern) -> Option<V> {
+        let old = self.0.remove(&Reversed::of(pattern));
+        old.map(|(_, value)| value)
+    }
+
+    /// Those that cover all of `names` and more, the most specific one first.
+    pub fn above<'a>(
+        &'a self,
+        names: &'a HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
+        let name = match names {
+            HostPattern::Any => None,
+            HostPattern::Wildcard(name) | HostPattern::Exact(name) => Some(name),
+        };
+        name.into_iter()
+            .flat_map(Hostname::parents)
+            .map(Reversed::wildcard_above)
+            .chain((*names != HostPattern::Any).then(|| Reversed::of(&HostPattern::Any)))
+            .filter_map(|key| self.0.get(&key))
+            .map(|(pattern, value)| (pattern, value))
+    }
+
+    /// Those that cover all of `names`, the most specific one first.
+    pub fn covering<'a>(
+        &'a self,
+        names: &'a HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
+        self.same(names).chain(self.above(names))
+    }
+
+    /// Those that `names` covers and is more than.
+    pub fn below<'a>(
+        &'a self,
+        names: &'a HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
+        let prefix = match names {
+            HostPattern::Any => Some(String::new()),
+            HostPattern::Wildcard(suffix) => Some(Reversed::labels(suffix.as_str())),
+            HostPattern::Exact(_) => None,
+        };
+        prefix.into_iter().flat_map(move |prefix| {
+            let from = Bound::Included(Reversed(prefix.clone()));
+            self.0
+                .range((from, Bound::Unbounded))
+                .take_while(move |(key, _)| key.0.starts_with(&prefix))
+                // A wildcard does not match its own apex.
+                .filter(move |(_, (pattern, _))| pattern != names && names.covers(pattern))
+                .map(|(_, (pattern, value))| (pattern, value))
+        })
+    }
+
+    /// Those that `names` covers.
+    pub fn covered<'a>(
+        &'a self,
+        names: &'a HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
+        self.same(names).chain(self.below(names))
+    }
+
+    fn same(&self, names: &HostPattern) -> impl Iterator<Item = (&HostPattern, &V)> {
+        let found = self.0.get(&Reversed::of(names));
+        found.map(|(pattern, value)| (pattern, value)).into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> HostPattern {
+        HostPattern::parse(text).expect("a pattern")
+    }
+
+    #[test]
+    fn what_covers_and_what_is_covered_is_found() {
+        let all = [
+            "",
+            "*.com",
+            "*.example.com",
+            "example.com",
+            "a.example.com",
+            "*.a.example.com",
+            "x.a.example.com",
+            "a-b.example.com",
+            "example.org",
+            "*.examples.com",
+        ];
+        let mut patterns = Patterns::default();
+        for (n, text) in all.iter().enumerate() {
+            assert_eq!(patterns.insert(&pattern(text), n), None);
+        }
+        let others = ["*.org", "b.example.com", "*.x.a.example.com", "com"];
+        for names in all.iter().chain(&others).map(|text| pattern(text)) {
+            let texts = |found: Vec<(&HostPattern, &usize)>| {
+                let mut texts: Vec<String> = found.iter().map(|(p, _)| p.to_string()).collect();
+                texts.sort();
+                texts
+            };
+            let expected = |is: &dyn Fn(&HostPattern) -> bool| {
+                let found = all.iter().filter(|text| is(&pattern(text)));
+                let mut texts: Vec<String> = found.map(ToString::to_string).collect();
+                texts.sort();
+                texts
+            };
+            let above = expected(&|p| p.covers(&names) && *p != names);
+            assert_eq!(texts(patterns.above(&names).collect()), above, "{names:?}");
+            let below = expected(&|p| names.covers(p) && *p != names);
+            assert_eq!(texts(patterns.below(&names).collect()), below, "{names:?}");
+            let covering = patterns.covering(&names).map(|(p, _)| p.specificity());
+            let order: Vec<_> = covering.collect();
+            assert!(order.is_sorted_by(|a, b| a > b), "{names:?}");
+        }
+    }
+}
