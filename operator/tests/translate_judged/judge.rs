@@ -203,13 +203,14 @@ impl<'a> Judge<'a> {
         at.accepted() && best.is_some_and(|best| host(best.listener) == host(at.listener))
     }
 
-    /// Whether a hostname of a TLSRoute is another namespace's on the port of a listener. The Gateway's own
-    /// namespace loses none.
+    /// Whether a hostname of a TLSRoute is another namespace's on the port of a listener that claims something
+    /// there. The Gateway's own namespace loses none.
     fn is_lost(&self, route: Route<'_>, at: &Judged<'_>, written: &HostPattern) -> bool {
         let names = common(at.listener, written);
         let namespace = &route.name().namespace;
         let theirs = |(.., holder): &Contender| holder != namespace;
         route.kind() == Kind::TlsRoute
+            && at.owned
             && *namespace != self.gateway.name.namespace
             && self
                 .holders
