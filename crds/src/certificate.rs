@@ -23,6 +23,38 @@ const HTTP01_FALLBACK: &str = "acme.cert-manager.io/http01-parentreffallback";
 const HTTP01_CLASS: &str = "acme.cert-manager.io/http01-ingress-class";
 const HTTP01_CLASS_NAME: &str = "acme.cert-manager.io/http01-ingress-ingressclassname";
 
+/// Annotations that are read here, beside those that name issuers
+/// ([`ANNOTATIONS`](vestibule_model::issuer::ANNOTATIONS)). Of a Gateway or ListenerSet nothing else in its
+/// metadata changes what comes of it.
+pub const CERTIFICATE_ANNOTATIONS: [&str; 26] = [
+    HTTP01_CLASS,
+    HTTP01_CLASS_NAME,
+    HTTP01_FALLBACK,
+    "cert-manager.io/alt-names",
+    "cert-manager.io/common-name",
+    "cert-manager.io/duration",
+    "cert-manager.io/email-sans",
+    "cert-manager.io/ignore-tls-listeners",
+    "cert-manager.io/ip-sans",
+    "cert-manager.io/private-key-algorithm",
+    "cert-manager.io/private-key-encoding",
+    "cert-manager.io/private-key-rotation-policy",
+    "cert-manager.io/private-key-size",
+    "cert-manager.io/renew-before",
+    "cert-manager.io/renew-before-percentage",
+    "cert-manager.io/revision-history-limit",
+    "cert-manager.io/secret-template",
+    "cert-manager.io/subject-countries",
+    "cert-manager.io/subject-localities",
+    "cert-manager.io/subject-organizationalunits",
+    "cert-manager.io/subject-organizations",
+    "cert-manager.io/subject-postalcodes",
+    "cert-manager.io/subject-provinces",
+    "cert-manager.io/subject-serialnumber",
+    "cert-manager.io/subject-streetaddresses",
+    "cert-manager.io/usages",
+];
+
 /// What cert-manager issues for, if nothing else is said.
 const DEFAULT_DURATION: Duration = Duration::from_hours(90 * 24);
 /// Shortest duration, and shortest time before the end to renew at, that cert-manager takes.
@@ -104,6 +136,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn full(&self, key: &str) -> Option<&'a str> {
+        debug_assert!(CERTIFICATE_ANNOTATIONS.contains(&key), "{key} is not listed");
         self.annotations.get(key).map(String::as_str)
     }
 

@@ -31,4 +31,5 @@ pub mod vestibule;
 pub mod watch;
 pub mod yaml;
 
+pub use certificate::CERTIFICATE_ANNOTATIONS;
 pub use decode::{Decoded, decode, flatten};
