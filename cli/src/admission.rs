@@ -7,7 +7,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectKey;
 use vestibule_model::object::{ListenerSet, Object};
 use vestibule_model::policy::Policy;
-use vestibule_operator::translate::{CONTROLLER, Translator};
+use vestibule_operator::translate::Translator;
 use vestibule_webhook::{Facts, Operation, Review, Reviewer};
 
 /// Answers of admission by object; only those that say something.
@@ -20,7 +20,7 @@ impl Admission {
     /// Reviews every object that the translator has.
     #[must_use]
     pub(crate) fn of_all(translator: &Translator, policy: &Policy) -> Self {
-        let mut facts = Facts::new(CONTROLLER);
+        let mut facts = Facts::new(translator.merge().controller());
         let mut sets: Vec<&ListenerSet> = Vec::new();
         for (_, object) in translator.objects() {
             match object.as_ref() {

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
@@ -29,8 +30,11 @@ pub(crate) struct CheckArgs {
     /// Directory of manifests: *.yaml, *.yml and *.json, in it and below it
     directory: PathBuf,
     /// How to print
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
+    /// Name of the controller whose GatewayClasses count
+    #[arg(long, value_name = "NAME", default_value = CONTROLLER)]
+    controller_name: Arc<str>,
     #[command(flatten)]
     policy: PolicyArgs,
 }
@@ -80,7 +84,7 @@ pub(crate) fn load(directory: &Path) -> Result<(Source, Vec<Change>), LookError>
 
 fn judge(source: &Source, changes: Vec<Change>, args: &CheckArgs) -> Vec<Verdict> {
     let policy = args.policy.policy();
-    let mut translator = Translator::new(settings_of_check(policy.clone()));
+    let mut translator = Translator::new(settings_of_check(policy.clone(), &args.controller_name));
     translator.apply(changes);
     let facts = CheckFacts {
         admission: Admission::of_all(&translator, &policy),
@@ -111,7 +115,7 @@ impl Facts for CheckFacts<'_> {
             key,
             &Value::Null,
             status,
-            CONTROLLER,
+            self.translator.merge().controller(),
             observed,
             unserved,
         ))

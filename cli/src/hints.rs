@@ -9,7 +9,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{Gateway, Listener, ListenerSet, Object};
 use vestibule_model::route::Route;
-use vestibule_operator::translate::{CONTROLLER, Translator};
+use vestibule_operator::translate::Translator;
 
 /// Warnings by object; only for objects that have some.
 #[must_use]
@@ -64,6 +64,7 @@ fn ignored(field: impl Into<String>, message: String, action: impl Into<String>)
 
 fn of_gateway(translator: &Translator, gateway: &Gateway) -> Vec<Finding> {
     let class = &gateway.class;
+    let controller = translator.merge().controller();
     let (message, action) = match translator.merge().class(class) {
         Some(_) if translator.merge().is_our_class(class) => return Vec::new(),
         Some(other) => (
@@ -71,11 +72,11 @@ fn of_gateway(translator: &Translator, gateway: &Gateway) -> Vec<Finding> {
                 "GatewayClass {class} is of controller {:?}, so Vestibule does not serve this Gateway",
                 &*other.controller
             ),
-            format!("name a class whose controllerName is {CONTROLLER:?}"),
+            format!("name a class whose controllerName is {controller:?}"),
         ),
         None => (
             format!("GatewayClass {class} is not here, so nothing of this Gateway is served"),
-            format!("add a GatewayClass {class} with controllerName {CONTROLLER:?}"),
+            format!("add a GatewayClass {class} with controllerName {controller:?}"),
         ),
     };
     vec![ignored("spec.gatewayClassName", message, action)]

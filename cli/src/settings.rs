@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use clap::Args;
 use vestibule_model::policy::{Mode, Policy};
@@ -11,10 +12,11 @@ use vestibule_operator::translate::{Binds, CONTROLLER, Claims, Settings};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyArgs {
     /// What becomes of objects that break a policy rule: Enforce refuses them, Warn tells, Off says
-    /// nothing. Rules of the specification always hold
-    #[arg(long, value_name = "Enforce|Warn|Off", default_value_t = Mode::Enforce)]
-    admission_mode: Mode,
-    /// A namespace that is only ever warned; may be given several times
+    /// nothing. Rules of the specification always hold [default: as the release has it where a cluster is
+    /// looked at, else Enforce]
+    #[arg(long, value_name = "Enforce|Warn|Off")]
+    admission_mode: Option<Mode>,
+    /// A namespace that is only ever warned; may be given several times [default: as above, else none]
     #[arg(long, value_name = "NAMESPACE")]
     exempt_namespace: Vec<String>,
 }
@@ -23,10 +25,26 @@ impl PolicyArgs {
     /// As the model has it.
     #[must_use]
     pub(crate) fn policy(&self) -> Policy {
+        self.policy_over(Policy::default())
+    }
+
+    /// The same where what is not said is as a release has it.
+    #[must_use]
+    pub(crate) fn policy_over(&self, release: Policy) -> Policy {
         Policy {
-            mode: self.admission_mode,
-            exempt: self.exempt_namespace.iter().cloned().collect(),
+            mode: self.admission_mode.unwrap_or(release.mode),
+            exempt: if self.exempt_namespace.is_empty() {
+                release.exempt
+            } else {
+                self.exempt_namespace.iter().cloned().collect()
+            },
         }
+    }
+
+    /// Whether it is said what admission does.
+    #[must_use]
+    pub(crate) fn is_said(&self) -> bool {
+        self.admission_mode.is_some()
     }
 }
 
@@ -43,6 +61,9 @@ pub(crate) fn settings(policy: Policy, address: IpAddr, ports: BTreeMap<u16, u16
 
 /// Settings where nothing is served.
 #[must_use]
-pub(crate) fn settings_of_check(policy: Policy) -> Settings {
-    settings(policy, Ipv4Addr::LOCALHOST.into(), BTreeMap::new())
+pub(crate) fn settings_of_check(policy: Policy, controller: &Arc<str>) -> Settings {
+    Settings {
+        controller: controller.clone(),
+        ..settings(policy, Ipv4Addr::LOCALHOST.into(), BTreeMap::new())
+    }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use vestibule_model::hostname::{HostPattern, route_precedence};
-use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
-use vestibule_model::object::{Listener, Object, ParentRef, Port};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::object::{Listener, Object, ParentRef, Port, Protocol};
 use vestibule_model::route::Route;
 use vestibule_operator::translate::Translator;
 use vestibule_stream::proto::{self, resource};
@@ -33,6 +33,14 @@ impl Candidate {
 
     pub(super) fn port(&self) -> Option<Port> {
         self.listener.port
+    }
+
+    /// The kind of route that serves such a listener.
+    pub(super) fn route_kind(&self) -> Kind {
+        match self.listener.protocol {
+            Protocol::Http | Protocol::Https => Kind::HttpRoute,
+            _ => Kind::TlsRoute,
+        }
     }
 }
 
@@ -145,7 +153,7 @@ pub(super) fn attached(
 
 fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<proto::Attachment>)> {
     let kind = match key.kind {
-        vestibule_model::key::Kind::HttpRoute => ResourceKind::HttpRoute,
+        Kind::HttpRoute => ResourceKind::HttpRoute,
         _ => ResourceKind::TlsRoute,
     };
     let name = ResourceKey::new(kind, key.name.to_string());
@@ -182,15 +190,19 @@ pub(super) fn is_published(translator: &Translator, listener: &ListenerKey) -> b
     translator.resources().contains_key(&key)
 }
 
-/// The references of a route that lead to a listener's object.
+/// The references of a route that lead to a listener, whether or not it takes the route.
 pub(super) fn references<'a>(
     route: Route<'a>,
-    listener: &'a ListenerKey,
+    candidate: &'a Candidate,
 ) -> impl Iterator<Item = &'a ParentRef> {
     let namespace = &route.name().namespace;
+    let listener = &candidate.key;
     route.parents().iter().filter(move |reference| {
         let section = reference.section.as_ref();
         reference.parent(namespace).as_ref() == Some(&listener.parent)
             && section.is_none_or(|section| *section == listener.listener)
+            && reference
+                .port
+                .is_none_or(|port| candidate.port() == Some(port))
     })
 }

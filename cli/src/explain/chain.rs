@@ -4,10 +4,11 @@
 use jiff::Timestamp;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
-use vestibule_model::object::{Object, Protocol};
+use vestibule_model::object::Object;
 
 use super::candidates::{Candidate, references};
 use super::conditions::{By, Cond, PROGRAMMED, Said};
+use super::leads::backends;
 use super::ownership::{route_loss, route_refusal};
 use super::picture::{Picture, Unread};
 use super::report::{CertificateView, Check, Outcome, RouteView, Step, listener_text};
@@ -37,7 +38,7 @@ impl Chain<'_> {
             Self::listener,
             Self::certificate,
             Self::route,
-            Self::backends,
+            |chain| backends(chain.routes),
             Self::programmed,
         ];
         for step in all {
@@ -166,11 +167,15 @@ impl Chain<'_> {
         if let Some(cond) = accepted.filter(|c| c.is("False") && c.reason != "ListenersNotValid") {
             return Some(self.wrong(Check::Gateway, &key, cond, said.by));
         }
-        let unreachable = said
-            .get(PROGRAMMED)
-            .filter(|c| c.is("False") && c.reason.starts_with("Address"));
+        // On a cluster the operator knows of the Service, and translation here does not.
+        let programmed = match self.picture.live {
+            Some(_) => said.live(PROGRAMMED),
+            None => said.get(PROGRAMMED),
+        };
+        let unreachable = programmed.filter(|c| c.is("False") && c.reason.starts_with("Address"));
         if let Some(cond) = unreachable {
-            return Some(self.wrong(Check::Gateway, &key, cond, said.by));
+            let by = self.picture.live.as_ref().map_or(said.by, |_| By::Status);
+            return Some(self.wrong(Check::Gateway, &key, cond, by));
         }
         if accepted.is_none() && said.by != By::Translation {
             return step(Outcome::Unknown, "", "has no status".into(), "");
@@ -220,6 +225,14 @@ impl Chain<'_> {
         }
         if said.by == By::Guess {
             return Some(self.no_status(Check::ListenerSet, &key));
+        }
+        // Of a Gateway that may not be read, this is all that is known.
+        if self.picture.is_assumed(&self.gateway_key())
+            && let Some(cond) = said.live(PROGRAMMED)
+            && cond.is("False")
+            && cond.reason.starts_with("Parent")
+        {
+            return Some(self.wrong(Check::ListenerSet, &key, cond, By::Status));
         }
         let message = format!("is let in by Gateway {}", self.candidate.gateway);
         Some(ok(Check::ListenerSet, &key, &message, said.by))
@@ -282,10 +295,14 @@ impl Chain<'_> {
                 .translator
                 .object(rejected)
                 .and_then(|object| object.as_route())?;
-            for reference in references(route, key) {
+            for reference in references(route, self.candidate) {
                 let said = self.picture.said_of_route(rejected, reference);
                 if let Some(cond) = said.get("Accepted").filter(|c| c.is("False")) {
-                    return Some(self.wrong(Check::Route, rejected, cond, said.by));
+                    // Who may read grants is told what was granted instead.
+                    let refusal = (cond.reason == "HostnameNotOwned")
+                        .then(|| route_refusal(self.picture, self.candidate, rejected, self.query));
+                    let wrong = || self.wrong(Check::Route, rejected, cond, said.by);
+                    return Some(refusal.flatten().unwrap_or_else(wrong));
                 }
             }
             // Other hostnames of it may be granted, and this one not.
@@ -300,10 +317,7 @@ impl Chain<'_> {
             }
         }
         let subject = listener_text(key);
-        let kind = match self.candidate.listener.protocol {
-            Protocol::Http | Protocol::Https => Kind::HttpRoute,
-            _ => Kind::TlsRoute,
-        };
+        let kind = self.candidate.route_kind();
         let unread = self
             .picture
             .live
@@ -402,7 +416,7 @@ impl Chain<'_> {
                 said_at(&finding.field, &finding.message),
                 finding.action.clone(),
             ),
-            None => (cond.message.clone(), String::new()),
+            None => said_by_status(cond),
         };
         Step {
             by,
@@ -415,6 +429,18 @@ impl Chain<'_> {
                 action,
             )
         }
+    }
+}
+
+/// What a condition says is wrong, and what to do, where it tells the two apart as findings do.
+pub(super) fn said_by_status(cond: &Cond) -> (String, String) {
+    let told = ["Address", "Parent"];
+    let of_finding = cond.kind != PROGRAMMED || told.iter().any(|one| cond.reason.starts_with(one));
+    match cond.message.rsplit_once("; ") {
+        Some((message, action)) if of_finding && !message.contains("; ") => {
+            (message.to_owned(), action.to_owned())
+        }
+        _ => (cond.message.clone(), String::new()),
     }
 }
 

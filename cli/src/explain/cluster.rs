@@ -28,6 +28,8 @@ use vestibule_operator::translate::{
 
 use super::need;
 use super::picture::{Live, Picture, Unread};
+use super::release::{self, Release};
+use crate::settings::PolicyArgs;
 
 /// Rounds of reading what the last round made needed: a route leads to a set, the set to a Gateway, the
 /// Gateway to its class and parameters, a listener to a Secret, a policy to a ConfigMap.
@@ -118,7 +120,7 @@ fn is_by_need(kind: Kind) -> bool {
 pub(crate) fn read(
     args: &ClusterArgs,
     controller: &Arc<str>,
-    policy: Policy,
+    policy: &PolicyArgs,
     query: Option<&HostPattern>,
 ) -> anyhow::Result<Picture> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -127,12 +129,21 @@ pub(crate) fn read(
         .context("cannot start")?;
     runtime.block_on(async {
         let (client, namespace) = args.connect().await?;
+        let release = release::read(&client, controller).await;
+        let live = Live {
+            release_hidden: release == Release::Hidden && !policy.is_said(),
+            ..Live::default()
+        };
+        let policy = match release {
+            Release::Known(release) => policy.policy_over(release),
+            Release::Absent | Release::Hidden => policy.policy(),
+        };
         let settings = settings(controller.clone(), policy);
         let mut reading = Reading {
             reader: Reader::new(client),
             namespace,
             translator: Translator::new(settings),
-            live: Live::default(),
+            live,
             tried: BTreeSet::new(),
         };
         reading.apply(vec![super::time()]);
@@ -229,7 +240,10 @@ impl Reading {
             news = true;
             match need {
                 need::Need::Object(key) => match self.reader.get(key.kind, &key.name).await {
-                    Ok(found) => self.put(found.into_iter().collect()),
+                    Ok(Some(found)) => self.put(vec![found]),
+                    Ok(None) => {
+                        self.live.absent.insert(key);
+                    }
                     Err(ReadError::NotInstalled(_)) => {}
                     Err(ReadError::Failed(why)) => bail!("cannot read {key}: {why}"),
                     Err(ReadError::Denied(_)) => self.deny(key),

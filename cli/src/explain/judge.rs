@@ -11,13 +11,19 @@ use super::candidates::{
     AttachedRoute, Candidate, attached, candidates, is_published, references, routes_of_interest,
 };
 use super::certificate::Leaf;
-use super::chain::{Chain, step};
-use super::picture::{Picture, Unread};
+use super::chain::Chain;
+use super::picture::Picture;
 use super::report::{
     CertificateView, Check, Disagreement, ListenerView, Other, Outcome, Place, Report, State, Step,
     listener_text,
 };
-use super::{ownership, routes};
+use super::{ownership, routes, unread, wishes};
+
+/// A listener that takes the name in, and the routes that translation attached to it for the name.
+struct Contender {
+    candidate: Candidate,
+    attached: Vec<AttachedRoute>,
+}
 
 /// Explains a name.
 pub(super) fn explain(picture: &Picture, query: &HostPattern, now: Timestamp) -> Report {
@@ -25,103 +31,117 @@ pub(super) fn explain(picture: &Picture, query: &HostPattern, now: Timestamp) ->
     let of_interest = routes_of_interest(&picture.translator, query, &candidates);
     let foreign = |candidate: &Candidate| picture.translator.merge().is_foreign(&candidate.gateway);
     let any_ours = candidates.iter().any(|candidate| !foreign(candidate));
-    let mut by_place: BTreeMap<(ObjectName, Port), Vec<Candidate>> = BTreeMap::new();
-    for candidate in candidates {
-        // Another controller's listener for every name is nothing to tell.
-        let idle = candidate.listener.hostname == HostPattern::Any || any_ours;
-        if foreign(&candidate) && idle {
-            continue;
-        }
-        let Some(port) = candidate.port() else {
+    let contenders: Vec<Contender> = candidates
+        .into_iter()
+        .filter(|candidate| {
+            // Another controller's listener for every name is nothing to tell.
+            let idle = candidate.listener.hostname == HostPattern::Any || any_ours;
+            !(foreign(candidate) && idle)
+        })
+        .map(|candidate| Contender {
+            attached: attached_to(picture, &candidate, query, &of_interest),
+            candidate,
+        })
+        .collect();
+    let mut by_place: BTreeMap<(ObjectName, Port), Vec<&Contender>> = BTreeMap::new();
+    for contender in &contenders {
+        let Some(port) = contender.candidate.port() else {
             continue;
         };
-        let place = (candidate.gateway.clone(), port);
-        by_place.entry(place).or_default().push(candidate);
+        let place = (contender.candidate.gateway.clone(), port);
+        by_place.entry(place).or_default().push(contender);
     }
     let judge = Judge {
         picture,
         query,
         of_interest: &of_interest,
+        contenders: &contenders,
         now,
     };
     let places: Vec<Place> = by_place
         .into_iter()
-        .map(|((gateway, port), candidates)| judge.place(&gateway, port, &candidates))
+        .map(|((gateway, port), here)| judge.place(&gateway, port, &here))
         .collect();
-    // Where nobody asks for it, that it is not served is as it should be.
     let asked = places.iter().filter(|place| place.asked_for);
-    let state = asked.map(|place| place.state).max().unwrap_or(State::Down);
+    let (mut routes, mut nowhere) = (Vec::new(), None);
+    let state = asked.map(|place| place.state).max().unwrap_or_else(|| {
+        if let Some(wish) = wishes::unplaced(picture, query, &of_interest) {
+            routes = wish.routes;
+            nowhere = Some(wish.step);
+        } else if places.is_empty() || !picture.is_whole() {
+            nowhere = Some(wishes::nobody(picture, query));
+        }
+        // Where nobody asks for it, that it is not served is as it should be.
+        match &nowhere {
+            Some(step) if step.outcome == Outcome::Unknown => State::Unknown,
+            _ => State::Down,
+        }
+    });
     Report {
         hostname: query.to_string(),
         state,
-        nowhere: places.is_empty().then(|| judge.nowhere()),
+        nowhere,
+        routes,
         places,
-        unread: unread(picture)
+        unread: unread::each(picture)
             .into_iter()
-            .chain(unreadable(picture))
+            .chain(unread::undecoded(picture))
             .collect(),
+        unread_lines: unread::grouped(picture)
+            .into_iter()
+            .chain(unread::undecoded(picture))
+            .collect(),
+        partial: !picture.is_whole(),
     }
 }
 
-/// Objects whose listeners or hostnames are not known, since they do not decode.
-fn unreadable(picture: &Picture) -> impl Iterator<Item = String> {
-    let objects = picture.translator.objects();
-    objects.filter_map(|(key, object)| match object.as_ref() {
-        Object::Unreadable(_, _, finding)
-            if key.kind.is_route()
-                || matches!(
-                    key.kind,
-                    Kind::Gateway | Kind::ListenerSet | Kind::HostnameGrant | Kind::HostnameClaim
-                ) =>
-        {
-            Some(format!("{key}: {finding}"))
-        }
-        _ => None,
-    })
-}
-
-/// What could not be read, for people.
-pub(crate) fn unread(picture: &Picture) -> Vec<String> {
-    let Some(live) = &picture.live else {
-        return Vec::new();
-    };
-    let kinds = live.unread.iter().map(|(kind, unread)| match unread {
-        Unread::Elsewhere(namespace) => {
-            format!("{kind} outside namespace {namespace}: you may not list them")
-        }
-        Unread::Everywhere => format!("{kind}: you may not list them"),
-    });
-    let objects = live.denied.iter().map(|key| match key.kind {
-        Kind::EndpointSlice => format!("endpoints of Service {}: you may not list them", key.name),
-        Kind::ReferenceGrant => {
-            let namespace = &key.name.namespace;
-            format!("ReferenceGrant in namespace {namespace}: you may not list them")
-        }
-        _ => format!("{key}: you may not get it"),
-    });
-    kinds.chain(objects).collect()
+/// The routes that are attached to a listener for the name, as far as statuses do not say otherwise where not
+/// everything may be read.
+fn attached_to(
+    picture: &Picture,
+    candidate: &Candidate,
+    query: &HostPattern,
+    of_interest: &BTreeSet<ObjectKey>,
+) -> Vec<AttachedRoute> {
+    let translator = &picture.translator;
+    let mut routes = attached(translator, &candidate.key, query, of_interest);
+    if !picture.is_whole() {
+        routes.retain(|one| {
+            let object = translator.object(&one.key);
+            let route = object.and_then(|object| object.as_route());
+            route.is_some_and(|route| {
+                references(route, candidate).any(|reference| {
+                    let said = picture.said_of_route(&one.key, reference);
+                    !said.is("Accepted", "False")
+                })
+            })
+        });
+    }
+    routes
 }
 
 struct Judge<'a> {
     picture: &'a Picture,
     query: &'a HostPattern,
     of_interest: &'a BTreeSet<ObjectKey>,
+    /// Wherever they are, the most specific first.
+    contenders: &'a [Contender],
     now: Timestamp,
 }
 
 impl Judge<'_> {
-    fn place(&self, gateway: &ObjectName, port: Port, candidates: &[Candidate]) -> Place {
-        // They come most specific first: the first that the proxies have gets the name.
-        let serving = candidates.iter().position(|one| self.is_in_force(one));
-        let chosen = serving.unwrap_or_default();
-        let main = &candidates[chosen];
-        let attached = self.attached(main);
-        let routes = routes::views(self.picture, &attached);
+    fn place(&self, gateway: &ObjectName, port: Port, here: &[&Contender]) -> Place {
+        let chosen = self.chosen(here);
+        let Contender {
+            candidate: main,
+            attached,
+        } = here[chosen];
+        let routes = routes::views(self.picture, attached);
         let rejected: Vec<ObjectKey> = self
             .of_interest
             .iter()
             .filter(|key| !attached.iter().any(|one| one.key == **key))
-            .filter(|key| self.leads_to(key, main))
+            .filter(|key| self.wants(key, main))
             .cloned()
             .collect();
         let certificate = self.certificate(main);
@@ -135,11 +155,11 @@ impl Judge<'_> {
             now: self.now,
         };
         let (steps, addresses) = (chain.steps(), chain.addresses());
-        let named = candidates.iter().any(|one| {
-            matches!(one.listener.hostname, HostPattern::Exact(_))
-                || one.listener.hostname == *self.query
+        let named = here.iter().any(|one| {
+            let hostname = &one.candidate.listener.hostname;
+            matches!(hostname, HostPattern::Exact(_)) || hostname == self.query
         });
-        let others = candidates.iter().enumerate();
+        let others = here.iter().enumerate();
         Place {
             gateway: gateway.into(),
             port: port.get(),
@@ -148,16 +168,57 @@ impl Judge<'_> {
             asked_for: named || !attached.is_empty() || !rejected.is_empty(),
             listener: view(main),
             grants: ownership::grants(self.picture, main),
-            holders: ownership::holders(self.picture, main, self.query, &attached, &rejected),
+            holders: ownership::holders(self.picture, main, self.query, attached, &rejected),
             certificate,
-            differences: self.differences(main, &attached),
+            differences: self.differences(main, attached),
             routes,
             chain: steps,
             others: others
                 .filter(|(index, _)| *index != chosen)
-                .map(|(_, one)| self.other(one, main))
+                .map(|(_, one)| self.other(&one.candidate, main))
                 .collect(),
         }
+    }
+
+    /// Which of the listeners of a place to explain. They come most specific first: the first that the
+    /// proxies have gets the name. Where that one leads nowhere, what is wrong first is that a more specific
+    /// one is not served.
+    fn chosen(&self, here: &[&Contender]) -> usize {
+        let serving = here
+            .iter()
+            .position(|one| self.is_in_force(&one.candidate))
+            .unwrap_or_default();
+        let specificity =
+            |one: &Contender| HostPattern::specificity(&one.candidate.listener.hostname);
+        let is_wider = specificity(here[0]) > specificity(here[serving]);
+        if is_wider && here[serving].attached.is_empty() {
+            0
+        } else {
+            serving
+        }
+    }
+
+    /// Whether a route asks this listener for the name: it names the listener, or none of those that it leads
+    /// to took it and this is one of a kind that could have.
+    fn wants(&self, key: &ObjectKey, listener: &Candidate) -> bool {
+        let object = self.picture.translator.object(key);
+        let Some(route) = object.and_then(|object| object.as_route()) else {
+            return false;
+        };
+        references(route, listener).any(|reference| {
+            let led_to = || {
+                self.contenders
+                    .iter()
+                    .filter(|one| references(route, &one.candidate).any(|other| other == reference))
+            };
+            let is_taken = || {
+                let mut attached = led_to().flat_map(|one| &one.attached);
+                attached.any(|one| one.key == *key)
+            };
+            let fits = |one: &Candidate| one.route_kind() == key.kind;
+            reference.section.is_some()
+                || !is_taken() && (fits(listener) || !led_to().any(|one| fits(&one.candidate)))
+        })
     }
 
     /// Whether the proxies are to have it: published by translation, and (where that does not see
@@ -175,31 +236,6 @@ impl Judge<'_> {
                 .is_some_and(|c| c.is("False") && c.reason != "ListenersNotValid");
         let refused = said.is("Conflicted", "True") || said.is("Accepted", "False");
         !set_refused && !refused
-    }
-
-    fn attached(&self, candidate: &Candidate) -> Vec<AttachedRoute> {
-        let translator = &self.picture.translator;
-        let mut routes = attached(translator, &candidate.key, self.query, self.of_interest);
-        if !self.picture.is_whole() {
-            routes.retain(|one| {
-                let route = translator
-                    .object(&one.key)
-                    .and_then(|object| object.as_route());
-                route.is_some_and(|route| {
-                    references(route, &candidate.key).any(|reference| {
-                        let said = self.picture.said_of_route(&one.key, reference);
-                        !said.is("Accepted", "False")
-                    })
-                })
-            });
-        }
-        routes
-    }
-
-    fn leads_to(&self, route: &ObjectKey, candidate: &Candidate) -> bool {
-        let object = self.picture.translator.object(route);
-        let route = object.and_then(|object| object.as_route());
-        route.is_some_and(|route| references(route, &candidate.key).next().is_some())
     }
 
     fn certificate(&self, candidate: &Candidate) -> Option<CertificateView> {
@@ -261,9 +297,13 @@ impl Judge<'_> {
             .filter(|c| c.is("False") && c.reason != "ListenersNotValid");
         let (reason, message) = match conflicted.or(refused).or(set) {
             Some(cond) => (cond.reason.clone(), cond.message.clone()),
-            None if self.is_in_force(candidate) => (
+            None if self.is_in_force(candidate) && self.is_in_force(main) => (
                 "LessSpecific".into(),
                 format!("{} is more specific", listener_text(&main.key)),
+            ),
+            None if self.is_in_force(candidate) => (
+                "NoRoute".into(),
+                "gets the connections meanwhile, and has no route for the name".into(),
             ),
             None => (
                 "NotServed".into(),
@@ -313,7 +353,7 @@ impl Judge<'_> {
             let Some(route) = object.and_then(|object| object.as_route()) else {
                 continue;
             };
-            for reference in references(route, key) {
+            for reference in references(route, candidate) {
                 add(
                     one.key.to_string(),
                     self.picture.said_of_route(&one.key, reference),
@@ -321,72 +361,6 @@ impl Judge<'_> {
             }
         }
         all
-    }
-
-    /// No listener takes the name in: who asks for it, and what to do.
-    fn nowhere(&self) -> Step {
-        let action = format!(
-            "add a listener with hostname {} to a ListenerSet of your namespace, or to the Gateway",
-            self.query
-        );
-        let Some(route) = self.of_interest.first() else {
-            let message = if self.picture.is_whole() {
-                "no listener of any Gateway or ListenerSet has it, and no route asks for it"
-            } else {
-                "no listener and no route that you may read has it"
-            };
-            let subject = self.query.to_string();
-            return step(
-                Check::Listener,
-                Outcome::Wrong,
-                &subject,
-                "NoListener",
-                message.into(),
-                action,
-            );
-        };
-        let object = self.picture.translator.object(route);
-        let references = object.and_then(|object| object.as_route());
-        let references = references
-            .map(|route| route.parents().to_vec())
-            .unwrap_or_default();
-        for reference in &references {
-            let said = self.picture.said_of_route(route, reference);
-            if let Some(cond) = said.get("Accepted").filter(|c| c.is("False")) {
-                let (subject, message) = (route.to_string(), cond.message.clone());
-                return step(
-                    Check::Route,
-                    Outcome::Wrong,
-                    &subject,
-                    &cond.reason,
-                    message,
-                    action,
-                );
-            }
-        }
-        let parents: Vec<String> = references
-            .iter()
-            .filter_map(|reference| {
-                Some(
-                    reference
-                        .parent(&route.name.namespace)?
-                        .object()
-                        .to_string(),
-                )
-            })
-            .collect();
-        let message = format!(
-            "asks for it from {}, which has no listener for it",
-            parents.join(", ")
-        );
-        step(
-            Check::Route,
-            Outcome::Wrong,
-            &route.to_string(),
-            "NoListener",
-            message,
-            action,
-        )
     }
 }
 

@@ -158,87 +158,88 @@ impl Chain<'_> {
         }
         step
     }
+}
 
-    pub(super) fn backends(&self) -> Option<Step> {
-        // Of TLSRoutes the first has every connection; of HTTPRoutes each rule has its requests.
-        let serving: Vec<&RouteView> = self.routes.iter().filter(|route| !route.shadowed).collect();
-        let first = serving.first()?;
-        let subject = format!(
-            "{} {}/{}",
-            first.object.kind, first.object.namespace, first.object.name
-        );
-        let rules = || serving.iter().flat_map(|route| &route.rules);
-        let answered: Vec<Option<bool>> = rules().map(answers).collect();
-        let trouble = rules().find_map(|rule| {
-            let broken = rule
-                .backends
-                .iter()
-                .filter(|one| one.weight > 0)
-                .find_map(|one| {
-                    let service = format!("Service {}/{}", one.service.namespace, one.service.name);
-                    match one.ready {
-                        _ if !one.problem.is_empty() => Some((
-                            "ResolvedRefs",
-                            one.problem.clone(),
-                            "correct backendRefs, or create what they name",
-                        )),
-                        Some(0) => Some((
-                            "NoEndpoints",
-                            format!("{service} has no ready endpoint on port {}", one.port),
-                            "see whether its pods are ready and its selector fits them",
-                        )),
-                        _ => None,
-                    }
-                });
-            match broken {
-                Some(broken) => Some(broken),
-                None if !rule.problem.is_empty() => {
-                    Some(("PartiallyInvalid", rule.problem.clone(), "correct the rule"))
+/// What the backends of the routes for a name come to.
+pub(super) fn backends(routes: &[RouteView]) -> Option<Step> {
+    // Of TLSRoutes the first has every connection; of HTTPRoutes each rule has its requests.
+    let serving: Vec<&RouteView> = routes.iter().filter(|route| !route.shadowed).collect();
+    let first = serving.first()?;
+    let subject = format!(
+        "{} {}/{}",
+        first.object.kind, first.object.namespace, first.object.name
+    );
+    let rules = || serving.iter().flat_map(|route| &route.rules);
+    let answered: Vec<Option<bool>> = rules().map(answers).collect();
+    let trouble = rules().find_map(|rule| {
+        let broken = rule
+            .backends
+            .iter()
+            .filter(|one| one.weight > 0)
+            .find_map(|one| {
+                let service = format!("Service {}/{}", one.service.namespace, one.service.name);
+                match one.ready {
+                    _ if !one.problem.is_empty() => Some((
+                        "ResolvedRefs",
+                        one.problem.clone(),
+                        "correct backendRefs, or create what they name",
+                    )),
+                    Some(0) => Some((
+                        "NoEndpoints",
+                        format!("{service} has no ready endpoint on port {}", one.port),
+                        "see whether its pods are ready and its selector fits them",
+                    )),
+                    _ => None,
                 }
-                None if answers(rule) == Some(false) => Some((
-                    "NoBackends",
-                    "has no backend that takes a share".into(),
-                    "name a backend with a weight above 0",
-                )),
-                None => None,
+            });
+        match broken {
+            Some(broken) => Some(broken),
+            None if !rule.problem.is_empty() => {
+                Some(("PartiallyInvalid", rule.problem.clone(), "correct the rule"))
             }
-        });
-        let (any, unknown) = (answered.contains(&Some(true)), answered.contains(&None));
-        Some(match trouble {
-            None if any => step(
+            None if answers(rule) == Some(false) => Some((
+                "NoBackends",
+                "has no backend that takes a share".into(),
+                "name a backend with a weight above 0",
+            )),
+            None => None,
+        }
+    });
+    let (any, unknown) = (answered.contains(&Some(true)), answered.contains(&None));
+    Some(match trouble {
+        None if any => step(
+            Check::Backends,
+            Outcome::Ok,
+            &subject,
+            "",
+            "has ready endpoints".into(),
+            String::new(),
+        ),
+        None if unknown => step(
+            Check::Backends,
+            Outcome::Unknown,
+            &subject,
+            "",
+            "leads to Services or endpoints that may not be read".into(),
+            String::new(),
+        ),
+        None => return None,
+        Some((reason, message, action)) => {
+            let outcome = match (any, unknown) {
+                (true, _) => Outcome::Warning,
+                (false, true) => Outcome::Unknown,
+                (false, false) => Outcome::Wrong,
+            };
+            step(
                 Check::Backends,
-                Outcome::Ok,
+                outcome,
                 &subject,
-                "",
-                "has ready endpoints".into(),
-                String::new(),
-            ),
-            None if unknown => step(
-                Check::Backends,
-                Outcome::Unknown,
-                &subject,
-                "",
-                "leads to Services or endpoints that may not be read".into(),
-                String::new(),
-            ),
-            None => return None,
-            Some((reason, message, action)) => {
-                let outcome = match (any, unknown) {
-                    (true, _) => Outcome::Warning,
-                    (false, true) => Outcome::Unknown,
-                    (false, false) => Outcome::Wrong,
-                };
-                step(
-                    Check::Backends,
-                    outcome,
-                    &subject,
-                    reason,
-                    message,
-                    action.into(),
-                )
-            }
-        })
-    }
+                reason,
+                message,
+                action.into(),
+            )
+        }
+    })
 }
 
 /// Whether a reason of `CertificateIssued` goes by itself, rather than by an edit.

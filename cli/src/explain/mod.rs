@@ -10,9 +10,12 @@ mod leads;
 mod need;
 mod ownership;
 pub(crate) mod picture;
+mod release;
 mod report;
 mod routes;
-mod text;
+pub(crate) mod text;
+pub(crate) mod unread;
+mod wishes;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -28,7 +31,6 @@ use vestibule_operator::translate::{CONTROLLER, Change, Translator};
 use crate::settings::{PolicyArgs, settings_of_check};
 use crate::{check, clock};
 use cluster::ClusterArgs;
-pub(crate) use judge::unread;
 use picture::Picture;
 use report::State;
 use text::Text;
@@ -75,17 +77,26 @@ fn hostname(text: &str) -> Result<HostPattern, String> {
     if text.is_empty() {
         return Err("name a hostname".into());
     }
-    HostPattern::parse(text)
-        .map_err(|error: HostnameError| format!("it {error}; {}", error.action()))
+    match HostPattern::parse(text) {
+        // As a browser does.
+        Err(HostnameError::NotAscii {
+            a_label: Some(a_label),
+        }) => HostPattern::parse(&a_label),
+        Err(HostnameError::Character('/' | ':')) => {
+            return Err("name the host alone, without scheme, port and path".into());
+        }
+        parsed => parsed,
+    }
+    .map_err(|error| format!("it {error}; {}", error.action()))
 }
 
 impl PlaceArgs {
     /// What is there: of a cluster with `query` only what has to do with that name.
     pub(crate) fn picture(&self, query: Option<&HostPattern>) -> anyhow::Result<Picture> {
-        let policy = self.policy.policy();
+        let (controller, policy) = (&self.controller_name, &self.policy);
         match &self.directory {
-            Some(directory) => of_directory(directory, &self.controller_name, policy),
-            None => cluster::read(&self.cluster, &self.controller_name, policy, query),
+            Some(directory) => of_directory(directory, controller, policy.policy()),
+            None => cluster::read(&self.cluster, controller, policy, query),
         }
     }
 }
@@ -110,9 +121,7 @@ fn of_directory(
         // What is in it is not known, so nothing can be told.
         bail!("{}:{line}: {finding}", crate::verdict::printable(path));
     }
-    let mut settings = settings_of_check(policy);
-    settings.controller = controller.clone();
-    let mut translator = Translator::new(settings);
+    let mut translator = Translator::new(settings_of_check(policy, controller));
     translator.apply([time()]);
     translator.apply(changes);
     Ok(Picture {

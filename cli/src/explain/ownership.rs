@@ -324,7 +324,7 @@ impl Chain<'_> {
             names => format!("hostname \"{names}\" on port {}", key.port),
         };
         if *namespace == *set.namespace {
-            let message = format!("namespace {namespace} has held {what} since {since}");
+            let message = format!("says that namespace {namespace} has held {what} since {since}");
             return Some(ok(Check::Claim, &object, &message, By::Translation));
         }
         // Where the Gateway itself has it, the listener says so.
@@ -333,7 +333,7 @@ impl Chain<'_> {
             Some(&self.candidate.key.listener),
         );
         let reason = refused.get("Conflicted").filter(|cond| cond.is("True"));
-        let reason = reason.map_or_else(String::new, |cond| cond.reason.clone());
+        let reason = reason.map_or("HostnameConflict", |cond| cond.reason.as_str());
         let (message, action) = if holder.in_use {
             (
                 format!("namespace {namespace} has held {what} since {since}, and serves it"),
@@ -353,7 +353,7 @@ impl Chain<'_> {
             Check::Claim,
             Outcome::Wrong,
             &object.to_string(),
-            &reason,
+            reason,
             message,
             action,
         ))

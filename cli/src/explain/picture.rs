@@ -37,6 +37,10 @@ pub(crate) struct Live {
     pub(crate) denied: BTreeSet<ObjectKey>,
     /// Objects that are only assumed, since they may not be read.
     pub(crate) assumed: BTreeSet<ObjectKey>,
+    /// Single objects that were asked for and do not exist.
+    pub(crate) absent: BTreeSet<ObjectKey>,
+    /// What the release does about admission could not be read, and was not said.
+    pub(crate) release_hidden: bool,
 }
 
 impl Live {
@@ -99,6 +103,19 @@ impl Picture {
         self.live
             .as_ref()
             .is_some_and(|live| live.assumed.contains(key))
+    }
+
+    /// Whether an object is there and was read.
+    pub(crate) fn is_read(&self, key: &ObjectKey) -> bool {
+        self.translator.object(key).is_some() && !self.is_assumed(key)
+    }
+
+    /// Whether it is known that there is no such object.
+    pub(crate) fn is_missing(&self, key: &ObjectKey) -> bool {
+        let asked = self.live.as_ref();
+        self.translator.object(key).is_none()
+            && (self.reads_beside(key.kind, &key.name.namespace)
+                || asked.is_some_and(|live| live.absent.contains(key)))
     }
 
     /// The status that translation gives an object. What the proxies hold is not known to it.

@@ -15,11 +15,20 @@ pub(super) struct Report {
     pub(super) state: State,
     /// Where it is, or could be, served: one for each port of each Gateway.
     pub(super) places: Vec<Place>,
-    /// Why there is no place at all.
+    /// Why no place is asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nowhere: Option<Step>,
+    /// Then: the route that asks for it at a parent that may not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) routes: Vec<RouteView>,
     /// What could not be read, so that the rest may lack something.
     pub(super) unread: Vec<String>,
+    /// The same for people.
+    #[serde(skip)]
+    pub(super) unread_lines: Vec<String>,
+    /// Whether there may be listeners that the caller cannot see.
+    #[serde(skip)]
+    pub(super) partial: bool,
 }
 
 /// Whether a name is served.

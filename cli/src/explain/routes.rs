@@ -1,8 +1,11 @@
 //! Routes and their backends as the report has them.
 
+use std::collections::BTreeSet;
+
+use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{HttpFilter, HttpMatch, HttpRule, PathMatch};
-use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{BackendRef, TlsRoute};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{BackendRef, Object, TlsRoute};
 use vestibule_model::route::Route;
 
 use super::candidates::{AttachedRoute, backend};
@@ -12,22 +15,34 @@ use super::report::{BackendView, RouteView, RuleView};
 /// The views of routes in order of precedence; of TLSRoutes the first has the connections.
 pub(super) fn views(picture: &Picture, attached: &[AttachedRoute]) -> Vec<RouteView> {
     let views = attached.iter().enumerate().filter_map(|(index, one)| {
-        let object = picture.translator.object(&one.key)?;
-        let rules = match object.as_route()? {
-            Route::Tls(route) => vec![of_tls(picture, &one.key, route)],
-            Route::Http(route) => {
-                let rules = route.rules.iter();
-                rules.map(|rule| of_http(picture, &one.key, rule)).collect()
-            }
-        };
         Some(RouteView {
-            object: (&one.key).into(),
-            hostname: one.rank.to_string(),
             shadowed: index > 0 && one.key.kind == Kind::TlsRoute,
-            rules,
+            ..view(picture, &one.key, &one.rank)?
         })
     });
     views.collect()
+}
+
+/// The view of a route, with the hostname of it that takes the name in.
+pub(super) fn view(
+    picture: &Picture,
+    key: &ObjectKey,
+    hostname: &HostPattern,
+) -> Option<RouteView> {
+    let object = picture.translator.object(key)?;
+    let rules = match object.as_route()? {
+        Route::Tls(route) => vec![of_tls(picture, key, route)],
+        Route::Http(route) => {
+            let rules = route.rules.iter();
+            rules.map(|rule| of_http(picture, key, rule)).collect()
+        }
+    };
+    Some(RouteView {
+        object: key.into(),
+        hostname: hostname.to_string(),
+        shadowed: false,
+        rules,
+    })
 }
 
 fn of_tls(picture: &Picture, key: &ObjectKey, route: &TlsRoute) -> RuleView {
@@ -79,8 +94,10 @@ fn of_backend(picture: &Picture, route: &ObjectKey, one: &BackendRef) -> Backend
     let ready = one
         .port
         .filter(|_| reference.is(Kind::Service))
-        .and_then(|port| backend(&picture.translator, &name, port))
-        .map(|backend| backend.endpoints.len());
+        .map(|port| match backend(&picture.translator, &name, port) {
+            Some(backend) => backend.endpoints.len(),
+            None => endpoints(picture, &name),
+        });
     BackendView {
         service: (&name).into(),
         port: one.port.map_or(0, std::num::NonZeroU16::get),
@@ -92,6 +109,22 @@ fn of_backend(picture: &Picture, route: &ObjectKey, one: &BackendRef) -> Backend
         },
         problem: problem.unwrap_or_default(),
     }
+}
+
+/// Ready endpoints of a Service that no route in force leads to.
+fn endpoints(picture: &Picture, service: &ObjectName) -> usize {
+    let slices = picture
+        .translator
+        .objects()
+        .filter_map(|(_, object)| match object.as_ref() {
+            Object::EndpointSlice(slice) => Some(slice),
+            _ => None,
+        });
+    let of_it = slices.filter(|slice| {
+        slice.name.namespace == service.namespace && slice.service.as_ref() == Some(&service.name)
+    });
+    let addresses: BTreeSet<_> = of_it.flat_map(|slice| &slice.addresses).collect();
+    addresses.len()
 }
 
 /// `GET /api/*, header x-a, query b`.

@@ -16,11 +16,17 @@ impl fmt::Display for Text<'_> {
         let name = &report.hostname;
         match report.state {
             State::Live => writeln!(f, "{name} is live")?,
+            State::Down if report.partial => {
+                writeln!(f, "{name} is not live, as far as you may see")?;
+            }
             State::Down => writeln!(f, "{name} is not live")?,
             State::Unknown => writeln!(f, "whether {name} is live cannot be told")?,
         }
         if let Some(step) = &report.nowhere {
             writeln!(f)?;
+            for route in &report.routes {
+                write_route(f, route)?;
+            }
             chain_step(f, step)?;
         }
         // Where somebody asks for it comes first; the others matter where nobody does.
@@ -31,21 +37,27 @@ impl fmt::Display for Text<'_> {
         }
         for place in &idle {
             writeln!(f)?;
-            if asked.is_empty() || place.state == State::Live {
+            let idle = !asked.is_empty() || report.nowhere.is_some();
+            if !idle || place.state == State::Live {
                 write_place(f, place)?;
             } else {
                 heading(f, place)?;
                 line(f, "listener", &listener(&place.listener))?;
             }
         }
-        if !report.unread.is_empty() {
-            writeln!(f, "\nnot read:")?;
-            for what in &report.unread {
-                writeln!(f, "  {what}")?;
-            }
-        }
-        Ok(())
+        write_unread(f, &report.unread_lines)
     }
+}
+
+/// What could not be read.
+pub(crate) fn write_unread(f: &mut Formatter<'_>, lines: &[String]) -> fmt::Result {
+    if !lines.is_empty() {
+        writeln!(f, "\nnot read:")?;
+    }
+    for line in lines {
+        writeln!(f, "  {}", line.replace(char::is_control, " "))?;
+    }
+    Ok(())
 }
 
 fn heading(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {

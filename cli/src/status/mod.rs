@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::explain::text::write_unread;
 use crate::explain::{PlaceArgs, print};
 use overview::{Health, Overview, Row, overview};
 
@@ -67,13 +68,13 @@ impl fmt::Display for Text<'_> {
             count(Health::Warning),
             count(Health::Ok)
         )?;
-        if !self.0.unread.is_empty() {
-            writeln!(f, "\nnot read:")?;
-            for what in &self.0.unread {
-                writeln!(f, "  {what}")?;
-            }
+        if rows.is_empty() {
+            writeln!(
+                f,
+                "there is no Gateway, ListenerSet or route of Vestibule's here"
+            )?;
         }
-        Ok(())
+        write_unread(f, &self.0.unread_lines)
     }
 }
 

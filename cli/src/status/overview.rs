@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{Object, ParentRef};
+use vestibule_model::key::{Kind, ObjectKey, ParentKey};
+use vestibule_model::object::{ListenerSet, Object, ParentRef};
 use vestibule_model::ownership::HostnameGrant;
 
 use crate::explain::conditions::{ISSUED, PROGRAMMED, Said, conditions_in, said_in};
@@ -22,6 +22,9 @@ pub(super) struct Overview {
     pub(super) objects: Vec<Row>,
     /// What could not be read.
     pub(super) unread: Vec<String>,
+    /// The same for people.
+    #[serde(skip)]
+    pub(super) unread_lines: Vec<String>,
 }
 
 /// How an object is.
@@ -104,7 +107,8 @@ pub(super) fn overview(picture: &Picture, namespace: Option<&str>) -> Overview {
     });
     Overview {
         objects,
-        unread: unread(picture),
+        unread: unread::each(picture),
+        unread_lines: unread::grouped(picture),
     }
 }
 
@@ -143,6 +147,9 @@ fn row(
         Object::HostnameGrant(grant) => {
             summary = grant_summary(grant);
             problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
+        }
+        Object::ListenerSet(set) if absent_gateway(picture, set).is_some() => {
+            problems.extend(absent_gateway(picture, set));
         }
         Object::Gateway(_) | Object::ListenerSet(_) => {
             problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
@@ -210,8 +217,8 @@ fn is_foreign(picture: &Picture, object: &Object) -> bool {
                     .listeners(&parent)
                     .map(|(_, gateway)| gateway.clone())
                     .or(match parent {
-                        vestibule_model::key::ParentKey::Gateway(name) => Some(name),
-                        vestibule_model::key::ParentKey::ListenerSet(_) => None,
+                        ParentKey::Gateway(name) => Some(name),
+                        ParentKey::ListenerSet(_) => None,
                     })
             });
             !route.parents().is_empty()
@@ -285,12 +292,18 @@ fn of_route(
     let namespace = &key.name.namespace;
     let mut problems = Vec::new();
     for parent in parents {
-        let part = match parent.parent(namespace) {
-            Some(parent) => parent.object().to_string(),
-            None => continue,
+        let Some(parent_key) = parent.parent(namespace) else {
+            continue;
         };
+        let part = parent_key.object().to_string();
         let said =
             status.and_then(|status| said_in(status, &picture.controller, parent, namespace));
+        if said.is_none()
+            && let Some(absent) = absent(picture, &parent_key)
+        {
+            problems.push(absent);
+            continue;
+        }
         // In a directory a parent that is not there has a hint.
         if said.is_none() && picture.live.is_none() {
             continue;
@@ -298,6 +311,22 @@ fn of_route(
         problems.extend(of_said(picture, key, said, &part));
     }
     problems
+}
+
+/// That a parent does not exist, so nobody writes a status; in a directory there is a hint.
+fn absent(picture: &Picture, parent: &ParentKey) -> Option<Problem> {
+    let key = parent.object();
+    (picture.live.is_some() && picture.is_missing(&key)).then(|| Problem {
+        health: Health::Waiting,
+        part: String::new(),
+        condition: String::new(),
+        reason: "NotFound".into(),
+        message: format!("{key} does not exist, and this waits for it"),
+    })
+}
+
+fn absent_gateway(picture: &Picture, set: &ListenerSet) -> Option<Problem> {
+    absent(picture, &ParentKey::Gateway(set.gateway.clone()?))
 }
 
 /// What conditions say is wrong.

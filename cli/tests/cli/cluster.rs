@@ -3,6 +3,7 @@
 //!
 //! Run by `e2e/cluster/apiserver run`, which sets `KUBECONFIG`.
 
+mod hidden;
 mod ownership;
 
 use std::ffi::OsString;
@@ -321,6 +322,9 @@ fn on_a_cluster_everybody_sees_what_their_rights_show() {
 
     administrators_see_who_has_the_name(&kubectl, &admin);
     tenants_see_that_it_is_taken_and_not_by_whom(&kubectl, &tenant);
+    hidden::what_may_not_be_read_is_not_guessed(&kubectl, &admin, &tenant);
+    hidden::addresses_are_the_status_word(&kubectl, &admin);
+    hidden::the_release_says_what_admission_does(&kubectl, &admin);
     tenants_with_the_gateway_see_it(&kubectl, &tenant);
     ownership::grants_and_claims_are_for_those_who_may_read_them(&kubectl, &admin, &tenant);
     what_a_status_lacks_is_told(&kubectl, &admin);
@@ -394,7 +398,7 @@ fn tenants_see_that_it_is_taken_and_not_by_whom(kubectl: &Kubectl, tenant: &Path
             "{text}"
         );
     }
-    assert!(text.contains("Gateway: you may not list them"), "{text}");
+    assert!(text.contains("as far as you may see"), "{text}");
 
     // Its own is served, as the status says; nothing routes it.
     let (code, report) = kubectl.json(tenant, &["explain", "free.explain.example"]);

@@ -144,6 +144,11 @@ fn what_cannot_be_asked_or_read_is_exit_code_2() {
         (vec!["explain", "a..b", "."], "empty label"),
         (vec!["explain", "", "."], "name a hostname"),
         (
+            vec!["explain", "https://a.example/x", "."],
+            "name the host alone",
+        ),
+        (vec!["explain", "a.example:443", "."], "name the host alone"),
+        (
             vec!["explain", "a.example", "/nowhere/at/all"],
             "/nowhere/at/all",
         ),

@@ -1,0 +1,110 @@
+//! What a release on the cluster does about admission: by the arguments of its operator, where the caller may
+//! read them.
+
+use kube::api::ListParams;
+use kube::{Client, Error};
+use serde_json::Value;
+use vestibule_model::policy::Policy;
+use vestibule_operator::translate::CONTROLLER;
+
+/// Labels that the chart gives the operator's Deployment, however the release is called.
+const LABELS: &str = "app.kubernetes.io/part-of=vestibule,app.kubernetes.io/component=operator";
+/// Most Deployments that are looked at.
+const MOST: u32 = 100;
+
+/// What is known of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Release {
+    /// Its settings.
+    Known(Policy),
+    /// Nothing has the chart's labels and this controller name.
+    Absent,
+    /// The caller may not list Deployments.
+    Hidden,
+}
+
+/// Looks for the release of a controller.
+pub(super) async fn read(client: &Client, controller: &str) -> Release {
+    let request = kube::core::Request::new("/apis/apps/v1/deployments")
+        .list(&ListParams::default().labels(LABELS).limit(MOST));
+    let Ok(request) = request else {
+        return Release::Hidden;
+    };
+    match client.request::<Value>(request).await {
+        Ok(list) => of_deployments(&list, controller),
+        Err(Error::Api(status)) if status.code == 404 => Release::Absent,
+        // What else is wrong with the server is said by what comes next.
+        Err(_) => Release::Hidden,
+    }
+}
+
+/// Of several, the first by namespace and name: two releases of one controller are a mistake anyway.
+fn of_deployments(list: &Value, controller: &str) -> Release {
+    let items = list["items"].as_array().into_iter().flatten();
+    items
+        .filter_map(|one| of_arguments(one.pointer("/spec/template/spec/containers/0/args")?))
+        .find(|(of, _)| of == controller)
+        .map_or(Release::Absent, |(_, policy)| Release::Known(policy))
+}
+
+/// The controller's name and the policy, as an operator with these arguments has them.
+fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
+    let (mut controller, mut policy) = (CONTROLLER.to_owned(), Policy::default());
+    for argument in arguments.as_array()?.iter().filter_map(Value::as_str) {
+        match argument.split_once('=') {
+            Some(("--controller", name)) => name.clone_into(&mut controller),
+            Some(("--policy-mode", mode)) => policy.mode = mode.parse().ok()?,
+            Some(("--exempt-namespace", names)) => {
+                policy.exempt.extend(names.split(',').map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+    Some((controller, policy))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use vestibule_model::policy::Mode;
+
+    use super::*;
+
+    fn deployment(arguments: &Value) -> Value {
+        json!({"spec": {"template": {"spec": {"containers": [{"args": arguments}]}}}})
+    }
+
+    #[test]
+    fn the_arguments_of_the_operator_of_this_controller_count() {
+        let other = json!(["--controller=example.com/other", "--policy-mode=Off"]);
+        let own = json!([
+            "--release=edge",
+            "--policy-mode=Warn",
+            "--exempt-namespace=old,older"
+        ]);
+        let list = json!({"items": [deployment(&other), {}, deployment(&own)]});
+        let exempt = ["old", "older"].map(str::to_owned).into();
+        let mode = Mode::Warn;
+        assert_eq!(
+            of_deployments(&list, CONTROLLER),
+            Release::Known(Policy { mode, exempt })
+        );
+        assert_eq!(of_deployments(&list, "example.com/nobody"), Release::Absent);
+        assert_eq!(of_deployments(&json!({}), CONTROLLER), Release::Absent);
+    }
+
+    /// What is looked for is what the chart renders.
+    #[test]
+    fn the_chart_has_these_labels_and_arguments() {
+        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/vestibule/templates");
+        let read = |file: &str| std::fs::read_to_string(format!("{chart}/{file}")).unwrap();
+        let deployment = read("operator/deployment.yaml");
+        assert!(deployment.contains(r#""component" "operator""#));
+        for argument in ["--controller=", "--policy-mode=", "--exempt-namespace="] {
+            assert!(deployment.contains(&format!("- {argument}")), "{argument}");
+        }
+        let names = read("_names.tpl");
+        assert!(names.contains("app.kubernetes.io/part-of: vestibule\n"));
+        assert!(names.contains("app.kubernetes.io/component: {{ .component }}\n"));
+    }
+}
