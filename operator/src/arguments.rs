@@ -17,6 +17,7 @@ use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::acme;
 use vestibule_operator::certmanager::{self, Maker};
+use vestibule_operator::claims;
 use vestibule_operator::cluster::{self, lease, statuses};
 use vestibule_operator::publish::auth::Fleets;
 use vestibule_operator::serving;
@@ -134,7 +135,8 @@ pub(crate) struct Arguments {
         long,
         env = "VESTIBULE_CLAIM_GRACE_SECONDS",
         value_name = "SECONDS",
-        default_value = "60"
+        default_value = "60",
+        value_parser = clap::value_parser!(u64).range(0..=claims::LONGEST_GRACE.as_secs())
     )]
     claim_grace_seconds: u64,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or

@@ -44,7 +44,12 @@ impl Memory {
         while let Some(write) = self.book.next_write(soon.now, |_| Some("".into())) {
             self.version += 1;
             let seen = write.stored(self.version);
+            let gone = seen.is_none();
             self.book.done(&write.name, Outcome::Written(seen), time);
+            if gone {
+                // There is no watch to show it.
+                self.book.observe(&write.name, None, time);
+            }
         }
         self.book.take_news()
     }

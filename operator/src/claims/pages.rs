@@ -9,7 +9,8 @@ use vestibule_model::claim::{ClaimEntry, ClaimKey};
 use vestibule_model::key::ObjectName;
 
 use super::SLAB;
-use super::slab::{Content, Seen, Slab, Write};
+use super::slab::{Content, Outcome, Seen, Slab, Write};
+use super::turns::Turns;
 
 /// Longest part of a Gateway's name in the name of an object: the rest is a namespace and a number.
 const MOST_OF_A_NAME: usize = 160;
@@ -25,24 +26,61 @@ pub(super) struct Pages {
     open: BTreeMap<Tenant, BTreeSet<ObjectName>>,
     /// The number that the next object of a tenant gets.
     next: BTreeMap<Tenant, usize>,
-    due: BTreeSet<(Instant, ObjectName)>,
+    turns: Turns,
+    /// Which UID a Gateway had when something of it was to be written last; none: it was not ours.
+    uids: BTreeMap<ObjectName, Option<Arc<str>>>,
+    /// Objects that say what no operator writes.
+    spoilt: BTreeSet<ObjectName>,
     present: usize,
 }
 
+/// What an object's appearance comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// It is older than what is known.
+    Old,
+    /// It counts as it is.
+    Sound,
+    /// What it says counts for nothing, or not in full.
+    Spoilt,
+}
+
 impl Pages {
-    /// Takes what is known of an object. Says whether it is news.
-    pub(super) fn observe(&mut self, name: &ObjectName, seen: Option<Seen>) -> bool {
+    /// Takes what is known of an object.
+    pub(super) fn observe(&mut self, name: &ObjectName, seen: Option<Seen>) -> Sight {
+        let sight = match &seen {
+            Some((claim, _)) if fits(name, &claim.gateway, &claim.namespace) => Sight::Sound,
+            Some(_) => Sight::Spoilt,
+            None => Sight::Sound,
+        };
         if let Some((claim, _)) = &seen {
-            self.ensure(name, &claim.gateway(), &claim.namespace);
+            let (gateway, namespace) = match sight {
+                Sight::Spoilt => tenant_of(name),
+                _ => None,
+            }
+            .unwrap_or_else(|| (claim.gateway(), claim.namespace.clone()));
+            self.ensure(name, &gateway, &namespace);
         }
         let Some(slab) = self.slabs.get_mut(name) else {
-            return false;
+            return Sight::Old;
         };
         let was = slab.seen.is_some();
+        let spoilt = sight == Sight::Spoilt
+            || seen
+                .as_ref()
+                .is_some_and(|(claim, _)| !claim.findings.is_empty());
         let news = slab.observe(seen);
         let is = slab.seen.is_some();
         self.present = self.present + usize::from(is) - usize::from(was);
-        news
+        if !news {
+            return Sight::Old;
+        }
+        if spoilt {
+            self.spoilt.insert(name.clone());
+        } else {
+            self.spoilt.remove(name);
+        }
+        sight
     }
 
     /// Puts a name into an object: into this one, or into one with room.
@@ -72,8 +110,9 @@ impl Pages {
         self.note_room(name);
     }
 
-    pub(super) fn is_in_flight(&self, name: &ObjectName) -> bool {
-        self.slabs.get(name).is_some_and(|slab| slab.in_flight)
+    /// Whether what is in an object may change by a write that was begun.
+    pub(super) fn is_open(&self, name: &ObjectName) -> bool {
+        self.slabs.get(name).is_some_and(Slab::is_open)
     }
 
     /// The names that are to stand in an object.
@@ -89,32 +128,74 @@ impl Pages {
 
     /// Something about an object may have to be written.
     pub(super) fn touch(&mut self, name: &ObjectName, now: Instant) {
-        if let Some(slab) = self.slabs.get_mut(name)
-            && !slab.in_flight
-            && slab.due.is_none()
-        {
+        if let Some(slab) = self.slabs.get(name) {
             let at = now + slab.pause();
-            slab.due = Some(at);
-            self.due.insert((at, name.clone()));
+            self.set_due(name, at);
         }
     }
 
-    /// Nothing is to be written.
+    fn set_due(&mut self, name: &ObjectName, at: Instant) {
+        let Some(slab) = self.slabs.get_mut(name) else {
+            return;
+        };
+        if slab.in_flight || slab.due.is_some_and(|due| due <= at) {
+            return;
+        }
+        if let Some(due) = slab.due.replace(at) {
+            self.turns.remove(due, &slab.namespace, name);
+        }
+        self.turns.insert(at, &slab.namespace, name);
+    }
+
+    /// Nothing is to be written; what is being written may come to its end.
     pub(super) fn rest(&mut self) {
-        self.due.clear();
+        self.turns.clear();
         for slab in self.slabs.values_mut() {
             slab.due = None;
-            slab.in_flight = false;
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.due.first().map(|(at, _)| *at)
+        self.turns.deadline()
     }
 
     /// How many objects there are.
     pub(super) fn present(&self) -> usize {
         self.present
+    }
+
+    /// How many of them say what no operator writes.
+    pub(super) fn spoilt(&self) -> usize {
+        self.spoilt.len()
+    }
+
+    /// The Gateways of which there is an object.
+    pub(super) fn claimed(&self) -> BTreeSet<ObjectName> {
+        let there = self.slabs.values().filter(|slab| slab.seen.is_some());
+        there.map(|slab| slab.gateway.clone()).collect()
+    }
+
+    /// Gateways may be others than before: what belongs to one that has another UID, or is ours again, is
+    /// looked at.
+    pub(super) fn look_at_gateways(
+        &mut self,
+        now: Instant,
+        uid: impl Fn(&ObjectName) -> Option<Arc<str>>,
+    ) {
+        let changed = self.uids.iter().filter(|(name, old)| uid(name) != **old);
+        let changed: BTreeSet<ObjectName> = changed.map(|(name, _)| name.clone()).collect();
+        if changed.is_empty() {
+            return;
+        }
+        let pages = self.slabs.iter();
+        let pages = pages.filter(|(_, slab)| changed.contains(&slab.gateway));
+        let pages: Vec<ObjectName> = pages.map(|(name, _)| name.clone()).collect();
+        let there: BTreeSet<&ObjectName> = self.slabs.values().map(|slab| &slab.gateway).collect();
+        self.uids
+            .retain(|name, _| there.contains(name) && !changed.contains(name));
+        for page in pages {
+            self.touch(&page, now);
+        }
     }
 
     /// The next write that is due.
@@ -124,47 +205,58 @@ impl Pages {
         uid: impl Fn(&ObjectName) -> Option<Arc<str>>,
         since: impl Fn(&ClaimKey) -> i64,
     ) -> Option<Write> {
-        while let Some((at, name)) = self.due.first().cloned()
-            && at <= now
-        {
-            self.due.remove(&(at, name.clone()));
+        while let Some(name) = self.turns.next(now) {
             let Some(slab) = self.slabs.get_mut(&name) else {
                 continue;
             };
             slab.due = None;
+            let known = uid(&slab.gateway);
+            self.uids.insert(slab.gateway.clone(), known.clone());
             // Of a Gateway that is gone, or is not ours, the API server or somebody else takes care.
-            let Some(uid) = uid(&slab.gateway) else {
+            let Some(uid) = known else {
+                self.sweep(&name);
                 continue;
             };
+            let keep_until = slab.keep_until(now);
+            let doubtful = slab.is_doubtful();
             let content = content(slab, uid, &since);
-            if slab.is_right(content.as_ref()) {
+            // Empty, it stands in the way of a write that would make it.
+            let stands_in = keep_until.is_some() || doubtful && slab.seen.is_none();
+            let content = (stands_in || !content.entries.is_empty()).then_some(content);
+            if !doubtful && slab.is_right(content.as_ref()) {
+                if let Some(until) = keep_until {
+                    self.set_due(&name, until);
+                }
                 self.sweep(&name);
                 continue;
             }
+            self.turns.begun(&slab.namespace);
             return Some(Write {
                 version: slab.begin(),
                 name,
                 content,
+                fence: doubtful,
             });
         }
         None
     }
 
     /// A write has ended. Says whether what it made is the latest that is known of the object.
-    pub(super) fn done(&mut self, name: &ObjectName, failed: bool) -> bool {
-        self.slabs
-            .get_mut(name)
-            .is_some_and(|slab| slab.end(failed))
+    pub(super) fn done(&mut self, name: &ObjectName, outcome: &Outcome, now: Instant) -> bool {
+        let Some(slab) = self.slabs.get_mut(name) else {
+            return false;
+        };
+        if slab.in_flight {
+            self.turns.ended(&slab.namespace);
+        }
+        slab.end(outcome, now)
     }
 
     /// Forgets an object that is gone and has no names.
     pub(super) fn sweep(&mut self, name: &ObjectName) {
-        let Some(slab) = self.slabs.get(name) else {
+        let Some(slab) = self.slabs.get(name).filter(|slab| slab.is_over()) else {
             return;
         };
-        if slab.seen.is_some() || slab.in_flight || !slab.keys.is_empty() || slab.due.is_some() {
-            return;
-        }
         let tenant = (slab.gateway.clone(), slab.namespace.clone());
         self.slabs.remove(name);
         if let Some(open) = self.open.get_mut(&tenant) {
@@ -212,7 +304,8 @@ impl Pages {
         };
         let tenant = (slab.gateway.clone(), slab.namespace.clone());
         let open = self.open.entry(tenant.clone()).or_default();
-        if slab.keys.len() < SLAB {
+        // What stands under a name that is not ours to give goes.
+        if slab.keys.len() < SLAB && fits(name, &slab.gateway.name, &slab.namespace) {
             open.insert(name.clone());
         } else {
             open.remove(name);
@@ -223,24 +316,40 @@ impl Pages {
     }
 }
 
-fn content(slab: &Slab, uid: Arc<str>, since: impl Fn(&ClaimKey) -> i64) -> Option<Content> {
-    let entries: Vec<ClaimEntry> = slab
-        .keys
-        .iter()
-        .map(|key| ClaimEntry {
-            port: key.port,
-            transport: key.transport,
-            use_: key.use_,
-            names: key.names.clone(),
-            since: since(key),
-        })
-        .collect();
-    (!entries.is_empty()).then(|| Content {
+fn content(slab: &Slab, uid: Arc<str>, since: impl Fn(&ClaimKey) -> i64) -> Content {
+    let entries = slab.keys.iter().map(|key| ClaimEntry {
+        port: key.port,
+        transport: key.transport,
+        use_: key.use_,
+        names: key.names.clone(),
+        since: since(key),
+    });
+    Content {
         gateway: slab.gateway.name.clone(),
         gateway_uid: uid,
         namespace: slab.namespace.clone(),
-        entries,
-    })
+        entries: entries.collect(),
+    }
+}
+
+/// What the name of an object is made of: what stands for the Gateway, and the namespace of the tenant.
+fn parts(name: &ObjectName) -> Option<(&str, &str)> {
+    let (rest, number) = name.name.rsplit_once('.')?;
+    let (gateway, namespace) = rest.rsplit_once('.')?;
+    let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    (numbered && !gateway.is_empty() && !namespace.is_empty()).then_some((gateway, namespace))
+}
+
+/// Whether an object's name is one for what it is about: others are made by hand, or were changed.
+fn fits(name: &ObjectName, gateway: &str, namespace: &str) -> bool {
+    parts(name) == Some((&shortened(gateway), namespace))
+}
+
+/// Whose an object is by its name.
+fn tenant_of(name: &ObjectName) -> Option<Tenant> {
+    let (gateway, namespace) = parts(name)?;
+    let gateway = ObjectName::new(name.namespace.clone(), gateway);
+    Some((gateway, namespace.into()))
 }
 
 /// A Gateway's name, or as much of it as there is room for and a digest of the rest.

@@ -12,6 +12,8 @@ use vestibule_model::object::Meta;
 const GATHER: Duration = Duration::from_millis(20);
 /// First and longest wait after a write failed.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// An API server gives a request up by then (its `--request-timeout` is a minute unless set).
+const LATE: Duration = Duration::from_secs(90);
 
 /// An object as the API server has it, with its resourceVersion.
 pub type Seen = (Arc<HostnameClaim>, String);
@@ -49,6 +51,9 @@ pub struct Write {
     pub version: Option<String>,
     /// What it is to say; none: it is to go.
     pub content: Option<Content>,
+    /// Its version has to become another one even if it says that already: an earlier write that goes by this
+    /// one may be under way still, and must come too late.
+    pub fence: bool,
 }
 
 impl Write {
@@ -74,9 +79,16 @@ impl Write {
 pub enum Outcome {
     /// The object is this now, or is gone.
     Written(Option<Seen>),
-    /// It could not be made; the watch shows what is there.
-    Failed,
+    /// Nothing was written: the object is not what it was taken for. The watch shows what is there.
+    Moved,
+    /// Nothing was written.
+    Refused,
+    /// Nobody knows: it may have been written, and it may yet be.
+    Unknown,
 }
+
+/// A write, by the resourceVersion that it goes by; none: it makes the object.
+type Doubt = Option<String>;
 
 /// One object.
 #[derive(Debug)]
@@ -87,8 +99,16 @@ pub(super) struct Slab {
     pub(super) keys: BTreeSet<ClaimKey>,
     pub(super) seen: Option<Seen>,
     pub(super) in_flight: bool,
-    /// The watch has shown something since the write in flight began.
+    /// What the write in flight goes by.
+    attempt: Doubt,
+    /// The watch has shown something else since the write in flight began.
     moved: bool,
+    /// A write that may have been made, or may yet be.
+    doubt: Option<Doubt>,
+    /// The version that was deleted, until the watch shows that it is gone: what it shows before is history.
+    gone: Option<String>,
+    /// It must not go before: a write that makes it may be late, and would make it once more.
+    keep_until: Option<Instant>,
     /// When to look whether it says what it is to say.
     pub(super) due: Option<Instant>,
     failures: u32,
@@ -102,7 +122,11 @@ impl Slab {
             keys: BTreeSet::new(),
             seen: None,
             in_flight: false,
+            attempt: None,
             moved: false,
+            doubt: None,
+            gone: None,
+            keep_until: None,
             due: None,
             failures: 0,
         }
@@ -110,14 +134,57 @@ impl Slab {
 
     /// Takes what the watch shows. Says whether it is news: events of writes may come late.
     pub(super) fn observe(&mut self, seen: Option<Seen>) -> bool {
-        self.moved = true;
         if let (Some((_, old)), Some((_, new))) = (&self.seen, &seen)
             && is_older(new, old)
         {
             return false;
         }
+        match (&self.gone, &seen) {
+            (Some(gone), Some((_, new))) if new == gone || is_older(new, gone) => return false,
+            (Some(_), None) if self.seen.is_some() => {}
+            _ => self.gone = None,
+        }
+        let version = |seen: &Option<Seen>| seen.as_ref().map(|(_, version)| version.clone());
+        self.moved |= version(&self.seen) != version(&seen);
         self.seen = seen;
+        self.clear_doubt();
         true
+    }
+
+    /// A write cannot be made any more once the object has another version than it goes by. That it is gone
+    /// says little: the watch may tell of a removal before it was made.
+    fn clear_doubt(&mut self) {
+        if let (Some(by), Some((_, there))) = (&self.doubt, &self.seen)
+            && by.as_ref() != Some(there)
+        {
+            self.doubt = None;
+        }
+    }
+
+    /// Whether what is in it may change by a write that was begun.
+    pub(super) fn is_open(&self) -> bool {
+        self.in_flight || self.doubt.is_some()
+    }
+
+    /// Whether nobody knows what is there, or is yet to come of a write that has ended.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.doubt.is_some()
+    }
+
+    /// Until when it is to be there, though it be empty.
+    pub(super) fn keep_until(&mut self, now: Instant) -> Option<Instant> {
+        self.keep_until = self.keep_until.filter(|until| *until > now);
+        self.keep_until
+    }
+
+    /// Whether it is neither there, nor to be, nor may come to be.
+    pub(super) fn is_over(&self) -> bool {
+        self.seen.is_none()
+            && !self.is_open()
+            && self.keys.is_empty()
+            && self.due.is_none()
+            && self.gone.is_none()
+            && self.keep_until.is_none()
     }
 
     /// Whether it says what it is to say.
@@ -132,18 +199,39 @@ impl Slab {
     pub(super) fn begin(&mut self) -> Option<String> {
         self.in_flight = true;
         self.moved = false;
-        self.seen.as_ref().map(|(_, version)| version.clone())
+        self.attempt = self.seen.as_ref().map(|(_, version)| version.clone());
+        self.attempt.clone()
     }
 
     /// The write has ended. Says whether what it answered is the latest that is known.
-    pub(super) fn end(&mut self, failed: bool) -> bool {
-        self.in_flight = false;
-        self.failures = if failed {
-            self.failures.saturating_add(1)
-        } else {
-            0
+    pub(super) fn end(&mut self, outcome: &Outcome, now: Instant) -> bool {
+        if !std::mem::take(&mut self.in_flight) {
+            return false;
+        }
+        let attempt = self.attempt.take();
+        self.failures = match outcome {
+            Outcome::Written(_) => 0,
+            _ => self.failures.saturating_add(1),
         };
-        !failed && !self.moved
+        let latest = matches!(outcome, Outcome::Written(_)) && !self.moved;
+        if latest && matches!(outcome, Outcome::Written(None)) {
+            self.gone.clone_from(&attempt);
+        }
+        match outcome {
+            // Whatever was under way goes by what is there no longer.
+            Outcome::Written(_) => self.doubt = None,
+            Outcome::Refused => {}
+            // What is there instead may be what an earlier write made of it.
+            Outcome::Moved => self.doubt = Some(attempt),
+            Outcome::Unknown => {
+                if attempt.is_none() {
+                    self.keep_until = now.checked_add(LATE);
+                }
+                self.doubt = Some(attempt);
+            }
+        }
+        self.clear_doubt();
+        latest
     }
 
     /// How long to wait before it is written.

@@ -51,6 +51,8 @@ pub(super) enum WriteResult {
     Gone,
     /// It failed.
     Failed,
+    /// Nobody knows whether it was made.
+    Unknown,
 }
 
 /// Handles to the counters.

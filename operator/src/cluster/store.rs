@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::sync::watch;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
@@ -187,7 +187,9 @@ impl Store {
         self.learn(&key);
         if key.kind == Kind::HostnameClaim {
             let seen = claims::read(&object).map(|claim| (claim, resource_version.to_string()));
-            self.claims.observe(&key.name, seen, clock::both(now));
+            if !self.claims.observe(&key.name, seen, clock::both(now)) {
+                warn!(claim = %key.name, "not as an operator writes it; the leader of its release puts it right");
+            }
             return None;
         }
         Some(Change::Put(object))
@@ -365,6 +367,9 @@ impl Store {
         }
         changes.extend(self.held());
         let (mut ports, mut services) = (false, false);
+        if changes.iter().any(is_of_gateway) {
+            self.claims.gateways_moved();
+        }
         // Sources that are no longer used leave with what follows from that.
         while !changes.is_empty() {
             let begin = Instant::now();
@@ -387,6 +392,9 @@ impl Store {
                 .translated(certificates, issuers, &resources);
             ports |= !new_ports.is_empty();
             services |= !new_services.is_empty();
+            if statuses.keys().any(|key| key.kind == Kind::Gateway) {
+                self.claims.gateways_moved();
+            }
             for (key, status) in statuses {
                 let orphan = status.is_none() && key.kind == Kind::ListenerSet;
                 if orphan && self.known.contains(&key) {
@@ -431,6 +439,13 @@ impl Store {
         (!news.is_empty()).then_some(Change::Claims(news))
     }
 
+    /// Tells translation what the book of claims has to say, if anything.
+    fn told_of_claims(&mut self, now: Instant) {
+        if let Some(change) = self.held() {
+            self.apply(vec![change], now);
+        }
+    }
+
     /// This replica leads, or no longer does.
     pub(super) fn lead(&mut self, leads: bool, now: Instant) {
         self.claims.lead(leads, clock::both(now));
@@ -453,10 +468,15 @@ impl Store {
     /// The next write of a `HostnameClaim` that is due.
     pub(super) fn claim_to_write(&mut self, now: Instant) -> Option<Write> {
         let merge = self.translator.merge();
-        self.claims.next_write(now, |gateway| {
+        let write = self.claims.next_write(now, |gateway| {
             let gateway = merge.gateway(gateway)?;
             Some(gateway.meta.uid.clone())
-        })
+        });
+        if write.is_some() {
+            // What is being taken from somebody is served for nobody.
+            self.told_of_claims(now);
+        }
+        write
     }
 
     /// Takes what came of a write of a `HostnameClaim`.
@@ -605,11 +625,19 @@ fn is_source(kind: Kind) -> bool {
     SOURCES.contains(&kind)
 }
 
-/// Kinds whose status Vestibule writes.
 fn is_secret(change: &Change) -> bool {
     matches!(change, Change::Put(Object::Secret(_)))
 }
 
+fn is_of_gateway(change: &Change) -> bool {
+    match change {
+        Change::Put(object) => matches!(object, Object::Gateway(_)),
+        Change::Remove(key) => key.kind == Kind::Gateway,
+        _ => false,
+    }
+}
+
+/// Kinds whose status Vestibule writes.
 fn has_status(kind: Kind) -> bool {
     matches!(
         kind,

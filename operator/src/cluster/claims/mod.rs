@@ -20,6 +20,10 @@ use crate::claims::{Content, Outcome, Seen, Write};
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Annotation that gives an object another version without saying anything else: a write of which nobody
+/// knows what came of it goes by the former one, and so comes too late.
+const FENCE: &str = "vestibule.dev/not-before";
+
 /// Makes the writes.
 #[derive(Clone)]
 pub(super) struct Scribe {
@@ -41,25 +45,31 @@ impl Scribe {
     /// Makes one write.
     pub(super) async fn write(self, write: Write) -> (ObjectName, Outcome) {
         let name = write.name.clone();
+        let makes = write.version.is_none();
         let answer = tokio::time::timeout(PATIENCE, self.make(write)).await;
         let (outcome, result) = match answer {
             Ok(Ok(seen)) => {
                 debug!(claim = %name, there = seen.is_some(), "written");
                 (Outcome::Written(seen), WriteResult::Written)
             }
-            Ok(Err(kube::Error::Api(status)))
-                if status.is_conflict() || status.is_already_exists() || status.is_not_found() =>
-            {
-                debug!(claim = %name, answer = %status.message, "not written; what is there comes by the watch");
-                (Outcome::Failed, WriteResult::Conflict)
-            }
             Ok(Err(error)) => {
-                warn!(claim = %name, %error, "cannot write a HostnameClaim; new names in it wait");
-                (Outcome::Failed, WriteResult::Failed)
+                let (outcome, result) = outcome_of(&error, makes);
+                match &outcome {
+                    Outcome::Moved => {
+                        debug!(claim = %name, %error, "not written; what is there comes by the watch");
+                    }
+                    Outcome::Refused => {
+                        warn!(claim = %name, %error, "cannot write a HostnameClaim; new names in it wait");
+                    }
+                    _ => {
+                        warn!(claim = %name, %error, "perhaps not written; its names wait for a later write");
+                    }
+                }
+                (outcome, result)
             }
             Err(_) => {
-                warn!(claim = %name, "no answer to a write of a HostnameClaim; new names in it wait");
-                (Outcome::Failed, WriteResult::Failed)
+                warn!(claim = %name, "no answer to a write of a HostnameClaim; its names wait for a later write");
+                (Outcome::Unknown, WriteResult::Unknown)
             }
         };
         self.metrics.claims.written(result);
@@ -71,13 +81,13 @@ impl Scribe {
         let api: Api<HostnameClaim> = Api::namespaced(self.client.clone(), &name.namespace);
         let parameters = PostParams::default();
         let written = match (write.content, write.version) {
-            (Some(content), None) => {
-                let object = self.object(name, &content, None);
-                api.create(&parameters, &object).await?
-            }
             (Some(content), version) => {
-                let object = self.object(name, &content, version);
-                api.replace(&name.name, &parameters, &object).await?
+                let fence = write.fence;
+                let object = self.object(name, &content, version.clone(), fence);
+                match version {
+                    None => api.create(&parameters, &object).await?,
+                    Some(_) => api.replace(&name.name, &parameters, &object).await?,
+                }
             }
             (None, version) => {
                 let parameters = DeleteParams {
@@ -97,8 +107,11 @@ impl Scribe {
             .clone()
             .unwrap_or_default();
         let value = serde_json::to_value(&written).map_err(kube::Error::SerdeError)?;
-        let object = decode(value).into_object().map(|(object, _)| object);
-        Ok(object.and_then(|object| Some((read(&object)?, version))))
+        let object = decode(value).into_object();
+        let seen = object.and_then(|(object, _)| Some((read(&object)?, version)));
+        // The client's type was read; a claim that is none after that does not come.
+        let unread = || kube::Error::Service("the answer is no HostnameClaim".into());
+        seen.map(Some).ok_or_else(unread)
     }
 
     fn object(
@@ -106,6 +119,7 @@ impl Scribe {
         name: &ObjectName,
         content: &Content,
         version: Option<String>,
+        fence: bool,
     ) -> HostnameClaim {
         let owner = OwnerReference {
             api_version: format!("{GATEWAY_GROUP}/v1"),
@@ -120,6 +134,10 @@ impl Scribe {
                 name: Some(name.name.to_string()),
                 namespace: Some(name.namespace.to_string()),
                 labels: Some([label].into()),
+                annotations: fence.then(|| {
+                    let now = super::clock::millis().to_string();
+                    [(FENCE.to_owned(), now)].into()
+                }),
                 owner_references: Some(vec![owner]),
                 resource_version: version,
                 ..ObjectMeta::default()
@@ -134,6 +152,24 @@ impl Scribe {
                 entries: content.entries.iter().map(ClaimEntry::from).collect(),
             },
         }
+    }
+}
+
+/// What came of a write that failed; `makes`: it was to make the object.
+fn outcome_of(error: &kube::Error, makes: bool) -> (Outcome, WriteResult) {
+    match error {
+        kube::Error::Api(status)
+            if status.is_conflict()
+                || status.is_already_exists()
+                || status.is_not_found() && !makes =>
+        {
+            (Outcome::Moved, WriteResult::Conflict)
+        }
+        kube::Error::Api(status) if (400..500).contains(&status.code) => {
+            (Outcome::Refused, WriteResult::Failed)
+        }
+        // The connection was lost, or the server does not know itself, such as when etcd does not answer.
+        _ => (Outcome::Unknown, WriteResult::Unknown),
     }
 }
 

@@ -21,6 +21,7 @@ pub(in super::super) struct Claims {
     grace: Gauge,
     waiting: Gauge,
     objects: Gauge,
+    spoilt: Gauge,
     writes: Family<ResultLabel, Counter>,
 }
 
@@ -47,6 +48,12 @@ impl Claims {
             self.objects.clone(),
         );
         registry.register(
+            "claims_spoilt_objects",
+            "HostnameClaim objects that are not as an operator writes them: changed or made by hand; the leader \
+             of their release puts them right",
+            self.spoilt.clone(),
+        );
+        registry.register(
             "claims_writes",
             "Writes of HostnameClaims, by result",
             self.writes.clone(),
@@ -59,6 +66,7 @@ impl Claims {
             (&self.grace, counts.grace),
             (&self.waiting, counts.pending),
             (&self.objects, counts.objects),
+            (&self.spoilt, counts.spoilt),
         ] {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
