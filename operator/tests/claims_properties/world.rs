@@ -1,107 +1,56 @@
-//! No hijack, for random histories: two replicas, of which one leads, watch one API server that shows each of
-//! them its kinds in any order; objects come, change and go, replicas restart and hand over, grants are
-//! revoked, the Gateway takes names itself. A name in service changes its owner only if its owner let go of it
-//! and the grace is over, or was revoked, or the Gateway took it.
-
-mod common;
+//! An API server, two replicas, and what names have come to.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
-use proptest::prelude::*;
-use prost::Message as _;
 use vestibule_model::claim::HostnameClaim;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Listener, Meta, Object, Protocol};
+use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_operator::claims::{Book, Outcome, Seen, Time};
 use vestibule_operator::translate::{Change, Claims, Settings, Standing, Translator};
-use vestibule_stream::proto::resource::Resource as Body;
-use vestibule_stream::{ResourceKey, ResourceKind, proto};
+use vestibule_stream::{ResourceKey, ResourceKind};
 
-const TENANTS: [&str; 3] = ["a", "b", "c"];
-const HOSTS: [&str; 4] = ["x.example.com", "y.example.com", "*.example.com", ""];
-const GRACE: Duration = Duration::from_mins(1);
+use crate::common::grants::hostname_grant;
+use crate::common::*;
+use crate::service::Services;
+use crate::table::Table;
+use crate::{HOSTS, KINDS, Op, PORTS, TENANTS, Wanted};
+
+pub(crate) const GRACE: Duration = Duration::from_mins(1);
 
 /// What a name in service is: a port, what speaks there, and the hostname.
 type Name = (u16, &'static str, String);
 
-#[derive(Debug, Clone)]
-enum Op {
-    /// A tenant's set gets these listeners; it is created if it is not there.
-    Set(usize, usize, Vec<(usize, usize)>),
-    DeleteSet(usize, usize),
-    /// A tenant's route on the Gateway's own listener gets these hostnames.
-    Route(usize, usize, Vec<usize>),
-    DeleteRoute(usize, usize),
-    /// Whether a tenant's sets are let in.
-    Admit(usize, bool),
-    /// The Gateway has a listener of its own for a hostname, or none.
-    Own(Option<usize>),
-    /// A replica is shown what waits of a kind.
-    Show(usize, usize),
-    /// The leader makes a write; whether it lives to see what came of it.
-    Write(bool),
-    Restart(usize),
-    Lead(usize),
-    Pass(u64),
-    /// Somebody deletes a claim object.
-    Vandal(usize),
-    Rest,
-}
-
-const KINDS: [Kind; 4] = [
-    Kind::Gateway,
-    Kind::ListenerSet,
-    Kind::TlsRoute,
-    Kind::HostnameClaim,
-];
-
-fn an_op() -> impl Strategy<Value = Op> {
-    let listeners = prop::collection::vec((0..4_usize, 0..HOSTS.len()), 0..3);
-    let hosts = prop::collection::vec(0..2_usize, 1..3);
-    prop_oneof![
-        8 => (0..3_usize, 0..2_usize, listeners).prop_map(|(t, s, l)| Op::Set(t, s, l)),
-        3 => (0..3_usize, 0..2_usize).prop_map(|(t, s)| Op::DeleteSet(t, s)),
-        4 => (0..3_usize, 0..2_usize, hosts).prop_map(|(t, r, h)| Op::Route(t, r, h)),
-        2 => (0..3_usize, 0..2_usize).prop_map(|(t, r)| Op::DeleteRoute(t, r)),
-        1 => (0..3_usize, any::<bool>()).prop_map(|(t, b)| Op::Admit(t, b)),
-        1 => prop::option::of(0..HOSTS.len()).prop_map(Op::Own),
-        16 => (0..2_usize, 0..KINDS.len()).prop_map(|(r, k)| Op::Show(r, k)),
-        10 => any::<bool>().prop_map(Op::Write),
-        1 => (0..2_usize).prop_map(Op::Restart),
-        2 => (0..2_usize).prop_map(Op::Lead),
-        4 => (1..90_u64).prop_map(Op::Pass),
-        1 => (0..8_usize).prop_map(Op::Vandal),
-        3 => Just(Op::Rest),
-    ]
-}
-
 /// The API server: objects, and who wrote which version.
 #[derive(Default)]
-struct Server {
-    objects: BTreeMap<ObjectKey, (Object, u64)>,
+pub(crate) struct Server {
+    pub(crate) objects: BTreeMap<ObjectKey, (Object, u64)>,
     version: u64,
 }
 
 /// An event of a watch: an object and its version, or that it is gone.
 type Shown = (ObjectKey, Option<(Object, u64)>);
 
-struct Replica {
+pub(crate) struct Replica {
     translator: Translator,
     book: Book,
     waiting: BTreeMap<Kind, VecDeque<Shown>>,
 }
 
-struct World {
-    server: Server,
+pub(crate) struct World {
+    pub(crate) server: Server,
     replicas: [Replica; 2],
     leader: usize,
-    clock: (i64, Instant),
-    admitted: BTreeSet<usize>,
-    own: Option<usize>,
+    pub(crate) clock: (i64, Instant),
+    pub(crate) admitted: BTreeSet<usize>,
+    pub(crate) granted: BTreeSet<usize>,
+    pub(crate) own: Option<usize>,
+    pub(crate) shared: bool,
+    /// Who gets which connections.
+    services: Services,
     /// Who serves what, as the proxies saw it last.
     owners: BTreeMap<Name, String>,
     /// Since when an owner has not declared its name, and what takes a name from its owner at once.
@@ -119,20 +68,36 @@ fn time(clock: (i64, Instant)) -> Time {
 fn told() -> Settings {
     Settings {
         claims: Claims::Told,
+        // Wildcards of TLSRoutes as well.
+        policy: Policy {
+            mode: Mode::Off,
+            ..Policy::default()
+        },
         ..settings()
     }
 }
 
-fn a_listener(n: usize, (speaks, host): (usize, usize)) -> Listener {
-    let (name, host) = (format!("l{n}"), HOSTS[host]);
-    match speaks {
-        0 | 1 => listener(&name, 443, Protocol::Tls, host, Some(Tls::Passthrough)),
-        2 => listener(&name, 443, Protocol::Http, host, None),
-        _ => listener(&name, 443, Protocol::Tcp, "", None),
+fn a_listener(n: usize, (port, speaks, host, open): Wanted) -> Listener {
+    let (name, port, host) = (format!("l{n}"), PORTS[port], HOSTS[host]);
+    let mut listener = match speaks {
+        0..=3 => listener(&name, port, Protocol::Tls, host, Some(Tls::Passthrough)),
+        4 => listener(&name, port, Protocol::Http, host, None),
+        5 => listener(&name, port, Protocol::Tcp, "", None),
+        _ => {
+            // It takes no kind of route, and so the proxies never get it.
+            let tls = Some(Tls::Passthrough);
+            let mut listener = listener(&name, port, Protocol::Tls, host, tls);
+            listener.allowed_kinds = vec![("example.com".into(), "Other".into())];
+            listener
+        }
+    };
+    if open {
+        listener.allowed_namespaces = NamespaceScope::All;
     }
+    listener
 }
 
-fn speaks(protocol: &Protocol) -> &'static str {
+pub(crate) fn speaks(protocol: &Protocol) -> &'static str {
     match protocol {
         Protocol::Http => "HTTP",
         Protocol::Tcp => "TCP",
@@ -147,8 +112,12 @@ fn scope(admitted: &BTreeSet<usize>) -> NamespaceScope {
     })
 }
 
-fn the_gateway(admitted: &BTreeSet<usize>, own: Option<usize>) -> Object {
-    let mut shared = listener("shared", 8443, Protocol::Tls, "", Some(Tls::Passthrough));
+fn the_gateway(admitted: &BTreeSet<usize>, own: Option<usize>, tls: bool) -> Object {
+    let mut shared = if tls {
+        listener("shared", 8443, Protocol::Tls, "", Some(Tls::Passthrough))
+    } else {
+        listener("shared", 8443, Protocol::Http, "", None)
+    };
     shared.allowed_namespaces = NamespaceScope::All;
     let mut listeners = vec![shared];
     listeners.extend(own.map(|host| passthrough("own", HOSTS[host])));
@@ -220,7 +189,7 @@ impl Replica {
         }
     }
 
-    /// What its proxies would serve, and for whom.
+    /// The listeners that its proxies have, and of whom.
     fn serves(&self) -> BTreeMap<Name, String> {
         let mut serves = BTreeMap::new();
         for (key, object) in self.translator.objects() {
@@ -231,12 +200,7 @@ impl Replica {
                 let name = listener.key(&set.parent_key()).to_string();
                 let resource = ResourceKey::new(ResourceKind::Listener, name);
                 if self.translator.resources().contains_key(&resource) {
-                    let name = (
-                        443,
-                        speaks(&listener.protocol),
-                        listener.hostname.to_string(),
-                    );
-                    let old = serves.insert(name, key.name.namespace.to_string());
+                    let old = serves.insert(name_of(listener), key.name.namespace.to_string());
                     assert!(
                         old.is_none_or(|old| old == *key.name.namespace),
                         "one name, two namespaces"
@@ -244,29 +208,28 @@ impl Replica {
                 }
             }
         }
-        for (key, encoded) in self.translator.resources() {
-            if key.kind() != ResourceKind::TlsRoute {
-                continue;
-            }
-            let resource = proto::Resource::decode(encoded.upsert().resource.as_ref());
-            let Some(Body::TlsRoute(route)) = resource.expect("a resource").resource else {
-                panic!("a TLSRoute")
-            };
-            for hostname in route.attachments.iter().flat_map(|a| &a.hostnames) {
-                let name = (8443, "route", hostname.rank.clone());
-                let old = serves.insert(name, route.tenant.clone());
-                assert!(
-                    old.is_none_or(|old| old == route.tenant),
-                    "one name, two namespaces"
-                );
-            }
-        }
         serves
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        Table::read(self.translator.resources())
+    }
+
+    pub(crate) fn is_up_to_date(&self) -> bool {
+        self.waiting.values().all(VecDeque::is_empty)
     }
 }
 
+fn name_of(listener: &Listener) -> Name {
+    (
+        listener.port.map_or(0, std::num::NonZero::get),
+        speaks(&listener.protocol),
+        listener.hostname.to_string(),
+    )
+}
+
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock = (1_000, Instant::now());
         let mut server = Server::default();
         let admitted: BTreeSet<usize> = (0..TENANTS.len()).collect();
@@ -281,7 +244,7 @@ impl World {
             findings: Vec::new(),
         };
         let another = Object::HostnameClaim(another);
-        for object in [our_class(), the_gateway(&admitted, None), another] {
+        for object in [our_class(), the_gateway(&admitted, None, true), another] {
             server.version += 1;
             server
                 .objects
@@ -294,7 +257,10 @@ impl World {
             leader: 0,
             clock,
             admitted,
+            granted: BTreeSet::new(),
             own: None,
+            shared: true,
+            services: Services::default(),
             owners: BTreeMap::new(),
             let_go: BTreeMap::new(),
             taken: BTreeSet::new(),
@@ -326,7 +292,7 @@ impl World {
         }
     }
 
-    fn step(&mut self, op: Op) {
+    pub(crate) fn step(&mut self, op: Op) {
         // Whatever happens takes its time.
         self.clock.0 += 1;
         self.clock.1 += Duration::from_secs(1);
@@ -343,17 +309,24 @@ impl World {
                 let object = set(&name.namespace, &name.name, created, "one", listeners);
                 self.put(&key, Some(object));
             }
-            Op::Route(tenant, n, hosts) => {
+            Op::Route(tenant, n, hosts, to) => {
                 let key = ObjectKey::new(Kind::TlsRoute, TENANTS[tenant], format!("route-{n}"));
                 let hosts: BTreeSet<&str> = hosts.into_iter().map(|host| HOSTS[host]).collect();
                 let hosts: Vec<&str> = hosts.into_iter().collect();
-                let shared = parent("Gateway", Some("platform"), "one", Some("shared"));
-                let created = self.created(&key);
+                let to: BTreeSet<_> = to.into_iter().collect();
+                let parents = to.into_iter().map(|to| match to {
+                    None => parent("Gateway", Some("platform"), "one", None),
+                    Some((of, n)) => {
+                        let name = format!("set-{n}");
+                        parent("ListenerSet", Some(TENANTS[of]), &name, None)
+                    }
+                });
+                let (created, name) = (self.created(&key), &key.name.name);
                 let object = route(
                     TENANTS[tenant],
-                    &key.name.name,
+                    name,
                     created,
-                    vec![shared],
+                    parents.collect(),
                     &hosts,
                     Vec::new(),
                 );
@@ -373,6 +346,20 @@ impl World {
                 } else {
                     self.admitted.remove(&tenant);
                 }
+                self.put_gateway();
+            }
+            Op::Grant(tenant, there) => {
+                let key = ObjectKey::new(Kind::HostnameGrant, "platform", TENANTS[tenant]);
+                let grant = hostname_grant(TENANTS[tenant], &[TENANTS[tenant]], &["*"]);
+                if there {
+                    self.granted.insert(tenant);
+                } else {
+                    self.granted.remove(&tenant);
+                }
+                self.put(&key, there.then(|| Object::HostnameGrant(grant)));
+            }
+            Op::Shared(tls) => {
+                self.shared = tls;
                 self.put_gateway();
             }
             Op::Own(own) => {
@@ -426,18 +413,10 @@ impl World {
             if self.let_go.contains_key(name) || self.taken.contains(name) {
                 continue;
             }
-            let speaks_otherwise = self
-                .server
-                .objects
-                .values()
-                .any(|(object, _)| match object {
-                    Object::ListenerSet(set) => {
-                        *set.name.namespace == **owner
-                            && set.listeners.iter().any(|l| speaks(&l.protocol) != name.1)
-                    }
-                    _ => false,
-                });
-            if name.1 == "route" || !speaks_otherwise {
+            let speaks_otherwise = self.sets_of(owner).any(|l| {
+                name_of(l).0 == name.0 && (name_of(l).1 != name.1 || !l.allowed_kinds.is_empty())
+            });
+            if !speaks_otherwise {
                 assert_eq!(
                     serves.get(name),
                     Some(owner),
@@ -445,10 +424,35 @@ impl World {
                 );
             }
         }
+        self.services.check_kept(self);
+    }
+
+    /// Every listener that a tenant declares.
+    pub(crate) fn sets_of(&self, tenant: &str) -> impl Iterator<Item = &Listener> {
+        let objects = self.server.objects.values();
+        objects.flat_map(move |(object, _)| match object {
+            Object::ListenerSet(set) if *set.name.namespace == *tenant => set.listeners.as_slice(),
+            _ => &[],
+        })
+    }
+
+    /// Whether a namespace may have names, as far as grants go.
+    pub(crate) fn may_have(&self, tenant: &str) -> bool {
+        let is = |n: &usize| TENANTS[*n] == tenant;
+        self.granted.is_empty() || self.granted.iter().any(is)
+    }
+
+    /// Whether its sets are let in.
+    pub(crate) fn is_admitted(&self, tenant: &str) -> bool {
+        self.admitted.iter().any(|n| TENANTS[*n] == tenant)
+    }
+
+    pub(crate) fn leading(&self) -> &Replica {
+        &self.replicas[self.leader]
     }
 
     fn put_gateway(&mut self) {
-        let object = the_gateway(&self.admitted, self.own);
+        let object = the_gateway(&self.admitted, self.own, self.shared);
         self.put(&object.key(), Some(object));
     }
 
@@ -484,7 +488,7 @@ impl World {
             assert_eq!(written, version);
             Outcome::Written(seen)
         } else {
-            Outcome::Failed
+            Outcome::Moved
         };
         if lives {
             let replica = &mut self.replicas[self.leader];
@@ -520,31 +524,20 @@ impl World {
         panic!("it does not come to rest");
     }
 
-    /// Whether the owner of a name declares it, and may have it.
-    fn declares(&self, (port, use_, host): &Name, owner: &str) -> (bool, bool) {
-        let declared = self
-            .server
-            .objects
-            .values()
-            .any(|(object, _)| match object {
-                Object::ListenerSet(set) if *port == 443 => {
-                    *set.name.namespace == *owner
-                        && set.listeners.iter().any(|l| {
-                            speaks(&l.protocol) == *use_ && l.hostname.to_string() == *host
-                        })
-                }
-                Object::TlsRoute(route) if *port == 8443 => {
-                    *route.name.namespace == *owner
-                        && route.hostnames.iter().any(|(_, h)| h.to_string() == *host)
-                }
-                _ => false,
-            });
-        let tenant = TENANTS.iter().position(|name| *name == owner).unwrap();
+    /// Whether the owner of a name declares it, and whether that was taken from it.
+    fn declares(&self, name: &Name, owner: &str) -> (bool, bool) {
+        let mut declared = self.sets_of(owner);
+        let declared = declared.any(|l| name_of(l) == *name && l.allowed_kinds.is_empty());
+        let (port, use_, host) = name;
         let own = self.own.map(|host| HOSTS[host]);
-        let taken = *port == 443
-            && (!self.admitted.contains(&tenant)
-                || own.is_some_and(|own| *use_ != "TLS" || own == host));
-        (declared, taken)
+        let by_gateway = match port {
+            443 => own.is_some_and(|own| *use_ != "TLS" || own == host),
+            _ => (*use_ == "TLS") != self.shared || host.is_empty(),
+        };
+        (
+            declared,
+            by_gateway || !self.is_admitted(owner) || !self.may_have(owner),
+        )
     }
 
     fn observe(&mut self) {
@@ -557,6 +550,9 @@ impl World {
                 self.taken.insert(name);
             }
         }
+        let mut services = std::mem::take(&mut self.services);
+        services.observe(self);
+        self.services = services;
         let serves = self.replicas[self.leader].serves();
         for (name, tenant) in serves {
             if let Some(owner) = self.owners.get(&name)
@@ -592,7 +588,7 @@ impl World {
     }
 
     /// At the end everything that is claimed is made use of, and nothing else is.
-    fn check_end(&mut self) {
+    pub(crate) fn check_end(&mut self) {
         self.rest();
         for _ in 0..3 {
             self.step(Op::Pass(90));
@@ -623,21 +619,9 @@ impl World {
         assert_eq!(held.len(), counts.held);
         assert_eq!(held.len(), replica.translator.standings().len());
         // The other replica, and one that starts now, would serve the same.
-        let serves = replica.serves();
-        assert_eq!(self.replicas[1 - self.leader].serves(), serves);
-        assert_eq!(Replica::new(&self.server, self.clock).serves(), serves);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
-
-    #[test]
-    fn a_name_in_service_is_not_taken(ops in prop::collection::vec(an_op(), 1..60)) {
-        let mut world = World::new();
-        for op in ops {
-            world.step(op);
-        }
-        world.check_end();
+        let serves = |replica: &Replica| (replica.serves(), replica.table());
+        let expected = serves(replica);
+        assert_eq!(serves(&self.replicas[1 - self.leader]), expected);
+        assert_eq!(serves(&Replica::new(&self.server, self.clock)), expected);
     }
 }
