@@ -23,6 +23,8 @@ pub(super) type Parents = BTreeMap<usize, Result<Vec<Attached>, Finding>>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RouteState {
     pub(super) parents: Parents,
+    /// Parents where all that is left waits to be recorded as held, with their Gateways.
+    pub(super) waiting: BTreeMap<usize, ObjectName>,
     /// Why not every reference resolves: the first one that does not.
     pub(super) unresolved: Option<Finding>,
     /// Rules that are refused while others are not: path of each, and why.
@@ -165,7 +167,7 @@ impl Translator {
         };
         let (mut parents, left_out) = self.judge_parents(route, refused.as_ref());
         findings.extend(left_out);
-        let served = self.claimed_by_route(route, &mut parents, &mut findings);
+        let (served, waiting) = self.claimed_by_route(route, &mut parents, &mut findings);
         let attachments = attachments(served.iter());
         let mut resource = None;
         if !attachments.is_empty() {
@@ -196,6 +198,7 @@ impl Translator {
         findings.extend(references.findings);
         let state = RouteState {
             parents,
+            waiting,
             unresolved: references.unresolved,
             dropped,
             findings,
