@@ -28,8 +28,9 @@ use stack::Stack;
 const ISSUER: &str = "cert-manager.io/issuer";
 const CLUSTER_ISSUER: &str = "cert-manager.io/cluster-issuer";
 
-/// How long nothing may be written at rest, for each of the settings. (`quiet` watches all else for a minute.)
-const REST: Duration = Duration::from_secs(15);
+/// How long nothing may be written at rest, for each of the settings: longer than a status is held back, so that two
+/// who fight are seen. (`quiet` watches all else for a minute.)
+const REST: Duration = Duration::from_secs(12);
 /// The same where it was asked for.
 const LONG_REST: Duration = Duration::from_mins(1);
 
