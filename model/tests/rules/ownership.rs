@@ -254,6 +254,37 @@ fn admission_refuses_what_is_new_and_leaves_what_was() {
     );
 }
 
+/// docs/grants.md, on changing a grant: edited in place, or the new one first, it takes nothing away for a moment.
+#[test]
+fn a_grant_that_is_edited_takes_nothing_away_on_the_way_and_one_that_is_replaced_does() {
+    let mut merge = with_gateway();
+    put(&mut merge, &grant("infra/keeps-it-closed", &["b"], &["*"]));
+    let old = grant("infra/g", &["a"], &["x.example"]);
+    put(&mut merge, &old);
+    let made = set(
+        "a/s",
+        "infra/gw",
+        0,
+        vec![listener(0, "l", 443, "TLS", "x.example")],
+    );
+    merge.put_set(&made.name, Some(made.clone().into()));
+    let key = listener_key("a/s", "l");
+    // In place.
+    let mut edited = grant("infra/g", &["a", "c"], &["y.example", "*.example"]);
+    edited.ports.insert(port(443));
+    assert!(!put(&mut merge, &edited).listeners.contains(&key));
+    // The new one first.
+    put(&mut merge, &grant("infra/new", &["a"], &["x.example"]));
+    assert!(!merge.put_grant(&old.name, None).listeners.contains(&key));
+    assert!(merge.claim(&key).is_some());
+    // Deleted and made again.
+    let replaced = grant("infra/new", &["a"], &["x.example"]);
+    assert!(merge.put_grant(&replaced.name, None).listeners.contains(&key));
+    assert!(merge.claim(&key).is_none());
+    put(&mut merge, &replaced);
+    assert!(merge.claim(&key).is_some());
+}
+
 /// A grant of the same name on another port says nothing about the issuers here.
 #[test]
 fn issuers_are_those_of_the_grant_that_gives_the_listener() {
