@@ -6,11 +6,10 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
 use vestibule_model::object::Object;
 
-use super::candidates::{Candidate, references};
+use super::candidates::Candidate;
 use super::conditions::{By, Cond, PROGRAMMED, Said};
 use super::leads::backends;
-use super::ownership::{route_loss, route_refusal};
-use super::picture::{Picture, Unread};
+use super::picture::Picture;
 use super::report::{CertificateView, Check, Outcome, RouteView, Step, listener_text};
 
 /// What the steps are about.
@@ -269,86 +268,6 @@ impl Chain<'_> {
             &object,
             "is accepted, and nobody stands in its way",
             said.by,
-        ))
-    }
-
-    fn route(&self) -> Option<Step> {
-        if let Some(first) = self.routes.first() {
-            let subject = format!(
-                "{} {}/{}",
-                first.object.kind, first.object.namespace, first.object.name
-            );
-            let message = "is attached to the listener for this name";
-            return Some(step(
-                Check::Route,
-                Outcome::Ok,
-                &subject,
-                "",
-                message.into(),
-                String::new(),
-            ));
-        }
-        let key = &self.candidate.key;
-        for rejected in self.rejected {
-            let route = self
-                .picture
-                .translator
-                .object(rejected)
-                .and_then(|object| object.as_route())?;
-            for reference in references(route, self.candidate) {
-                let said = self.picture.said_of_route(rejected, reference);
-                if let Some(cond) = said.get("Accepted").filter(|c| c.is("False")) {
-                    // Who may read grants is told what was granted instead.
-                    let refusal = (cond.reason == "HostnameNotOwned")
-                        .then(|| route_refusal(self.picture, self.candidate, rejected, self.query));
-                    let wrong = || self.wrong(Check::Route, rejected, cond, said.by);
-                    return Some(refusal.flatten().unwrap_or_else(wrong));
-                }
-            }
-            // Other hostnames of it may be granted, and this one not.
-            let refusal = route_refusal(self.picture, self.candidate, rejected, self.query);
-            if refusal.is_some() {
-                return refusal;
-            }
-            if self.picture.is_whole()
-                && let Some(loss) = route_loss(self.picture, self.candidate, rejected, self.query)
-            {
-                return Some(loss);
-            }
-        }
-        let subject = listener_text(key);
-        let kind = self.candidate.route_kind();
-        let unread = self
-            .picture
-            .live
-            .as_ref()
-            .and_then(|live| live.unread.get(&kind));
-        let known = self.picture.attached_routes(key);
-        let (outcome, message) = match unread {
-            Some(_) if known == Some(0) => (Outcome::Wrong, format!("has no {kind}")),
-            None => (Outcome::Wrong, format!("has no {kind} for this name")),
-            Some(Unread::Elsewhere(namespace)) => (
-                Outcome::Unknown,
-                format!(
-                    "has no {kind} for this name in namespace {namespace}; others may not be read"
-                ),
-            ),
-            Some(Unread::Everywhere) => (Outcome::Unknown, format!("{kind}s may not be read")),
-        };
-        let article = if kind == Kind::HttpRoute { "an" } else { "a" };
-        let action = format!(
-            "create {article} {kind} with hostname {} whose parentRefs name {}, sectionName {}",
-            self.query,
-            key.parent.object(),
-            key.listener
-        );
-        Some(step(
-            Check::Route,
-            outcome,
-            &subject,
-            "NoRoute",
-            message,
-            action,
         ))
     }
 

@@ -17,6 +17,7 @@ use super::report::{
     CertificateView, Check, Disagreement, ListenerView, Other, Outcome, Place, Report, State, Step,
     listener_text,
 };
+use super::routing::left_out;
 use super::{ownership, routes, unread, wishes};
 
 /// A listener that takes the name in, and the routes that translation attached to it for the name.
@@ -113,6 +114,7 @@ fn attached_to(
                 references(route, candidate).any(|reference| {
                     let said = picture.said_of_route(&one.key, reference);
                     !said.is("Accepted", "False")
+                        && left_out(picture, &one.key, reference, query).is_none()
                 })
             })
         });

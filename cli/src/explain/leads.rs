@@ -6,7 +6,7 @@ use vestibule_model::object::{Object, Protocol, TlsMode};
 use super::certificate::{Leaf, Trouble};
 use super::chain::{Chain, ok, step};
 use super::conditions::{By, Cond, ISSUED, PROGRAMMED, Said};
-use super::report::{Check, Outcome, RouteView, Step, listener_text};
+use super::report::{Check, ObjectView, Outcome, RouteView, RuleView, Step, listener_text};
 use super::routes::answers;
 
 impl Chain<'_> {
@@ -165,81 +165,83 @@ pub(super) fn backends(routes: &[RouteView]) -> Option<Step> {
     // Of TLSRoutes the first has every connection; of HTTPRoutes each rule has its requests.
     let serving: Vec<&RouteView> = routes.iter().filter(|route| !route.shadowed).collect();
     let first = serving.first()?;
-    let subject = format!(
-        "{} {}/{}",
-        first.object.kind, first.object.namespace, first.object.name
-    );
     let rules = || serving.iter().flat_map(|route| &route.rules);
     let answered: Vec<Option<bool>> = rules().map(answers).collect();
-    let trouble = rules().find_map(|rule| {
-        let broken = rule
-            .backends
-            .iter()
-            .filter(|one| one.weight > 0)
-            .find_map(|one| {
-                let service = format!("Service {}/{}", one.service.namespace, one.service.name);
-                match one.ready {
-                    _ if !one.problem.is_empty() => Some((
-                        "ResolvedRefs",
-                        one.problem.clone(),
-                        "correct backendRefs, or create what they name",
-                    )),
-                    Some(0) => Some((
-                        "NoEndpoints",
-                        format!("{service} has no ready endpoint on port {}", one.port),
-                        "see whether its pods are ready and its selector fits them",
-                    )),
-                    _ => None,
-                }
-            });
-        match broken {
-            Some(broken) => Some(broken),
-            None if !rule.problem.is_empty() => {
-                Some(("PartiallyInvalid", rule.problem.clone(), "correct the rule"))
-            }
-            None if answers(rule) == Some(false) => Some((
-                "NoBackends",
-                "has no backend that takes a share".into(),
-                "name a backend with a weight above 0",
-            )),
-            None => None,
-        }
-    });
     let (any, unknown) = (answered.contains(&Some(true)), answered.contains(&None));
-    Some(match trouble {
-        None if any => step(
+    let trouble = serving.iter().find_map(|route| {
+        let trouble = route.rules.iter().find_map(trouble)?;
+        Some((*route, trouble))
+    });
+    let verdict = |route: &RouteView, outcome, reason: &str, message: String, action: String| {
+        let ObjectView {
+            kind,
+            namespace,
+            name,
+        } = &route.object;
+        let subject = format!("{kind} {namespace}/{name}");
+        Some(step(
             Check::Backends,
-            Outcome::Ok,
+            outcome,
             &subject,
-            "",
-            "has ready endpoints".into(),
-            String::new(),
-        ),
-        None if unknown => step(
-            Check::Backends,
-            Outcome::Unknown,
-            &subject,
-            "",
-            "leads to Services or endpoints that may not be read".into(),
-            String::new(),
-        ),
-        None => return None,
-        Some((reason, message, action)) => {
+            reason,
+            message,
+            action,
+        ))
+    };
+    match trouble {
+        None if any => {
+            let message = "has ready endpoints".into();
+            verdict(first, Outcome::Ok, "", message, String::new())
+        }
+        None if unknown => {
+            let message = "leads to Services or endpoints that may not be read".into();
+            verdict(first, Outcome::Unknown, "", message, String::new())
+        }
+        None => None,
+        Some((route, (reason, message, action))) => {
             let outcome = match (any, unknown) {
                 (true, _) => Outcome::Warning,
                 (false, true) => Outcome::Unknown,
                 (false, false) => Outcome::Wrong,
             };
-            step(
-                Check::Backends,
-                outcome,
-                &subject,
-                reason,
-                message,
-                action.into(),
-            )
+            verdict(route, outcome, &reason, message, action)
         }
-    })
+    }
+}
+
+/// What is wrong with a rule: reason, message and what to do.
+fn trouble(rule: &RuleView) -> Option<(String, String, String)> {
+    let said = |reason: &str, message: String, action: &str| {
+        Some((reason.to_owned(), message, action.to_owned()))
+    };
+    let mut used = rule.backends.iter().filter(|one| one.weight > 0);
+    let broken = used.find_map(|one| {
+        let service = format!("Service {}/{}", one.service.namespace, one.service.name);
+        match (one.problem.split_once(": "), one.ready) {
+            (Some((reason, message)), _) => said(reason, message.to_owned(), &one.remedy),
+            (None, Some(0)) => said(
+                "NoEndpoints",
+                format!("{service} has no ready endpoint on port {}", one.port),
+                "see whether its pods are ready and its selector fits them",
+            ),
+            _ => None,
+        }
+    });
+    if broken.is_some() {
+        return broken;
+    }
+    if !rule.problem.is_empty() {
+        return said("PartiallyInvalid", rule.problem.clone(), "correct the rule");
+    }
+    if answers(rule) == Some(false) {
+        let action = "name a backend with a weight above 0";
+        return said(
+            "NoBackends",
+            "has no backend that takes a share".into(),
+            action,
+        );
+    }
+    None
 }
 
 /// Whether a reason of `CertificateIssued` goes by itself, rather than by an edit.

@@ -13,6 +13,7 @@ pub(crate) mod picture;
 mod release;
 mod report;
 mod routes;
+mod routing;
 pub(crate) mod text;
 pub(crate) mod unread;
 mod wishes;

@@ -3,7 +3,6 @@
 
 use jiff::Timestamp;
 use vestibule_model::claim::{ClaimKey, ClaimUse};
-use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
@@ -21,7 +20,7 @@ use super::report::{Check, HolderView, ObjectView, Outcome, Step};
 /// Most grants that are named.
 const NAMED: usize = 5;
 /// What to do about a name whose holder has nothing for it any more.
-const WAIT: &str =
+pub(super) const WAIT: &str =
     "wait: it goes to others when its holder has been without it for claims.gracePeriodSeconds";
 
 /// The namespace that needs grants for a listener: that of a ListenerSet on a Gateway with grants, where the
@@ -34,7 +33,7 @@ fn tenant<'a>(picture: &Picture, candidate: &'a Candidate) -> Option<&'a str> {
 }
 
 /// Whether a namespace needs grants of a Gateway, and the caller may read them.
-fn is_guarded(picture: &Picture, gateway: &ObjectName, namespace: &str) -> bool {
+pub(super) fn is_guarded(picture: &Picture, gateway: &ObjectName, namespace: &str) -> bool {
     *gateway.namespace != *namespace
         && picture.reads_beside(Kind::HostnameGrant, &gateway.namespace)
         && picture.translator.merge().is_guarded(gateway)
@@ -59,7 +58,7 @@ fn grants_for<'a>(
 
 /// Whether it can be told which grants of a Gateway are for a namespace: not where some go by labels, and
 /// its labels may not be read.
-fn is_told(picture: &Picture, gateway: &ObjectName, namespace: &str) -> bool {
+pub(super) fn is_told(picture: &Picture, gateway: &ObjectName, namespace: &str) -> bool {
     let merge = picture.translator.merge();
     let mut grants = merge.grants_in(&gateway.namespace);
     merge.labels(namespace).is_some()
@@ -96,7 +95,7 @@ pub(super) fn grants(picture: &Picture, candidate: &Candidate) -> Vec<ObjectView
 
 /// What a refusal by grants comes to for those who may read them: the finding, with what the namespace was
 /// granted instead.
-fn refusal(
+pub(super) fn refusal(
     picture: &Picture,
     gateway: &ObjectName,
     namespace: &str,
@@ -144,41 +143,6 @@ fn text(hostname: &HostPattern) -> String {
         HostPattern::Any => "*".to_owned(),
         hostname => hostname.to_string(),
     }
-}
-
-/// Why no route of a namespace serves the name on a listener: it was not granted to it.
-pub(super) fn route_refusal(
-    picture: &Picture,
-    candidate: &Candidate,
-    route: &ObjectKey,
-    query: &HostPattern,
-) -> Option<Step> {
-    let namespace = &route.name.namespace;
-    let gateway = &candidate.gateway;
-    if !is_guarded(picture, gateway, namespace) || !is_told(picture, gateway, namespace) {
-        return None;
-    }
-    let finding = picture
-        .translator
-        .merge()
-        .owns(
-            &candidate.gateway,
-            namespace,
-            candidate.port()?,
-            &candidate.listener.protocol,
-            query,
-        )
-        .err()?;
-    let (message, action) = refusal(picture, &candidate.gateway, namespace, &finding);
-    let reason = finding.reason.as_str();
-    Some(step(
-        Check::Route,
-        Outcome::Wrong,
-        &route.to_string(),
-        reason,
-        message,
-        action,
-    ))
 }
 
 impl Chain<'_> {
@@ -358,36 +322,4 @@ impl Chain<'_> {
             action,
         ))
     }
-}
-
-/// Why a route that is on a listener does not serve the name there: another namespace's routes have it.
-pub(super) fn route_loss(
-    picture: &Picture,
-    candidate: &Candidate,
-    route: &ObjectKey,
-    query: &HostPattern,
-) -> Option<Step> {
-    let hostnames = picture.translator.object(route)?.as_route()?.hostnames();
-    let at = |index: usize| format!("spec.hostnames[{index}]");
-    let taken = |finding: &&Finding| {
-        finding.reason == Reason::HostnameConflict
-            && hostnames.iter().enumerate().any(|(index, (_, hostname))| {
-                hostname.covers(query) && (finding.field == at(index) || hostnames.len() == 1)
-            })
-    };
-    let findings = picture.translator.findings().get(route)?;
-    let finding = findings.iter().find(taken)?;
-    let holders = holders(picture, candidate, query, &[], std::slice::from_ref(route));
-    let left = holders
-        .iter()
-        .any(|holder| holder.usage == "TLSRoute" && !holder.in_use);
-    let action = if left { WAIT } else { &finding.action };
-    Some(step(
-        Check::Route,
-        Outcome::Wrong,
-        &route.to_string(),
-        finding.reason.as_str(),
-        format!("{}: {}", finding.field, finding.message),
-        action.to_owned(),
-    ))
 }

@@ -195,9 +195,12 @@ pub(super) struct BackendView {
     pub(super) weight: u32,
     /// Ready endpoints; null if that may not be read.
     pub(super) ready: Option<usize>,
-    /// Why it is no backend.
+    /// Why it is no backend: `Reason: message`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) problem: String,
+    /// Then: what to do.
+    #[serde(skip)]
+    pub(super) remedy: String,
 }
 
 /// What a step of the chain looks at.

@@ -90,7 +90,11 @@ fn of_backend(picture: &Picture, route: &ObjectKey, one: &BackendRef) -> Backend
         .flatten()
         .find(|finding| finding.refuses() && finding.field == reference.field)
         .filter(|_| !hidden)
-        .map(|finding| format!("{}: {}", finding.reason, finding.message));
+        .map(|finding| {
+            let problem = format!("{}: {}", finding.reason, finding.message);
+            (problem, finding.action.clone())
+        });
+    let (problem, remedy) = problem.unwrap_or_default();
     let ready = one
         .port
         .filter(|_| reference.is(Kind::Service))
@@ -107,7 +111,8 @@ fn of_backend(picture: &Picture, route: &ObjectKey, one: &BackendRef) -> Backend
         } else {
             Some(ready.unwrap_or(0))
         },
-        problem: problem.unwrap_or_default(),
+        problem,
+        remedy,
     }
 }
 

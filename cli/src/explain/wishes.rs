@@ -13,6 +13,7 @@ use super::leads::backends;
 use super::picture::Picture;
 use super::report::{Check, Outcome, RouteView, Step};
 use super::routes;
+use super::routing::left_out;
 
 /// A route that asks for the name where no listener that can be seen has it.
 pub(super) struct Wish {
@@ -93,6 +94,9 @@ fn of_reference(
                 action,
             )
         };
+    }
+    if let Some(step) = left_out(picture, key, reference, query) {
+        return step;
     }
     let Some(parent) = reference.parent(&key.name.namespace) else {
         let message = "has a parentRef that is neither a Gateway nor a ListenerSet".into();

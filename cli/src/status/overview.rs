@@ -361,9 +361,17 @@ fn of_said(picture: &Picture, key: &ObjectKey, said: Option<Said>, part: &str) -
             ("Accepted" | "ResolvedRefs" | PROGRAMMED, "Unknown") if picture.live.is_some() => {
                 Health::Waiting
             }
+            // Accepted, and some of it left out.
+            ("Accepted", "True") if key.kind.is_route() && one.message.contains(". ") => {
+                Health::Warning
+            }
             _ => continue,
         };
-        problems.push(problem(health, &one.kind, &one.reason, &one.message));
+        let message = match health {
+            Health::Warning => one.message.split_once(". ").map_or("", |(_, what)| what),
+            _ => &one.message,
+        };
+        problems.push(problem(health, &one.kind, &one.reason, message));
     }
     // One cause has many conditions; the first says it.
     let mut seen: Vec<String> = Vec::new();

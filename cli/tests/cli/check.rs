@@ -151,6 +151,24 @@ fn the_mode_and_exempt_namespaces_weigh_policy_rules() {
     );
 }
 
+/// A release may have another controller name.
+#[test]
+fn classes_of_the_named_controller_count() {
+    let named = PLATFORM.replace("vestibule.dev/gateway-controller", "example.com/other");
+    let directory = directory(&[("platform.yaml", named)]);
+    for (arguments, verdict) in [
+        (&[][..], "warning"),
+        (&["--controller-name", "example.com/other"], "accepted"),
+    ] {
+        let (code, all) = verdicts(&directory, arguments);
+        assert_eq!(code, Some(0), "{all:#?}");
+        assert_eq!(of(&all, "Gateway", "edge")["verdict"], verdict, "{all:#?}");
+    }
+    let path = directory.path().to_str().unwrap();
+    let short = check(&[path, "-o", "json"]);
+    assert!(short.stdout.starts_with(b"["));
+}
+
 #[test]
 fn what_cannot_be_read_is_told_with_its_place() {
     let mut files = good();

@@ -59,6 +59,25 @@ pub(super) fn what_may_not_be_read_is_not_guessed(kubectl: &Kubectl, admin: &Pat
     assert_eq!(report["nowhere"]["by"], "status");
     assert_eq!(report["routes"][0]["object"]["name"], "direct");
     assert_eq!(report["routes"][0]["rules"][0]["backends"][0]["ready"], 1);
+    // Accepted, and this name of it left out.
+    let lost =
+        "The route is accepted. spec.hostnames[0]: hostname is another's; use another hostname";
+    let mut partly = accepted.clone();
+    partly["parents"][0]["conditions"][0]["message"] = lost.into();
+    kubectl.set_status("tlsroute", "explain-b", "direct", &partly);
+    let (_, report) = kubectl.json(tenant, &["explain", direct]);
+    let said = &report["nowhere"];
+    assert_eq!(said["reason"], "LeftOut", "{report:#}");
+    assert_eq!(said["message"], "spec.hostnames[0]: hostname is another's");
+    assert_eq!(
+        (&said["action"], &report["state"]),
+        (&json!("use another hostname"), &json!("down"))
+    );
+    let (_, overview) = kubectl.json(tenant, &["status"]);
+    let rows = overview["objects"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == "direct").unwrap();
+    assert_eq!(row["health"], "warning", "{row:#}");
+    kubectl.set_status("tlsroute", "explain-b", "direct", &accepted);
     // Whatever serves it, without endpoints it leads nowhere.
     let slice = ["endpointslice", "web", "-n", "explain-b"];
     let gone = r#"{"endpoints": []}"#;

@@ -1,0 +1,204 @@
+//! The step of the chain that looks at routes: which one has the name on a listener, or why none has.
+
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::ParentRef;
+
+use super::candidates::{Candidate, references};
+use super::chain::{Chain, step};
+use super::conditions::By;
+use super::ownership::{WAIT, holders, is_guarded, is_told, refusal};
+use super::picture::{Picture, Unread};
+use super::report::{Check, Outcome, Step, listener_text};
+
+impl Chain<'_> {
+    /// Which route has the name, or why none has.
+    pub(super) fn route(&self) -> Option<Step> {
+        if let Some(first) = self.routes.first() {
+            let subject = format!(
+                "{} {}/{}",
+                first.object.kind, first.object.namespace, first.object.name
+            );
+            let message = "is attached to the listener for this name";
+            return Some(step(
+                Check::Route,
+                Outcome::Ok,
+                &subject,
+                "",
+                message.into(),
+                String::new(),
+            ));
+        }
+        let key = &self.candidate.key;
+        for rejected in self.rejected {
+            let route = self
+                .picture
+                .translator
+                .object(rejected)
+                .and_then(|object| object.as_route())?;
+            for reference in references(route, self.candidate) {
+                let said = self.picture.said_of_route(rejected, reference);
+                if let Some(cond) = said.get("Accepted").filter(|c| c.is("False")) {
+                    // Who may read grants is told what was granted instead.
+                    let refusal = (cond.reason == "HostnameNotOwned")
+                        .then(|| route_refusal(self.picture, self.candidate, rejected, self.query));
+                    let wrong = || self.wrong(Check::Route, rejected, cond, said.by);
+                    return Some(refusal.flatten().unwrap_or_else(wrong));
+                }
+            }
+            let left_out = references(route, self.candidate)
+                .find_map(|reference| left_out(self.picture, rejected, reference, self.query));
+            if left_out.is_some() {
+                return left_out;
+            }
+            // Other hostnames of it may be granted, and this one not.
+            let refusal = route_refusal(self.picture, self.candidate, rejected, self.query);
+            if refusal.is_some() {
+                return refusal;
+            }
+            if self.picture.is_whole()
+                && let Some(loss) = route_loss(self.picture, self.candidate, rejected, self.query)
+            {
+                return Some(loss);
+            }
+        }
+        let subject = listener_text(key);
+        let kind = self.candidate.route_kind();
+        let unread = self
+            .picture
+            .live
+            .as_ref()
+            .and_then(|live| live.unread.get(&kind));
+        let known = self.picture.attached_routes(key);
+        let (outcome, message) = match unread {
+            Some(_) if known == Some(0) => (Outcome::Wrong, format!("has no {kind}")),
+            None => (Outcome::Wrong, format!("has no {kind} for this name")),
+            Some(Unread::Elsewhere(namespace)) => (
+                Outcome::Unknown,
+                format!(
+                    "has no {kind} for this name in namespace {namespace}; others may not be read"
+                ),
+            ),
+            Some(Unread::Everywhere) => (Outcome::Unknown, format!("{kind}s may not be read")),
+        };
+        let article = if kind == Kind::HttpRoute { "an" } else { "a" };
+        let action = format!(
+            "create {article} {kind} with hostname {} whose parentRefs name {}, sectionName {}",
+            self.query,
+            key.parent.object(),
+            key.listener
+        );
+        Some(step(
+            Check::Route,
+            outcome,
+            &subject,
+            "NoRoute",
+            message,
+            action,
+        ))
+    }
+}
+
+/// That the status of a route that is accepted leaves the hostname out: it is another's, or not granted. It is
+/// all that is known where not everything may be read.
+pub(super) fn left_out(
+    picture: &Picture,
+    key: &ObjectKey,
+    reference: &ParentRef,
+    query: &HostPattern,
+) -> Option<Step> {
+    if picture.is_whole() {
+        return None;
+    }
+    let route = picture.translator.object(key)?.as_route()?;
+    let hostnames = route.hostnames().iter().map(|(_, hostname)| hostname);
+    let hostname = hostnames
+        .filter(|hostname| hostname.covers(query))
+        .max_by_key(|hostname| hostname.specificity())?;
+    let said = picture.said_of_route(key, reference);
+    let accepted = said.get("Accepted").filter(|_| said.by == By::Status)?;
+    let field = format!("{}: ", route.hostname_field(hostname));
+    let mut sentences = accepted.message.split(". ");
+    let sentence = sentences.find(|sentence| sentence.starts_with(&field))?;
+    let (message, action) = sentence.split_once("; ").unwrap_or((sentence, ""));
+    Some(Step {
+        by: By::Status,
+        ..step(
+            Check::Route,
+            Outcome::Wrong,
+            &key.to_string(),
+            "LeftOut",
+            message.to_owned(),
+            action.to_owned(),
+        )
+    })
+}
+
+/// Why no route of a namespace serves the name on a listener: it was not granted to it.
+fn route_refusal(
+    picture: &Picture,
+    candidate: &Candidate,
+    route: &ObjectKey,
+    query: &HostPattern,
+) -> Option<Step> {
+    let namespace = &route.name.namespace;
+    let gateway = &candidate.gateway;
+    if !is_guarded(picture, gateway, namespace) || !is_told(picture, gateway, namespace) {
+        return None;
+    }
+    let finding = picture
+        .translator
+        .merge()
+        .owns(
+            &candidate.gateway,
+            namespace,
+            candidate.port()?,
+            &candidate.listener.protocol,
+            query,
+        )
+        .err()?;
+    let (message, action) = refusal(picture, &candidate.gateway, namespace, &finding);
+    let reason = finding.reason.as_str();
+    Some(step(
+        Check::Route,
+        Outcome::Wrong,
+        &route.to_string(),
+        reason,
+        message,
+        action,
+    ))
+}
+
+/// Why a route that is on a listener does not serve the name there: another namespace's routes have it.
+fn route_loss(
+    picture: &Picture,
+    candidate: &Candidate,
+    route: &ObjectKey,
+    query: &HostPattern,
+) -> Option<Step> {
+    let hostnames = picture.translator.object(route)?.as_route()?.hostnames();
+    let at = |index: usize| format!("spec.hostnames[{index}]");
+    let taken = |finding: &&Finding| {
+        finding.reason == Reason::HostnameConflict
+            && hostnames.iter().enumerate().any(|(index, (_, hostname))| {
+                hostname.covers(query) && (finding.field == at(index) || hostnames.len() == 1)
+            })
+    };
+    let findings = picture.translator.findings().get(route)?;
+    let finding = findings.iter().find(taken)?;
+    let holders = holders(picture, candidate, query, &[], std::slice::from_ref(route));
+    let left = holders
+        .iter()
+        .any(|holder| holder.usage == "TLSRoute" && !holder.in_use);
+    let action = if left { WAIT } else { &finding.action };
+    Some(step(
+        Check::Route,
+        Outcome::Wrong,
+        &route.to_string(),
+        finding.reason.as_str(),
+        format!("{}: {}", finding.field, finding.message),
+        action.to_owned(),
+    ))
+}
