@@ -318,3 +318,27 @@ impl Arguments {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(more: &[&str]) -> Result<Arguments, clap::Error> {
+        let needed = ["operator", "--namespace=n", "--proxy-selector=app=proxy"];
+        Arguments::try_parse_from(needed.iter().chain(more))
+    }
+
+    #[test]
+    fn a_grace_is_no_longer_than_a_day() {
+        for (seconds, good) in [(0, true), (86_400, true), (86_401, false), (u64::MAX, false)] {
+            let option = format!("--claim-grace-seconds={seconds}");
+            let parsed = parsed(&[&option]);
+            assert_eq!(parsed.is_ok(), good, "{seconds}");
+            if let Err(error) = parsed {
+                let message = error.to_string();
+                assert!(message.contains("--claim-grace-seconds"), "{message}");
+                assert!(message.contains("0..=86400"), "{message}");
+            }
+        }
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use claims_support::*;
 use vestibule_model::key::ObjectName;
-use vestibule_operator::claims::{AT_ONCE, Content, GRACED, Outcome, SLAB};
+use vestibule_operator::claims::{AT_ONCE, Content, Counts, GRACED, Outcome, SLAB};
 use vestibule_operator::translate::Standing;
 
 const OVER: Duration = Duration::from_secs(61);
@@ -243,7 +243,7 @@ fn names_of_a_gateway_that_stays_away_are_forgotten_after_the_grace() {
         world.pass(OVER);
         assert_eq!(world.holder(&shop), None);
         world.next_write();
-        assert_eq!(world.book.counts(), Default::default());
+        assert_eq!(world.book.counts(), Counts::default());
         assert_eq!(world.book.deadline(), None);
     }
 }

@@ -11,7 +11,7 @@ use vestibule_model::merge::PortKey;
 use super::Time;
 use super::grace::Graces;
 use super::pages::{Pages, Sight};
-use super::slab::{Outcome, Seen, Write};
+use super::slab::{Outcome, Seen, Trouble, Write};
 use crate::translate::Standing;
 
 /// A name that is held, or is about to be.
@@ -243,6 +243,17 @@ impl Book {
         }
         self.close(name);
         self.touch(name);
+    }
+
+    /// What keeps names of a namespace on a Gateway from being written.
+    #[must_use]
+    pub fn trouble(&self, gateway: &ObjectName, namespace: &Arc<str>) -> Option<Trouble> {
+        self.pages.trouble(&(gateway.clone(), namespace.clone()))
+    }
+
+    /// The Gateways and namespaces for which [`Self::trouble`] is another one than when this was asked last.
+    pub fn take_troubled(&mut self) -> BTreeSet<(ObjectName, Arc<str>)> {
+        self.pages.take_troubled()
     }
 
     /// Numbers for metrics.

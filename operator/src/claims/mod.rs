@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 pub use book::{Book, Counts};
 pub use memory::Memory;
-pub use slab::{Content, Outcome, Seen, Write};
+pub use slab::{Content, Outcome, Seen, Trouble, Write};
 
 /// Entries of one object: what one edit writes, and every watcher is sent, does not depend on how many names
 /// a tenant has. Chosen by a measurement on a real API server (ADR 16).

@@ -9,14 +9,14 @@ use vestibule_model::claim::{ClaimEntry, ClaimKey};
 use vestibule_model::key::ObjectName;
 
 use super::SLAB;
-use super::slab::{Content, Outcome, Seen, Slab, Write};
+use super::slab::{Content, Outcome, Seen, Slab, Trouble, Write};
 use super::turns::Turns;
 
 /// Longest part of a Gateway's name in the name of an object: the rest is a namespace and a number.
 const MOST_OF_A_NAME: usize = 160;
 
 /// Whose objects these are: a Gateway and the namespace of a tenant.
-type Tenant = (ObjectName, Arc<str>);
+pub(super) type Tenant = (ObjectName, Arc<str>);
 
 /// See the module above.
 #[derive(Debug, Default)]
@@ -31,6 +31,10 @@ pub(super) struct Pages {
     uids: BTreeMap<ObjectName, Option<Arc<str>>>,
     /// Objects that say what no operator writes.
     spoilt: BTreeSet<ObjectName>,
+    /// What keeps objects of tenants from being written.
+    troubles: BTreeMap<Tenant, BTreeMap<ObjectName, Trouble>>,
+    /// Tenants to whom something else is in the way than before.
+    troubled: BTreeSet<Tenant>,
     present: usize,
 }
 
@@ -249,7 +253,37 @@ impl Pages {
         if slab.in_flight {
             self.turns.ended(&slab.namespace);
         }
-        slab.end(outcome, now)
+        let latest = slab.end(outcome, now);
+        let trouble = slab.trouble(outcome);
+        let tenant = (slab.gateway.clone(), slab.namespace.clone());
+        self.note_trouble(name, tenant, trouble);
+        latest
+    }
+
+    /// What keeps objects of a tenant from being written.
+    pub(super) fn trouble(&self, tenant: &Tenant) -> Option<Trouble> {
+        self.troubles.get(tenant)?.values().next().copied()
+    }
+
+    /// The tenants for whom [`Self::trouble`] is another one than when this was asked last.
+    pub(super) fn take_troubled(&mut self) -> BTreeSet<Tenant> {
+        std::mem::take(&mut self.troubled)
+    }
+
+    fn note_trouble(&mut self, name: &ObjectName, tenant: Tenant, trouble: Option<Trouble>) {
+        let before = self.trouble(&tenant);
+        if let Some(trouble) = trouble {
+            let troubles = self.troubles.entry(tenant.clone()).or_default();
+            troubles.insert(name.clone(), trouble);
+        } else if let Some(troubles) = self.troubles.get_mut(&tenant) {
+            troubles.remove(name);
+            if troubles.is_empty() {
+                self.troubles.remove(&tenant);
+            }
+        }
+        if self.trouble(&tenant) != before {
+            self.troubled.insert(tenant);
+        }
     }
 
     /// Forgets an object that is gone and has no names.
@@ -258,6 +292,7 @@ impl Pages {
             return;
         };
         let tenant = (slab.gateway.clone(), slab.namespace.clone());
+        self.note_trouble(name, tenant.clone(), None);
         self.slabs.remove(name);
         if let Some(open) = self.open.get_mut(&tenant) {
             open.remove(name);

@@ -87,6 +87,15 @@ pub enum Outcome {
     Unknown,
 }
 
+/// What keeps an object from being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// The API server does not take it.
+    Refused,
+    /// Several times in a row there was no answer, or none that says.
+    Unanswered,
+}
+
 /// A write, by the resourceVersion that it goes by; none: it makes the object.
 type Doubt = Option<String>;
 
@@ -232,6 +241,15 @@ impl Slab {
         }
         self.clear_doubt();
         latest
+    }
+
+    /// What keeps it from being written, as far as a write that has ended tells.
+    pub(super) fn trouble(&self, outcome: &Outcome) -> Option<Trouble> {
+        match outcome {
+            Outcome::Written(_) | Outcome::Moved => None,
+            Outcome::Refused => Some(Trouble::Refused),
+            Outcome::Unknown => (self.failures > 1).then_some(Trouble::Unanswered),
+        }
     }
 
     /// How long to wait before it is written.

@@ -52,7 +52,7 @@ pub(super) struct Store {
     services_wished: watch::Sender<Option<Arc<Wishes>>>,
     pub(super) certificates: Register,
     /// Who holds which name.
-    claims: Book,
+    pub(super) claims: Book,
     teller: Teller,
     secret_namespaces: Namespaces,
     /// Kinds that are synced.
@@ -482,6 +482,15 @@ impl Store {
     /// Takes what came of a write of a `HostnameClaim`.
     pub(super) fn claim_written(&mut self, name: &ObjectName, outcome: Outcome, now: Instant) {
         self.claims.done(name, outcome, clock::both(now));
+        for (_, namespace) in self.claims.take_troubled() {
+            let first = ObjectKey::new(Kind::ListenerSet, namespace.clone(), "");
+            let sets = self.known.range(first..).take_while(|key| {
+                key.kind == Kind::ListenerSet && key.name.namespace == namespace
+            });
+            for set in sets {
+                self.planner.touch(set);
+            }
+        }
         self.apply(Vec::new(), now);
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use vestibule_operator::cluster::Settings;
 
@@ -189,5 +190,163 @@ async fn what_others_do_to_claims_is_put_right() {
         .expect("it is there");
     assert!(is_programmed(&set));
     conflicted(&world, "a", "old", "HostnameConflict").await;
+    manager.stop().await;
+}
+
+/// What the garbage collector does once a Gateway is gone; there is none in this cluster.
+async fn collect(world: &World) {
+    eventually("no claim of a Gateway that is gone", async || {
+        let claims = world.list("HostnameClaim", "infra").await;
+        for name in claims.keys() {
+            world.delete("HostnameClaim", "infra", name).await;
+        }
+        claims.is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn a_gateway_that_is_made_anew_finds_its_names_with_their_holders() {
+    let world = World::new().await;
+    let manager = world.manager_with("one", graced(600));
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    served(&world, &manager).await;
+    let uid = async || {
+        let gateway = world.get("Gateway", "infra", "shared").await?;
+        Some(gateway["metadata"]["uid"].clone())
+    };
+    let before = held(&world).await;
+    let old = uid().await.expect("it is there");
+    world.delete("Gateway", "infra", "shared").await;
+    collect(&world).await;
+    // Older, and there first: by age it would get the name.
+    world.apply(world.set("a", "old", "shared", NAME)).await;
+    world.apply(world.gateway("shared")).await;
+    let new = uid().await.expect("it is there again");
+    assert_ne!(new, old);
+    programmed(&world, "b", "shop").await;
+    conflicted(&world, "a", "old", "HostnameConflict").await;
+    eventually("claims of the new Gateway", async || {
+        let claims = world.list("HostnameClaim", "infra").await;
+        let right = claims.values().all(|claim| {
+            claim["spec"]["gateway"]["uid"] == new
+                && claim["metadata"]["ownerReferences"][0]["uid"] == new
+        });
+        (right && held(&world).await == before).then_some(())
+    })
+    .await;
+    manager.stop().await;
+}
+
+/// A quota that lets no claims be made in `infra`, and is in force.
+async fn no_claims(world: &World) -> String {
+    let namespace = world.ns("infra");
+    let hard = json!({"count/hostnameclaims.vestibule.dev": "0"});
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "no-claims", "namespace": namespace}, "spec": {"hard": hard},
+    });
+    world.apply(quota).await;
+    // Nobody counts in this cluster.
+    let counted = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "status": {"hard": hard, "used": hard},
+    });
+    let parameters = PatchParams::apply("counter").force();
+    let quotas = world.api("ResourceQuota", &namespace);
+    quotas
+        .patch_status("no-claims", &parameters, &Patch::Apply(counted))
+        .await
+        .expect("counted");
+    let claim: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+        "metadata": {"name": "edge.a.0", "namespace": namespace},
+        "spec": {"gateway": {"name": "edge"}, "namespace": "a", "count": 0},
+    }))
+    .expect("an object");
+    eventually("a quota in force", async || {
+        let parameters = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let claims = world.api("HostnameClaim", &namespace);
+        claims.create(&parameters, &claim).await.err().map(drop)
+    })
+    .await;
+    "no-claims".to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn a_record_that_is_refused_is_told_and_keeps_nobody_else() {
+    let world = World::new().await;
+    let manager = world.manager_with("one", graced(1));
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    manager.leading().await;
+    let quota = no_claims(&world).await;
+    world.apply(world.gateway("shared")).await;
+    let mut elsewhere = world.gateway("elsewhere");
+    elsewhere["metadata"]["namespace"] = json!(world.ns("sys"));
+    elsewhere["spec"]["listeners"][0]["port"] = json!(9443);
+    world.apply(elsewhere).await;
+    world.apply(world.set("b", "shop", "shared", NAME)).await;
+    eventually("a listener that waits, and why", async || {
+        let set = world.get("ListenerSet", "b", "shop").await?;
+        let conditions = set.pointer("/status/listeners/0/conditions")?.as_array()?;
+        let found = conditions.iter().any(|c| {
+            c["type"] == "Programmed"
+                && c["reason"] == "Pending"
+                && c["message"]
+                    .as_str()
+                    .is_some_and(|m| m.contains("API server refuses"))
+        });
+        found.then_some(())
+    })
+    .await;
+    assert!(manager.metric("vestibule_operator_claims_writes_total{result=\"Failed\"") > 0);
+    assert_eq!(manager.metric("vestibule_operator_claims_waiting "), 1);
+    let mut other = world.set("b", "other", "elsewhere", "other.example.com");
+    other["spec"]["parentRef"]["namespace"] = json!(world.ns("sys"));
+    world.apply(other).await;
+    programmed(&world, "b", "other").await;
+
+    world.delete("ResourceQuota", "infra", &quota).await;
+    programmed(&world, "b", "shop").await;
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn a_claim_that_cannot_be_read_is_put_right_after_a_restart() {
+    let world = World::new().await;
+    let manager = world.manager_with("one", graced(600));
+    let network = Network::of(&[&manager]);
+    let _proxy = network.proxy("p-1");
+    served(&world, &manager).await;
+    let right = held(&world).await;
+    manager.stop().await;
+    let claims = world.list("HostnameClaim", "infra").await;
+    for (name, mut claim) in claims {
+        let spoilt = &mut claim["spec"];
+        if spoilt["namespace"] == world.ns("a") {
+            spoilt["gateway"]["name"] = json!("No Such Gateway");
+        } else {
+            spoilt["entries"][0]["hostname"] = json!("no hostname");
+        }
+        claim["metadata"] = json!({"name": name, "namespace": world.ns("infra")});
+        world.apply(claim).await;
+    }
+    let manager = world.manager_with("two", graced(600));
+    manager.leading().await;
+    eventually("claims as they were", async || {
+        (held(&world).await == right).then_some(())
+    })
+    .await;
+    eventually("nothing that is not right", async || {
+        (manager.metric("vestibule_operator_claims_spoilt_objects ") == 0).then_some(())
+    })
+    .await;
     manager.stop().await;
 }

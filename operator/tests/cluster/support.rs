@@ -209,7 +209,7 @@ impl World {
 
     pub(crate) fn api(&self, kind: &str, namespace: &str) -> Api<DynamicObject> {
         let (group, version) = match kind {
-            "Namespace" | "Service" | "Secret" | "ConfigMap" => ("", "v1"),
+            "Namespace" | "Service" | "Secret" | "ConfigMap" | "ResourceQuota" => ("", "v1"),
             "EndpointSlice" => ("discovery.k8s.io", "v1"),
             "Lease" => ("coordination.k8s.io", "v1"),
             "GatewayParameters" | "ACMEIssuer" | "ClusterACMEIssuer" | "HostnameGrant"

@@ -3,6 +3,7 @@
 mod issued;
 pub mod plan;
 mod steady;
+pub(super) mod waits;
 pub mod write;
 
 use std::collections::{BTreeMap, BTreeSet};

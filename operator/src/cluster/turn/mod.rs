@@ -27,9 +27,10 @@ use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
 use super::{Settings, clock, lease, sources, statuses};
-use crate::claims::Outcome;
+use crate::claims::{Book, Outcome, Trouble};
 use crate::issuance::{Desk, Facts as IssuanceFacts};
 use crate::publish::Publisher;
+use crate::translate::Translator;
 
 /// Events that wait for translation, and that are translated at a time.
 const BATCH: usize = 1024;
@@ -395,6 +396,7 @@ impl Shell {
             let seconds = clock::now().as_second();
             let Store {
                 planner,
+                claims,
                 translator,
                 fronts,
                 orphans,
@@ -412,7 +414,11 @@ impl Shell {
                 issuance_known: certificates.is_known(),
             };
             let next = planner.next(now, LOOKS, |key, live, old| {
-                statuses::judge(&facts, seconds, (key, live, old))
+                let mut due = statuses::judge(&facts, seconds, (key, live, old))?;
+                if let Some(trouble) = trouble(claims, translator, key) {
+                    statuses::waits::explain(&mut due, trouble);
+                }
+                Some(due)
             });
             match next {
                 Next::Write(job) => {
@@ -466,6 +472,14 @@ impl Shell {
             .into_iter()
             .flatten()
             .min()
+    }
+}
+
+/// What keeps the names of a ListenerSet from being recorded.
+fn trouble(claims: &Book, translator: &Translator, key: &ObjectKey) -> Option<Trouble> {
+    match translator.object(key)?.as_ref() {
+        Object::ListenerSet(set) => claims.trouble(set.gateway.as_ref()?, &key.name.namespace),
+        _ => None,
     }
 }
 

@@ -1,0 +1,67 @@
+//! Why names wait that are not recorded yet, where the API server is in the way.
+
+use serde_json::Value;
+
+use crate::claims::Trouble;
+use crate::translate::WAITING_FOR_CLAIM;
+
+/// Adds to what is said of names that wait to be recorded what keeps them. What exactly the API server said
+/// is the platform team's to read: it may name what tenants have no part in.
+pub(in super::super) fn explain(status: &mut Value, trouble: Trouble) {
+    conditions(status, trouble);
+    for list in ["listeners", "parents"] {
+        let entries = status.get_mut(list).and_then(Value::as_array_mut);
+        for entry in entries.into_iter().flatten() {
+            conditions(entry, trouble);
+        }
+    }
+}
+
+fn conditions(of: &mut Value, trouble: Trouble) {
+    let why = match trouble {
+        Trouble::Refused => {
+            "the API server refuses the record; whoever runs Vestibule finds why in the operator's log"
+        }
+        Trouble::Unanswered => "the API server does not answer, and is asked again",
+    };
+    let conditions = of.get_mut("conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten() {
+        if let Some(Value::String(message)) = condition.get_mut("message")
+            && message == WAITING_FOR_CLAIM
+        {
+            *message = format!("{message}; {why}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_waits_for_its_claim_is_explained() {
+        let status = |message: &str| {
+            let conditions = json!([{"type": "Programmed", "message": message}]);
+            json!({"conditions": conditions, "listeners": [{"conditions": conditions}], "parents": [{}]})
+        };
+        let mut waits = status(WAITING_FOR_CLAIM);
+        explain(&mut waits, Trouble::Refused);
+        for at in ["", "/listeners/0"] {
+            let message = waits
+                .pointer(&format!("{at}/conditions/0/message"))
+                .unwrap();
+            assert!(
+                message
+                    .as_str()
+                    .unwrap()
+                    .contains("; the API server refuses"),
+                "{message}"
+            );
+        }
+        let mut other = status("Waiting for something else");
+        explain(&mut other, Trouble::Unanswered);
+        assert_eq!(other, status("Waiting for something else"));
+    }
+}
