@@ -57,6 +57,14 @@ type Estate = (Option<Arc<str>>, BTreeSet<Group>);
 /// routes hold of its names.
 type Ground = (Vec<Group>, Option<Group>, Profile);
 
+/// What other verdicts than those of its own bucket can depend on, before a change.
+struct Picture {
+    ground: Ground,
+    estate: Estate,
+    /// Whether a listener with the names is in force, so that others overlap with it.
+    stands: bool,
+}
+
 impl PortClaims {
     /// Whether nobody claims or holds anything.
     #[must_use]
@@ -68,22 +76,24 @@ impl PortClaims {
     /// may have changed, its own included.
     pub fn insert(&mut self, claim: Claim) -> BTreeSet<ListenerKey> {
         let mut affected = self.remove(&claim.listener);
-        let (before, estate) = (self.ground(), self.estate());
         affected.insert(claim.listener.clone());
-        let at = (claim.protocol.group(), claim.names().clone());
+        let (group, names) = (claim.protocol.group(), claim.names().clone());
+        let before = self.picture(group, &names);
         self.add(claim);
-        self.settle(at, &before, &estate, &mut affected);
+        self.settle(group, &names, &before, &mut affected);
         affected
     }
 
     /// Takes a listener's claim away and returns the listeners whose verdict may have changed.
     pub fn remove(&mut self, listener: &ListenerKey) -> BTreeSet<ListenerKey> {
         let mut affected = BTreeSet::new();
-        let (before, estate) = (self.ground(), self.estate());
-        if let Some(claim) = self.take(listener) {
-            let at = (claim.protocol.group(), claim.names().clone());
-            self.settle(at, &before, &estate, &mut affected);
-        }
+        let Some(claim) = self.claim(listener) else {
+            return affected;
+        };
+        let (group, names) = (claim.protocol.group(), claim.names().clone());
+        let before = self.picture(group, &names);
+        self.take(listener);
+        self.settle(group, &names, &before, &mut affected);
         affected
     }
 
@@ -99,12 +109,12 @@ impl PortClaims {
         if self.holdings.holder(group, names) == holder.as_ref() {
             return affected;
         }
-        let (before, estate) = (self.ground(), self.estate());
+        let before = self.picture(group, names);
         self.holdings.set(group, names, holder);
         let rivals = self.bucket(group, names).into_iter().flatten();
         let rivals: Vec<ListenerKey> = rivals.map(|at| at.2.clone()).collect();
         self.place_anew(rivals, &mut affected);
-        self.settle((group, names.clone()), &before, &estate, &mut affected);
+        self.settle(group, names, &before, &mut affected);
         affected
     }
 
@@ -262,33 +272,52 @@ impl PortClaims {
         )
     }
 
-    /// Something of these names has changed, and perhaps the ground and the estate, which were `before` and
-    /// `estate`: brings the rest in line with it.
+    fn picture(&self, group: Group, names: &HostPattern) -> Picture {
+        Picture {
+            ground: self.ground(),
+            estate: self.estate(),
+            stands: self.stands(group, names),
+        }
+    }
+
+    fn stands(&self, group: Group, names: &HostPattern) -> bool {
+        let bucket = self.bucket(group, names);
+        group == Group::Tls && bucket.and_then(|bucket| self.victor(bucket)).is_some()
+    }
+
+    /// Something of these names has changed: brings the rest in line with it.
     fn settle(
         &mut self,
-        (group, names): (Group, HostPattern),
-        before: &Ground,
-        estate: &Estate,
+        group: Group,
+        names: &HostPattern,
+        before: &Picture,
         affected: &mut BTreeSet<ListenerKey>,
     ) {
-        let moved = self.rearrange(estate, affected);
-        let elsewhere = self.ground() != *before;
+        let moved = self.rearrange(&before.estate, affected);
+        let elsewhere = self.ground() != before.ground;
         if elsewhere {
             affected.extend(self.claims.keys().cloned());
         } else {
-            self.spread(group, &names, affected);
+            self.spread(group, names, before.stands, affected);
         }
         if moved || elsewhere {
             self.bar_all(affected);
         } else if group == Group::Tls {
-            self.bar(&names, affected);
+            self.bar(names, affected);
         }
     }
 
-    /// Those whose verdict, or what is said of their overlaps, depends on who has these names.
-    fn spread(&self, group: Group, names: &HostPattern, affected: &mut BTreeSet<ListenerKey>) {
+    /// Those whose verdict depends on who has these names; what is said of overlaps does on whether anybody has.
+    fn spread(
+        &self,
+        group: Group,
+        names: &HostPattern,
+        stood: bool,
+        affected: &mut BTreeSet<ListenerKey>,
+    ) {
         let bucket = self.bucket(group, names).into_iter();
-        let neighbours = (group == Group::Tls).then(|| self.neighbours(names));
+        let flips = self.stands(group, names) != stood;
+        let neighbours = flips.then(|| self.neighbours(names));
         for bucket in bucket.chain(neighbours.into_iter().flatten()) {
             affected.extend(bucket.iter().map(|at| at.2.clone()));
         }
@@ -337,6 +366,7 @@ impl PortClaims {
         if flips.is_empty() {
             return;
         }
+        let stood = self.stands(Group::Tls, names);
         for (listener, barred) in flips {
             if barred {
                 self.barred.insert(listener);
@@ -344,7 +374,7 @@ impl PortClaims {
                 self.barred.remove(&listener);
             }
         }
-        self.spread(Group::Tls, names, affected);
+        self.spread(Group::Tls, names, stood, affected);
     }
 
     /// TLS buckets of other patterns that overlap with this one.

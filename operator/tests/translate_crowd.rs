@@ -77,6 +77,7 @@ fn all_at_once_is_one_pass_over_each() {
         gateways: 1,
         // Each set's, the Gateway's and the class's.
         statuses: SETS + 2,
+        claims: SETS,
         ..Work::default()
     };
     assert_eq!(output.work, expected);
@@ -105,6 +106,7 @@ fn one_after_the_other_each_costs_the_same() {
             listeners: 1,
             gateways: 1,
             statuses: 2,
+            claims: 1,
             ..Work::default()
         };
         assert_eq!(work, expected);

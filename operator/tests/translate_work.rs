@@ -5,8 +5,11 @@ mod common;
 
 use common::grants::hostname_grant;
 use common::*;
-use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::Object;
+use vestibule_model::claim::{ClaimKey, ClaimUse};
+use vestibule_model::conflict::Transport;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::merge::PortKey;
+use vestibule_model::object::{Object, Port};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Output, Translator, Work};
 use vestibule_stream::ResourceKey;
@@ -76,6 +79,11 @@ fn route_of(n: usize, section: &str, hosts: &[&str], to: &str) -> Object {
     )
 }
 
+fn wildcard_of(tenant: &str) -> Object {
+    let listeners = vec![passthrough("all", "*.example.com")];
+    set(tenant, "wildcard", 9, "one", listeners)
+}
+
 fn cost(output: &Output) -> (Work, usize, usize) {
     let bytes = output
         .resources
@@ -90,6 +98,9 @@ fn cost(output: &Output) -> (Work, usize, usize) {
 /// The costs of an edit of each kind, in a fixed order.
 fn costs(mut world: Translator) -> Vec<(&'static str, (Work, usize, usize))> {
     let put = |world: &mut Translator, object| cost(&world.apply([Change::Put(object)]));
+    // It is told in the statuses of all whose names it covers, and takes no route from any.
+    let (winner, ..) = put(&mut world, wildcard_of("tenant-3"));
+    assert_eq!(winner.routes, 0, "{winner:?}");
     vec![
         (
             "a route's backend",
@@ -118,6 +129,23 @@ fn costs(mut world: Translator) -> Vec<(&'static str, (Work, usize, usize))> {
             put(&mut world, slice("tenant-7", "next-7", 0, 1, &[3, 4])),
         ),
         (
+            "a listener that loses",
+            put(&mut world, wildcard_of("tenant-4")),
+        ),
+        (
+            "a listener that loses a name with routes",
+            put(
+                &mut world,
+                set(
+                    "tenant-5",
+                    "another",
+                    9,
+                    "one",
+                    vec![passthrough("pass", "pass-3.example.com")],
+                ),
+            ),
+        ),
+        (
             "a set's hostname",
             put(
                 &mut world,
@@ -139,6 +167,10 @@ fn one_edit_costs_the_same_at_10_and_at_2500_listener_sets() {
     let large = costs(world(2500));
     for ((what, small), (_, large)) in small.iter().zip(&large) {
         assert_eq!(small, large, "{what}");
+    }
+    for (what, (work, ..)) in &large {
+        let most = usize::from(!what.contains("listener"));
+        assert!(work.routes <= most.max(1), "{what}: {work:?}");
     }
     let (_, (work, resources, bytes)) = small[0];
     // The route and its status; the backend it left, which its sibling still uses, and the new one.
@@ -184,4 +216,42 @@ fn a_grant_touches_its_own_namespace_alone() {
     let output = world.apply([grant_of(7, &["*.example.com"])]);
     assert_eq!((output.work.listeners, output.work.routes), (99, 100));
     assert_eq!(world.resources().len(), served);
+}
+
+/// Names that are held and not made use of are judged again where something has changed for them: on their
+/// Gateway, for their holder, by a grant to it.
+#[test]
+fn idle_names_are_judged_where_something_changes() {
+    const TENANTS: usize = 50;
+    const NAMES: usize = 20;
+    let own = || vec![passthrough("own", "own.example.com")];
+    let gateways = ["one", "two"].map(|name| gateway(name, own(), NamespaceScope::All));
+    let mut world = translated([our_class()].into_iter().chain(gateways));
+    let held = ["one", "two"].into_iter().flat_map(|gateway| {
+        let port = PortKey {
+            gateway: ObjectName::new("platform", gateway),
+            port: Port::new(443).expect("a port"),
+            transport: Transport::Tcp,
+        };
+        (0..TENANTS * NAMES).map(move |n| {
+            let names = pattern(&format!("idle-{n}.example.com"));
+            let tenant = format!("tenant-{}", n % TENANTS);
+            let key = ClaimKey::new(&port, ClaimUse::Tls, &names);
+            (key, Some(tenant.into()))
+        })
+    });
+    let output = world.apply([Change::Claims(held.collect())]);
+    assert_eq!(output.work.claims, 2 * TENANTS * NAMES);
+    let mut judged = |object| world.apply([Change::Put(object)]).work.claims;
+    assert_eq!(judged(namespace("tenant-7", &[("team", "red")])), 2 * NAMES);
+    // The first grant is about everybody, another one about its own.
+    let grant_of = |tenant: &'static str| {
+        Object::HostnameGrant(hostname_grant(tenant, &[tenant], &["*.example.com"]))
+    };
+    assert_eq!(judged(grant_of("tenant-7")), 2 * TENANTS * NAMES);
+    assert_eq!(judged(grant_of("tenant-8")), 2 * NAMES);
+    assert_eq!(
+        judged(gateway("two", own(), NamespaceScope::Same)),
+        TENANTS * NAMES
+    );
 }

@@ -184,7 +184,7 @@ impl PortClaims {
     }
 
     /// The one that is in force of those that want the same names.
-    fn victor(&self, bucket: &Bucket) -> Option<&Claim> {
+    pub(super) fn victor(&self, bucket: &Bucket) -> Option<&Claim> {
         let mut places = bucket.iter();
         let (.., listener) = places.find(|at| !self.barred.contains(&at.2))?;
         self.claim(listener)

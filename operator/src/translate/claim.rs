@@ -297,6 +297,7 @@ impl Translator {
     /// Judges how it stands with names for which something has changed.
     pub(super) fn translate_claims(&mut self, dirty: &mut Dirty, output: &mut Output) {
         for key in std::mem::take(&mut dirty.claims) {
+            output.work.claims += 1;
             let standing = self.standing(&key);
             let holder = self.merge.holder(&key);
             let idle = holder.filter(|_| standing != Some(Standing::Kept));

@@ -60,6 +60,8 @@ pub struct Work {
     pub gateways: usize,
     /// Statuses computed.
     pub statuses: usize,
+    /// Names of which it was judged how it stands with them.
+    pub claims: usize,
 }
 
 /// What came out differently than before. `None` is: gone.
@@ -112,6 +114,7 @@ impl Output {
         sum.requests += work.requests;
         sum.gateways += work.gateways;
         sum.statuses += work.statuses;
+        sum.claims += work.claims;
     }
 }
 

@@ -109,7 +109,7 @@ fn an_op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 640, ..ProptestConfig::default() })]
 
     #[test]
     fn a_name_in_service_is_not_taken(ops in prop::collection::vec(an_op(), 1..60)) {

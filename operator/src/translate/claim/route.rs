@@ -83,7 +83,7 @@ impl Translator {
             let Some(stake) = self.contest.listeners.get(&attached.listener) else {
                 continue;
             };
-            let open = self.is_open(route, &attached.listener, stake);
+            let open = is_open(route, &attached.listener, stake);
             let guest = route.name().namespace != stake.port.gateway.namespace;
             for hostname in &attached.hostnames {
                 let claim = ClaimKey::new(&stake.port, ClaimUse::TlsRoute, &hostname.matches);
@@ -104,15 +104,6 @@ impl Translator {
             }
         }
         stakes
-    }
-
-    /// Whether a route counts on a listener. On one of another tenant it does only once that one holds its
-    /// names, or the route's claim would keep its own listener out.
-    fn is_open(&self, route: Route<'_>, listener: &ListenerKey, stake: &Stake) -> bool {
-        let parent = &listener.parent;
-        let own = matches!(parent, ParentKey::Gateway(_))
-            || parent.name().namespace == route.name().namespace;
-        stake.served && (own || stake.claimed)
     }
 
     /// Whether connections for a hostname come to this listener, and nobody holds them for a more specific one.
@@ -246,6 +237,15 @@ impl Translator {
             Part::Serves
         }
     }
+}
+
+/// Whether a route counts on a listener. On one of another tenant it does only once that one holds its
+/// names, or the route's claim would keep its own listener out.
+fn is_open(route: Route<'_>, listener: &ListenerKey, stake: &Stake) -> bool {
+    let parent = &listener.parent;
+    let own = matches!(parent, ParentKey::Gateway(_))
+        || parent.name().namespace == route.name().namespace;
+    stake.served && (own || stake.claimed)
 }
 
 fn taken(route: Route<'_>, hostname: &HostPattern, port: u16) -> Finding {
