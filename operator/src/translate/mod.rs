@@ -56,6 +56,7 @@ pub use service::{
     UID_LABEL,
 };
 pub use status::Status;
+pub(crate) use status::WAITING_FOR_CLAIM;
 
 use backend::BackendKey;
 use backend_tls::{PolicyState, ServiceUses};
