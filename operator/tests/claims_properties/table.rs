@@ -50,7 +50,7 @@ impl Table {
                 continue;
             }
             let resource = proto::Resource::decode(encoded.upsert().resource.as_ref());
-            let name = key.name.to_string();
+            let name = key.name.clone();
             match resource.expect("a resource").resource {
                 Some(Body::Listener(listener)) => {
                     let tls = match listener.protocol {

@@ -309,29 +309,7 @@ impl World {
                 let object = set(&name.namespace, &name.name, created, "one", listeners);
                 self.put(&key, Some(object));
             }
-            Op::Route(tenant, n, hosts, to) => {
-                let key = ObjectKey::new(Kind::TlsRoute, TENANTS[tenant], format!("route-{n}"));
-                let hosts: BTreeSet<&str> = hosts.into_iter().map(|host| HOSTS[host]).collect();
-                let hosts: Vec<&str> = hosts.into_iter().collect();
-                let to: BTreeSet<_> = to.into_iter().collect();
-                let parents = to.into_iter().map(|to| match to {
-                    None => parent("Gateway", Some("platform"), "one", None),
-                    Some((of, n)) => {
-                        let name = format!("set-{n}");
-                        parent("ListenerSet", Some(TENANTS[of]), &name, None)
-                    }
-                });
-                let (created, name) = (self.created(&key), &key.name.name);
-                let object = route(
-                    TENANTS[tenant],
-                    name,
-                    created,
-                    parents.collect(),
-                    &hosts,
-                    Vec::new(),
-                );
-                self.put(&key, Some(object));
-            }
+            Op::Route(tenant, n, hosts, to) => self.put_route(tenant, n, hosts, to),
             Op::DeleteSet(tenant, n) => {
                 let key = ObjectKey::new(Kind::ListenerSet, TENANTS[tenant], format!("set-{n}"));
                 self.put(&key, None);
@@ -449,6 +427,36 @@ impl World {
 
     pub(crate) fn leading(&self) -> &Replica {
         &self.replicas[self.leader]
+    }
+
+    fn put_route(
+        &mut self,
+        tenant: usize,
+        n: usize,
+        hosts: Vec<usize>,
+        to: Vec<Option<(usize, usize)>>,
+    ) {
+        let key = ObjectKey::new(Kind::TlsRoute, TENANTS[tenant], format!("route-{n}"));
+        let hosts: BTreeSet<&str> = hosts.into_iter().map(|host| HOSTS[host]).collect();
+        let hosts: Vec<&str> = hosts.into_iter().collect();
+        let to: BTreeSet<_> = to.into_iter().collect();
+        let parents = to.into_iter().map(|to| match to {
+            None => parent("Gateway", Some("platform"), "one", None),
+            Some((of, n)) => {
+                let name = format!("set-{n}");
+                parent("ListenerSet", Some(TENANTS[of]), &name, None)
+            }
+        });
+        let (created, name) = (self.created(&key), &key.name.name);
+        let object = route(
+            TENANTS[tenant],
+            name,
+            created,
+            parents.collect(),
+            &hosts,
+            Vec::new(),
+        );
+        self.put(&key, Some(object));
     }
 
     fn put_gateway(&mut self) {
