@@ -155,6 +155,12 @@ impl Picture {
         of_listener(self.written(&key.parent.object())?, &key.listener)
     }
 
+    /// What the status of a route says of it towards one of its parents.
+    pub(crate) fn written_of_route(&self, key: &ObjectKey, parent: &ParentRef) -> Option<Said> {
+        let status = self.written(key)?;
+        said_in(status, &self.controller, parent, &key.name.namespace)
+    }
+
     /// How many routes the operator counts at a listener.
     pub(crate) fn attached_routes(&self, key: &ListenerKey) -> Option<u64> {
         let status = self.written(&key.parent.object())?;

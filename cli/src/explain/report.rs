@@ -170,6 +170,8 @@ pub(super) struct RouteView {
     /// An older or more specific TLSRoute has the name.
     pub(super) shadowed: bool,
     pub(super) rules: Vec<RuleView>,
+    #[serde(skip)]
+    pub(super) key: ObjectKey,
 }
 
 /// A rule of a route.

@@ -42,6 +42,7 @@ pub(super) fn view(
         hostname: hostname.to_string(),
         shadowed: false,
         rules,
+        key: key.clone(),
     })
 }
 

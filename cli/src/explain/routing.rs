@@ -14,13 +14,25 @@ use super::picture::{Picture, Unread};
 use super::report::{Check, Outcome, Step, listener_text};
 
 impl Chain<'_> {
+    /// That a route waits for the operator: for its hostnames to be recorded, which translation here does not see.
+    fn waits(&self, key: &ObjectKey) -> Option<Step> {
+        let route = self.picture.translator.object(key)?.as_route()?;
+        references(route, self.candidate).find_map(|reference| {
+            let written = self.picture.written_of_route(key, reference)?;
+            let accepted = written.get("Accepted")?;
+            let waits = accepted.is("False") && accepted.reason == "Pending";
+            waits.then(|| self.wrong(Check::Route, key, accepted, By::Status))
+        })
+    }
+
     /// Which route has the name, or why none has.
     pub(super) fn route(&self) -> Option<Step> {
         if let Some(first) = self.routes.first() {
-            let subject = format!(
-                "{} {}/{}",
-                first.object.kind, first.object.namespace, first.object.name
-            );
+            let route = &first.key;
+            if let Some(waits) = self.waits(route) {
+                return Some(waits);
+            }
+            let subject = route.to_string();
             let message = "is attached to the listener for this name";
             return Some(step(
                 Check::Route,

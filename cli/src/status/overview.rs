@@ -356,6 +356,7 @@ fn of_said(picture: &Picture, key: &ObjectKey, said: Option<Said>, part: &str) -
                 }
                 Health::Waiting
             }
+            ("Accepted", "False") if one.reason == "Pending" => Health::Waiting,
             ("Accepted" | "ResolvedRefs" | PROGRAMMED | ISSUED, "False")
             | ("Conflicted" | "PartiallyInvalid", "True") => Health::Wrong,
             ("Accepted" | "ResolvedRefs" | PROGRAMMED, "Unknown") if picture.live.is_some() => {

@@ -324,6 +324,7 @@ fn on_a_cluster_everybody_sees_what_their_rights_show() {
     tenants_see_that_it_is_taken_and_not_by_whom(&kubectl, &tenant);
     hidden::what_may_not_be_read_is_not_guessed(&kubectl, &admin, &tenant);
     hidden::addresses_are_the_status_word(&kubectl, &admin);
+    hidden::what_waits_for_the_operator_is_not_live(&kubectl, &admin);
     hidden::the_release_says_what_admission_does(&kubectl, &admin);
     tenants_with_the_gateway_see_it(&kubectl, &tenant);
     ownership::grants_and_claims_are_for_those_who_may_read_them(&kubectl, &admin, &tenant);

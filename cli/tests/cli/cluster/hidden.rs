@@ -159,6 +159,33 @@ pub(super) fn addresses_are_the_status_word(kubectl: &Kubectl, admin: &Path) {
     kubectl.set_status("gateway", "explain-platform", "edge", &before["status"]);
 }
 
+/// That a name is not recorded yet is known to the operator alone.
+pub(super) fn what_waits_for_the_operator_is_not_live(kubectl: &Kubectl, admin: &Path) {
+    let read = ["get", "tlsroute", "web", "-n", "explain-a", "-o", "json"];
+    let before: Value = serde_json::from_str(&kubectl.must(&read, "")).unwrap();
+    let mut status = before["status"].clone();
+    status["parents"][0]["conditions"][0] = condition(
+        "Accepted",
+        false,
+        "Pending",
+        "Waiting for its hostname to be recorded",
+    );
+    kubectl.set_status("tlsroute", "explain-a", "web", &status);
+    let (code, report) = kubectl.json(admin, &["explain", super::NAME]);
+    assert_eq!((code, &report["state"]), (Some(1), &json!("down")));
+    let said = last(&report["places"][0]);
+    assert_eq!(said["check"], "route", "{report:#}");
+    assert_eq!(
+        (&said["reason"], &said["by"]),
+        (&json!("Pending"), &json!("status"))
+    );
+    let (_, overview) = kubectl.json(admin, &["status", "-n", "explain-a"]);
+    let rows = overview["objects"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["kind"] == "TLSRoute").unwrap();
+    assert_eq!(row["health"], "waiting", "{row:#}");
+    kubectl.set_status("tlsroute", "explain-a", "web", &before["status"]);
+}
+
 /// What admission does is release-wide: as its operator has it, unless it is said otherwise.
 pub(super) fn the_release_says_what_admission_does(kubectl: &Kubectl, admin: &Path) {
     let gateway = json!({
