@@ -90,7 +90,7 @@ async fn review(
             wait(shared, &met).await;
             judge(shared, body, begun, true).await?
         }
-        judged => judged,
+        answered @ Judged::Answered(_) => answered,
     };
     drop(held);
     match judged {

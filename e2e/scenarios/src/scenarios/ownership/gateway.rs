@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::grants::site;
 use super::hijack::{a_second_later, never_by};
@@ -23,14 +23,22 @@ pub(in super::super) async fn names_outlive_their_gateway(stage: &Stage) -> Resu
     let (a, b) = tokio::try_join!(stage.team("a", &gateway), stage.team("b", &gateway))?;
     let names = [wanted];
     tokio::try_join!(stage.backend(&a, &names), stage.backend(&b, &names))?;
-    let old = passing_set(&b, "old", "old.gateway-back.test");
-    b.kubectl.apply(&[old]).await?.must()?;
+    let own = "old.gateway-back.test";
+    let old = passing_set(&b, "old", own);
+    // Its route is ready for both.
+    let mut route = site(&b, "old", own).remove(1);
+    route["spec"]["hostnames"] = json!([own, wanted]);
+    b.kubectl.apply(&[old, route]).await?.must()?;
     let web = site(&a, "web", wanted);
     a_second_later(world, &b, &web[0]).await?;
     a.kubectl.apply(&web).await?.must()?;
     a.answers(&a.target(world, wanted).await?).await?;
-    let taken = site(&b, "old", wanted);
-    let refused = b.kubectl.apply(&taken[..1]).await?.must_fail()?;
+    let taken = passing_set(&b, "old", wanted);
+    let refused = b
+        .kubectl
+        .apply(std::slice::from_ref(&taken))
+        .await?
+        .must_fail()?;
     ensure!(refused.contains(wanted), "another reason: {refused}");
 
     let (namespace, name) = &gateway;
@@ -43,7 +51,7 @@ pub(in super::super) async fn names_outlive_their_gateway(stage: &Stage) -> Resu
         Ok::<_, anyhow::Error>(())
     })
     .await?;
-    let_in(&b, &taken[0]).await?;
+    let_in(&b, &taken).await?;
     if let Some(fields) = again.as_object_mut() {
         fields.remove("status");
     }
@@ -57,7 +65,6 @@ pub(in super::super) async fn names_outlive_their_gateway(stage: &Stage) -> Resu
     }
     world.api.create(api::GATEWAY, namespace, &again).await?;
     let away = started.elapsed();
-    b.kubectl.apply(&taken[1..]).await?.must()?;
     stage.gateway_served(namespace, name).await?;
     // Its address may be another one.
     let (of_a, of_b) = (
