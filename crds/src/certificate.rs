@@ -136,7 +136,10 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn full(&self, key: &str) -> Option<&'a str> {
-        debug_assert!(CERTIFICATE_ANNOTATIONS.contains(&key), "{key} is not listed");
+        debug_assert!(
+            CERTIFICATE_ANNOTATIONS.contains(&key),
+            "{key} is not listed"
+        );
         self.annotations.get(key).map(String::as_str)
     }
 

@@ -262,8 +262,14 @@ fn probes() -> [(Value, bool); 4] {
 
 /// What CRDs refuse and Vestibule says elsewhere: of conflicts among a Gateway's own listeners the status says more.
 const BY_THE_CRD_ALONE: [(&str, &str); 2] = [
-    ("conflict-gateway-own", "spec.listeners: Invalid value: Combination"),
-    ("gateway-own-listeners-invalid", "spec.listeners[0].protocol"),
+    (
+        "conflict-gateway-own",
+        "spec.listeners: Invalid value: Combination",
+    ),
+    (
+        "gateway-own-listeners-invalid",
+        "spec.listeners[0].protocol",
+    ),
 ];
 
 /// Whether what became of an object is what the rules say that need nothing but the object.

@@ -279,7 +279,12 @@ fn a_grant_that_is_edited_takes_nothing_away_on_the_way_and_one_that_is_replaced
     assert!(merge.claim(&key).is_some());
     // Deleted and made again.
     let replaced = grant("infra/new", &["a"], &["x.example"]);
-    assert!(merge.put_grant(&replaced.name, None).listeners.contains(&key));
+    assert!(
+        merge
+            .put_grant(&replaced.name, None)
+            .listeners
+            .contains(&key)
+    );
     assert!(merge.claim(&key).is_none());
     put(&mut merge, &replaced);
     assert!(merge.claim(&key).is_some());
