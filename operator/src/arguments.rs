@@ -330,7 +330,12 @@ mod tests {
 
     #[test]
     fn a_grace_is_no_longer_than_a_day() {
-        for (seconds, good) in [(0, true), (86_400, true), (86_401, false), (u64::MAX, false)] {
+        for (seconds, good) in [
+            (0, true),
+            (86_400, true),
+            (86_401, false),
+            (u64::MAX, false),
+        ] {
             let option = format!("--claim-grace-seconds={seconds}");
             let parsed = parsed(&[&option]);
             assert_eq!(parsed.is_ok(), good, "{seconds}");

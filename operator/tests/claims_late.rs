@@ -87,7 +87,7 @@ fn a_removal_that_may_land_late_is_made_sure_of_before_the_holder_is_served_agai
     assert_eq!(world.stands(&shop), ["a"]);
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Op {
     /// A tenant wants a name, or no longer does.
     Want(usize, usize, bool),
@@ -214,7 +214,8 @@ impl Sim {
                 self.now += time;
                 self.world.pass(time);
                 let now = self.now;
-                self.late.retain(|(_, begun)| now - *begun < GIVEN_UP);
+                self.late
+                    .retain(|(_, begun)| now.saturating_sub(*begun) < GIVEN_UP);
             }
             Op::Begin => {
                 if let Some(write) = self.world.begin_write() {
@@ -224,7 +225,7 @@ impl Sim {
             Op::End(n, known, lands) => {
                 if n < self.under_way.len() {
                     let (write, begun) = self.under_way.remove(n);
-                    self.end(write, begun, known, lands);
+                    self.end(&write, begun, known, lands);
                 }
             }
             Op::Land(n) => {
@@ -238,13 +239,13 @@ impl Sim {
         self.translate();
     }
 
-    fn end(&mut self, write: Write, begun: Duration, known: Known, lands: bool) {
+    fn end(&mut self, write: &Write, begun: Duration, known: Known, lands: bool) {
         let outcome = match known {
-            Known::All => self.world.land(&write),
+            Known::All => self.world.land(write),
             Known::Refused => Outcome::Refused,
             Known::Nothing => {
                 if lands {
-                    self.world.land(&write);
+                    self.world.land(write);
                 } else {
                     self.late.push((write.clone(), begun));
                 }
@@ -252,14 +253,14 @@ impl Sim {
             }
         };
         self.check();
-        self.world.done(&write, outcome);
+        self.world.done(write, outcome);
     }
 
     /// Everything that is under way comes to its end.
     fn finish(&mut self) {
         self.late.clear();
         for (write, begun) in std::mem::take(&mut self.under_way) {
-            self.end(write, begun, Known::All, true);
+            self.end(&write, begun, Known::All, true);
             self.translate();
         }
         for _ in 0..12 {

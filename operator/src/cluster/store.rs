@@ -484,9 +484,10 @@ impl Store {
         self.claims.done(name, outcome, clock::both(now));
         for (_, namespace) in self.claims.take_troubled() {
             let first = ObjectKey::new(Kind::ListenerSet, namespace.clone(), "");
-            let sets = self.known.range(first..).take_while(|key| {
-                key.kind == Kind::ListenerSet && key.name.namespace == namespace
-            });
+            let sets = self
+                .known
+                .range(first..)
+                .take_while(|key| key.kind == Kind::ListenerSet && key.name.namespace == namespace);
             for set in sets {
                 self.planner.touch(set);
             }

@@ -37,7 +37,8 @@ pub enum Status {
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 const WAITING_FOR_PORT: &str = "Waiting for an internal port";
 /// What is said of a name until it stands in a `HostnameClaim`.
-pub(crate) const WAITING_FOR_CLAIM: &str = "Waiting for its hostname to be recorded as held by its namespace";
+pub(crate) const WAITING_FOR_CLAIM: &str =
+    "Waiting for its hostname to be recorded as held by its namespace";
 
 impl Translator {
     pub(super) fn assemble(&mut self, dirty: Dirty, output: &mut Output) {
