@@ -11,6 +11,7 @@ use vestibule_proxy::plane::Limits;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
+const ADMIN: &str = "team-a/admin:80";
 /// Comes behind each of them.
 const HIDDEN: &[u8] = b"GET /admin HTTP/1.1\r\nhost: a.example.com\r\n\r\n";
 
@@ -59,8 +60,19 @@ async fn read_all(stream: &mut (impl AsyncRead + Unpin)) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-async fn world() -> (Rig, Rig, Identity, Echo) {
+/// A proxy in plaintext and one of TLS in front of the same backends.
+struct World {
+    plain: Rig,
+    secure: Rig,
+    identity: Identity,
+    echo: Echo,
+    /// Where `/admin` would be answered.
+    admin: Echo,
+}
+
+async fn world() -> World {
     let (echo, identity) = (Echo::start("web").await, Identity::new(HOST));
+    let admin = Echo::start("admin").await;
     let limits = Limits {
         access_log: false,
         ..Limits::default()
@@ -68,40 +80,58 @@ async fn world() -> (Rig, Rig, Identity, Echo) {
     let resources = |port, certificate| {
         vec![
             http(port, "web", HOST, certificate),
-            http_route("web", HOST, vec![rule("/", BACKEND)]),
+            http_route("web", HOST, vec![rule("/", BACKEND), rule("/admin", ADMIN)]),
             backend(BACKEND, &[echo.address]),
+            backend(ADMIN, &[admin.address]),
             identity.resource("team-a/cert"),
         ]
     };
     let plain = Rig::start(&limits, |port| resources(port, None));
     let secure = Rig::start(&limits, |port| resources(port, Some("team-a/cert")));
-    (plain, secure, identity, echo)
+    World {
+        plain,
+        secure,
+        identity,
+        echo,
+        admin,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_is_refused_and_carries_no_request() {
-    let (plain, secure, identity, echo) = world().await;
     let corpus = corpus();
     assert!(corpus.len() > 90);
-    let mut refused = 0;
+    assert!(corpus.iter().all(|(.., heads)| *heads <= 1));
+    // A head in front of what is wrong may be at the backend before the rest is refused, and be counted
+    // late: those have a backend to themselves, and the other one hears of nothing at all.
+    let (none, one) = (world().await, world().await);
+    let mut connections = 0;
     for (line, bytes, heads) in &corpus {
+        let world = if *heads == 0 { &none } else { &one };
         let all = [bytes, HIDDEN].concat();
         for pieces in [false, true] {
-            let mut stream = plain.connect().await;
+            let mut stream = world.plain.connect().await;
             stream.set_nodelay(true).unwrap();
-            refuse(&mut stream, &all, pieces, line, *heads, &echo).await;
-            refused += 1;
+            refuse(&mut stream, &all, pieces, line).await;
+            connections += heads;
         }
-        let mut config = client_config(&identity);
+        let mut config = client_config(&world.identity);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let tcp = secure.connect().await;
+        let tcp = world.secure.connect().await;
         let mut stream = tls(tcp, config, HOST).await.unwrap();
-        refuse(&mut stream, &all, false, line, *heads, &echo).await;
+        refuse(&mut stream, &all, false, line).await;
+        connections += heads;
     }
-    // It is the client's doing, and said to be.
-    wait("the ends", || plain.plane.active() == 0).await;
-    assert!(plain.closed(CloseReason::HttpError) > 0);
-    assert!(plain.closed(CloseReason::HttpError) <= refused);
+    for world in [&none, &one] {
+        for rig in [&world.plain, &world.secure] {
+            wait("the ends", || rig.plane.active() == 0).await;
+        }
+        // It is the client's doing, and said to be.
+        assert!(world.plain.closed(CloseReason::HttpError) > 0);
+        assert_eq!(world.admin.requests(), 0);
+    }
+    assert_eq!(none.echo.requests(), 0);
+    assert!(one.echo.requests() <= connections);
 }
 
 async fn refuse(
@@ -109,10 +139,7 @@ async fn refuse(
     bytes: &[u8],
     pieces: bool,
     line: &str,
-    heads: usize,
-    echo: &Echo,
 ) {
-    let before = echo.requests();
     if pieces {
         for byte in bytes {
             // It may be refused before it is all out.
@@ -125,8 +152,6 @@ async fn refuse(
     }
     let _ = stream.flush().await;
     let answers = read_all(stream).await;
-    let asked = echo.requests() - before;
-    assert!(asked <= heads && heads <= 1, "{line}: {asked}\n{answers}");
     assert!(!answers.contains("/admin"), "{line}\n{answers}");
     // Of what comes in pieces, the answer may be overtaken by the reset that the pieces behind it meet.
     if !pieces {
@@ -170,7 +195,7 @@ async fn what_waits_for_an_answer_goes_on_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_right_goes_through_in_pieces_and_pipelined() {
-    let (plain, _, _, echo) = world().await;
+    let World { plain, echo, .. } = world().await;
     let requests = [
         "POST /one HTTP/1.1\r\nhost: a.example.com\r\ncontent-length: 5\r\n\r\nhello",
         "\r\nGET /two HTTP/1.1\r\nHost: a.example.com\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
