@@ -368,3 +368,83 @@ fn an_object_takes_names_back_even_if_others_have_their_room() {
             .all(|o| o.content.entries.len() <= 2 * SLAB)
     );
 }
+
+/// A replica that knows nothing later than what `leader` has shown it, and that follows.
+fn behind(leader: &World, told: &[(&vestibule_model::claim::ClaimKey, Standing)]) -> World {
+    let mut world = leader.restarted();
+    world.book.lead(false, world.time);
+    world.say(told.iter().map(|(key, s)| (*key, Some(s.clone()))));
+    world.news();
+    world
+}
+
+#[test]
+fn a_new_leader_that_is_behind_takes_no_name_from_whoever_has_it_now() {
+    let mut first = World::leading();
+    let (shop, cart) = (name("shop.example.com"), name("cart.example.com"));
+    first.give(&shop, "a");
+    first.give(&cart, "a");
+    let mut next = behind(&first, &[(&shop, Standing::Kept), (&cart, Standing::Kept)]);
+    let history = first.version;
+    for key in [&shop, &cart] {
+        first.say([(key, Some(Standing::Revoked))]);
+    }
+    first.rest();
+    assert!(first.objects.is_empty());
+    first.give(&shop, "b");
+    next.objects.clone_from(&first.objects);
+    next.version = first.version;
+
+    assert!(next.take_over());
+    assert_eq!(next.holder(&shop), Some("b"));
+    next.rest();
+    assert_eq!(
+        (next.holder(&shop), next.stands(&shop)),
+        (Some("b"), vec!["b"])
+    );
+    // What the watch shows of the time before changes nothing.
+    assert!(history < next.version);
+    let old = object("edge", "a", &["shop.example.com"]);
+    let stored = Stored {
+        content: old,
+        version: history + 1,
+    };
+    next.show(&page("edge.a.0"), Some(&stored));
+    assert_eq!(next.holder(&shop), Some("b"));
+    next.show(&page("edge.a.0"), None);
+    next.rest();
+    assert_eq!(
+        (next.holder(&shop), next.stands(&shop)),
+        (Some("b"), vec!["b"])
+    );
+}
+
+#[test]
+fn what_happens_while_claims_are_being_listed_is_neither_lost_nor_brought_back() {
+    let mut world = World::leading();
+    let (shop, cart) = (name("shop.example.com"), name("cart.example.com"));
+    world.give(&shop, "a");
+    world.book.lead(false, world.time);
+    let listed = [(page("edge.a.0"), world.seen(&page("edge.a.0")).unwrap())];
+    world.book.list();
+    // After the list was read, one goes and one comes.
+    world.by_hand(&page("edge.a.0"), None);
+    world.by_hand(
+        &page("edge.b.0"),
+        Some(object("edge", "b", &["cart.example.com"])),
+    );
+    assert!(!world.book.catch_up(listed.into(), world.time));
+    world.news();
+    assert_eq!(world.holder(&cart), Some("b"));
+    assert_eq!(world.book.counts().objects, 1);
+    assert!(world.take_over());
+    world.rest();
+    assert_eq!(
+        (world.holder(&shop), world.holder(&cart)),
+        (Some("a"), Some("b"))
+    );
+    assert_eq!(
+        (world.stands(&shop), world.stands(&cart)),
+        (vec!["a"], vec!["b"])
+    );
+}

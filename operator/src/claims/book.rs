@@ -70,6 +70,8 @@ pub struct Book {
     pub(super) leaving: BTreeMap<ObjectName, BTreeSet<ClaimKey>>,
     /// Gateways may be others than they were.
     gateways_moved: bool,
+    /// Objects of which there was news since a list was begun, while one is being made.
+    listing: Option<BTreeSet<ObjectName>>,
     /// What translation is to be told.
     pub(super) news: BTreeMap<ClaimKey, Option<Arc<str>>>,
 }
@@ -92,6 +94,7 @@ impl Book {
             barred: BTreeSet::new(),
             leaving: BTreeMap::new(),
             gateways_moved: false,
+            listing: None,
             news: BTreeMap::new(),
         }
     }
@@ -113,6 +116,9 @@ impl Book {
     /// it; if not, the leader puts it right.
     pub fn observe(&mut self, name: &ObjectName, seen: Option<Seen>, time: Time) -> bool {
         self.happens(time);
+        if let Some(news) = &mut self.listing {
+            news.insert(name.clone());
+        }
         let claim = seen.as_ref().map(|(claim, _)| Arc::clone(claim));
         let sound = claim.as_ref().is_none_or(|c| c.findings.is_empty());
         let was_open = self.pages.is_open(name);
@@ -149,7 +155,37 @@ impl Book {
         self.gateways_moved = true;
     }
 
-    /// This replica leads from now on, or no longer does. A name that its holder let go of is kept for a
+    /// A list of all objects is being made from now on, for [`Self::catch_up`].
+    pub fn list(&mut self) {
+        self.listing = Some(BTreeSet::new());
+    }
+
+    /// Takes a list of all objects that was made after [`Self::list`] was called, and is no older than that:
+    /// what this replica has to know before it leads, for from then on its memory counts. Says whether that
+    /// is all; if not, what happened meanwhile may be older than the list or newer, and another one is to be
+    /// made.
+    pub fn catch_up(&mut self, mut objects: BTreeMap<ObjectName, Seen>, time: Time) -> bool {
+        let news = self.listing.take().unwrap_or_default();
+        let there: BTreeSet<ObjectName> = self.pages.there().cloned().collect();
+        let doubtful = |name: &ObjectName| {
+            let listed = objects.contains_key(name);
+            news.contains(name) && listed != there.contains(name)
+        };
+        let doubtful: BTreeSet<ObjectName> = news.iter().filter(|n| doubtful(n)).cloned().collect();
+        // First what is gone: a name that somebody else has now is not in two places.
+        for name in there.difference(&doubtful) {
+            if !objects.contains_key(name) {
+                self.observe(name, None, time);
+            }
+        }
+        objects.retain(|name, _| !doubtful.contains(name));
+        for (name, seen) in objects {
+            self.observe(&name, Some(seen), time);
+        }
+        doubtful.is_empty()
+    }
+
+    /// This replica leads from now on, or no longer does; before it does it is to [`Self::catch_up`]. A name that its holder let go of is kept for a
     /// whole grace from here on: how much of it is over is known to the former leader alone.
     pub fn lead(&mut self, leads: bool, time: Time) {
         self.happens(time);

@@ -130,6 +130,12 @@ impl Pages {
         self.slabs.keys().cloned().collect()
     }
 
+    /// Every object that is there.
+    pub(super) fn there(&self) -> impl Iterator<Item = &ObjectName> {
+        let there = self.slabs.iter().filter(|(_, slab)| slab.seen.is_some());
+        there.map(|(name, _)| name)
+    }
+
     /// Something about an object may have to be written.
     pub(super) fn touch(&mut self, name: &ObjectName, now: Instant) {
         if let Some(slab) = self.slabs.get(name) {

@@ -452,6 +452,23 @@ impl Store {
         self.apply(Vec::new(), now);
     }
 
+    /// A list of all `HostnameClaim`s is being made from now on.
+    pub(super) fn list_claims(&mut self) {
+        self.claims.list();
+    }
+
+    /// Takes a list of all `HostnameClaim`s. Says whether that is all, or another one is to be made.
+    pub(super) fn claims_listed(&mut self, list: Vec<Watched>, now: Instant) -> bool {
+        let objects = list.into_iter().filter_map(|watched| {
+            let claim = claims::read(&watched.object)?;
+            let version = watched.resource_version.to_string();
+            Some((watched.key.name, (claim, version)))
+        });
+        let complete = self.claims.catch_up(objects.collect(), clock::both(now));
+        self.apply(Vec::new(), now);
+        complete
+    }
+
     /// Frees names whose grace is over.
     pub(super) fn pass(&mut self, now: Instant) {
         if self.claims.deadline().is_some_and(|at| at <= now) {

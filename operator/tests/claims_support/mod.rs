@@ -231,6 +231,19 @@ impl World {
         writes
     }
 
+    /// Takes a list of what is there, and leads if that is all there is to know.
+    pub(crate) fn take_over(&mut self) -> bool {
+        self.book.list();
+        let listed = self.objects.keys().cloned();
+        let listed = listed.filter_map(|name| Some((name.clone(), self.seen(&name)?)));
+        let complete = self.book.catch_up(listed.collect(), self.time);
+        if complete {
+            self.book.lead(true, self.time);
+        }
+        self.news();
+        complete
+    }
+
     /// Somebody else makes, changes or deletes an object.
     pub(crate) fn by_hand(&mut self, name: &ObjectName, content: Option<Content>) -> bool {
         self.version += 1;

@@ -1,4 +1,4 @@
-//! Writes `HostnameClaim` objects, as the book ([`crate::claims`]) says.
+//! Writes `HostnameClaim` objects, as the book ([`crate::claims`]) says, and lists them for a new leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
 use tracing::{debug, warn};
 use vestibule_crds::decode;
 use vestibule_crds::vestibule::{ClaimEntry, ClaimGateway, HostnameClaim, HostnameClaimSpec};
+use vestibule_crds::watch::{Reader, Watched};
 use vestibule_model::claim;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{GATEWAY_GROUP, Kind, ObjectKey, ObjectName};
@@ -19,6 +20,9 @@ use crate::claims::{Content, Outcome, Seen, Write};
 
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// First and longest wait after a list failed.
+const LIST_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
 /// Annotation that gives an object another version without saying anything else: a write of which nobody
 /// knows what came of it goes by the former one, and so comes too late.
@@ -39,6 +43,23 @@ impl Scribe {
             client,
             manager: manager.into(),
             metrics,
+        }
+    }
+
+    /// Every object as etcd has it now: the watch may be behind without knowing. Tries until it succeeds.
+    pub(super) async fn list(self) -> Vec<Watched> {
+        let mut reader = Reader::new(self.client);
+        let (mut pause, longest) = LIST_AGAIN;
+        loop {
+            // No resourceVersion is asked for, so what comes is no older than the request.
+            match reader.list(Kind::HostnameClaim, None, "").await {
+                Ok(objects) => return objects,
+                Err(error) => {
+                    warn!(%error, "cannot list HostnameClaims; no new name is served until that succeeds");
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(longest);
         }
     }
 

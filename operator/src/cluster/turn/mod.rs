@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use vestibule_crds::watch::{Event, Scope};
+use vestibule_crds::watch::{Event, Scope, Watched};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 
@@ -83,6 +83,8 @@ pub(super) struct Shell {
     end: CancellationToken,
     /// The candidacy, once it has begun.
     lease: JoinSet<()>,
+    /// The list of claims that comes before this replica's own memory of them counts.
+    lists: JoinSet<Vec<Watched>>,
     progress: Progress,
     /// The term that statuses are written in.
     term: Option<u64>,
@@ -180,6 +182,9 @@ impl Shell {
                 Some(written) = work.claims.join_next() => {
                     let (name, outcome) = written.context("a write of a claim ended early")?;
                     self.store.claim_written(&name, outcome, Instant::now());
+                }
+                Some(listed) = self.lists.join_next() => {
+                    self.claims_listed(listed.context("a list of claims ended early")?);
                 }
                 Some(read) = work.reads.join_next() => {
                     let (key, source) = read.context("a read of a Secret or ConfigMap ended early")?;
@@ -284,10 +289,29 @@ impl Shell {
         self.term = term;
         self.metrics.role(term);
         self.leading.send_replace(term.is_some());
-        self.store.lead(term.is_some(), Instant::now());
+        // The Lease may have been somebody else's between two terms of this replica. And whoever gains it
+        // may be behind: the watch of claims is a connection of its own.
+        self.store.lead(false, Instant::now());
+        self.lists = JoinSet::new();
         self.store.planner.follow();
         if term.is_some() {
+            self.list_claims();
             self.store.planner.lead(Instant::now());
+        }
+    }
+
+    fn list_claims(&mut self) {
+        self.store.list_claims();
+        self.lists.spawn(self.scribe.clone().list());
+    }
+
+    /// This replica knows what the former leader wrote: from now on its own memory counts.
+    fn claims_listed(&mut self, list: Vec<Watched>) {
+        let now = Instant::now();
+        if self.store.claims_listed(list, now) {
+            self.store.lead(true, now);
+        } else {
+            self.list_claims();
         }
     }
 

@@ -163,6 +163,7 @@ impl Shell {
             doubt: Arc::default(),
             end: CancellationToken::new(),
             lease: JoinSet::new(),
+            lists: JoinSet::new(),
             progress: Progress::default(),
             term: None,
             rejects: BTreeSet::new(),
