@@ -106,6 +106,11 @@ impl Planner {
             return;
         };
         let standing = self.standing(entry, now);
+        if standing.hindrance.is_some() && !entry.published.is_empty() {
+            // What hinders it may last: nobody else waits for the names meanwhile.
+            self.give_way(secret);
+            return;
+        }
         match standing.need {
             Need::Turn(lane) => self.enqueue(secret, lane),
             Need::Wait(until) => {
@@ -185,10 +190,7 @@ impl Planner {
         });
         if off {
             // Where it may not be answered any more, it is not, whatever the CA is about to do.
-            self.leave(secret);
-            if let Some(running) = self.running(secret) {
-                running.declared = false;
-            }
+            self.give_way(secret);
         }
         self.give_up_misfit(secret);
         let _ = now;

@@ -140,6 +140,15 @@ impl Planner {
         }
     }
 
+    /// Whether it holds all that it must hold alone.
+    pub(super) fn holds_names(&self, secret: &ObjectName) -> bool {
+        self.entries.get(secret).is_some_and(|entry| {
+            entry
+                .locks()
+                .all(|lock| self.locks.get(&lock) == Some(secret))
+        })
+    }
+
     /// When a budget lets somebody go who waits for it.
     pub(super) fn next_grant(&self, now: Now) -> Option<Duration> {
         if !self.unseen.is_empty() {

@@ -570,6 +570,10 @@ impl Planner {
             entry.ticket = None;
             self.dirty.insert(secret.clone());
         }
+        self.unlock(secret);
+    }
+
+    fn unlock(&mut self, secret: &ObjectName) {
         let locked: Vec<_> = self
             .locks
             .iter()

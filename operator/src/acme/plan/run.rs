@@ -163,14 +163,28 @@ impl Planner {
         self.rest(secret);
     }
 
-    /// Gives up the turn, but neither the order nor its challenges.
+    /// Gives up the turn, but neither the order nor its challenges. Only challenges keep others from the
+    /// names: how long it rests nobody knows.
     pub(super) fn rest(&mut self, secret: &ObjectName) {
         self.active.remove(secret);
         self.renewing.remove(secret);
-        if let Some(entry) = self.entries.get_mut(secret) {
-            entry.phase = Phase::Rest;
-            entry.ticket = None;
-            self.dirty.insert(secret.clone());
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        entry.phase = Phase::Rest;
+        entry.ticket = None;
+        self.dirty.insert(secret.clone());
+        if entry.published.is_empty() {
+            self.unlock(secret);
+        }
+    }
+
+    /// Gives up the turn, the challenges and the names; the order goes on from there when it may.
+    pub(super) fn give_way(&mut self, secret: &ObjectName) {
+        self.leave(secret);
+        if let Some(running) = self.running(secret) {
+            // What is withdrawn is published and declared again.
+            running.declared = false;
         }
     }
 
@@ -324,6 +338,8 @@ impl Planner {
         self.reached(secret);
         let declared = self.running(secret).is_some_and(|running| running.declared);
         match view.status {
+            // Its Gateway changed since it has its turn: it takes one there.
+            Status::Pending if !declared && !self.holds_names(secret) => self.leave(secret),
             Status::Pending if !declared => self.publish(secret, &view, now),
             Status::Pending | Status::Processing => self.poll(secret, view.retry_after, now),
             Status::Ready => {

@@ -547,7 +547,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         6 => (0_u32..3600).prop_map(Passes),
         1 => (-400 * DAY..400 * DAY).prop_map(Jumps),
         1 => Just(Crash),
-        4 => (0_u8..3, prop::collection::vec(0_u8..5, 1..3), 0_u8..6).prop_map(|(n, h, r)| Asked(n, h, r)),
+        4 => (0_u8..3, prop::collection::vec(0_u8..5, 1..3), 0_u8..8).prop_map(|(n, h, r)| Asked(n, h, r)),
         1 => any::<u8>().prop_map(Gone),
         1 => any::<u8>().prop_map(Touched),
         1 => any::<u8>().prop_map(Deleted),
@@ -571,13 +571,17 @@ fn apply(sim: &mut Sim, happens: Happens) {
             sim.excuses += sim.requests.len();
         }
         Happens::Crash => sim.crash(),
-        Happens::Asked(namespace, hosts, reach) => {
-            let reach = match reach {
+        Happens::Asked(namespace, hosts, form) => {
+            let reach = match form {
                 0 => [Reach::Others, Reach::NoListener],
                 1 => [Reach::NoListener, Reach::Ours],
                 _ => [Reach::Ours; 2],
             };
-            sim.set(request(namespace, &hosts, reach));
+            let mut asked = request(namespace, &hosts, reach);
+            if form > 5 {
+                asked.gateway = ObjectName::new("platform", "other");
+            }
+            sim.set(asked);
         }
         Happens::Gone(n) => {
             if let Some(secret) = nth(sim, n) {
@@ -836,4 +840,66 @@ fn a_proxy_that_is_held_up_holds_up_the_order_but_not_the_others_turn() {
     sim.calm(Duration::from_mins(30));
     assert!(sim.missing().is_empty());
     assert_eq!(sim.orders.len(), 2);
+}
+
+/// Until a task of this kind is to be done.
+fn until(sim: &mut Sim, is: fn(&Task) -> bool) {
+    for _ in 0..100 {
+        sim.advance();
+        if sim.tasks.iter().any(|(_, _, task)| is(task)) {
+            return;
+        }
+        sim.complete(0, Fate::Well);
+    }
+    panic!("it never comes: {:?}", sim.planner);
+}
+
+#[test]
+fn an_order_that_cannot_go_on_keeps_nobody_from_its_names() {
+    let http = [Reach::NoListener, Reach::Ours];
+    let mut sim = Sim::new(RATES, 3);
+    sim.set(request(2, &[3], http));
+    until(&mut sim, |task| matches!(task, Task::Look { .. }));
+    sim.complete(0, Fate::Lost);
+    // The name is served by others by now: the order waits until it is not.
+    sim.set(request(2, &[3], [Reach::Others, Reach::NoListener]));
+    sim.advance();
+    sim.set(request(0, &[0, 3], http));
+    sim.calm(Duration::from_hours(1));
+    assert!(sim.missing().is_empty(), "{:?}", sim.planner);
+}
+
+#[test]
+fn nor_does_one_whose_challenges_are_out() {
+    let mut sim = Sim::new(RATES, 3);
+    let first = request(2, &[3], [Reach::Ours; 2]);
+    let secret = first.secret.clone();
+    sim.set(first);
+    until(&mut sim, |task| matches!(task, Task::Look { .. }));
+    sim.complete(0, Fate::Well);
+    sim.advance();
+    // The proxies are held up, and it gave up its turn.
+    sim.steady += Duration::from_mins(5);
+    sim.advance();
+    assert!(!sim.published.is_empty());
+    let (record, _) = sim.secrets.get_mut(&secret).expect("it has an order");
+    record.ours = false;
+    sim.tell(Input::SecretChanged(secret.clone()));
+    sim.set(request(0, &[0, 3], [Reach::Ours; 2]));
+    sim.calm(Duration::from_hours(1));
+    assert_eq!(sim.missing(), [&secret], "{:?}", sim.planner);
+    assert!(sim.published.is_empty());
+}
+
+#[test]
+fn a_request_that_moves_to_another_gateway_goes_on_there() {
+    let mut sim = Sim::new(RATES, 3);
+    let mut moves = request(2, &[3], [Reach::Ours; 2]);
+    sim.set(moves.clone());
+    until(&mut sim, |task| matches!(task, Task::Look { .. }));
+    moves.gateway = ObjectName::new("platform", "other");
+    sim.set(moves);
+    sim.calm(Duration::from_hours(1));
+    assert!(sim.missing().is_empty(), "{:?}", sim.planner);
+    assert_eq!(sim.orders.len(), 1);
 }
