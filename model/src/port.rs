@@ -61,7 +61,7 @@ type Ground = (Vec<Group>, Option<Group>, Profile);
 struct Picture {
     ground: Ground,
     estate: Estate,
-    /// Whether a listener with the names is in force, so that others overlap with it.
+    /// Whether a listener with the names is in force and served, so that others overlap with it.
     stands: bool,
 }
 
@@ -282,7 +282,8 @@ impl PortClaims {
 
     fn stands(&self, group: Group, names: &HostPattern) -> bool {
         let bucket = self.bucket(group, names);
-        group == Group::Tls && bucket.and_then(|bucket| self.victor(bucket)).is_some()
+        let victor = bucket.and_then(|bucket| self.victor(bucket));
+        group == Group::Tls && victor.is_some_and(|claim| claim.served)
     }
 
     /// Something of these names has changed: brings the rest in line with it.
@@ -357,12 +358,21 @@ impl PortClaims {
     fn bar_at(&mut self, names: &HostPattern, affected: &mut BTreeSet<ListenerKey>) {
         let bucket = self.bucket(Group::Tls, names).into_iter().flatten();
         let of_sets = bucket.filter(|at| at.0 != Tier::Gateway);
-        let flips: Vec<(ListenerKey, bool)> = of_sets
-            .filter_map(|(tier, _, listener)| {
-                let barred = *tier == Tier::Set && self.is_held_by_routes(self.claim(listener)?);
-                (barred != self.barred.contains(listener)).then(|| (listener.clone(), barred))
-            })
-            .collect();
+        // It is the same for all listeners of one namespace.
+        let mut answers: BTreeMap<&Arc<str>, bool> = BTreeMap::new();
+        let mut flips: Vec<(ListenerKey, bool)> = Vec::new();
+        for (tier, _, listener) in of_sets {
+            let Some(claim) = self.claim(listener) else {
+                continue;
+            };
+            let barred = *tier == Tier::Set
+                && *answers
+                    .entry(claim.namespace())
+                    .or_insert_with(|| self.is_held_by_routes(claim));
+            if barred != self.barred.contains(listener) {
+                flips.push((listener.clone(), barred));
+            }
+        }
         if flips.is_empty() {
             return;
         }

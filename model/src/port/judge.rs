@@ -198,7 +198,7 @@ impl PortClaims {
         claim.protocol.group() == Group::Tls
             && self
                 .neighbours(&claim.hostname)
-                .any(|bucket| self.victor(bucket).is_some())
+                .any(|bucket| self.victor(bucket).is_some_and(|other| other.served))
     }
 
     /// The listener that TLS connections for `names` come to, once what waits only for its claim has it: of

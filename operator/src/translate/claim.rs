@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::claim::{ClaimKey, ClaimUse, Holders};
-use vestibule_model::conflict::{Group, Transport};
+use vestibule_model::conflict::{Conflict, Group, Transport};
 use vestibule_model::hostname::{HostPattern, Specificity};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::PortKey;
@@ -318,7 +318,7 @@ impl Translator {
         };
         // Of a Gateway that is not ours there is nothing to say.
         self.merge.gateway(&key.gateway)?;
-        Some(if self.is_closed(key) {
+        Some(if self.is_closed(key) || self.is_overruled(key, holder) {
             Standing::Revoked
         } else if self.makes_use(key, holder) {
             Standing::Kept
@@ -332,14 +332,21 @@ impl Translator {
     /// Who is to hold what nobody holds.
     fn wish(&self, key: &ClaimKey) -> Option<Arc<str>> {
         let Some(group) = key.use_.group() else {
-            let (guest, .., route) = self.contest.winner(key)?;
-            return guest.then(|| route.name.namespace.clone());
+            let (.., route) = self.contest.winner(key)?;
+            return Some(route.name.namespace.clone());
         };
         let port = self.merge.port(&key.port_key())?;
         let first = port.first(group, &key.names)?;
         // One that the proxies never get would keep others' routes from a name that nobody serves.
         let served = group != Group::Tls || first.served;
         (served && port.conflict(first).is_none()).then(|| first.namespace().clone())
+    }
+
+    /// Whether the Gateway's own namespace has a route for what another one holds for routes.
+    fn is_overruled(&self, key: &ClaimKey, holder: &Arc<str>) -> bool {
+        key.use_ == ClaimUse::TlsRoute
+            && *holder != key.gateway.namespace
+            && self.contest.is_own(key)
     }
 
     /// Whether the Gateway's own listeners speak something else on the port.
@@ -375,12 +382,14 @@ impl Translator {
 
     fn makes_use(&self, key: &ClaimKey, holder: &Arc<str>) -> bool {
         match key.use_.group() {
-            // The holder's come first.
-            Some(group) => self
-                .merge
-                .port(&key.port_key())
-                .and_then(|port| port.first(group, &key.names))
-                .is_some_and(|claim| claim.namespace() == holder),
+            // The holder's come first. Where it wants the port for another protocol itself, it lets go.
+            Some(group) => self.merge.port(&key.port_key()).is_some_and(|port| {
+                port.first(group, &key.names).is_some_and(|claim| {
+                    let conflict = port.conflict(claim);
+                    let otherwise = matches!(conflict, Some(Conflict::Protocol | Conflict::Both));
+                    claim.namespace() == holder && !otherwise
+                })
+            }),
             None => self
                 .contest
                 .contenders
