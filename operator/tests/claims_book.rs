@@ -426,7 +426,7 @@ fn what_happens_while_claims_are_being_listed_is_neither_lost_nor_brought_back()
     world.give(&shop, "a");
     world.book.lead(false, world.time);
     let listed = [(page("edge.a.0"), world.seen(&page("edge.a.0")).unwrap())];
-    world.book.list();
+    world.book.list(world.time.now);
     // After the list was read, one goes and one comes.
     world.by_hand(&page("edge.a.0"), None);
     world.by_hand(

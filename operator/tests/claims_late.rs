@@ -87,6 +87,42 @@ fn a_removal_that_may_land_late_is_made_sure_of_before_the_holder_is_served_agai
     assert_eq!(world.stands(&shop), ["a"]);
 }
 
+#[test]
+fn a_create_without_an_answer_that_is_refused_from_then_on_keeps_its_names_from_nobody_for_ever() {
+    for ours in [true, false] {
+        let mut world = World::leading();
+        let shop = name("shop.example.com");
+        world.wish(&shop, "a");
+        let late = world.next_write().expect("a write");
+        world.done(&late, Outcome::Unknown);
+        world.wish(&shop, "b");
+        if !ours {
+            world.uids.clear();
+            world.book.gateways_moved();
+            world.say([(&shop, None)]);
+        }
+        for round in 0..12 {
+            world.pass(Duration::from_secs(10));
+            while let Some(write) = world.begin_write() {
+                let outcome = if write.name == late.name {
+                    Outcome::Refused
+                } else {
+                    assert!(round >= 8, "the create may land still");
+                    world.land(&write)
+                };
+                world.done(&write, outcome);
+            }
+        }
+        world.rest();
+        assert_eq!(world.next_write(), None);
+        let expected = ours.then_some("b");
+        assert_eq!(world.holder(&shop), expected);
+        assert_eq!(world.stands(&shop), Vec::from_iter(expected));
+        assert_eq!(world.book.counts().pending, 0);
+        assert_eq!(world.book.deadline(), None);
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Op {
     /// A tenant wants a name, or no longer does.

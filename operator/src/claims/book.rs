@@ -70,8 +70,8 @@ pub struct Book {
     pub(super) leaving: BTreeMap<ObjectName, BTreeSet<ClaimKey>>,
     /// Gateways may be others than they were.
     gateways_moved: bool,
-    /// Objects of which there was news since a list was begun, while one is being made.
-    listing: Option<BTreeSet<ObjectName>>,
+    /// When a list was begun, while one is being made, and the objects of which there was news since.
+    listing: Option<(Instant, BTreeSet<ObjectName>)>,
     /// What translation is to be told.
     pub(super) news: BTreeMap<ClaimKey, Option<Arc<str>>>,
 }
@@ -116,7 +116,7 @@ impl Book {
     /// it; if not, the leader puts it right.
     pub fn observe(&mut self, name: &ObjectName, seen: Option<Seen>, time: Time) -> bool {
         self.happens(time);
-        if let Some(news) = &mut self.listing {
+        if let Some((_, news)) = &mut self.listing {
             news.insert(name.clone());
         }
         let claim = seen.as_ref().map(|(claim, _)| Arc::clone(claim));
@@ -156,8 +156,20 @@ impl Book {
     }
 
     /// A list of all objects is being made from now on, for [`Self::catch_up`].
-    pub fn list(&mut self) {
-        self.listing = Some(BTreeSet::new());
+    pub fn list(&mut self, now: Instant) {
+        self.listing = Some((now, BTreeSet::new()));
+    }
+
+    /// Whether a list is to be made: of an object that somebody may have made, and that can be made no longer,
+    /// nothing else may ever tell whether it is there.
+    #[must_use]
+    pub fn list_is_due(&self, now: Instant) -> bool {
+        self.list_at().is_some_and(|at| at <= now)
+    }
+
+    fn list_at(&self) -> Option<Instant> {
+        let wanted = self.leads && self.listing.is_none();
+        self.pages.doubt_until().filter(|_| wanted)
     }
 
     /// Takes a list of all objects that was made after [`Self::list`] was called, and is no older than that:
@@ -165,7 +177,9 @@ impl Book {
     /// is all; if not, what happened meanwhile may be older than the list or newer, and another one is to be
     /// made.
     pub fn catch_up(&mut self, mut objects: BTreeMap<ObjectName, Seen>, time: Time) -> bool {
-        let news = self.listing.take().unwrap_or_default();
+        let Some((begun, news)) = self.listing.take() else {
+            return false;
+        };
         let there: BTreeSet<ObjectName> = self.pages.there().cloned().collect();
         let doubtful = |name: &ObjectName| {
             let listed = objects.contains_key(name);
@@ -182,7 +196,14 @@ impl Book {
         for (name, seen) in objects {
             self.observe(&name, Some(seen), time);
         }
-        doubtful.is_empty()
+        if !doubtful.is_empty() {
+            return false;
+        }
+        while let Some(page) = self.pages.end_doubt(begun) {
+            self.close(&page);
+            self.touch(&page);
+        }
+        true
     }
 
     /// This replica leads from now on, or no longer does; before it does it is to [`Self::catch_up`]. A name that its holder let go of is kept for a
@@ -227,7 +248,11 @@ impl Book {
     /// When there is something to do.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let times = [self.graces.deadline(), self.pages.deadline()];
+        let times = [
+            self.graces.deadline(),
+            self.pages.deadline(),
+            self.list_at(),
+        ];
         times.into_iter().flatten().min()
     }
 

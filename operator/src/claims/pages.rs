@@ -27,6 +27,8 @@ pub(super) struct Pages {
     /// The number that the next object of a tenant gets.
     next: BTreeMap<Tenant, usize>,
     turns: Turns,
+    /// From when on a look ends doubts about creates.
+    doubts: BTreeSet<(Instant, ObjectName)>,
     /// Which UID a Gateway had when something of it was to be written last; none: it was not ours.
     uids: BTreeMap<ObjectName, Option<Arc<str>>>,
     /// Objects that say what no operator writes.
@@ -169,6 +171,24 @@ impl Pages {
         self.turns.deadline()
     }
 
+    /// When a look would end a doubt about a create.
+    pub(super) fn doubt_until(&self) -> Option<Instant> {
+        self.doubts.first().map(|(until, _)| *until)
+    }
+
+    /// Everything was looked at at this time: ends a doubt about a create. Returns the object.
+    pub(super) fn end_doubt(&mut self, now: Instant) -> Option<ObjectName> {
+        while self.doubts.first().is_some_and(|(until, _)| *until <= now) {
+            let (_, name) = self.doubts.pop_first()?;
+            // One that is being written comes again when that has ended.
+            let slab = self.slabs.get_mut(&name);
+            if slab.is_some_and(|slab| slab.end_doubt(now)) {
+                return Some(name);
+            }
+        }
+        None
+    }
+
     /// How many objects there are.
     pub(super) fn present(&self) -> usize {
         self.present
@@ -260,6 +280,9 @@ impl Pages {
             self.turns.ended(&slab.namespace);
         }
         let latest = slab.end(outcome, now);
+        if let Some(until) = slab.doubt_until() {
+            self.doubts.insert((until, name.clone()));
+        }
         let trouble = slab.trouble(outcome);
         let tenant = (slab.gateway.clone(), slab.namespace.clone());
         self.note_trouble(name, tenant, trouble);

@@ -114,6 +114,8 @@ pub(super) struct Slab {
     moved: bool,
     /// A write that may have been made, or may yet be.
     doubt: Option<Doubt>,
+    /// From when on a look shows what came of a create: whatever was under way has been given up by then.
+    doubt_until: Option<Instant>,
     /// The version that was deleted, until the watch shows that it is gone: what it shows before is history.
     gone: Option<String>,
     /// It must not go before: a write that makes it may be late, and would make it once more.
@@ -134,6 +136,7 @@ impl Slab {
             attempt: None,
             moved: false,
             doubt: None,
+            doubt_until: None,
             gone: None,
             keep_until: None,
             due: None,
@@ -178,6 +181,23 @@ impl Slab {
     /// Whether nobody knows what is there, or is yet to come of a write that has ended.
     pub(super) fn is_doubtful(&self) -> bool {
         self.doubt.is_some()
+    }
+
+    /// From when on a look ends a doubt about a create: there may never be a write that does.
+    pub(super) fn doubt_until(&self) -> Option<Instant> {
+        let about_create = self.doubt == Some(None) && self.seen.is_none();
+        self.doubt_until.filter(|_| about_create)
+    }
+
+    /// It was not there at this time. Says whether that ends a doubt about a create.
+    pub(super) fn end_doubt(&mut self, now: Instant) -> bool {
+        let over = !self.in_flight && self.doubt_until().is_some_and(|until| until <= now);
+        if over {
+            self.doubt = None;
+            self.doubt_until = None;
+            self.failures = 0;
+        }
+        over
     }
 
     /// Until when it is to be there, though it be empty.
@@ -231,10 +251,16 @@ impl Slab {
             Outcome::Written(_) => self.doubt = None,
             Outcome::Refused => {}
             // What is there instead may be what an earlier write made of it.
-            Outcome::Moved => self.doubt = Some(attempt),
+            Outcome::Moved => {
+                if attempt.is_none() {
+                    self.doubt_until = now.checked_add(LATE);
+                }
+                self.doubt = Some(attempt);
+            }
             Outcome::Unknown => {
                 if attempt.is_none() {
                     self.keep_until = now.checked_add(LATE);
+                    self.doubt_until = self.keep_until;
                 }
                 self.doubt = Some(attempt);
             }

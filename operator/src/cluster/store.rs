@@ -453,8 +453,13 @@ impl Store {
     }
 
     /// A list of all `HostnameClaim`s is being made from now on.
-    pub(super) fn list_claims(&mut self) {
-        self.claims.list();
+    pub(super) fn list_claims(&mut self, now: Instant) {
+        self.claims.list(now);
+    }
+
+    /// Whether one is to be made.
+    pub(super) fn claim_list_is_due(&self, now: Instant) -> bool {
+        self.claims.list_is_due(now)
     }
 
     /// Takes a list of all `HostnameClaim`s. Says whether that is all, or another one is to be made.

@@ -153,6 +153,9 @@ impl World {
         self.time.seconds += i64::try_from(time.as_secs()).unwrap();
         self.book.pass(self.time);
         self.news();
+        if self.book.list_is_due(self.time.now) {
+            assert!(self.list());
+        }
     }
 
     /// The next write, if one is due by now.
@@ -233,13 +236,19 @@ impl World {
 
     /// Takes a list of what is there, and leads if that is all there is to know.
     pub(crate) fn take_over(&mut self) -> bool {
-        self.book.list();
-        let listed = self.objects.keys().cloned();
-        let listed = listed.filter_map(|name| Some((name.clone(), self.seen(&name)?)));
-        let complete = self.book.catch_up(listed.collect(), self.time);
+        let complete = self.list();
         if complete {
             self.book.lead(true, self.time);
         }
+        self.news();
+        complete
+    }
+
+    fn list(&mut self) -> bool {
+        self.book.list(self.time.now);
+        let listed = self.objects.keys().cloned();
+        let listed = listed.filter_map(|name| Some((name.clone(), self.seen(&name)?)));
+        let complete = self.book.catch_up(listed.collect(), self.time);
         self.news();
         complete
     }

@@ -179,11 +179,11 @@ impl Scribe {
 /// What came of a write that failed; `makes`: it was to make the object.
 fn outcome_of(error: &kube::Error, makes: bool) -> (Outcome, WriteResult) {
     match error {
-        kube::Error::Api(status)
-            if status.is_conflict()
-                || status.is_already_exists()
-                || status.is_not_found() && !makes =>
-        {
+        // A create conflicts with other things as well, such as a quota that somebody else updates.
+        kube::Error::Api(status) if makes && status.is_already_exists() => {
+            (Outcome::Moved, WriteResult::Conflict)
+        }
+        kube::Error::Api(status) if !makes && (status.is_conflict() || status.is_not_found()) => {
             (Outcome::Moved, WriteResult::Conflict)
         }
         kube::Error::Api(status) if (400..500).contains(&status.code) => {
@@ -214,5 +214,34 @@ fn unreadable(key: &ObjectKey, meta: Meta, finding: Finding) -> claim::HostnameC
         namespace: "".into(),
         entries: Vec::new(),
         findings: vec![finding],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn an_object_is_another_one_only_if_the_answer_is_about_it() {
+        let outcome = |code, reason: &str, makes| {
+            let status = Status::failure("no", reason).with_code(code);
+            outcome_of(&kube::Error::Api(Box::new(status)), makes).0
+        };
+        let table = [
+            (409, "AlreadyExists", true, "Moved"),
+            (409, "Conflict", true, "Refused"),
+            (403, "Forbidden", true, "Refused"),
+            (404, "NotFound", true, "Refused"),
+            (409, "Conflict", false, "Moved"),
+            (404, "NotFound", false, "Moved"),
+            (403, "Forbidden", false, "Refused"),
+            (500, "InternalError", true, "Unknown"),
+        ];
+        for (code, reason, makes, expected) in table {
+            let outcome = format!("{:?}", outcome(code, reason, makes));
+            assert_eq!(outcome, expected, "{code} {reason} {makes}");
+        }
     }
 }

@@ -301,7 +301,7 @@ impl Shell {
     }
 
     fn list_claims(&mut self) {
-        self.store.list_claims();
+        self.store.list_claims(Instant::now());
         self.lists.spawn(self.scribe.clone().list());
     }
 
@@ -363,6 +363,9 @@ impl Shell {
         let now = Instant::now();
         self.store.pass(now);
         let leads = self.term.is_some() && self.role.borrow().term(now).is_some();
+        if leads && self.lists.is_empty() && self.store.claim_list_is_due(now) {
+            self.list_claims();
+        }
         while leads
             && work.claims.len() < CLAIM_WRITES
             && let Some(write) = self.store.claim_to_write(now)
