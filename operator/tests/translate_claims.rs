@@ -169,6 +169,62 @@ const LOST: (Truth, Reason) = (Truth::False, Reason::HostnameConflict);
 const OUT: Option<(Truth, Reason)> = Some((Truth::True, Reason::HostnameConflict));
 
 #[test]
+fn what_the_gateways_own_namespace_serves_is_no_tenants() {
+    let mut run = with_own(vec![shared()]);
+    run.put(on_gateway("platform", 5, &["x.example.com"]));
+    assert_eq!(
+        run.holder(ClaimUse::TlsRoute, "x.example.com"),
+        Some("platform")
+    );
+    let listener = vec![passthrough("l", "x.example.com")];
+    run.put(set("a", "set", 1, "one", listener));
+    assert_eq!(run.conflicted("a"), OUT);
+    assert_eq!(run.published("platform"), ["x.example.com"]);
+    // What a tenant holds for a route is the own namespace's once it has a route for it.
+    run.put(on_gateway("a", 1, &["y.example.com"]));
+    assert_eq!(run.holder(ClaimUse::TlsRoute, "y.example.com"), Some("a"));
+    run.put(on_gateway(
+        "platform",
+        5,
+        &["x.example.com", "y.example.com"],
+    ));
+    let revoked = run.standing(ClaimUse::TlsRoute, "y.example.com");
+    assert_eq!(revoked, Some(&Standing::Revoked));
+    run.free(ClaimUse::TlsRoute, "y.example.com");
+    assert_eq!(
+        run.holder(ClaimUse::TlsRoute, "y.example.com"),
+        Some("platform")
+    );
+}
+
+/// A tenant that wants its port for another protocol itself holds it for that one only.
+#[test]
+fn who_speaks_otherwise_lets_go() {
+    let mut run = with_own(vec![]);
+    run.put(set(
+        "a",
+        "set",
+        2,
+        "one",
+        vec![passthrough("l", "x.example.com")],
+    ));
+    assert_eq!(
+        run.standing(ClaimUse::Tls, "x.example.com"),
+        Some(&Standing::Kept)
+    );
+    let plain = listener("l", 443, Protocol::Http, "x.example.com", None);
+    run.put(set("a", "older", 1, "one", vec![plain]));
+    assert_eq!(
+        run.standing(ClaimUse::Http, "x.example.com"),
+        Some(&Standing::Kept)
+    );
+    assert_eq!(
+        run.standing(ClaimUse::Tls, "x.example.com"),
+        Some(&Standing::Left)
+    );
+}
+
+#[test]
 fn a_listener_that_is_never_served_does_not_switch_a_route_off() {
     for parked in [
         parked("l", "x.example.com"),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use vestibule_model::claim::{ClaimKey, ClaimUse, Holders};
 use vestibule_model::key::ObjectName;
 use vestibule_model::merge::PortKey;
+use vestibule_model::reversed::Patterns;
 
 use super::Time;
 use super::grace::Graces;
@@ -56,6 +57,8 @@ pub struct Book {
     /// At the beginning: the Gateways of which there is an object. The others have been served without
     /// claims so far.
     pub(super) beginning: Option<BTreeSet<ObjectName>>,
+    /// Names of TLS listeners that were held from the beginning and stand in no object yet.
+    pub(super) assumed: BTreeMap<PortKey, Patterns<()>>,
     pub(super) holders: Holders,
     pub(super) pages: Pages,
     pub(super) held: BTreeMap<ClaimKey, Held>,
@@ -85,6 +88,7 @@ impl Book {
             begun: false,
             leads: false,
             beginning: None,
+            assumed: BTreeMap::new(),
             holders: Holders::default(),
             pages: Pages::default(),
             held: BTreeMap::new(),
@@ -130,6 +134,7 @@ impl Book {
         let counts = claim.is_some();
         for key in self.holders.put(name, claim).into_keys() {
             self.settle(&key);
+            self.check_assumed(&key);
         }
         if was_open {
             self.close(name);

@@ -124,6 +124,7 @@ impl Book {
             return;
         };
         self.no_longer_leaving(key, &held.page);
+        self.no_longer_assumed(key);
         self.pages.leave(key, &held.page);
         self.touch(&held.page);
         if let Some(time) = self.time {
@@ -258,6 +259,53 @@ impl Book {
         }
         let since = self.time.map_or(0, |time| time.seconds);
         self.enter(key, namespace, since, served, None);
+        if served && key.use_ == ClaimUse::Tls {
+            let assumed = self.assumed.entry(key.port_key()).or_default();
+            assumed.insert(&key.names, ());
+        }
+    }
+
+    /// What two replicas take for held at the beginning can differ, if a listener and another namespace's route
+    /// inside its names came to be then: of those it is the leader's objects that count.
+    pub(super) fn check_assumed(&mut self, key: &ClaimKey) {
+        let port = key.port_key();
+        let Some((holder, _)) = self.holders.holder(key) else {
+            return;
+        };
+        let Some(assumed) = self.assumed.get(&port).filter(|_| !self.leads) else {
+            return;
+        };
+        match key.use_ {
+            ClaimUse::Tls => self.no_longer_assumed(key),
+            ClaimUse::TlsRoute => {
+                let covering = assumed.covering(&key.names);
+                let listeners =
+                    covering.map(|(names, ())| ClaimKey::new(&port, ClaimUse::Tls, names));
+                let others = |listener: &ClaimKey| {
+                    let held = self.held.get(listener);
+                    held.is_some_and(|held| held.namespace != *holder)
+                };
+                for listener in listeners.filter(others).collect::<Vec<_>>() {
+                    self.drop_held(&listener);
+                    self.look(&listener);
+                }
+            }
+            ClaimUse::Http | ClaimUse::Raw => {}
+        }
+    }
+
+    fn no_longer_assumed(&mut self, key: &ClaimKey) {
+        let port = key.port_key();
+        if let Some(assumed) = self
+            .assumed
+            .get_mut(&port)
+            .filter(|_| key.use_ == ClaimUse::Tls)
+        {
+            assumed.remove(&key.names);
+            if assumed.is_empty() {
+                self.assumed.remove(&port);
+            }
+        }
     }
 
     /// Whether another namespace holds, or is about to hold, something on the port that speaks otherwise: of

@@ -120,3 +120,27 @@ proptest! {
         world.check_end();
     }
 }
+
+/// A listener and a route of another namespace inside its names come to be at the same time.
+#[test]
+fn a_listener_and_a_route_inside_its_names_that_come_together() {
+    let mut world = World::new();
+    world.step(Op::Route(1, 0, vec![0], vec![None]));
+    world.step(Op::Restart(1));
+    world.step(Op::Set(0, 0, vec![(1, 0, 2, false)]));
+    world.step(Op::Restart(0));
+    world.check_end();
+}
+
+/// What the first leader served without claims, and did not live to write, is first come, first served again.
+#[test]
+fn a_leader_that_goes_before_its_first_write() {
+    let mut world = World::new();
+    world.step(Op::Route(0, 0, vec![0], vec![None]));
+    world.step(Op::Restart(1));
+    world.step(Op::Lead(1));
+    world.step(Op::Restart(1));
+    world.step(Op::Set(1, 0, vec![(1, 0, 2, false)]));
+    world.step(Op::Rest);
+    world.check_end();
+}

@@ -70,6 +70,18 @@ impl Services {
         }
     }
 
+    /// What stands in no object may come to be another's: nobody remembers it.
+    pub(crate) fn forget_unwritten(&mut self, world: &World) {
+        for ((port, _), known) in &mut self.0 {
+            let served = &known.served;
+            let route = world.is_written(*port, "TLSRoute", &served.matches, &served.tenant);
+            let space = served.listener.split('/').nth(1).expect("a namespace");
+            let listener =
+                !TENANTS.contains(&space) || world.is_written(*port, "TLS", &served.pattern, space);
+            known.taken |= !(route && listener);
+        }
+    }
+
     /// At rest whatever was not let go or taken is in service, with its owner.
     pub(crate) fn check_kept(&self, world: &World) {
         let table = world.leading().table();

@@ -347,6 +347,9 @@ impl World {
             Op::Show(replica, kind) => self.replicas[replica].show(KINDS[kind], self.clock),
             Op::Write(lives) => self.write(lives),
             Op::Restart(replica) => {
+                if replica == self.leader {
+                    self.forget_unwritten();
+                }
                 self.replicas[replica] = Replica::new(&self.server, self.clock);
                 if replica == self.leader {
                     self.lead(1 - replica);
@@ -476,6 +479,33 @@ impl World {
         self.replicas[replica].settle(self.clock);
     }
 
+    /// The leader goes. What it served without claims at the beginning, and has not written, is known to nobody.
+    fn forget_unwritten(&mut self) {
+        let mut services = std::mem::take(&mut self.services);
+        services.forget_unwritten(self);
+        self.services = services;
+        let names = self.owners.iter();
+        let unwritten =
+            names.filter(|((port, use_, host), owner)| !self.is_written(*port, use_, host, owner));
+        let unwritten: Vec<Name> = unwritten.map(|(name, _)| name.clone()).collect();
+        self.taken.extend(unwritten);
+    }
+
+    /// Whether an object says that a tenant holds a name.
+    pub(crate) fn is_written(&self, port: u16, use_: &str, host: &str, tenant: &str) -> bool {
+        let mut objects = self.server.objects.values();
+        objects.any(|(object, _)| match object {
+            Object::HostnameClaim(claim) if *claim.namespace == *tenant => {
+                claim.entries.iter().any(|entry| {
+                    entry.port.get() == port
+                        && entry.use_.as_str(entry.transport) == use_
+                        && entry.names.to_string() == host
+                })
+            }
+            _ => false,
+        })
+    }
+
     fn write(&mut self, lives: bool) {
         let now = self.clock.1 + Duration::from_secs(40);
         let book = &mut self.replicas[self.leader].book;
@@ -503,6 +533,7 @@ impl World {
             replica.book.done(&write.name, outcome, time(self.clock));
             replica.settle(self.clock);
         } else {
+            self.forget_unwritten();
             let leader = self.leader;
             self.replicas[leader] = Replica::new(&self.server, self.clock);
             self.lead(1 - leader);
