@@ -306,7 +306,10 @@ async fn a_record_that_is_refused_is_told_and_keeps_nobody_else() {
     })
     .await;
     assert!(manager.metric("vestibule_operator_claims_writes_total{result=\"Failed\"") > 0);
-    assert_eq!(manager.metric("vestibule_operator_claims_waiting "), 1);
+    eventually("one that waits", async || {
+        (manager.metric("vestibule_operator_claims_waiting ") == 1).then_some(())
+    })
+    .await;
     let mut other = world.set("b", "other", "elsewhere", "other.example.com");
     other["spec"]["parentRef"]["namespace"] = json!(world.ns("sys"));
     world.apply(other).await;
