@@ -211,8 +211,9 @@ impl Book {
         true
     }
 
-    /// This replica leads from now on, or no longer does; before it does it is to [`Self::catch_up`]. A name that its holder let go of is kept for a
-    /// whole grace from here on: how much of it is over is known to the former leader alone.
+    /// This replica leads from now on, or no longer does; before it does it is to [`Self::catch_up`]. A name that
+    /// its holder let go of is kept for a whole grace from here on: how much of it is over is known to the
+    /// former leader alone.
     pub fn lead(&mut self, leads: bool, time: Time) {
         self.happens(time);
         if self.leads == leads {
