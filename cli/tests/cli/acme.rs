@@ -161,7 +161,10 @@ fn a_ca_that_manifests_name_issues_what_is_served_and_kept_privately() {
     wait_for("an answer with that certificate", || {
         get(run.address(), HOST, intermediate.as_bytes()).is_ok_and(|answer| answer == "bread 1")
     });
-    assert!(run.admin("/status").contains("\"Issued\""));
+    // The status follows what is served.
+    wait_for("a status of it", || {
+        run.admin("/status").contains("\"Issued\"")
+    });
     let key = kept.lines().find(|line| line.starts_with("MIG")).unwrap();
     for text in [run.log(), run.admin("/status"), run.admin("/config")] {
         assert!(!text.contains("PRIVATE KEY") && !text.contains(key));
