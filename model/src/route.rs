@@ -72,14 +72,9 @@ impl<'a> Route<'a> {
     /// Where a hostname is written: its path, or that of all where it is none that was written.
     #[must_use]
     pub fn hostname_field(self, hostname: &HostPattern) -> String {
-        const HOSTNAMES: &str = "spec.hostnames";
         let mut hostnames = self.hostnames().iter();
-        match hostnames.find(|(_, written)| written == hostname) {
-            Some((index, written)) if *written != HostPattern::Any => {
-                format!("{HOSTNAMES}[{index}]")
-            }
-            _ => HOSTNAMES.to_owned(),
-        }
+        let found = hostnames.find(|(_, written)| written == hostname);
+        field_of_hostname(found.map(|(index, _)| *index), hostname)
     }
 
     /// The backends of all rules.
@@ -102,5 +97,14 @@ impl Object {
             Self::HttpRoute(route) => Some(Route::Http(route)),
             _ => None,
         }
+    }
+}
+
+/// Where a route's hostname with this index in the spec is written: its path, or that of all where it has none.
+#[must_use]
+pub fn field_of_hostname(index: Option<usize>, hostname: &HostPattern) -> String {
+    match index {
+        Some(index) if *hostname != HostPattern::Any => format!("spec.hostnames[{index}]"),
+        _ => "spec.hostnames".to_owned(),
     }
 }

@@ -12,7 +12,7 @@ use crate::issuer::{self, Engine, IssuerRef};
 use crate::key::{Kind, ListenerKey, ObjectName, ParentKey};
 use crate::merge::{Affected, Merge, SetVerdict};
 use crate::object::{Listener, ListenerSet, Port, Protocol, TlsMode};
-use crate::route::Route;
+use crate::route::{Route, field_of_hostname};
 
 /// Namespaces that may own other hostnames on a Gateway after a change of a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,7 +187,8 @@ impl Merge {
             attached.hostnames.retain(|hostname| {
                 let verdict = domain.owns(port, &listener.protocol, &hostname.matches);
                 let refused = verdict.map_err(|finding| {
-                    let field = field_of(indexes.get(&hostname.rank), &hostname.rank);
+                    let field =
+                        field_of_hostname(indexes.get(&hostname.rank).copied(), &hostname.rank);
                     let finding = Finding { field, ..finding };
                     if said.insert(finding.clone()) {
                         findings.push(finding);
@@ -363,13 +364,5 @@ fn issuer_field(set: &ListenerSet) -> String {
     match set.issuers.named() {
         Some(annotation) => format!("metadata.annotations[{annotation}]"),
         None => "spec.parentRef".into(),
-    }
-}
-
-/// The field of a route's hostname.
-fn field_of(index: Option<&usize>, written: &HostPattern) -> String {
-    match index {
-        Some(index) if *written != HostPattern::Any => format!("spec.hostnames[{index}]"),
-        _ => "spec.hostnames".into(),
     }
 }

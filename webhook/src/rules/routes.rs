@@ -11,7 +11,7 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ParentKey;
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::Object;
-use vestibule_model::route::Route;
+use vestibule_model::route::{Route, field_of_hostname};
 
 use super::{not_permitted, warning};
 use crate::facts::Facts;
@@ -33,7 +33,7 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         .hostnames()
         .iter()
         .rev()
-        .map(|(index, name)| (name, field_of(*index, name)))
+        .map(|(index, name)| (name, field_of_hostname(Some(*index), name)))
         .collect();
     let had: BTreeSet<&String> = old
         .and_then(Object::as_route)
@@ -122,11 +122,4 @@ fn too_many(most: usize) -> Finding {
         ),
         "see in its status which ones are served, or spread them over more routes",
     )
-}
-
-fn field_of(index: usize, name: &HostPattern) -> String {
-    match name {
-        HostPattern::Any => HOSTNAMES.to_owned(),
-        _ => format!("{HOSTNAMES}[{index}]"),
-    }
 }
