@@ -31,12 +31,13 @@ pub use tls::CertificateInfo;
 
 use crate::expiry::Expiries;
 use crate::metrics::Metrics;
+use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
-    Backend, BindKey, Generation, Layer, Listener, Mode, NotServing, Place, Route, Routes,
-    Snapshot, Target, WeightedBackend,
+    Backend, BindKey, ClientCertificate, Generation, Layer, Listener, Mode, NotServing, Place,
+    Route, Routes, Snapshot, Target, WeightedBackend,
 };
 use crate::tenants::Tenants;
-use crate::upstream::{self, ClientCertificate};
+use crate::upstream;
 use backend_tls::TlsSpec;
 use challenges::HeldChallenge;
 use http::HeldHttpRoute;
@@ -78,7 +79,7 @@ pub struct Work {
     pub route_entries: u64,
     /// TLS configurations built.
     pub tls_configs: u64,
-    /// Endpoint lists swapped.
+    /// Endpoint lists replaced.
     pub endpoint_lists: u64,
 }
 
@@ -121,7 +122,8 @@ struct HeldRoute {
 }
 
 struct HeldBackend {
-    backend: Arc<Backend>,
+    /// Where the snapshot has its present version.
+    slot: Slot<Backend>,
     /// Sent by the operator; otherwise only referenced, and without endpoints.
     held: bool,
     references: usize,
@@ -139,6 +141,7 @@ pub struct State {
     http_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
     backends: BTreeMap<Arc<str>, HeldBackend>,
     backends_held: usize,
+    backend_slots: SlotAllocator<Backend>,
     certificates: BTreeMap<Arc<str>, HeldCertificate>,
     expiries: Expiries,
     /// Listeners by the certificates that they terminate with.
@@ -149,8 +152,9 @@ pub struct State {
     client_trust: Users,
     /// Backends by the bundles that they are validated by.
     backend_trust: Users,
-    /// What Gateways show their backends, by name of the certificate, held or not.
-    shown: HashMap<Arc<str>, Arc<ClientCertificate>>,
+    /// Where the snapshot has what Gateways show their backends, by name of the certificate, held or not.
+    shown: HashMap<Arc<str>, Arc<Slot<ClientCertificate>>>,
+    shown_slots: SlotAllocator<ClientCertificate>,
     upstream: Arc<upstream::Factory>,
     names: Names,
     configs: ConfigFactory,
@@ -179,6 +183,7 @@ impl State {
             http_routes: BTreeMap::new(),
             backends: BTreeMap::new(),
             backends_held: 0,
+            backend_slots: SlotAllocator::default(),
             certificates: BTreeMap::new(),
             expiries: Expiries::default(),
             certificate_users: Users::default(),
@@ -187,6 +192,7 @@ impl State {
             client_trust: Users::default(),
             backend_trust: Users::default(),
             shown: HashMap::new(),
+            shown_slots: SlotAllocator::default(),
             upstream: Arc::new(upstream::Factory::new()?),
             names: Names::default(),
             configs: ConfigFactory::new()?,
@@ -241,9 +247,7 @@ impl State {
         let mut rebuild = BTreeSet::new();
         for name in removed(ResourceKind::Certificate) {
             self.drop_certificate(name, &mut rebuild);
-            if let Some(shown) = self.shown.get(name) {
-                shown.set(None);
-            }
+            self.show(name, None);
         }
         for (name, certificate) in parsed.certificates {
             self.hold_certificate(&name, certificate, &mut rebuild);
@@ -262,7 +266,6 @@ impl State {
             self.drop_route(name, &mut dirty);
         }
         for (name, spec) in parsed.routes {
-            self.drop_route(&name, &mut dirty);
             self.hold_route(&name, &spec, &mut dirty);
         }
         for name in removed(ResourceKind::HttpRoute) {
@@ -297,21 +300,20 @@ impl State {
         self.settle_challenges(&mut parsed.challenges, &mut rejects);
         self.hold_challenges(parsed.challenges);
 
-        // A backend that comes gets its endpoints before a route can lead to it, and one that goes
-        // loses them after the routes are gone.
+        for name in removed(ResourceKind::Backend) {
+            self.drop_backend(name);
+        }
         for (name, (target, tls)) in parsed.backends {
             self.hold_backend(&name, target, tls);
         }
+        self.sweep_shown();
         self.snapshot.set_generation(Generation {
             term: change.generation.term,
             counter: change.generation.counter,
         });
+        // All of the change at once: connections and requests decide by a snapshot alone.
         self.published.store(Arc::new(self.snapshot.clone()));
-        for name in removed(ResourceKind::Backend) {
-            self.drop_backend(name);
-        }
         self.names.sweep();
-        self.sweep_shown();
         binder.settle(&self.snapshot);
         rejects.0
     }
@@ -405,9 +407,7 @@ impl State {
     ) {
         self.drop_certificate(name, rebuild);
         let name = self.names.intern(name);
-        if let Some(shown) = self.shown.get(&name) {
-            shown.set(Some(Arc::clone(certificate.certified())));
-        }
+        self.show(&name, Some(&certificate));
         self.expiries.add(certificate.not_after, &name);
         self.certificates.insert(name, certificate);
     }
@@ -421,6 +421,7 @@ impl State {
     }
 
     fn hold_route(&mut self, name: &str, spec: &RouteSpec, dirty: &mut BTreeSet<Arc<str>>) {
+        // The new one's backends first: those that stay are not made anew between.
         let backends = spec
             .backends
             .iter()
@@ -429,6 +430,7 @@ impl State {
                 backend: backend.as_deref().map(|name| self.refer(name)),
             })
             .collect();
+        self.drop_route(name, dirty);
         let key: Arc<str> = name.into();
         let tenant = self.names.intern(&spec.tenant);
         let route = Arc::new(Route::new(Arc::clone(&key), tenant, spec.created, backends));
@@ -475,49 +477,76 @@ impl State {
             dirty.insert(Arc::clone(listener));
         }
         for backend in old.route.backends() {
-            if let Some(backend) = &backend.backend {
-                self.release(&backend.key);
-            }
+            self.release(backend.backend);
         }
     }
 
-    /// The backend called `name`, for a route that refers to it, held or not.
-    fn refer(&mut self, name: &str) -> Arc<Backend> {
-        let entry = self.backend(name);
+    /// The slot of the backend called `name`, for a route that refers to it, held or not.
+    fn refer(&mut self, name: &str) -> Slot<Backend> {
+        let entry = self.backend_entry(name);
         entry.references += 1;
-        Arc::clone(&entry.backend)
+        entry.slot
     }
 
     /// The entry of a backend, made if it is not there.
-    fn backend(&mut self, name: &str) -> &mut HeldBackend {
+    fn backend_entry(&mut self, name: &str) -> &mut HeldBackend {
         let key: Arc<str> = name.into();
-        self.backends
-            .entry(Arc::clone(&key))
-            .or_insert_with(|| HeldBackend {
-                backend: Arc::new(Backend::new(key)),
+        self.backends.entry(key).or_insert_with_key(|key| {
+            let slot = self.backend_slots.allocate();
+            let backend = Backend::new(Arc::clone(key), slot);
+            self.snapshot.set_backend(slot, Some(Arc::new(backend)));
+            HeldBackend {
+                slot,
                 held: false,
                 references: 0,
                 tls: None,
-            })
+            }
+        })
     }
 
-    fn release(&mut self, name: &str) {
-        if let Some(entry) = self.backends.get_mut(name) {
+    /// Takes back what [`Self::refer`] gave.
+    fn release(&mut self, slot: Option<Slot<Backend>>) {
+        let backend = slot.and_then(|slot| self.snapshot.backend(slot).cloned());
+        let Some(backend) = backend else {
+            return;
+        };
+        if let Some(entry) = self.backends.get_mut(&backend.key) {
             entry.references = entry.references.saturating_sub(1);
-            if entry.references == 0 && !entry.held {
-                self.backends.remove(name);
-            }
+        }
+        self.sweep_backend(&backend.key);
+    }
+
+    /// Forgets a backend that is neither held nor referred to.
+    fn sweep_backend(&mut self, name: &str) {
+        let idle = |entry: &HeldBackend| entry.references == 0 && !entry.held;
+        if self.backends.get(name).is_some_and(idle)
+            && let Some(entry) = self.backends.remove(name)
+        {
+            self.snapshot.set_backend(entry.slot, None);
+            self.backend_slots.free(entry.slot);
+        }
+    }
+
+    /// The present version of a backend.
+    fn present(&self, name: &str) -> Option<&Arc<Backend>> {
+        self.snapshot.backend(self.backends.get(name)?.slot)
+    }
+
+    /// Makes the next version of a backend.
+    fn renew_backend(&mut self, name: &str, target: Target) {
+        if let Some(present) = self.present(name) {
+            let next = present.with(target);
+            self.snapshot.set_backend(next.slot(), Some(Arc::new(next)));
         }
     }
 
     fn hold_backend(&mut self, name: &str, mut target: Target, tls: Option<TlsSpec>) {
         self.work.endpoint_lists += 1;
-        let entry = self.backend(name);
+        let entry = self.backend_entry(name);
         let is_new = !std::mem::replace(&mut entry.held, true);
-        let backend = Arc::clone(&entry.backend);
         self.backends_held += usize::from(is_new);
-        target.tls = self.settle_backend_tls(&backend.key, tls);
-        backend.set_target(target);
+        target.tls = self.settle_backend_tls(name, tls);
+        self.renew_backend(name, target);
     }
 
     fn drop_backend(&mut self, name: &str) {
@@ -525,14 +554,12 @@ impl State {
             return;
         };
         for bundle in entry.tls.take().iter().flat_map(TlsSpec::bundles) {
-            self.backend_trust.remove(bundle, &entry.backend.key);
+            self.backend_trust.remove(bundle, &name.into());
         }
         self.backends_held -= usize::from(entry.held);
         entry.held = false;
-        entry.backend.clear();
-        if entry.references == 0 {
-            self.backends.remove(name);
-        }
+        self.renew_backend(name, Target::default());
+        self.sweep_backend(name);
     }
 
     /// Takes a listener out of its place; what is held of it stays.
@@ -580,7 +607,7 @@ impl State {
             gateway,
             tenant,
             mode: self.mode(&kind, terminate.as_mut()),
-            backend_certificate: spec.backend_certificate.map(|name| self.show(&name)),
+            backend_certificate: spec.backend_certificate.map(|name| self.shown_slot(&name)),
         });
         self.listeners.insert(
             Arc::clone(&key),

@@ -1,20 +1,14 @@
-//! Owns the endpoints of a backend: which there are, and which to pass over for a while.
+//! Owns a backend as connections and requests see it: where it is, how it is spoken to, and which of its
+//! endpoints is next.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
-
+use crate::health::{Failure, Health};
+use crate::slot_map::Slot;
 use crate::table::scale;
 use crate::upstream;
-
-/// How long an endpoint that did not take a connection is passed over, as long as there are others.
-/// Without it, each connection to a node that vanished would wait for its share of the deadline until
-/// the cluster notices.
-const AVOIDED: Duration = Duration::from_secs(5);
 
 /// What a backend speaks, to HTTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -28,123 +22,106 @@ pub enum Protocol {
     WebSocket,
 }
 
-/// Where a backend is and how it is spoken to, as of one moment. It is swapped as a whole, so that no
-/// connection is made to the endpoints of one moment in the way of another.
+/// Where a backend is and how it is spoken to. The parts belong together: no connection is made to the
+/// endpoints of one version in the way of another.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// Where it is.
-    pub endpoints: Vec<SocketAddr>,
+    pub endpoints: Box<[SocketAddr]>,
     /// What it speaks.
     pub protocol: Protocol,
     /// How it is spoken to over TLS. None: in plaintext.
     pub(crate) tls: Option<Arc<upstream::Tls>>,
 }
 
-/// One Service port. What it is made of is swapped in place, so that routes need not be made anew when
-/// a pod comes or goes.
+/// One version of a Service port. Immutable: an edit makes a new version, which the next snapshot has in
+/// the same slot. So whoever chose a version can use it to the end, whatever becomes of the backend.
 #[derive(Debug)]
 pub struct Backend {
     /// `<namespace>/<service>:<port>`.
     pub key: Arc<str>,
-    target: ArcSwap<Target>,
-    /// Whether there is anything in `avoided`: mostly not.
-    avoids: AtomicBool,
-    avoided: Mutex<Vec<(SocketAddr, Instant)>>,
+    /// Where it is.
+    pub target: Target,
+    slot: Slot<Backend>,
+    /// Shared with the other versions.
+    health: Arc<Health>,
 }
 
 impl Backend {
-    /// A backend without endpoints.
-    #[must_use]
-    pub fn new(key: Arc<str>) -> Self {
+    /// The first version, without endpoints.
+    pub(crate) fn new(key: Arc<str>, slot: Slot<Self>) -> Self {
         Self {
             key,
-            target: ArcSwap::default(),
-            avoids: AtomicBool::new(false),
-            avoided: Mutex::default(),
+            slot,
+            target: Target::default(),
+            health: Arc::default(),
         }
     }
 
-    /// What there is at this moment.
-    #[must_use]
-    pub fn target(&self) -> Arc<Target> {
-        self.target.load_full()
+    /// The version that follows this one.
+    pub(crate) fn with(&self, target: Target) -> Self {
+        self.health.retain(&target.endpoints);
+        Self {
+            key: Arc::clone(&self.key),
+            slot: self.slot,
+            target,
+            health: Arc::clone(&self.health),
+        }
     }
 
-    pub(crate) fn set_target(&self, target: Target) {
-        self.target.store(Arc::new(target));
+    /// Where later versions are found.
+    pub(crate) fn slot(&self) -> Slot<Self> {
+        self.slot
     }
 
-    /// Has connections to the present endpoints be made so from here on.
-    pub(crate) fn set_tls(&self, tls: Option<Arc<upstream::Tls>>) {
-        let target = Target::clone(&self.target());
-        self.set_target(Target { tls, ..target });
+    /// Whether the two are versions of one backend, which was held or referred to all the time between.
+    pub(crate) fn is_version_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.health, &other.health)
     }
 
-    /// Takes the endpoints away.
-    pub(crate) fn clear(&self) {
-        let target = self.target();
-        self.set_target(Target {
-            endpoints: Vec::new(),
-            ..Target::clone(&target)
-        });
+    /// Tells backends apart, as long as a version of them is held.
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.health) as usize
     }
 
-    /// One of the endpoints that are not in `tried`, by the lower half of `random`; one that did not
-    /// take a connection lately only if there is no other.
+    /// One of the endpoints that are not in `tried`, by the lower half of `random`; one that failed
+    /// lately only if there is no other.
     pub(crate) fn endpoint(&self, random: u64, tried: &[SocketAddr]) -> Option<SocketAddr> {
-        let target = self.target.load();
-        let endpoints = &target.endpoints;
+        let endpoints = &self.target.endpoints;
         let index = scale(random & u64::from(u32::MAX), endpoints.len() as u64);
         let index = usize::try_from(index).ok()?;
-        let avoids = self.avoids.load(Ordering::Acquire);
-        if tried.is_empty() && !avoids {
+        let troubled = self.health.is_troubled();
+        if tried.is_empty() && !troubled {
             return endpoints.get(index).copied();
         }
-        let mut turn = endpoints.iter().cycle().skip(index).take(endpoints.len());
-        let untried = |endpoint: &&SocketAddr| !tried.contains(endpoint);
-        if avoids {
-            let avoided = self.avoided();
-            let other = turn
-                .clone()
-                .filter(untried)
-                .find(|endpoint| !avoided.contains(endpoint));
-            if let Some(endpoint) = other {
-                return Some(*endpoint);
-            }
-        }
-        turn.find(untried).copied()
+        let turn = endpoints.iter().cycle().skip(index).take(endpoints.len());
+        let mut untried = turn.copied().filter(|endpoint| !tried.contains(endpoint));
+        let healthy = troubled.then(|| self.health.choose(untried.clone(), Instant::now()));
+        healthy.flatten().or_else(|| untried.next())
     }
 
-    /// Says that `endpoint` did not take a connection.
-    pub(crate) fn avoid(&self, endpoint: SocketAddr) {
-        let mut avoided = self.avoided.lock();
-        avoided.retain(|(other, _)| *other != endpoint);
-        // Those that are no longer endpoints are forgotten with their time, and until then few.
-        avoided.push((endpoint, Instant::now() + AVOIDED));
-        self.avoids.store(true, Ordering::Release);
+    /// Notes that `endpoint` failed. Returns for how long it is passed over, if that begins or is
+    /// renewed.
+    pub(crate) fn failed(&self, endpoint: SocketAddr, failure: Failure) -> Option<Duration> {
+        self.health.failed(endpoint, failure, Instant::now())
     }
 
-    fn avoided(&self) -> Vec<SocketAddr> {
-        let mut avoided = self.avoided.lock();
-        let now = Instant::now();
-        avoided.retain(|(_, until)| *until > now);
-        if avoided.is_empty() {
-            self.avoids.store(false, Ordering::Release);
-            avoided.shrink_to_fit();
-        }
-        avoided.iter().map(|(endpoint, _)| *endpoint).collect()
+    /// Notes that `endpoint` did what it was asked for. Returns whether it was passed over before.
+    pub(crate) fn succeeded(&self, endpoint: SocketAddr) -> bool {
+        self.health.succeeded(endpoint)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slot_map::SlotAllocator;
 
     fn backend(count: u8) -> (Backend, Vec<SocketAddr>) {
-        let backend = Backend::new("team-a/web:443".into());
+        let first = Backend::new("team-a/web:443".into(), SlotAllocator::default().allocate());
         let endpoints: Vec<SocketAddr> = (0..count).map(|n| ([10, 0, 0, n], 443).into()).collect();
-        backend.set_target(Target {
-            endpoints: endpoints.clone(),
+        let backend = first.with(Target {
+            endpoints: endpoints.clone().into(),
             ..Target::default()
         });
         (backend, endpoints)
@@ -179,21 +156,32 @@ mod tests {
     #[test]
     fn what_failed_is_passed_over_while_there_are_others() {
         let (backend, endpoints) = backend(3);
-        backend.avoid(endpoints[0]);
-        backend.avoid(endpoints[0]);
+        backend.failed(endpoints[0], Failure::Connect);
+        backend.failed(endpoints[0], Failure::Connect);
         assert_eq!(picks(&backend, &[]), endpoints[1..]);
         assert_eq!(picks(&backend, &endpoints[1..2]), endpoints[2..]);
         // Rather one that failed than none.
         assert_eq!(picks(&backend, &endpoints[1..]), endpoints[..1]);
-        backend.avoid(endpoints[1]);
-        backend.avoid(endpoints[2]);
+        backend.failed(endpoints[1], Failure::Connect);
+        backend.failed(endpoints[2], Failure::Connect);
         assert_eq!(picks(&backend, &[]), endpoints);
-        // After its time it is as any other.
-        let past = Instant::now().checked_sub(AVOIDED).unwrap();
-        for (_, until) in backend.avoided.lock().iter_mut() {
-            *until = past;
-        }
-        assert_eq!(picks(&backend, &[]), endpoints);
-        assert!(!backend.avoids.load(Ordering::Acquire));
+        assert!(backend.succeeded(endpoints[0]));
+        assert_eq!(picks(&backend, &[]), endpoints[..1]);
+    }
+
+    #[test]
+    fn a_version_outlives_the_next_one_and_shares_what_was_learned() {
+        let (older, endpoints) = backend(2);
+        let newer = older.with(Target {
+            endpoints: endpoints[1..].into(),
+            ..Target::default()
+        });
+        assert!(newer.is_version_of(&older));
+        assert_eq!(picks(&older, &[]), endpoints);
+        newer.failed(endpoints[1], Failure::Connect);
+        assert_eq!(picks(&older, &[]), endpoints[..1]);
+        let gone = newer.with(Target::default());
+        assert_eq!(gone.endpoint(7, &[]), None);
+        assert_eq!(picks(&newer, &[]), endpoints[1..]);
     }
 }

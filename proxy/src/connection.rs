@@ -22,9 +22,9 @@ use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
 use crate::plane::HelloPermit;
 use crate::relay::{End, Relay, Side};
-use crate::table::{Mode, NotServing, Pick, Route, Selection, Unmatched};
+use crate::table::{Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched};
 use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
-use crate::upstream::Stream;
+use crate::upstream::{Credentials, Stream};
 
 /// Why a connection ended. Closed, so that it can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -375,33 +375,21 @@ async fn try_open(
         ServerName::Invalid => return Err(CloseReason::UnknownServerName),
     };
     let question = Question::of_hello(record.server_name.as_ref(), &hello.alpn);
-    if let Some(question) = &question
-        && let Some(challenge) = plane
-            .snapshot
-            .load()
-            .challenge(record.bind(), question.clone())
-    {
-        return Ok(Step::Challenge(challenge, reader.into_bytes(), permit));
-    }
-    let selected = plane
-        .snapshot
-        .load()
-        .select(record.bind(), record.server_name.as_ref());
-    let Selection { listener, route } = selected?;
-    let mode = listener.mode.clone();
-    record.select(Arc::clone(&listener));
-    // Its routes are selected by each request, whatever name the connection is for.
-    if let Mode::Https(config) = mode {
-        let config = config?;
-        if let Some(question) = &question {
-            plane.metrics.challenge(question.kind(), Outcome::Absent);
-            return Ok(Step::NoChallenge);
-        }
-        return Ok(Step::Https(config, reader.into_bytes(), permit));
-    }
-    pick(record, route)?;
     let replay = reader.into_bytes();
+    let (mode, credentials) = match decide(record, question.as_ref())? {
+        Decision::Challenge(challenge) => return Ok(Step::Challenge(challenge, replay, permit)),
+        Decision::Serve(mode, credentials) => (mode, credentials),
+    };
     match mode {
+        // Its routes are selected by each request, whatever name the connection is for.
+        Mode::Https(config) => {
+            let config = config?;
+            if let Some(question) = &question {
+                plane.metrics.challenge(question.kind(), Outcome::Absent);
+                return Ok(Step::NoChallenge);
+            }
+            Ok(Step::Https(config, replay, permit))
+        }
         Mode::Passthrough => {
             drop(permit);
             match connect(record, Carries::Passthrough).await? {
@@ -429,15 +417,41 @@ async fn try_open(
                 .observe(begun.elapsed().as_secs_f64());
             plane.metrics.handshake(agreed.version, agreed.resumed);
             record.agree(agreed);
-            let carries = Carries::Terminated(&listener);
+            let carries = Carries::Terminated(&credentials);
             Ok(match connect(record, carries).await? {
                 Stream::Plain(backend) => Step::Relay(backend, Kind::Terminated(session)),
                 Stream::Tls(backend) => Step::Reencrypt(backend, session),
             })
         }
         // Not selected by a server name: the configuration changed within this connection's hello.
-        Mode::Http | Mode::Https(_) => Err(CloseReason::NoListener),
+        Mode::Http => Err(CloseReason::NoListener),
     }
+}
+
+/// What becomes of a TLS connection.
+enum Decision {
+    Challenge(Arc<Challenge>),
+    Serve(Mode, Credentials),
+}
+
+/// Decides all of it by one snapshot: challenge, listener, route, backend, endpoint, and what is shown to
+/// it.
+fn decide(record: &mut Record, question: Option<&Question>) -> Result<Decision, CloseReason> {
+    let plane = Arc::clone(record.plane());
+    let snapshot = plane.snapshot.load();
+    let challenge = question.and_then(|of| snapshot.challenge(record.bind(), of.clone()));
+    if let Some(challenge) = challenge {
+        return Ok(Decision::Challenge(challenge));
+    }
+    let selected = snapshot.select(record.bind(), record.server_name.as_ref());
+    let Selection { listener, route } = selected?;
+    let mode = listener.mode.clone();
+    let credentials = snapshot.credentials(&listener);
+    record.select(listener);
+    if !matches!(mode, Mode::Https(_)) {
+        pick(&snapshot, record, route)?;
+    }
+    Ok(Decision::Serve(mode, credentials))
 }
 
 /// Answers a CA.
@@ -469,14 +483,18 @@ async fn answer(
 }
 
 /// Picks an endpoint of a route's backend.
-fn pick(record: &mut Record, route: Option<Arc<Route>>) -> Result<(), CloseReason> {
+fn pick(
+    snapshot: &Snapshot,
+    record: &mut Record,
+    route: Option<Arc<Route>>,
+) -> Result<(), CloseReason> {
     let Some(route) = route else {
         return Err(match record.server_name {
             Some(_) => CloseReason::NoRoute,
             None => CloseReason::NoServerName,
         });
     };
-    let pick = route.pick(record.plane().random());
+    let pick = route.pick(snapshot, record.plane().random());
     record.route = Some(route);
     match pick {
         Pick::Endpoint(address, backend) => {
@@ -529,7 +547,7 @@ async fn connect(record: &mut Record, carries: Carries<'_>) -> Result<Stream, Cl
     let Some((first, backend)) = record.backend.clone() else {
         return Err(CloseReason::NoEndpoints);
     };
-    let dialled = dial::connect(record.plane(), first, &backend, carries).await;
+    let dialled = dial::connect(record.plane(), first, Arc::clone(&backend), carries).await;
     record.backend = Some((dialled.endpoint, backend));
     record.connect_retries = u8::try_from(dialled.retries).unwrap_or(u8::MAX);
     dialled.result

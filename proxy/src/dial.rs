@@ -4,15 +4,17 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::backend::{Backend, Target};
 use crate::connection::{CloseReason, set_keepalive};
 use crate::deadline::within;
+use crate::health::Failure;
 use crate::plane::DataPlane;
-use crate::table::{Backend, Listener, Target};
-use crate::upstream::{self, Stream};
+use crate::upstream::{self, Credentials, Stream};
 
 /// Endpoints that are tried for one connection or request.
 pub(crate) const ATTEMPTS: usize = 3;
@@ -33,14 +35,15 @@ pub(crate) enum Carries<'a> {
     /// What the client sent, which is TLS already.
     Passthrough,
     /// What was within a client's TLS: TLS again, if the backend's policy says so.
-    Terminated(&'a Listener),
+    Terminated(&'a Credentials),
 }
 
-/// Connects to `first`, or to another endpoint of `backend` as it is by then.
+/// Connects to `first`, an endpoint of `backend`, or to another endpoint. After a failure that is one of
+/// the backend's version in force: the endpoint may have failed because its pod is gone.
 pub(crate) async fn connect(
     plane: &DataPlane,
     first: SocketAddr,
-    backend: &Backend,
+    mut backend: Arc<Backend>,
     carries: Carries<'_>,
 ) -> Dialled {
     let end = Instant::now() + plane.limits.connect_deadline;
@@ -49,27 +52,27 @@ pub(crate) async fn connect(
     loop {
         tried.push(endpoint);
         let left = end.saturating_duration_since(Instant::now());
-        let target = backend.target();
-        let allowed = share(left, &target, tried.len() - 1);
+        let allowed = share(left, &backend.target, tried.len() - 1);
         let result = match carries {
             Carries::Passthrough => attempt(plane, endpoint, allowed).await.map(Stream::Plain),
-            // The settings and the endpoints of one moment belong together.
-            Carries::Terminated(_) if !target.endpoints.contains(&endpoint) => {
-                Err(CloseReason::BackendConnectFailed)
-            }
-            Carries::Terminated(listener) => {
-                let alpn = upstream::Alpn::None;
-                upstream::open(plane, &target, listener, endpoint, alpn, allowed).await
+            Carries::Terminated(credentials) => {
+                let (target, alpn) = (&backend.target, upstream::Alpn::None);
+                upstream::open(plane, target, credentials, endpoint, alpn, allowed).await
             }
         };
         let next = match &result {
-            // The latter is the same for every endpoint, and none of them was asked.
-            Ok(_) | Err(CloseReason::BackendTlsInvalid) => None,
+            Ok(_) => {
+                plane.endpoint_succeeded(&backend, endpoint);
+                None
+            }
+            // The same for every endpoint, and none of them was asked.
+            Err(CloseReason::BackendTlsInvalid) => None,
             Err(reason) => {
-                plane.metrics.connect_failed(reason.reason());
-                backend.avoid(endpoint);
+                let reason = reason.reason();
+                plane.metrics.connect_failed(reason);
+                plane.endpoint_failed(&backend, endpoint, Failure::Connect, reason);
+                backend = plane.latest(&backend);
                 let again = tried.len() < ATTEMPTS && Instant::now() < end;
-                // As they are now: the endpoint may have failed because its pod is gone.
                 again
                     .then(|| backend.endpoint(plane.random(), &tried))
                     .flatten()

@@ -20,7 +20,7 @@ use clap::Parser;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
-use vestibule_proxy::http::HttpLimits;
+use vestibule_proxy::http::{HttpLimits, Repeat};
 use vestibule_proxy::plane::Limits;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
 use vestibule_stream::Identity;
@@ -100,6 +100,27 @@ struct HttpArgs {
     /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
     #[arg(long, env = "VESTIBULE_HTTP_RESETS", default_value_t = Limits::default().http.resets)]
     http_resets: usize,
+    /// Which requests are tried again, once, after their connection to the backend broke before an answer.
+    #[arg(long, env = "VESTIBULE_HTTP_REPEAT", default_value = "idempotent")]
+    http_repeat: RepeatArg,
+}
+
+/// The names of [`Repeat`].
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum RepeatArg {
+    /// Those that no backend has seen.
+    Unseen,
+    /// Also those without a body whose method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT, DELETE.
+    Idempotent,
+}
+
+impl From<RepeatArg> for Repeat {
+    fn from(repeat: RepeatArg) -> Self {
+        match repeat {
+            RepeatArg::Unseen => Self::Unseen,
+            RepeatArg::Idempotent => Self::Idempotent,
+        }
+    }
 }
 
 impl From<HttpArgs> for HttpLimits {
@@ -112,6 +133,7 @@ impl From<HttpArgs> for HttpLimits {
             stall: Duration::from_secs(args.http_stall_seconds),
             streams: args.http_streams,
             resets: args.http_resets,
+            repeat: args.http_repeat.into(),
         }
     }
 }

@@ -77,6 +77,11 @@ pub struct Metrics {
     connect_failures: Family<ReasonLabel, Counter>,
     /// Attempts to connect to another endpoint after one failed.
     pub connect_retries: Counter,
+    endpoints_passed_over: Family<ReasonLabel, Counter>,
+    /// Endpoints that were passed over, and are used again.
+    pub endpoints_taken_back: Counter,
+    /// HTTP requests that were given to a second connection because the first one broke.
+    pub requests_repeated: Counter,
     requests: Family<RequestLabel, Counter>,
     /// Seconds from a request's head to the end of its answer.
     pub request_seconds: Histogram,
@@ -180,6 +185,21 @@ impl Metrics {
                 "backend_connect_retries",
                 "Attempts to connect to another endpoint of a backend after one failed",
             ),
+            endpoints_passed_over: add(
+                r,
+                "endpoints_passed_over",
+                "Times that an endpoint of a backend began to be passed over, by reason",
+            ),
+            endpoints_taken_back: add(
+                r,
+                "endpoints_taken_back",
+                "Endpoints that were passed over and are used again",
+            ),
+            requests_repeated: add(
+                r,
+                "requests_repeated",
+                "HTTP requests that were given to a second connection because the first one broke before it answered",
+            ),
             requests: add(
                 r,
                 "requests",
@@ -254,6 +274,13 @@ impl Metrics {
     /// Counts a failed attempt to connect to a backend.
     pub fn connect_failed(&self, reason: &'static str) {
         self.connect_failures
+            .get_or_create(&ReasonLabel { reason })
+            .inc();
+    }
+
+    /// Counts an endpoint that is passed over from now on.
+    pub fn passed_over(&self, reason: &'static str) {
+        self.endpoints_passed_over
             .get_or_create(&ReasonLabel { reason })
             .inc();
     }

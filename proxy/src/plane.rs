@@ -13,8 +13,10 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::accesslog::Record;
+use crate::backend::Backend;
 use crate::connection::{self, CloseReason};
 use crate::fair::{Shares, Source};
+use crate::health::Failure;
 use crate::http::HttpLimits;
 use crate::metrics::Metrics;
 use crate::table::{BindKey, Snapshot};
@@ -157,6 +159,41 @@ impl DataPlane {
     pub(crate) fn leave(&self) {
         if self.active.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.idle.notify_waiters();
+        }
+    }
+
+    /// The version of a backend that is in force, if it leads anywhere; otherwise the one that is given.
+    ///
+    /// For whoever found nobody at the version that it chose and has sent nothing yet. A version is
+    /// taken whole: its endpoints with what they speak and their TLS.
+    pub(crate) fn latest(&self, chosen: &Arc<Backend>) -> Arc<Backend> {
+        let snapshot = self.snapshot.load();
+        let latest = snapshot.backend(chosen.slot());
+        let usable = latest
+            .filter(|latest| latest.is_version_of(chosen) && !latest.target.endpoints.is_empty());
+        Arc::clone(usable.unwrap_or(chosen))
+    }
+
+    /// Notes that an endpoint of a backend failed. `reason` is one of a fixed set of words.
+    pub(crate) fn endpoint_failed(
+        &self,
+        backend: &Backend,
+        endpoint: SocketAddr,
+        failure: Failure,
+        reason: &'static str,
+    ) {
+        if let Some(pause) = backend.failed(endpoint, failure) {
+            self.metrics.passed_over(reason);
+            let (backend, seconds) = (&*backend.key, pause.as_secs());
+            tracing::info!(backend, %endpoint, reason, seconds, "an endpoint is passed over");
+        }
+    }
+
+    /// Notes that an endpoint of a backend did what it was asked for.
+    pub(crate) fn endpoint_succeeded(&self, backend: &Backend, endpoint: SocketAddr) {
+        if backend.succeeded(endpoint) {
+            self.metrics.endpoints_taken_back.inc();
+            tracing::info!(backend = &*backend.key, %endpoint, "an endpoint is used again");
         }
     }
 

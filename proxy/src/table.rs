@@ -18,8 +18,10 @@ use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 pub use crate::backend::{Backend, Target};
 use crate::challenge::{Challenge, ChallengePlace, Challenges, Question};
 use crate::http::HttpTable;
+use crate::slot_map::{Slot, SlotMap};
 use crate::tenants::Usage;
 pub use crate::upstream::ClientCertificate;
+use crate::upstream::Credentials;
 
 /// A socket that listeners share: one address and port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -129,8 +131,9 @@ pub struct Listener {
     pub port: u16,
     /// What it does with a connection.
     pub mode: Mode,
-    /// What backends over TLS are shown; the Gateway's. None: nothing.
-    pub backend_certificate: Option<Arc<ClientCertificate>>,
+    /// What backends over TLS are shown; the Gateway's. None: nothing. Counted, so that the slot is
+    /// freed with the last listener.
+    pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
     /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
     pub usage: Arc<Usage>,
 }
@@ -154,7 +157,7 @@ pub struct WeightedBackend {
     /// Share among the route's backends, up to 1,000,000.
     pub weight: u32,
     /// `None`: an invalid reference, which keeps its share.
-    pub backend: Option<Arc<Backend>>,
+    pub(crate) backend: Option<Slot<Backend>>,
 }
 
 /// A route as connections see it.
@@ -195,20 +198,22 @@ impl Route {
         &self.backends
     }
 
-    /// Picks a backend by weight and one of its endpoints. The upper half of `random` chooses the
-    /// backend, the lower half the endpoint.
+    /// Picks a backend by weight and one of its endpoints, as `snapshot` has it, which this route is of.
+    /// The upper half of `random` chooses the backend, the lower half the endpoint.
     #[must_use]
-    pub fn pick(&self, random: u64) -> Pick {
+    pub fn pick(&self, snapshot: &Snapshot, random: u64) -> Pick {
         let Some(picked) = by_weight(&self.backends, |of| of.weight, self.total, random) else {
             return Pick::NoWeight;
         };
-        let Some(backend) = &picked.backend else {
+        let Some(slot) = picked.backend else {
             return Pick::InvalidBackend;
         };
-        match backend.endpoint(random, &[]) {
-            Some(address) => Pick::Endpoint(address, Arc::clone(backend)),
-            None => Pick::NoEndpoints,
-        }
+        let endpoint = |backend: &Arc<Backend>| {
+            let address = backend.endpoint(random, &[])?;
+            Some(Pick::Endpoint(address, Arc::clone(backend)))
+        };
+        let backend = snapshot.backend(slot);
+        backend.and_then(endpoint).unwrap_or(Pick::NoEndpoints)
     }
 }
 
@@ -554,13 +559,19 @@ impl Bind {
 /// Where a listener sits. At most one listener is at a place.
 pub(crate) type Place = (BindKey, Layer, HostPattern);
 
-/// Everything a connection is routed by, as of one generation. Immutable once published; making the
-/// next one shares all but the path to what changed.
+/// Everything a connection or request is served by, as of one generation: from the listener to the
+/// endpoints, and what is shown to them. Immutable once published; making the next one shares all but
+/// the path to what changed.
+///
+/// Whoever decides by one snapshot alone sees one configuration, and nothing it found there is taken
+/// away by a later one.
 #[derive(Clone)]
 pub struct Snapshot {
     generation: Generation,
     binds: RedBlackTreeMapSync<BindKey, Bind>,
     challenges: Challenges,
+    backends: SlotMap<Backend>,
+    client_certificates: SlotMap<ClientCertificate>,
 }
 
 impl Default for Snapshot {
@@ -569,6 +580,8 @@ impl Default for Snapshot {
             generation: Generation::default(),
             binds: RedBlackTreeMapSync::new_sync(),
             challenges: Challenges::default(),
+            backends: SlotMap::default(),
+            client_certificates: SlotMap::default(),
         }
     }
 }
@@ -604,6 +617,36 @@ impl Snapshot {
             None => listeners.any.as_ref(),
         };
         entry.map(|entry| (Arc::clone(&entry.listener), entry.routes.http()))
+    }
+
+    /// The backend in a slot that a route of this snapshot names.
+    pub(crate) fn backend(&self, slot: Slot<Backend>) -> Option<&Arc<Backend>> {
+        self.backends.get(slot)
+    }
+
+    /// Replaces a backend's version; `None` when nothing refers to it any more.
+    pub(crate) fn set_backend(&mut self, slot: Slot<Backend>, backend: Option<Arc<Backend>>) {
+        self.backends.set(slot, backend);
+    }
+
+    /// What backends over TLS are shown for a client of `listener`, which is of this snapshot.
+    pub(crate) fn credentials(&self, listener: &Listener) -> Credentials {
+        match &listener.backend_certificate {
+            None => Credentials::None,
+            Some(slot) => match self.client_certificates.get(**slot) {
+                Some(certificate) => Credentials::Certificate(Arc::clone(certificate)),
+                None => Credentials::Missing,
+            },
+        }
+    }
+
+    /// Replaces what a Gateway shows to backends; `None` while nothing is held.
+    pub(crate) fn set_client_certificate(
+        &mut self,
+        slot: Slot<ClientCertificate>,
+        certificate: Option<Arc<ClientCertificate>>,
+    ) {
+        self.client_certificates.set(slot, certificate);
     }
 
     /// The challenge that a CA asks for on `bind`, whatever listener is selected for its name.

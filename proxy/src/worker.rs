@@ -151,7 +151,7 @@ impl Worker {
     /// Follows the binds and accepts on them, until told to close; then waits for the end.
     async fn run(self, mut binds: watch::Receiver<Binds>, running: Accepting) {
         tokio::spawn(deadline::tick());
-        tokio::spawn(http::pool::sweep(Arc::clone(&self.plane.metrics)));
+        tokio::spawn(http::pool::sweep(Arc::clone(&self.plane)));
         let mut loops: BTreeMap<BindKey, (Arc<Listening>, CancellationToken)> = BTreeMap::new();
         loop {
             let wanted = binds.borrow_and_update().clone();

@@ -9,6 +9,7 @@ use vestibule_stream::proto;
 
 use super::State;
 use super::trust::{HeldTrust, Trust};
+use crate::table::Target;
 use crate::upstream::{AltName, Tls};
 
 /// Names and trust bundles of one policy: several times what its kind allows.
@@ -143,9 +144,10 @@ impl State {
             let Some(spec) = self.backends.get(&name).and_then(|held| held.tls.clone()) else {
                 continue;
             };
-            let tls = self.backend_tls(&spec);
-            if let Some(held) = self.backends.get(&name) {
-                held.backend.set_tls(Some(tls));
+            let tls = Some(self.backend_tls(&spec));
+            if let Some(present) = self.present(&name) {
+                let target = present.target.clone();
+                self.renew_backend(&name, Target { tls, ..target });
             }
         }
     }
@@ -154,20 +156,19 @@ impl State {
     /// the same: its sessions and connections go on being used.
     pub(super) fn settle_backend_tls(
         &mut self,
-        name: &Arc<str>,
+        name: &str,
         spec: Option<TlsSpec>,
     ) -> Option<Arc<Tls>> {
-        let held = self.backends.get(name);
-        let present = held.and_then(|held| held.backend.target().tls.clone());
-        let old = held.and_then(|held| held.tls.clone());
+        let present = self.present(name).and_then(|of| of.target.tls.clone());
+        let old = self.backends.get(name).and_then(|held| held.tls.clone());
         if let (Some(present), true) = (present, old == spec) {
             return Some(present);
         }
         for bundle in old.iter().flat_map(TlsSpec::bundles) {
-            self.backend_trust.remove(bundle, name);
+            self.backend_trust.remove(bundle, &name.into());
         }
         for bundle in spec.iter().flat_map(TlsSpec::bundles) {
-            self.backend_trust.add(bundle, name);
+            self.backend_trust.add(bundle, &name.into());
         }
         let tls = spec.as_ref().map(|spec| self.backend_tls(spec));
         if let Some(held) = self.backends.get_mut(name) {

@@ -6,6 +6,7 @@ use vestibule_model::hostname::HostPattern;
 
 use super::{CertificateInfo, State};
 use crate::http::route::Rule;
+use crate::slot_map::Slot;
 use crate::table::{Backend, Generation, Mode};
 
 /// Everything in force.
@@ -181,22 +182,16 @@ impl State {
             backends: self
                 .backends
                 .iter()
-                .map(|(name, held)| BackendDump {
-                    name: name.to_string(),
-                    held: held.held,
-                    tls: held
-                        .backend
-                        .target()
-                        .tls
-                        .as_ref()
-                        .map(|tls| !tls.is_closed()),
-                    endpoints: held
-                        .backend
-                        .target()
-                        .endpoints
-                        .iter()
-                        .map(ToString::to_string)
-                        .collect(),
+                .map(|(name, held)| {
+                    let target = self.snapshot.backend(held.slot).map(|of| &of.target);
+                    let tls = target.and_then(|target| target.tls.as_ref());
+                    let endpoints = target.iter().flat_map(|target| &target.endpoints);
+                    BackendDump {
+                        name: name.to_string(),
+                        held: held.held,
+                        tls: tls.map(|tls| !tls.is_closed()),
+                        endpoints: endpoints.map(ToString::to_string).collect(),
+                    }
                 })
                 .collect(),
             certificates: self
@@ -269,10 +264,18 @@ impl State {
                     .route
                     .backends()
                     .iter()
-                    .map(|b| WeightDump::of(b.backend.as_ref(), b.weight))
+                    .map(|b| self.dump_weight(b.backend, b.weight))
                     .collect(),
             })
             .collect()
+    }
+
+    fn dump_weight(&self, slot: Option<Slot<Backend>>, weight: u32) -> WeightDump {
+        let backend = slot.and_then(|slot| self.snapshot.backend(slot));
+        WeightDump {
+            backend: backend.map(|backend| backend.key.to_string()),
+            weight,
+        }
     }
 
     fn dump_http_routes(&self) -> Vec<HttpRouteDump> {
@@ -283,7 +286,7 @@ impl State {
             backends: rule
                 .backends()
                 .iter()
-                .map(|b| WeightDump::of(b.backend.as_ref(), b.weight))
+                .map(|b| self.dump_weight(b.backend, b.weight))
                 .collect(),
         };
         self.http_routes
@@ -305,15 +308,6 @@ impl AttachmentDump {
             listener: listener.to_string(),
             pattern: pattern.to_string(),
             rank: rank.to_string(),
-        }
-    }
-}
-
-impl WeightDump {
-    fn of(backend: Option<&Arc<Backend>>, weight: u32) -> Self {
-        Self {
-            backend: backend.map(|backend| backend.key.to_string()),
-            weight,
         }
     }
 }

@@ -84,9 +84,7 @@ impl State {
         }
         let rules = old.route.rules().iter();
         for backend in rules.flat_map(Rule::backends) {
-            if let Some(backend) = &backend.backend {
-                self.release(&backend.key);
-            }
+            self.release(backend.backend);
         }
     }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::State;
 use super::clients::{AuthId, ClientAuth, ClientMode};
 use super::parse::TerminateSpec;
+use super::tls::HeldCertificate;
 use super::tls::ListenerTicketer;
-use crate::table::{Mode, NotServing};
-use crate::upstream::ClientCertificate;
+use crate::slot_map::Slot;
+use crate::table::{ClientCertificate, Mode, NotServing};
 
 /// Trust bundles by which clients are validated, and what becomes of those without.
 type Validation = (Box<[Arc<str>]>, ClientMode);
@@ -120,22 +121,38 @@ impl State {
             .ok_or(NotServing::NoTrustBundle)
     }
 
-    /// The place of the certificate called `name` that backends are shown.
-    pub(super) fn show(&mut self, name: &str) -> Arc<ClientCertificate> {
+    /// The slot of the certificate called `name` that backends are shown.
+    pub(super) fn shown_slot(&mut self, name: &str) -> Arc<Slot<ClientCertificate>> {
         if let Some(known) = self.shown.get(name) {
             return Arc::clone(known);
         }
-        let shown = Arc::new(ClientCertificate::default());
-        let held = self.certificates.get(name);
-        shown.set(held.map(|held| Arc::clone(held.certified())));
+        let slot = Arc::new(self.shown_slots.allocate());
         self.shown
-            .insert(self.names.intern(name), Arc::clone(&shown));
-        shown
+            .insert(self.names.intern(name), Arc::clone(&slot));
+        let held = self.certificates.get(name);
+        let certified = held.map(|held| Arc::clone(held.certified()));
+        let shown = certified.map(|certified| Arc::new(ClientCertificate::new(certified)));
+        self.snapshot.set_client_certificate(*slot, shown);
+        slot
     }
 
-    /// Forgets places that no listener uses any more. There is one per Gateway at most, so going
+    /// Has backends shown another version of the certificate called `name`, if it is one that is shown.
+    pub(super) fn show(&mut self, name: &str, certificate: Option<&HeldCertificate>) {
+        let Some(slot) = self.shown.get(name) else {
+            return;
+        };
+        let shown = certificate.map(|held| ClientCertificate::new(Arc::clone(held.certified())));
+        self.snapshot
+            .set_client_certificate(**slot, shown.map(Arc::new));
+    }
+
+    /// Forgets slots that no listener uses any more. There is one per Gateway at most, so going
     /// through them costs nothing beside a change of listeners.
     pub(super) fn sweep_shown(&mut self) {
-        self.shown.retain(|_, shown| Arc::strong_count(shown) > 1);
+        let unused = |slot: &Arc<Slot<ClientCertificate>>| Arc::strong_count(slot) == 1;
+        for (_, slot) in self.shown.extract_if(|_, slot| unused(slot)) {
+            self.snapshot.set_client_certificate(*slot, None);
+            self.shown_slots.free(*slot);
+        }
     }
 }

@@ -277,9 +277,10 @@ fn rejected_resources_keep_their_last_good_version() {
     assert_eq!(h.select("a.example.com"), found(A, Some("team-a/web")));
     assert_eq!(h.select("b.example.com"), found(B, None));
     let name = Hostname::parse("a.example.com").unwrap();
-    let selection = h.published.load().select(&BIND, Some(&name)).unwrap();
+    let snapshot = h.published.load();
+    let selection = snapshot.select(&BIND, Some(&name)).unwrap();
     assert!(matches!(
-        selection.route.unwrap().pick(0),
+        selection.route.unwrap().pick(&snapshot, 0),
         Pick::Endpoint(..)
     ));
 }
@@ -345,6 +346,52 @@ fn order_within_and_between_batches_does_not_matter() {
 }
 
 #[test]
+fn a_snapshot_stays_true_while_somebody_holds_it() {
+    let mut h = Harness::new();
+    let to = |backend| {
+        let names = (A, "a.example.com", "a.example.com");
+        route("team-a/web", 1, &[names], &[(backend, 1)])
+    };
+    h.apply(vec![
+        listener(A, "a.example.com"),
+        to("team-a/web:1"),
+        backend("team-a/web:1", &["127.0.0.1:1"]),
+    ]);
+    let port = |snapshot: &Snapshot| {
+        let name = Hostname::parse("a.example.com").unwrap();
+        let route = snapshot.select(&BIND, Some(&name)).unwrap().route.unwrap();
+        match route.pick(snapshot, 0) {
+            Pick::Endpoint(address, _) => address.port(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = h.published.load_full();
+    // One change, as the operator makes it: the route leads elsewhere, and its old backend goes.
+    h.counter += 1;
+    let change = Change {
+        generation: vestibule_stream::Generation::new(1, h.counter),
+        full: false,
+        upserts: [
+            to("team-a/web:2"),
+            backend("team-a/web:2", &["127.0.0.1:2"]),
+        ]
+        .map(|resource| (resource.key().unwrap(), resource))
+        .into(),
+        removals: vec![key(ResourceKind::Backend, "team-a/web:1")],
+    };
+    assert_eq!(h.state.apply(&change, &mut NoSockets), []);
+    let second = h.published.load_full();
+    // A third one takes the first one's slot, and the second one moves.
+    h.apply(vec![
+        backend("team-a/web:2", &["127.0.0.1:3"]),
+        backend("team-a/web:4", &["127.0.0.1:4"]),
+    ]);
+    assert_eq!((port(&first), port(&second)), (1, 2));
+    assert_eq!(port(&h.published.load()), 3);
+    assert_eq!(h.state.dump().backends.len(), 2);
+}
+
+#[test]
 fn picks_follow_weights_and_invalid_references_keep_their_share() {
     let mut h = Harness::new();
     h.apply(vec![
@@ -359,7 +406,10 @@ fn picks_follow_weights_and_invalid_references_keep_their_share() {
         route("a/zero", 1, &[], &[("a/one:1", 0)]),
         route("a/empty", 1, &[], &[]),
     ]);
-    let pick = |name: &str, random| h.state.routes.get(name).unwrap().route.pick(random);
+    let pick = |name: &str, random| {
+        let route = &h.state.routes.get(name).unwrap().route;
+        route.pick(h.state.snapshot(), random)
+    };
     let mut counts = [0_u32; 4];
     for step in 0..4096_u64 {
         // Evenly spread over both halves.

@@ -14,7 +14,8 @@ use super::pool::Lease;
 
 /// The body of a request, on its way to a backend.
 pub(super) struct Upload {
-    body: Incoming,
+    /// `None`: there is none, and the request is sent again.
+    body: Option<Incoming>,
     state: Arc<UploadState>,
 }
 
@@ -66,9 +67,21 @@ impl UploadState {
 impl Upload {
     pub(super) fn new(body: Incoming, state: &Arc<UploadState>) -> Self {
         Self {
-            body,
+            body: Some(body),
             state: Arc::clone(state),
         }
+    }
+
+    /// The body of a request that has none.
+    pub(super) fn none(state: &Arc<UploadState>) -> Self {
+        Self {
+            body: None,
+            state: Arc::clone(state),
+        }
+    }
+
+    pub(super) fn state(&self) -> &Arc<UploadState> {
+        &self.state
     }
 }
 
@@ -80,7 +93,10 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let polled = Pin::new(body).poll_frame(cx);
         self.state.owe(polled.is_pending());
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
@@ -96,11 +112,12 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let none = SizeHint::with_exact(0);
+        self.body.as_ref().map_or(none, Body::size_hint)
     }
 }
 

@@ -9,12 +9,14 @@ use super::handle::Own;
 use super::record::RequestRecord;
 use super::serve::Shared;
 use crate::challenge::{Answer, Outcome, Question};
+use crate::table::Snapshot;
 
 /// The answer to a CA that checks a hostname, if there is one: before routes and their redirects.
 ///
 /// A token is of one order of one account, so nobody else has business at its path: what is not a
 /// question for it is not given to a route either.
 pub(super) fn challenge<B>(
+    snapshot: &Snapshot,
     shared: &Shared,
     target: &Target,
     request: &Request<B>,
@@ -28,7 +30,7 @@ pub(super) fn challenge<B>(
         return Ok(None);
     };
     let (plane, kind) = (&shared.plane, question.kind());
-    let Some(challenge) = plane.snapshot.load().challenge(&shared.bind, question) else {
+    let Some(challenge) = snapshot.challenge(&shared.bind, question) else {
         return Ok(None);
     };
     let Answer::Http(body) = challenge.answer.clone() else {

@@ -1,8 +1,10 @@
 //! Owns one request at a backend: which connection it gets, and what becomes of it.
 //!
-//! A request is given to another connection or endpoint only while it is certain that no backend has
-//! seen it: the connection could not be opened, or had ended before the request was written. What
-//! happens after that is the answer.
+//! A request is given to another connection or endpoint while it is certain that no backend has seen it:
+//! the connection could not be opened, or had ended before the request was written. If the connection
+//! breaks after that and before an answer, a request that may be repeated ([`Repeat`]) is, once: a
+//! backend that closes an idle connection crosses the next request on it, and a pod that dies takes
+//! what it was given with it. What happens after the head of the answer is the answer.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -11,22 +13,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use super::body::Upload;
+use super::body::{Upload, UploadState};
 use super::pool::{self, Key, Lease, Sender, Turn};
-use crate::backend::Protocol;
+use super::{H2, Repeat};
+use crate::backend::{Backend, Protocol};
 use crate::connection::CloseReason;
 use crate::deadline::within;
 use crate::dial::{self, ATTEMPTS};
+use crate::health;
 use crate::plane::DataPlane;
-use crate::table::{Backend, Listener, Target};
-use crate::upstream::{self, Alpn};
+use crate::upstream::{self, Alpn, Credentials};
 
 /// Window of one answer's body and of all of a connection's, in HTTP/2: bounds what waits in memory.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -37,8 +40,9 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// A request that is to be made.
 pub(super) struct Exchange<'a> {
     pub(super) plane: &'a DataPlane,
-    pub(super) listener: &'a Listener,
-    pub(super) backend: &'a Arc<Backend>,
+    /// What the backend is shown.
+    pub(super) credentials: Credentials,
+    pub(super) backend: Arc<Backend>,
     /// Whom it is for, as the backend is to see it.
     pub(super) authority: Option<HeaderValue>,
     pub(super) path: PathAndQuery,
@@ -55,6 +59,10 @@ pub(super) struct Trace {
     pub(super) retries: u8,
     /// The connection had carried a request before.
     pub(super) reused: bool,
+    /// It was given to a second connection after the first one broke.
+    pub(super) repeated: bool,
+    /// A connection has the request, and its answer has not begun.
+    pub(super) awaited: bool,
     /// From giving the request to a connection to the head of the answer.
     pub(super) took: Option<Duration>,
 }
@@ -66,7 +74,7 @@ pub(super) enum Failure {
     NoEndpoints,
     /// No connection could be had.
     Connect(CloseReason),
-    /// The connection broke, or what came is no HTTP.
+    /// The connection broke, or what came is no HTTP, and the request may not be repeated.
     Broken,
 }
 
@@ -100,28 +108,31 @@ impl Exchange<'_> {
         trace: &mut Trace,
     ) -> Result<Answered, Failure> {
         let end = Instant::now() + self.plane.limits.connect_deadline;
+        let mut spare = self.spare(&request);
+        let mut backend = Arc::clone(&self.backend);
         let mut tried = Vec::new();
         let mut failure = Failure::NoEndpoints;
         while tried.len() < ATTEMPTS {
             let random = self.plane.random();
-            let Some(endpoint) = self.backend.endpoint(random, &tried) else {
+            let Some(endpoint) = backend.endpoint(random, &tried) else {
                 break;
             };
-            // After the endpoint: settings that are too new are right, those that are too old are not.
-            let target = self.backend.target();
-            let key = self.key(&target, endpoint);
+            let key = self.key(&backend, endpoint);
             trace.endpoint = Some(endpoint);
             trace.retries = u8::try_from(tried.len()).unwrap_or(u8::MAX);
-            while let Some(lease) = pool::take(&key) {
+            // What closed one idle connection may have closed all of them: a repeated request gets a
+            // new one.
+            while let Some(lease) = (!trace.repeated).then(|| pool::take(&key)).flatten() {
                 trace.reused = true;
                 request = match self.send_on(lease, request, trace).await {
                     Ok(answered) => {
+                        self.plane.endpoint_succeeded(&backend, endpoint);
                         self.plane.metrics.backend_reused.inc();
                         return Ok(answered);
                     }
                     // It had ended while it was idle.
                     Err(Some(request)) => *request,
-                    Err(None) => return Err(Failure::Broken),
+                    Err(None) => self.repeat(&mut spare, trace).ok_or(Failure::Broken)?,
                 };
             }
             trace.reused = false;
@@ -130,67 +141,137 @@ impl Exchange<'_> {
                 failure = Failure::Connect(CloseReason::BackendConnectTimeout);
                 break;
             }
-            // Requests that come at the same time share one connection of HTTP/2.
-            let _opening = match (key.alpn == Alpn::Http2).then(|| pool::turn(&key)) {
-                None => None,
-                Some(Turn::Open(opening)) => Some(opening),
-                Some(Turn::Wait(other)) => {
-                    let _ = within(left, other.notified()).await;
-                    continue;
-                }
+            let allowed = dial::share(left, &backend.target, tried.len());
+            let Some(opened) = self.open_in_turn(&key, &backend, left, allowed).await else {
+                continue;
             };
             if !tried.is_empty() {
                 self.plane.metrics.connect_retries.inc();
             }
-            let allowed = dial::share(left, &target, tried.len());
-            let reason = match self.open(&key, &target, allowed).await {
+            tried.push(endpoint);
+            let (kind, reason) = match opened {
                 Ok(lease) => match self.send_on(lease, request, trace).await {
-                    Ok(answered) => return Ok(answered),
-                    Err(None) => return Err(Failure::Broken),
+                    Ok(answered) => {
+                        self.plane.endpoint_succeeded(&backend, endpoint);
+                        return Ok(answered);
+                    }
                     Err(Some(back)) => {
                         request = *back;
-                        CloseReason::BackendReset
+                        failure = Failure::Connect(CloseReason::BackendReset);
+                        (health::Failure::Connect, CloseReason::BackendReset)
+                    }
+                    Err(None) => {
+                        failure = Failure::Broken;
+                        let Some(again) = self.repeat(&mut spare, trace) else {
+                            self.no_answer(trace, CloseReason::BackendReset.reason());
+                            return Err(failure);
+                        };
+                        request = again;
+                        (health::Failure::Answer, CloseReason::BackendReset)
                     }
                 },
-                Err(reason) => reason,
+                Err(reason) => {
+                    failure = Failure::Connect(reason);
+                    (health::Failure::Connect, reason)
+                }
             };
-            failure = Failure::Connect(reason);
+            // The same for every endpoint, and none of them was asked.
             if reason == CloseReason::BackendTlsInvalid {
                 break;
             }
-            self.plane.metrics.connect_failed(reason.reason());
-            self.backend.avoid(endpoint);
-            tried.push(endpoint);
+            let reason = reason.reason();
+            if kind == health::Failure::Connect {
+                self.plane.metrics.connect_failed(reason);
+            }
+            self.plane.endpoint_failed(&backend, endpoint, kind, reason);
+            // The endpoint may have failed because its pod is gone.
+            backend = self.plane.latest(&backend);
         }
         Err(failure)
     }
 
-    fn key(&self, target: &Target, endpoint: SocketAddr) -> Key {
-        let tls = upstream::identity(target, self.listener);
+    /// What is needed to make the request again, if it is one that may be made again.
+    fn spare(&self, request: &Request<Upload>) -> Option<Request<Arc<UploadState>>> {
+        let may = self.plane.limits.http.repeat == Repeat::Idempotent
+            && request.method().is_idempotent()
+            && request.body().is_end_stream()
+            && !self.upgrade;
+        may.then(|| {
+            let mut spare = Request::new(Arc::clone(request.body().state()));
+            spare.method_mut().clone_from(request.method());
+            spare.headers_mut().clone_from(request.headers());
+            spare
+        })
+    }
+
+    /// The request once more; none if it may not be repeated, or was.
+    fn repeat(
+        &self,
+        spare: &mut Option<Request<Arc<UploadState>>>,
+        trace: &mut Trace,
+    ) -> Option<Request<Upload>> {
+        let spare = spare.take()?;
+        trace.repeated = true;
+        self.plane.metrics.requests_repeated.inc();
+        Some(spare.map(|state| Upload::none(&state)))
+    }
+
+    /// Notes that the endpoint that has the request does not answer it.
+    pub(super) fn no_answer(&self, trace: &Trace, reason: &'static str) {
+        if let Some(endpoint) = trace.endpoint {
+            let failure = health::Failure::Answer;
+            self.plane
+                .endpoint_failed(&self.backend, endpoint, failure, reason);
+        }
+    }
+
+    fn key(&self, backend: &Arc<Backend>, endpoint: SocketAddr) -> Key {
+        let target = &backend.target;
+        let tls = upstream::identity(target, &self.credentials);
         let alpn = match target.protocol {
             Protocol::H2c => Alpn::Http2,
             Protocol::Any if tls.is_some() && !self.upgrade => Alpn::Both,
             Protocol::Any | Protocol::WebSocket => Alpn::Http1,
         };
         Key {
-            backend: Arc::clone(self.backend),
+            backend: Arc::clone(backend),
             endpoint,
             alpn,
             tls,
         }
     }
 
+    /// Opens a connection. Requests that come at the same time share one connection of HTTP/2: `None` if
+    /// another one opened it, or gave up, within `patience`.
+    async fn open_in_turn(
+        &self,
+        key: &Key,
+        backend: &Backend,
+        patience: Duration,
+        allowed: Duration,
+    ) -> Option<Result<Lease, CloseReason>> {
+        let _opening = match (key.alpn == Alpn::Http2).then(|| pool::turn(key)) {
+            None => None,
+            Some(Turn::Open(opening)) => Some(opening),
+            Some(Turn::Wait(other)) => {
+                let _ = within(patience, other.notified()).await;
+                return None;
+            }
+        };
+        Some(self.open(key, backend, allowed).await)
+    }
+
     /// Opens a connection and begins HTTP on it.
     async fn open(
         &self,
         key: &Key,
-        target: &Target,
+        backend: &Backend,
         allowed: Duration,
     ) -> Result<Lease, CloseReason> {
         let open = upstream::open(
             self.plane,
-            target,
-            self.listener,
+            &backend.target,
+            &self.credentials,
             key.endpoint,
             key.alpn,
             allowed,
@@ -198,7 +279,7 @@ impl Exchange<'_> {
         let stream = open.await?;
         let two = match key.alpn {
             Alpn::Http2 => true,
-            Alpn::Both => stream.alpn() == Some(super::H2),
+            Alpn::Both => stream.alpn() == Some(H2),
             Alpn::None | Alpn::Http1 => false,
         };
         let failed = |error: hyper::Error| {
@@ -236,17 +317,22 @@ impl Exchange<'_> {
         trace: &mut Trace,
     ) -> Result<Answered, Option<Box<Request<Upload>>>> {
         self.dress(&mut request, &lease);
+        trace.awaited = true;
         let begun = Instant::now();
         let sent = match &mut lease.sender {
             Sender::One(sender) => {
                 // A new connection is ready as soon as its task has run.
                 match sender.ready().await {
                     Ok(()) => sender.try_send_request(request).await,
-                    Err(_) => return Err(Some(Box::new(request))),
+                    Err(_) => {
+                        trace.awaited = false;
+                        return Err(Some(Box::new(request)));
+                    }
                 }
             }
             Sender::Two(sender, _) => sender.try_send_request(request).await,
         };
+        trace.awaited = false;
         match sent {
             Ok(response) => {
                 let took = begun.elapsed();

@@ -24,7 +24,7 @@ use super::table::Found;
 use super::tunnel::Tunnel;
 use super::view::View;
 use crate::backend::Protocol;
-use crate::table::{Layer, Listener};
+use crate::table::{Layer, Listener, Snapshot};
 
 /// An answer of our own making.
 pub(super) struct Own {
@@ -162,6 +162,28 @@ async fn outcome(
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Outcome, Own> {
+    match decide(shared, &mut request, record, edits)? {
+        Decision::Challenge(response) => Ok(Outcome::Challenge(response)),
+        Decision::Forward(exchange, found) => {
+            forward(&exchange, &found, request, record, edits).await
+        }
+    }
+}
+
+/// What becomes of a request that is not answered here.
+enum Decision<'a> {
+    Challenge(Response<Download>),
+    Forward(Exchange<'a>, Found),
+}
+
+/// Decides all of it by one snapshot, the one in force: challenge, listener, rule, filters, backend, and
+/// what the backend is shown. The connection may be older.
+fn decide<'a>(
+    shared: &'a Shared,
+    request: &mut Request<Incoming>,
+    record: &mut RequestRecord,
+    edits: &mut Vec<HeaderEdit>,
+) -> Result<Decision<'a>, Own> {
     if request.method() == Method::CONNECT {
         let text = "there are no tunnels here\n";
         let answer = Own::new(StatusCode::METHOD_NOT_ALLOWED, "Connect", text);
@@ -170,7 +192,7 @@ async fn outcome(
             ..answer
         });
     }
-    let target = Target::of(&request).map_err(|_| {
+    let target = Target::of(request).map_err(|_| {
         let text = "it is not clear which host the request is for\n";
         Own::unclear("UnclearHost", text)
     })?;
@@ -179,12 +201,13 @@ async fn outcome(
         let text = "it is not clear which path the request is for\n";
         return Err(Own::unclear("UnclearPath", text));
     }
-    if let Some(response) = challenge(shared, &target, &request, record)? {
-        return Ok(Outcome::Challenge(response));
+    let snapshot = shared.plane.snapshot.load();
+    if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
+        return Ok(Decision::Challenge(response));
     }
     headers::drop_claims(request.headers_mut());
     headers::join_cookies(request.headers_mut());
-    let (listener, found) = select(shared, &target, &request, record)?;
+    let (listener, found) = select(&snapshot, shared, &target, request, record)?;
     let upgrade = headers::strip_request(request.headers_mut());
     let scheme = match shared.listener {
         Some(_) => Scheme::Https,
@@ -211,48 +234,57 @@ async fn outcome(
         authority: authority.and_then(|text| HeaderValue::try_from(text).ok()),
         path: None,
     };
-    head.apply(&rule.filters, &mut request, &mut to, edits)?;
+    head.apply(&rule.filters, request, &mut to, edits)?;
     let Some(picked) = rule.pick(shared.plane.random()) else {
         return Err(Own::internal("NoBackend"));
     };
-    let Some(backend) = &picked.backend else {
+    let backend = picked.backend.and_then(|slot| snapshot.backend(slot));
+    let Some(backend) = backend else {
         return Err(Own::internal("InvalidBackend"));
     };
     record.backend = Some(Arc::clone(backend));
-    head.apply(&picked.filters, &mut request, &mut to, edits)?;
+    head.apply(&picked.filters, request, &mut to, edits)?;
 
-    let path = to.path.unwrap_or_else(|| whole_path(&request));
+    let path = to.path.unwrap_or_else(|| whole_path(request));
     // HTTP/1.1 alone can be upgraded, on either side.
     let upgrade = upgrade
         && request.version() == Version::HTTP_11
         && request.body().is_end_stream()
-        && backend.target().protocol != Protocol::H2c;
+        && backend.target.protocol != Protocol::H2c;
     let exchange = Exchange {
         plane: &shared.plane,
-        listener: &listener,
-        backend,
+        credentials: snapshot.credentials(&listener),
+        backend: Arc::clone(backend),
         authority: to.authority,
         path,
         upgrade,
     };
-    forward(&exchange, rule, request, record, edits).await
+    Ok(Decision::Forward(exchange, found))
 }
 
 /// Has a backend answer, and makes what comes fit for the client.
 async fn forward(
     exchange: &Exchange<'_>,
-    rule: &Rule,
+    found: &Found,
     mut request: Request<Incoming>,
     record: &mut RequestRecord,
     edits: &[HeaderEdit],
 ) -> Result<Outcome, Own> {
+    let Some(rule) = found.rule() else {
+        return Err(Own::internal("NoBackend"));
+    };
     let client = exchange.upgrade.then(|| hyper::upgrade::on(&mut request));
     if exchange.upgrade {
         headers::ask_upgrade(request.headers_mut());
     }
     request.extensions_mut().clear();
+    let bodiless = request.body().is_end_stream();
     let request = request.map(|body| Upload::new(body, &record.upload));
     let answered = with_timeouts(rule, exchange.send(request, &mut record.trace)).await;
+    // With a body it may be the client that takes its time.
+    if record.trace.awaited && bodiless {
+        exchange.no_answer(&record.trace, "Timeout");
+    }
     record.upload.answered();
     let (mut response, lease) = match answered {
         Err(_) if record.upload.is_broken() => {
@@ -323,15 +355,15 @@ fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
     path.unwrap_or_else(|| PathAndQuery::from_static("/"))
 }
 
-/// Selects by the configuration of this moment: a connection may be older.
+/// Selects listener and rule.
 fn select<B>(
+    snapshot: &Snapshot,
     shared: &Shared,
     target: &Target,
     request: &Request<B>,
     record: &mut RequestRecord,
 ) -> Result<(Arc<Listener>, Found), Own> {
     let not_found = |reason, text| Own::new(StatusCode::NOT_FOUND, reason, text);
-    let snapshot = shared.plane.snapshot.load();
     let host = target.host.as_ref();
     let layer = match &shared.listener {
         None => Layer::Plain,

@@ -3,7 +3,7 @@
 //! A connection is served by hyper, HTTP/1.1 or HTTP/2, with bounds on everything that a client
 //! decides. A request passes `handle`: `authority` says which host it is for, `challenge` whether it is a CA's, `table` which rule takes
 //! it, `filter` what is done to it, `exchange` gives it to a backend on a connection of the `pool`, and
-//! `record` is its log line. Nothing that a backend may have seen is tried again.
+//! `record` is its log line. What a backend may have seen is tried again only as [`Repeat`] allows.
 
 mod activity;
 mod authority;
@@ -66,6 +66,20 @@ pub struct HttpLimits {
     /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
     /// More of them end the connection.
     pub resets: usize,
+    /// Which requests are tried again after their connection broke.
+    pub repeat: Repeat,
+}
+
+/// Which requests are tried again, once, on another connection or endpoint. None that has a body, and
+/// none of whose answer a part has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repeat {
+    /// Only those that no backend has seen.
+    Unseen,
+    /// Also those whose method is idempotent (RFC 9110 section 9.2.2, which lets a proxy do so): GET,
+    /// HEAD, OPTIONS, TRACE, PUT and DELETE.
+    #[default]
+    Idempotent,
 }
 
 impl Default for HttpLimits {
@@ -79,6 +93,7 @@ impl Default for HttpLimits {
             stall: Duration::from_mins(2),
             streams: 100,
             resets: 20,
+            repeat: Repeat::default(),
         }
     }
 }

@@ -17,8 +17,8 @@ use hyper::client::conn::{http1, http2};
 use tokio::sync::Notify;
 
 use super::body::Upload;
-use crate::metrics::Metrics;
-use crate::table::Backend;
+use crate::plane::DataPlane;
+use crate::table::{Backend, Snapshot};
 use crate::upstream::{Alpn, Identity};
 
 /// Idle HTTP/1.1 connections that a worker keeps to one endpoint.
@@ -42,6 +42,7 @@ thread_local! {
 /// What a connection is for.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
+    /// Any version of it.
     pub(super) backend: Arc<Backend>,
     pub(super) endpoint: SocketAddr,
     /// What it was opened to speak.
@@ -51,8 +52,7 @@ pub(super) struct Key {
 
 impl Key {
     fn parts(&self) -> (usize, SocketAddr, Alpn, Option<Identity>) {
-        let backend = Arc::as_ptr(&self.backend) as usize;
-        (backend, self.endpoint, self.alpn, self.tls)
+        (self.backend.identity(), self.endpoint, self.alpn, self.tls)
     }
 }
 
@@ -262,10 +262,14 @@ impl Pool {
         taken.map(|(sender, _)| lease(Sender::One(sender), None))
     }
 
-    /// Drops what has been idle for too long or whose endpoint is gone.
-    fn sweep(&mut self, now: Instant) {
+    /// Drops what has been idle for too long or whose endpoint is gone from the configuration in force.
+    fn sweep(&mut self, snapshot: &Snapshot, now: Instant) {
         for (key, kept) in &mut self.endpoints {
-            let gone = !key.backend.target().endpoints.contains(&key.endpoint);
+            let present = snapshot.backend(key.backend.slot());
+            let gone = !present.is_some_and(|present| {
+                present.is_version_of(&key.backend)
+                    && present.target.endpoints.contains(&key.endpoint)
+            });
             kept.one.retain(|(sender, since)| {
                 let over = now.saturating_duration_since(*since) >= IDLE_ONE;
                 !(gone || over || sender.is_closed())
@@ -292,16 +296,18 @@ impl Pool {
 }
 
 /// Looks for connections that are to go, for ever. To run once per worker thread.
-pub(crate) async fn sweep(metrics: Arc<Metrics>) {
+pub(crate) async fn sweep(plane: Arc<DataPlane>) {
     let mut reported = 0;
     loop {
         tokio::time::sleep(SWEEP).await;
+        let snapshot = plane.snapshot.load_full();
         let kept = POOL.with_borrow_mut(|pool| {
-            pool.sweep(Instant::now());
+            pool.sweep(&snapshot, Instant::now());
             pool.kept()
         });
+        drop(snapshot);
         let kept = i64::try_from(kept).unwrap_or(i64::MAX);
-        metrics.backend_kept.inc_by(kept - reported);
+        plane.metrics.backend_kept.inc_by(kept - reported);
         reported = kept;
     }
 }

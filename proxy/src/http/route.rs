@@ -10,6 +10,7 @@ use vestibule_model::http::Pattern;
 
 use super::filter::Filter;
 use super::view::View;
+use crate::slot_map::Slot;
 use crate::table::{Backend, by_weight};
 
 /// A route. Immutable: an edit makes a new one, and requests keep the one they were given.
@@ -109,7 +110,7 @@ impl From<RuleParts> for Rule {
 pub(crate) struct WeightedTarget {
     pub(crate) weight: u32,
     /// `None`: an invalid reference, which keeps its share.
-    pub(crate) backend: Option<Arc<Backend>>,
+    pub(crate) backend: Option<Slot<Backend>>,
     /// After the rule's own.
     pub(crate) filters: Box<[Filter]>,
 }
@@ -246,6 +247,7 @@ impl Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slot_map::SlotAllocator;
 
     #[test]
     fn a_prefix_takes_whole_elements() {
@@ -261,9 +263,11 @@ mod tests {
 
     #[test]
     fn backends_have_their_shares() {
-        let backend = |weight, name: &str| WeightedTarget {
+        let mut slots = SlotAllocator::default();
+        let [none, one, three] = std::array::from_fn(|_| slots.allocate());
+        let backend = |weight, slot| WeightedTarget {
             weight,
-            backend: Some(Arc::new(Backend::new(name.into()))),
+            backend: Some(slot),
             filters: Box::default(),
         };
         let rule = |backends| {
@@ -272,20 +276,16 @@ mod tests {
                 ..RuleParts::default()
             })
         };
-        let rule_of = rule(vec![
-            backend(0, "none"),
-            backend(1, "one"),
-            backend(3, "three"),
-        ]);
-        let mut counts = std::collections::BTreeMap::new();
+        let rule_of = rule(vec![backend(0, none), backend(1, one), backend(3, three)]);
+        let mut counts = [0; 2];
         for step in 0..4000_u64 {
             let random = step.wrapping_mul(u64::MAX / 4000);
-            let picked = rule_of.pick(random).unwrap().backend.as_ref().unwrap();
-            *counts.entry(picked.key.to_string()).or_insert(0) += 1;
+            let picked = rule_of.pick(random).unwrap().backend.unwrap();
+            assert_ne!(picked, none);
+            counts[usize::from(picked == three)] += 1;
         }
-        assert_eq!(counts.len(), 2);
-        assert!((995..1005).contains(&counts["one"]), "{counts:?}");
+        assert!((995..1005).contains(&counts[0]), "{counts:?}");
         assert!(rule(vec![]).pick(7).is_none());
-        assert!(rule(vec![backend(0, "none")]).pick(7).is_none());
+        assert!(rule(vec![backend(0, none)]).pick(7).is_none());
     }
 }

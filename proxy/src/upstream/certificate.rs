@@ -1,46 +1,54 @@
-//! Owns the certificate that a Gateway shows to its backends: a place that listeners share and whose
-//! content is swapped, so that a new certificate makes no listener anew.
+//! Owns what a Gateway shows to its backends over TLS.
 
 use std::fmt;
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
 use rustls::sign::CertifiedKey;
 
 use super::next_id;
 
-/// A certificate that is shown to backends, held or not.
-#[derive(Default)]
-pub struct ClientCertificate(ArcSwapOption<Shown>);
-
-/// One version of it.
-pub(super) struct Shown {
+/// One version of a certificate that is shown to backends. Listeners name its slot in the snapshot, so
+/// that a new version makes no listener anew.
+pub struct ClientCertificate {
     /// Differs from version to version, and is never 0.
-    pub(super) id: u64,
+    id: u64,
     pub(super) certified: Arc<CertifiedKey>,
 }
 
 impl fmt::Debug for ClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.load().is_some() {
-            "ClientCertificate"
-        } else {
-            "ClientCertificate (not held)"
-        })
+        f.debug_struct("ClientCertificate")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
 impl ClientCertificate {
-    pub(crate) fn set(&self, certified: Option<Arc<CertifiedKey>>) {
-        self.0.store(certified.map(|certified| {
-            Arc::new(Shown {
-                id: next_id(),
-                certified,
-            })
-        }));
+    pub(crate) fn new(certified: Arc<CertifiedKey>) -> Self {
+        Self {
+            id: next_id(),
+            certified,
+        }
     }
+}
 
-    pub(super) fn current(&self) -> Option<Arc<Shown>> {
-        self.0.load_full()
+/// What one connection to a backend shows.
+#[derive(Clone, Debug)]
+pub(crate) enum Credentials {
+    /// The Gateway shows nothing.
+    None,
+    /// The Gateway has a certificate, and it is not held: no connection is made.
+    Missing,
+    /// This.
+    Certificate(Arc<ClientCertificate>),
+}
+
+impl Credentials {
+    /// Tells versions apart; 0 where nothing is shown.
+    pub(super) fn id(&self) -> u64 {
+        match self {
+            Self::None | Self::Missing => 0,
+            Self::Certificate(certificate) => certificate.id,
+        }
     }
 }

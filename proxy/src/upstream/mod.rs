@@ -1,8 +1,9 @@
 //! Owns connections to backends, in plaintext or TLS: who a backend has to be, what this proxy shows
 //! it, and that where a policy asks for TLS there is never anything else.
 //!
-//! What a policy comes to is a [`Tls`], made anew with each change of the policy or of its trust, and
-//! swapped together with the endpoints that it is for. Sessions are resumed only with what made them.
+//! What a policy comes to is a [`Tls`], made anew with each change of the policy or of its trust; it is a
+//! part of the version of a backend that has the endpoints it is for. Sessions are resumed only with what
+//! made them.
 
 mod certificate;
 mod stream;
@@ -24,6 +25,7 @@ use rustls_pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
 pub use certificate::ClientCertificate;
+pub(crate) use certificate::Credentials;
 pub(crate) use stream::Stream;
 pub(crate) use verify::AltName;
 
@@ -32,8 +34,6 @@ use crate::connection::CloseReason;
 use crate::deadline::within;
 use crate::dial;
 use crate::plane::DataPlane;
-use crate::table::Listener;
-use certificate::Shown;
 use verify::Verifier;
 
 /// Configurations kept per backend: one per Gateway's certificate and list of protocols.
@@ -80,14 +80,12 @@ fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Which settings a connection to `target` for a client of `listener` has; none in plaintext.
-pub(crate) fn identity(target: &Target, listener: &Listener) -> Option<Identity> {
+/// Which settings a connection to `target` that shows `credentials` has; none in plaintext.
+pub(crate) fn identity(target: &Target, credentials: &Credentials) -> Option<Identity> {
     let settings = target.tls.as_ref()?.id;
-    let slot = listener.backend_certificate.as_ref();
-    let shown = slot.and_then(|slot| slot.current());
     Some(Identity {
         settings,
-        certificate: shown.map_or(0, |shown| shown.id),
+        certificate: credentials.id(),
     })
 }
 
@@ -95,7 +93,7 @@ pub(crate) fn identity(target: &Target, listener: &Listener) -> Option<Identity>
 pub(crate) async fn open(
     plane: &DataPlane,
     target: &Target,
-    listener: &Listener,
+    credentials: &Credentials,
     endpoint: SocketAddr,
     alpn: Alpn,
     allowed: Duration,
@@ -103,7 +101,7 @@ pub(crate) async fn open(
     // Before anything is sent: without settings that hold there is no connection.
     let settings = match &target.tls {
         None => None,
-        Some(tls) => Some((tls.config(listener, alpn)?, tls.name.clone())),
+        Some(tls) => Some((tls.config(credentials, alpn)?, tls.name.clone())),
     };
     let begun = Instant::now();
     let tcp = dial::attempt(plane, endpoint, allowed).await?;
@@ -215,14 +213,19 @@ impl Tls {
         self.verifier.is_none()
     }
 
-    fn config(&self, listener: &Listener, alpn: Alpn) -> Result<Arc<ClientConfig>, CloseReason> {
+    fn config(
+        &self,
+        credentials: &Credentials,
+        alpn: Alpn,
+    ) -> Result<Arc<ClientConfig>, CloseReason> {
         let verifier = self.verifier.as_ref();
         let verifier = verifier.ok_or(CloseReason::BackendTlsInvalid)?;
-        let shown = match &listener.backend_certificate {
-            None => None,
-            Some(slot) => Some(slot.current().ok_or(CloseReason::BackendTlsInvalid)?),
+        let shown = match credentials {
+            Credentials::None => None,
+            Credentials::Missing => return Err(CloseReason::BackendTlsInvalid),
+            Credentials::Certificate(certificate) => Some(&**certificate),
         };
-        let certificate = shown.as_ref().map_or(0, |shown| shown.id);
+        let certificate = credentials.id();
         let mut configs = self.configs.lock();
         let known = configs
             .iter()
@@ -230,7 +233,7 @@ impl Tls {
         if let Some(known) = known {
             return Ok(Arc::clone(&known.config));
         }
-        let config = self.build(verifier, shown.as_deref(), alpn);
+        let config = self.build(verifier, shown, alpn);
         if configs.len() >= MAX_CONFIGS {
             configs.remove(0);
         }
@@ -245,7 +248,7 @@ impl Tls {
     fn build(
         &self,
         verifier: &Arc<dyn ServerCertVerifier>,
-        shown: Option<&Shown>,
+        shown: Option<&ClientCertificate>,
         alpn: Alpn,
     ) -> Arc<ClientConfig> {
         let builder = self.factory.builder.clone();

@@ -3,21 +3,6 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::PrivateKeyDer;
 
 use super::*;
-use crate::table::Mode;
-use crate::tenants::Tenants;
-
-fn listener(shown: Option<Arc<ClientCertificate>>) -> Listener {
-    let (gateway, tenant): (Arc<str>, Arc<str>) = ("infra/edge".into(), "team-a".into());
-    Listener {
-        key: "ListenerSet/team-a/web/tls".into(),
-        usage: Tenants::default().usage(&gateway, &tenant),
-        gateway,
-        tenant,
-        port: 443,
-        mode: Mode::Passthrough,
-        backend_certificate: shown,
-    }
-}
 
 fn tls(factory: &Arc<Factory>) -> Tls {
     let roots = Arc::clone(factory.system_trust());
@@ -25,32 +10,31 @@ fn tls(factory: &Arc<Factory>) -> Tls {
     Tls::new(factory, name, Vec::new(), roots)
 }
 
-fn certified() -> Arc<CertifiedKey> {
+fn shows() -> Credentials {
     let made = rcgen::generate_simple_self_signed(["gateway".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
     let key = any_supported_type(&key).unwrap();
-    Arc::new(CertifiedKey::new(vec![made.cert.der().clone()], key))
+    let certified = Arc::new(CertifiedKey::new(vec![made.cert.der().clone()], key));
+    Credentials::Certificate(Arc::new(ClientCertificate::new(certified)))
 }
 
 #[test]
 fn a_configuration_is_made_once_per_certificate_and_protocols() {
     let factory = Arc::new(Factory::new().unwrap());
     let tls = tls(&factory);
-    let slot = Arc::new(ClientCertificate::default());
-    let (bare, shows) = (listener(None), listener(Some(Arc::clone(&slot))));
-    let first = tls.config(&bare, Alpn::Both).unwrap();
-    assert!(Arc::ptr_eq(&first, &tls.config(&bare, Alpn::Both).unwrap()));
+    let none = Credentials::None;
+    let first = tls.config(&none, Alpn::Both).unwrap();
+    assert!(Arc::ptr_eq(&first, &tls.config(&none, Alpn::Both).unwrap()));
     assert!(!Arc::ptr_eq(
         &first,
-        &tls.config(&bare, Alpn::None).unwrap()
+        &tls.config(&none, Alpn::None).unwrap()
     ));
     assert_eq!(first.alpn_protocols, [&b"h2"[..], b"http/1.1"]);
-    let missing = tls.config(&shows, Alpn::Both).unwrap_err();
+    let missing = tls.config(&Credentials::Missing, Alpn::Both).unwrap_err();
     assert_eq!(missing, CloseReason::BackendTlsInvalid);
     let mut last = first;
     for _ in 0..2 * MAX_CONFIGS {
-        slot.set(Some(certified()));
-        let config = tls.config(&shows, Alpn::Both).unwrap();
+        let config = tls.config(&shows(), Alpn::Both).unwrap();
         assert!(!Arc::ptr_eq(&last, &config));
         last = config;
     }
@@ -60,24 +44,22 @@ fn a_configuration_is_made_once_per_certificate_and_protocols() {
 #[test]
 fn connections_of_other_settings_are_told_apart() {
     let factory = Arc::new(Factory::new().unwrap());
-    let slot = Arc::new(ClientCertificate::default());
-    let (bare, shows) = (listener(None), listener(Some(Arc::clone(&slot))));
+    let none = Credentials::None;
     let target = |tls| Target {
         tls,
         ..Target::default()
     };
-    assert_eq!(identity(&target(None), &shows), None);
+    assert_eq!(identity(&target(None), &shows()), None);
     let (a, b) = (Arc::new(tls(&factory)), Arc::new(tls(&factory)));
     let (a, b) = (target(Some(a)), target(Some(b)));
-    assert_eq!(identity(&a, &bare), identity(&a.clone(), &bare));
-    assert_ne!(identity(&a, &bare), identity(&b, &bare));
-    slot.set(Some(certified()));
-    let with = identity(&a, &shows);
-    assert_ne!(with, identity(&a, &bare));
-    slot.set(Some(certified()));
-    assert_ne!(with, identity(&a, &shows));
-    slot.set(None);
-    assert_ne!(with, identity(&a, &shows));
+    assert_eq!(identity(&a, &none), identity(&a.clone(), &none));
+    assert_ne!(identity(&a, &none), identity(&b, &none));
+    let first = shows();
+    let with = identity(&a, &first);
+    assert_eq!(with, identity(&a, &first.clone()));
+    assert_ne!(with, identity(&a, &none));
+    assert_ne!(with, identity(&a, &shows()));
+    assert_ne!(with, identity(&a, &Credentials::Missing));
 }
 
 #[test]
@@ -88,6 +70,6 @@ fn without_trust_it_is_closed() {
     let name = ServerName::try_from("backend.internal").unwrap();
     let nobody = Tls::new(&factory, name, Vec::new(), RootCertStore::empty().into());
     assert!(nobody.is_closed());
-    let refused = nobody.config(&listener(None), Alpn::None).unwrap_err();
+    let refused = nobody.config(&Credentials::None, Alpn::None).unwrap_err();
     assert_eq!(refused, CloseReason::BackendTlsInvalid);
 }
