@@ -1,0 +1,250 @@
+//! Endpoints that fail without a word: what is tried elsewhere, what is not, and how an endpoint that
+//! fails is left alone and taken back.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::web::*;
+use common::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use vestibule_proxy::http::{HttpLimits, Repeat};
+use vestibule_proxy::plane::Limits;
+use vestibule_stream::proto;
+
+const BACKEND: &str = "team-a/one:80";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+fn rig_with(repeat: Repeat, rule: &proto::HttpRule, addresses: &[SocketAddr]) -> Rig {
+    let limits = Limits {
+        access_log: false,
+        http: HttpLimits {
+            repeat,
+            ..HttpLimits::default()
+        },
+        ..Limits::default()
+    };
+    Rig::start(&limits, |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", "", vec![rule.clone()]),
+            backend(BACKEND, addresses),
+        ]
+    })
+}
+
+fn rig(addresses: &[SocketAddr]) -> Rig {
+    rig_with(Repeat::default(), &rule("/", BACKEND), addresses)
+}
+
+async fn post(rig: &Rig) -> Answer {
+    let head = "POST / HTTP/1.1\r\nhost: a.example.com\r\ncontent-length: 2";
+    ask(rig, head, "hi").await
+}
+
+async fn read(rig: &Rig) -> Answer {
+    get(rig, "a.example.com", "/").await
+}
+
+fn metric(rig: &Rig, name: &str) -> u64 {
+    let text = rig.plane.metrics.encode().unwrap();
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with(&format!("vestibule_proxy_{name}")));
+    lines
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
+}
+
+/// An address at which nobody listens, and nobody can begin to.
+fn refusing() -> SocketAddr {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    std::mem::forget(socket);
+    address
+}
+
+/// Takes connections and requests, and closes without an answer while it is bad.
+struct Breaking {
+    address: SocketAddr,
+    bad: Arc<AtomicBool>,
+    /// Requests that it got.
+    asked: Arc<AtomicUsize>,
+}
+
+impl Breaking {
+    async fn start() -> Self {
+        let bad = Arc::new(AtomicBool::new(true));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (is_bad, count) = (Arc::clone(&bad), Arc::clone(&asked));
+        let address = serve(move |mut stream| {
+            let (is_bad, count) = (Arc::clone(&is_bad), Arc::clone(&count));
+            async move {
+                let mut head = [0; 4096];
+                while let Ok(1..) = stream.read(&mut head).await {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    if is_bad.load(Ordering::SeqCst) || stream.write_all(OK).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        })
+        .await;
+        Self {
+            address,
+            bad,
+            asked,
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_refuses_costs_no_request() {
+    let (one, two) = (Echo::start("one").await, Echo::start("two").await);
+    let rig = rig(&[refusing(), one.address, two.address]);
+    for n in 0..60 {
+        assert_eq!(read(&rig).await.status, 200, "GET {n}");
+        assert_eq!(post(&rig).await.status, 200, "POST {n}");
+    }
+    assert!(metric(&rig, "endpoints_passed_over_total") >= 1);
+    // Every pause is longer than the one before, so that most requests never meet it.
+    assert!(metric(&rig, "backend_connect_retries_total") < 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_broke_is_repeated_if_it_may_be() {
+    let (broken, good) = (Breaking::start().await, Echo::start("good").await);
+    let rig = rig(&[broken.address, good.address]);
+    for n in 0..100 {
+        assert_eq!(read(&rig).await.status, 200, "GET {n}");
+    }
+    let repeated = metric(&rig, "requests_repeated_total");
+    assert_eq!(repeated, broken.asked() as u64);
+    assert!((1..20).contains(&repeated), "{repeated}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_may_not_be_repeated_is_not() {
+    let (broken, good) = (Breaking::start().await, Echo::start("good").await);
+    let rig = rig(&[broken.address, good.address]);
+    let mut lost = 0;
+    for _ in 0..100 {
+        let status = post(&rig).await.status;
+        assert!(matches!(status, 200 | 502), "{status}");
+        lost += usize::from(status == 502);
+    }
+    // Each was seen once, and after three in a row the endpoint is left alone.
+    assert_eq!(lost, broken.asked());
+    assert_eq!(good.requests(), 100 - lost);
+    assert!((3..20).contains(&lost), "{lost}");
+    assert_eq!(metric(&rig, "requests_repeated_total"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_backend_may_have_seen_is_not_repeated_where_that_is_the_setting() {
+    let broken = Breaking::start().await;
+    let rig = rig_with(Repeat::Unseen, &rule("/", BACKEND), &[broken.address]);
+    for n in 1..=5 {
+        assert_eq!(read(&rig).await.status, 502);
+        assert_eq!(broken.asked(), n);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_is_taken_back_when_it_answers() {
+    let (broken, good) = (Breaking::start().await, Echo::start("good").await);
+    let rig = rig(&[broken.address, good.address]);
+    while metric(&rig, "endpoints_passed_over_total") == 0 {
+        assert_eq!(read(&rig).await.status, 200);
+    }
+    broken.bad.store(false, Ordering::SeqCst);
+    let asked = broken.asked();
+    // No other endpoint is left: whatever is known of it, it is used.
+    while broken.asked() < asked + 5 {
+        assert_eq!(read(&rig).await.status, 200);
+    }
+    assert!(metric(&rig, "endpoints_taken_back_total") >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_does_not_answer_in_time_is_left_alone() {
+    let silent = serve(|mut stream| async move {
+        let mut head = [0; 4096];
+        while let Ok(1..) = stream.read(&mut head).await {}
+    })
+    .await;
+    let good = Echo::start("good").await;
+    let timeout = proto::HttpTimeouts {
+        backend_request: Some(2_000),
+        ..Default::default()
+    };
+    let timed = proto::HttpRule {
+        timeouts: Some(timeout),
+        ..rule("/", BACKEND)
+    };
+    let rig = rig_with(Repeat::default(), &timed, &[silent, good.address]);
+    let mut late = 0;
+    for _ in 0..60 {
+        let status = read(&rig).await.status;
+        assert!(matches!(status, 200 | 504), "{status}");
+        late += usize::from(status == 504);
+    }
+    assert!((3..12).contains(&late), "{late}");
+    assert!(metric(&rig, "endpoints_passed_over_total{reason=\"Timeout\"}") >= 1);
+}
+
+/// Answers the first request of each connection, and closes when the next one comes.
+async fn closes_on_the_second(asked: &Arc<AtomicUsize>) -> SocketAddr {
+    let count = Arc::clone(asked);
+    serve(move |mut stream| {
+        let count = Arc::clone(&count);
+        async move {
+            let mut head = [0; 4096];
+            for n in 0..2 {
+                if !matches!(stream.read(&mut head).await, Ok(1..)) {
+                    return;
+                }
+                count.fetch_add(1, Ordering::SeqCst);
+                if n == 0 && stream.write_all(OK).await.is_err() {
+                    return;
+                }
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_crosses_the_end_of_an_idle_connection_is_repeated() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let rig = rig(&[closes_on_the_second(&asked).await]);
+    let mut stream = rig.connect().await;
+    let mut next = async |head: &str| {
+        let text = format!("{head}\r\nhost: a.example.com\r\n\r\n");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        while !answer.ends_with("\r\n\r\n") {
+            answer.push(char::from(stream.read_u8().await.unwrap()));
+        }
+        let head = parse(&answer);
+        let length = head.header("content-length").unwrap().parse().unwrap();
+        stream.read_exact(&mut vec![0; length]).await.unwrap();
+        head.status
+    };
+    for n in 0..20 {
+        assert_eq!(next("GET / HTTP/1.1").await, 200, "GET {n}");
+    }
+    // The first, and then on each connection one that was answered and one that was not.
+    assert_eq!(asked.load(Ordering::SeqCst), 1 + 2 * 19);
+    assert_eq!(next("POST / HTTP/1.1\r\ncontent-length: 0").await, 502);
+    assert_eq!(asked.load(Ordering::SeqCst), 2 + 2 * 19);
+    // It was no fault of the endpoint's.
+    assert_eq!(metric(&rig, "endpoints_passed_over_total"), 0);
+}
