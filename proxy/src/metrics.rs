@@ -188,7 +188,7 @@ impl Metrics {
             endpoints_passed_over: add(
                 r,
                 "endpoints_passed_over",
-                "Times that an endpoint of a backend began to be passed over, by reason",
+                "Times that an endpoint of a backend began to be passed over, or its pause was renewed, by reason",
             ),
             endpoints_taken_back: add(
                 r,

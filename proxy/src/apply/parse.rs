@@ -543,7 +543,7 @@ mod tests {
             backend(name, &with("::ffff:127.0.0.1", 443))
                 .unwrap()
                 .endpoints,
-            ["127.0.0.1:443".parse().unwrap()]
+            [SocketAddr::from(([127, 0, 0, 1], 443))].into()
         );
         for name in ["team-a/web", "team-a/web:0", "web:443", "team-a/web:99999"] {
             let error = backend(name, &with("::1", 443)).unwrap_err();
