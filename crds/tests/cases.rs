@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use vestibule_crds::{Decoded, decode, flatten, yaml};
+use vestibule_model::conflict::Transport;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -205,7 +206,7 @@ endpoints:
 - {addresses: ['2001:db8::3'], conditions: {ready: false}}
 - {addresses: ['2001:db8::4'], conditions: {ready: true}}
 - {addresses: ['2001:db8::5'], conditions: {}}
-ports: [{name: tls, port: 8443, protocol: TCP}, {port: 80}]
+ports: [{name: tls, port: 8443, protocol: TCP}, {name: quic, port: 8443, protocol: UDP}, {port: 80}, {port: 81, protocol: SCTP}]
 ",
     ) else {
         panic!()
@@ -213,8 +214,19 @@ ports: [{name: tls, port: 8443, protocol: TCP}, {port: 80}]
     let addresses: Vec<String> = slice.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["2001:db8::1", "2001:db8::4", "2001:db8::5"]);
     assert_eq!(slice.service.as_deref(), Some("app"));
-    let ports: Vec<(&str, u16)> = slice.ports.iter().map(|(n, p)| (&**n, p.get())).collect();
-    assert_eq!(ports, [("tls", 8443), ("", 80)]);
+    let ports = slice.ports.iter();
+    let ports: Vec<(&str, Option<Transport>, u16)> = ports
+        .map(|port| (&*port.name, port.transport, port.number.get()))
+        .collect();
+    assert_eq!(
+        ports,
+        [
+            ("tls", Some(Transport::Tcp), 8443),
+            ("quic", Some(Transport::Udp), 8443),
+            ("", Some(Transport::Tcp), 80),
+            ("", None, 81),
+        ]
+    );
 }
 
 #[test]

@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 use crate::certificate::CertificateAnnotations;
 use crate::challenge::ChallengeType;
 use crate::claim::HostnameClaim;
+use crate::conflict::Transport;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::http::{HttpRoute, HttpRule};
@@ -349,15 +350,25 @@ pub struct Service {
     pub external_name: bool,
 }
 
+impl Service {
+    /// The port with this number and transport.
+    #[must_use]
+    pub fn port(&self, number: Port, transport: Transport) -> Option<&ServicePort> {
+        self.ports
+            .iter()
+            .find(|port| port.port == number && port.transport == Some(transport))
+    }
+}
+
 /// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {
     /// Name; empty if it has none. EndpointSlices repeat it.
     pub name: Arc<str>,
-    /// Number.
+    /// Number. Ports of different transports may share it.
     pub port: Port,
-    /// Whether it is TCP.
-    pub tcp: bool,
+    /// `protocol`; `None` for one that Vestibule does not carry (SCTP).
+    pub transport: Option<Transport>,
     /// `appProtocol`.
     pub app_protocol: Option<Arc<str>>,
 }
@@ -369,12 +380,33 @@ pub struct EndpointSlice {
     pub name: ObjectName,
     /// The Service it belongs to (label `kubernetes.io/service-name`).
     pub service: Option<Arc<str>>,
-    /// Ports by name.
-    pub ports: Vec<(Arc<str>, Port)>,
+    /// Ports.
+    pub ports: Vec<EndpointPort>,
     /// Addresses that are ready to serve.
     pub addresses: Vec<IpAddr>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
+}
+
+impl EndpointSlice {
+    /// The numbers under which the endpoints serve this port of the Service.
+    pub fn numbers_of(&self, port: &ServicePort) -> impl Iterator<Item = Port> {
+        self.ports
+            .iter()
+            .filter(|one| one.name == port.name && one.transport == port.transport)
+            .map(|one| one.number)
+    }
+}
+
+/// A port of the endpoints in a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointPort {
+    /// Name; that of the Service's port that it serves.
+    pub name: Arc<str>,
+    /// `protocol`; `None` for one that Vestibule does not carry (SCTP).
+    pub transport: Option<Transport>,
+    /// Number.
+    pub number: Port,
 }
 
 /// Secret, unparsed: a certificate with its key, certificates of authorities, or both.

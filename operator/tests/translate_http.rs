@@ -322,6 +322,55 @@ fn a_filter_that_is_not_there_answers_with_500_in_its_place() {
     );
 }
 
+/// The endpoints of a backend, as `address:port`.
+fn endpoints(world: &Translator, name: &str) -> Option<Vec<String>> {
+    match resource(world, ResourceKind::Backend, name)? {
+        resource::Resource::Backend(backend) => Some(
+            backend
+                .endpoints
+                .iter()
+                .map(|endpoint| format!("{}:{}", endpoint.address, endpoint.port))
+                .collect(),
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_port_is_looked_up_by_number_and_protocol() {
+    let mut world = world();
+    put(
+        &mut world,
+        "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: red}
+spec:
+  ports:
+  - {name: quic, port: 443, protocol: UDP, appProtocol: quic}
+  - {name: tcp, port: 443, appProtocol: kubernetes.io/h2c}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: red, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+endpoints: [{addresses: [127.0.0.7]}]
+ports:
+- {name: quic, port: 8443, protocol: UDP}
+- {name: tcp, port: 8443, protocol: UDP}
+- {name: tcp, port: 8080}
+",
+    );
+    put(
+        &mut world,
+        &web("[{backendRefs: [{name: web, port: 443}]}]"),
+    );
+    assert_eq!(conditions(&world), FINE);
+    assert_eq!(protocol(&world, "red/web:443"), Some(BackendProtocol::H2c));
+    let only = vec!["127.0.0.7:8080".to_owned()];
+    assert_eq!(endpoints(&world, "red/web:443"), Some(only));
+}
+
 #[test]
 fn backends_that_do_not_resolve_keep_their_share_and_come_back() {
     let mut world = world();

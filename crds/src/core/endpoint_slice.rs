@@ -7,6 +7,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::object;
 
+use super::transport;
 use crate::gateway_api::port;
 use crate::meta;
 use crate::text::quote;
@@ -19,7 +20,7 @@ const ADDRESSES: usize = 1;
 /// Findings about addresses per slice: more of them add nothing.
 const MAX_FINDINGS: usize = 8;
 
-/// Converts a slice: addresses that are ready, ports by name; what is neither is left out with a
+/// Converts a slice: addresses that are ready, and ports; what is neither is left out with a
 /// warning.
 pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
     let name = meta::name(&wire.metadata);
@@ -72,8 +73,11 @@ pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
         .enumerate()
         .filter_map(|(index, wire)| {
             let field = format!("ports[{index}].port");
-            let port = port(wire.port?.into(), &field, &mut findings)?;
-            Some((wire.name.unwrap_or_default().into(), port))
+            Some(object::EndpointPort {
+                number: port(wire.port?.into(), &field, &mut findings)?,
+                name: wire.name.unwrap_or_default().into(),
+                transport: transport(wire.protocol.as_deref()),
+            })
         })
         .collect();
     for finding in findings.iter_mut().skip(before) {

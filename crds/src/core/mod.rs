@@ -1,6 +1,8 @@
 //! Core kinds: k8s-openapi's wire types, converted into the model. Fields that we do not know are
 //! none of our business here: these objects are not addressed to us.
 
+use vestibule_model::conflict::Transport;
+
 mod config_map;
 mod endpoint_slice;
 mod namespace;
@@ -12,3 +14,9 @@ pub(crate) use endpoint_slice::convert as convert_endpoint_slice;
 pub(crate) use namespace::convert as convert_namespace;
 pub(crate) use secret::convert as convert_secret;
 pub(crate) use service::convert as convert_service;
+
+/// The transport of a port: TCP, if the object does not say. `None` for those that Vestibule does not
+/// carry.
+fn transport(protocol: Option<&str>) -> Option<Transport> {
+    Transport::from_text(protocol.unwrap_or("TCP"))
+}

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Service;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::object;
 
+use super::transport;
 use crate::gateway_api::port;
 use crate::meta;
 
@@ -22,7 +23,7 @@ pub(crate) fn convert(wire: Service) -> (object::Service, Vec<Finding>) {
             Some(object::ServicePort {
                 port: port(wire.port.into(), &field, &mut findings)?,
                 name: wire.name.unwrap_or_default().into(),
-                tcp: wire.protocol.is_none_or(|p| p == "TCP"),
+                transport: transport(wire.protocol.as_deref()),
                 app_protocol: wire.app_protocol.map(Into::into),
             })
         })

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::ops::{RangeFrom, RangeInclusive};
 use std::sync::Arc;
 
+use vestibule_model::conflict::Transport;
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::{Object, Port, ServicePort};
 use vestibule_stream::proto::{self, resource};
@@ -41,7 +42,7 @@ pub(super) fn speaks(port: &ServicePort) -> Speaks {
     Speaks::Http { protocol, tls }
 }
 
-/// A port of a Service. Prints as `<namespace>/<service>:<port>`, its name on the stream.
+/// A TCP port of a Service. Prints as `<namespace>/<service>:<port>`, its name on the stream.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BackendKey {
     service: ObjectName,
@@ -97,13 +98,13 @@ impl Translator {
         let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
             return None;
         };
-        let port = service.ports.iter().find(|port| port.port == key.port)?;
+        let port = service.port(key.port, Transport::Tcp)?;
         let mut endpoints: BTreeSet<(IpAddr, u16)> = BTreeSet::new();
         for slice in self.index.slices_of(&key.service) {
             let Some(Object::EndpointSlice(slice)) = self.get(Kind::EndpointSlice, slice) else {
                 continue;
             };
-            for (_, number) in slice.ports.iter().filter(|(name, _)| *name == port.name) {
+            for number in slice.numbers_of(port) {
                 endpoints.extend(
                     slice
                         .addresses

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::attach::{Attached, attach_route};
 use vestibule_model::condition::Reason;
+use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
@@ -340,34 +341,34 @@ impl Translator {
                 "refer to a Service with endpoints",
             );
         }
-        let found = backend
-            .port
-            .and_then(|port| service.ports.iter().find(|p| p.port == port));
-        match (found, backend.port) {
-            (Some(port), _) if !port.tcp => refuse(
-                Reason::UnsupportedProtocol,
-                format!("port {} of Service {target} is not TCP", port.port),
-                "refer to a TCP port",
-            ),
-            (Some(port), _) => {
-                if referrer.kind == Kind::HttpRoute
-                    && let Err((message, action)) = self.speaks_http(service, port)
-                {
-                    return refuse(Reason::UnsupportedProtocol, message, action);
-                }
-                Ok(BackendKey::new(target, port.port))
-            }
-            (None, Some(port)) => refuse(
-                Reason::BackendNotFound,
-                format!("Service {target} has no port {port}"),
-                "refer to one of its ports",
-            ),
-            (None, None) => refuse(
+        let Some(number) = backend.port else {
+            return refuse(
                 Reason::BackendNotFound,
                 "names no port of the Service".into(),
                 "name one",
-            ),
+            );
+        };
+        let Some(port) = service.port(number, Transport::Tcp) else {
+            return if service.ports.iter().any(|port| port.port == number) {
+                refuse(
+                    Reason::UnsupportedProtocol,
+                    format!("port {number} of Service {target} is not TCP"),
+                    "refer to a TCP port",
+                )
+            } else {
+                refuse(
+                    Reason::BackendNotFound,
+                    format!("Service {target} has no port {number}"),
+                    "refer to one of its ports",
+                )
+            };
+        };
+        if referrer.kind == Kind::HttpRoute
+            && let Err((message, action)) = self.speaks_http(service, port)
+        {
+            return refuse(Reason::UnsupportedProtocol, message, action);
         }
+        Ok(BackendKey::new(target, number))
     }
 
     /// Whether HTTP can be spoken to a port, by its `appProtocol` (GEP-1911); if not, why, and what to

@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::condition::Reason;
+use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
@@ -243,12 +244,14 @@ pub(crate) fn service(namespace: &str, name: &str, ports: &[u16]) -> Object {
     Object::Service(Service {
         name: ObjectName::new(namespace, name),
         meta: meta(0),
+        // Each number is a UDP port as well, which comes first.
         ports: ports
             .iter()
-            .map(|port| ServicePort {
-                name: format!("p{port}").into(),
+            .flat_map(|port| [("u", Transport::Udp, port), ("p", Transport::Tcp, port)])
+            .map(|(prefix, transport, port)| ServicePort {
+                name: format!("{prefix}{port}").into(),
                 port: Port::new(*port).expect("a port"),
-                tcp: true,
+                transport: Some(transport),
                 app_protocol: None,
             })
             .collect(),
@@ -266,10 +269,11 @@ pub(crate) fn slice(
     Object::EndpointSlice(EndpointSlice {
         name: ObjectName::new(namespace, format!("{service}-{suffix}")),
         service: Some(service.into()),
-        ports: vec![(
-            format!("p{port}").into(),
-            Port::new(port + 8000).expect("a port"),
-        )],
+        ports: vec![EndpointPort {
+            name: format!("p{port}").into(),
+            transport: Some(Transport::Tcp),
+            number: Port::new(port + 8000).expect("a port"),
+        }],
         addresses: addresses
             .iter()
             .map(|last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, *last)))

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use vestibule_model::conflict::Transport;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::{
@@ -391,7 +392,7 @@ impl<'a> Judge<'a> {
         let port = service
             .ports
             .iter()
-            .find(|p| Some(p.port) == backend.port)?;
+            .find(|p| Some(p.port) == backend.port && p.transport == Some(Transport::Tcp))?;
         let mut last = Vec::new();
         for object in self.objects.values() {
             let Object::EndpointSlice(slice) = object else {
@@ -399,7 +400,10 @@ impl<'a> Judge<'a> {
             };
             let same = slice.service.as_ref() == Some(&target.name)
                 && slice.name.namespace == target.namespace
-                && slice.ports.iter().any(|(name, _)| *name == port.name);
+                && slice
+                    .ports
+                    .iter()
+                    .any(|one| (&one.name, one.transport) == (&port.name, port.transport));
             for address in slice.addresses.iter().filter(|_| same) {
                 let std::net::IpAddr::V4(address) = address else {
                     panic!("the world has no {address}");
