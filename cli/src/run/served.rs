@@ -17,8 +17,8 @@ use super::engine::Engine;
 /// Ports below need rights that a user does not have.
 const PRIVILEGED: u16 = 1024;
 
-/// What an HTTP listener does with requests.
-const NO_ROUTING: &str = "answers 404, since this release reads no HTTPRoutes";
+/// What an HTTP listener without routes does with requests.
+const NO_ROUTE: &str = "answers 404, since it has no accepted route";
 
 /// A listener that the proxy is to serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,20 +175,22 @@ fn one(
 }
 
 fn how(engine: &Engine, listener: &Listener, status: &ListenerStatus) -> String {
-    match listener.protocol {
-        Protocol::Http => return format!("HTTP: {NO_ROUTING}"),
+    let http = match listener.protocol {
+        Protocol::Http => Some("HTTP".to_owned()),
         Protocol::Https => {
             let certificates = certificates(engine, listener).unwrap_or_default();
-            return format!("HTTPS with {certificates}: {NO_ROUTING}");
+            Some(format!("HTTPS with {certificates}"))
         }
-        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => {}
-    }
-    if status.attached_routes == 0 {
-        return "no accepted route".into();
-    }
-    match certificates(engine, listener) {
-        Some(certificates) => format!("terminate: {certificates}"),
-        None => "passthrough: the backend's own certificate".into(),
+        Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => None,
+    };
+    match (http, status.attached_routes) {
+        (Some(http), 0) => format!("{http}: {NO_ROUTE}"),
+        (Some(http), _) => http,
+        (None, 0) => "no accepted route".into(),
+        (None, _) => match certificates(engine, listener) {
+            Some(certificates) => format!("terminate: {certificates}"),
+            None => "passthrough: the backend's own certificate".into(),
+        },
     }
 }
 

@@ -362,8 +362,22 @@ fn tells_findings_in_the_order_of_check() {
     assert!(at("ListenerSet z/set: ") < at("TLSRoute a/web: "), "{log}");
 }
 
+/// What the HTTP listener on `port` answers for `host`.
+fn http(port: u16, host: &str) -> String {
+    let mut answer = String::new();
+    if let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        if stream.write_all(request.as_bytes()).is_ok() {
+            // What came before an error is the answer, too.
+            let _ = stream.read_to_string(&mut answer);
+        }
+    }
+    answer
+}
+
 #[test]
-fn http_and_https_listeners_answer_404_beside_tls_on_one_port() {
+fn http_and_https_listeners_serve_beside_tls_on_one_port_and_it_says_what_they_answer() {
+    let host = "www.dairy.example";
     let plain = free_port();
     let run = start(&["--log-format", "json", "--port-map", &format!("80={plain}")]);
     run.write(
@@ -383,21 +397,42 @@ spec:
       tls: {certificateRefs: [{name: cert}]}
 ",
     );
-    wait_for("404 over TLS", || {
+    let over_tls = || {
         let ca = fs::read(run.ca()).unwrap();
-        exchange(run.address(), "www.dairy.example", &ca)
-            .is_ok_and(|answer| answer.contains(" 404 "))
-    });
+        exchange(run.address(), host, &ca).unwrap_or_default()
+    };
+    wait_for("404 over TLS", || over_tls().contains(" 404 "));
     wait_for("404 in the clear", || {
-        let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, plain)) else {
-            return false;
-        };
-        let request = b"GET / HTTP/1.1\r\nHost: www.dairy.example\r\nConnection: close\r\n\r\n";
-        let mut answer = String::new();
-        stream.write_all(request).is_ok()
-            && stream.read_to_string(&mut answer).is_ok()
-            && answer.starts_with("HTTP/1.1 404 ")
+        http(plain, host).starts_with("HTTP/1.1 404 ")
     });
+    let listener = |name: &str| format!("(ListenerSet/dairy/set/{name} of Gateway platform/edge, ");
+    let says = |name: &str, how: &str| format!("{}{how})", listener(name));
+    let nothing = "answers 404, since it has no accepted route";
+    let https = "HTTPS with a certificate of the local CA";
+    run.wait_for_log(&says("plain", &format!("HTTP: {nothing}")));
+    run.wait_for_log(&says("web", &format!("{https}: {nothing}")));
     // The TLS listeners beside it go on.
     run.wait_for_answer(HOST, "bread 1");
+
+    run.write(
+        "route.yaml",
+        &[
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: dairy, name: web}
+spec:
+  parentRefs: [{kind: ListenerSet, name: set}]
+  rules: [{backendRefs: [{name: milk, port: 80}]}]
+",
+            &service("dairy", "milk", backend("milk")),
+        ]
+        .concat(),
+    );
+    wait_for("the route over TLS", || over_tls().ends_with("milk"));
+    wait_for("the route in the clear", || {
+        http(plain, host).contains("milk")
+    });
+    run.wait_for_log(&says("plain", "HTTP"));
+    run.wait_for_log(&says("web", https));
 }
