@@ -532,6 +532,9 @@ async fn a_client_that_leaves_takes_its_request_along() {
             .contains("connections_opened_total 1")
     };
     wait("a backend connection", opened).await;
+    // By a reset: one that only ends its side waits for the answer (`half_close.rs`).
+    let socket = socket2::SockRef::from(&stream);
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
     drop(stream);
     let mut ended = ended;
     within("the backend's end", ended.recv()).await.unwrap();

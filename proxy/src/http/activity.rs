@@ -114,9 +114,14 @@ impl Activity {
         }
     }
 
-    /// Has the reader be woken when one of the two below changes.
+    /// Has the reader be woken when one of the two below changes, or by [`Self::wake`].
     pub(super) fn wait(&self, cx: &Context<'_>) {
         self.reader.register(cx.waker());
+    }
+
+    /// Has the reader look again.
+    pub(super) fn wake(&self) {
+        self.reader.wake();
     }
 
     /// Requests whose answer is out.

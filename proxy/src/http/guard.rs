@@ -219,6 +219,12 @@ impl Guard {
             )
     }
 
+    /// Whether every request that has begun came whole.
+    #[must_use]
+    pub fn is_between(&self) -> bool {
+        matches!(self.state, State::Start | State::Undecided)
+    }
+
     /// Whether what comes depends on the answer to the last request.
     #[must_use]
     pub fn is_undecided(&self) -> bool {

@@ -1,11 +1,13 @@
 //! Owns the bytes below HTTP: plaintext or TLS, with what was read before handed out first.
 
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
@@ -94,6 +96,13 @@ impl Transport {
             Self::Tls(stream) => Pin::new(stream.as_mut()),
         }
     }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => &stream.stream,
+            Self::Tls(stream) => &stream.get_ref().0.stream,
+        }
+    }
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
@@ -117,9 +126,33 @@ pub(super) struct Counted {
     guard: Option<Box<Guarded>>,
 }
 
+/// Watches for the loss of a client that sends nothing more. The end of a stream stays readable for
+/// ever, so reading on would show nothing: this waits for the error that the kernel reports when the
+/// client resets the connection, or does not answer its probes (TCP keepalive).
+struct Loss(Pin<Box<dyn Future<Output = io::Error> + Send>>);
+
+impl Loss {
+    /// Has a descriptor of its own, as the runtime wakes one that waits for errors only while it is
+    /// held on to.
+    fn of(socket: &TcpStream) -> io::Result<Self> {
+        let socket = TcpStream::from_std(SockRef::from(socket).try_clone()?.into())?;
+        Ok(Self(Box::pin(async move {
+            let lost = || io::ErrorKind::ConnectionReset.into();
+            match socket.ready(Interest::ERROR).await {
+                Ok(_) => socket.take_error().ok().flatten().unwrap_or_else(lost),
+                Err(error) => error,
+            }
+        })))
+    }
+}
+
 #[derive(Default)]
 struct Guarded {
     guard: Guard,
+    /// The client has ended its side and waits for answers.
+    half_closed: Option<Loss>,
+    /// Requests whose answers the transport has taken to their last byte.
+    answered: u64,
     /// Read, and not passed on yet.
     held: Vec<u8>,
     /// Why nothing is passed on any more.
@@ -171,10 +204,27 @@ impl Counted {
             let mut buffer = ReadBuf::new(&mut scratch);
             ready!(self.poll_receive(cx, &mut buffer))?;
             if buffer.filled().is_empty() {
-                return Poll::Ready(Ok(()));
+                return self.poll_end(cx, guarded);
             }
             guarded.held.extend_from_slice(buffer.filled());
         }
+    }
+
+    /// The client's last byte has come. hyper takes an end for the end of the client, so it is told only
+    /// when every request that came whole has its answer: a client may end its side and wait (RFC 9112
+    /// section 9.6). The end of a request that did not come whole is told at once, as nothing completes it.
+    fn poll_end(&mut self, cx: &mut Context<'_>, guarded: &mut Guarded) -> Poll<io::Result<()>> {
+        let owes = guarded.answered < guarded.guard.requests();
+        if !owes || !guarded.guard.is_between() {
+            guarded.half_closed = None;
+            return Poll::Ready(Ok(()));
+        }
+        self.activity.wait(cx);
+        let loss = match &mut guarded.half_closed {
+            Some(loss) => loss,
+            none => none.insert(Loss::of(self.transport.socket())?),
+        };
+        loss.0.as_mut().poll(cx).map(Err)
     }
 
     fn poll_guarded(
@@ -209,7 +259,7 @@ impl Counted {
             if guarded.held.is_empty() {
                 ready!(self.poll_receive(cx, buffer))?;
                 if buffer.filled().len() == before {
-                    return Poll::Ready(Ok(()));
+                    return self.poll_end(cx, guarded);
                 }
             } else {
                 guarded.give(buffer);
@@ -284,8 +334,20 @@ impl AsyncWrite for Counted {
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.inner().poll_flush(cx)
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.as_mut().inner().poll_flush(cx))?;
+        let this = self.get_mut();
+        if let Some(guarded) = &mut this.guard {
+            // hyper flushes when it has written all that it has.
+            let ended = this.activity.ended();
+            if guarded.answered < ended {
+                guarded.answered = ended;
+                if guarded.half_closed.is_some() {
+                    this.activity.wake();
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
