@@ -17,6 +17,10 @@ demo: ## Serve two tenants on loopback until Ctrl-C (ONCE=1: make the requests a
 test: ## Everything: format, lints, dependencies, unit, property, component, fuzz, demo, cluster
 	e2e/test
 
+.PHONY: prepare
+prepare: ## Fetch and build all that the tests need of the network (make test does it, too)
+	e2e/prepare
+
 .PHONY: quick
 quick: ## The workspace's own tests only
 	cargo test --locked --workspace

@@ -4,6 +4,8 @@
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=$(cd "$here/../.." && pwd)
 cache=${VESTIBULE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vestibule}
+# shellcheck source=e2e/retry.sh
+source "$here/../retry.sh"
 
 # The exit status for "not possible on this machine", which a test run counts as skipped.
 readonly IMPOSSIBLE=77
@@ -36,9 +38,11 @@ packages() {
         return 1
     fi
     say "installing ${missing[*]}"
-    {
-        apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${missing[@]}"
-    } >&2
+    retry "installing ${missing[*]}" apt_install "${missing[@]}" >&2
+}
+
+apt_install() { # package...
+    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$@"
 }
 
 # --- A Docker daemon of our own ---

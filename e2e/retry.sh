@@ -1,0 +1,28 @@
+# What every script that fetches something shares. Sourced, not run.
+# shellcheck shell=bash
+
+# Runs a command until it succeeds: a server or a mirror that fails is often there again a moment later. It makes
+# six attempts, and waits 2, 4, 8, 16 and 32 seconds between them (VESTIBULE_RETRY_SECONDS is the first wait).
+# What a failed attempt leaves behind is the command's own to clean up.
+retry() { # what command...
+    local what=$1 attempt=1 pause=${VESTIBULE_RETRY_SECONDS:-2} status
+    shift
+    until "$@"; do
+        status=$?
+        if ((attempt == 6)); then
+            echo "$what: failed, $attempt attempts made" >&2
+            return "$status"
+        fi
+        echo "$what: attempt $attempt failed; trying again in $pause s" >&2
+        sleep "$pause"
+        attempt=$((attempt + 1)) pause=$((pause * 2))
+    done
+}
+
+# Ends in an error inside the cluster's network (e2e/cluster/run), where nothing can be fetched.
+may_fetch() { # what
+    [[ -n ${VESTIBULE_CLUSTER_NETWORK-} ]] || return 0
+    echo "$1 is not in the cache, and inside the cluster's network nothing can be fetched:" \
+        "run e2e/prepare outside of it, then this again" >&2
+    return 1
+}
