@@ -21,9 +21,15 @@ macro_rules! kinds {
 }
 
 kinds! {
+    ADMISSION_POLICY = "/apis/admissionregistration.k8s.io/v1" "validatingadmissionpolicies";
+    ADMISSION_POLICY_BINDING = "/apis/admissionregistration.k8s.io/v1" "validatingadmissionpolicybindings";
     ACME_ISSUER = "/apis/vestibule.dev/v1alpha1" "acmeissuers";
     BACKEND_TLS_POLICY = "/apis/gateway.networking.k8s.io/v1" "backendtlspolicies";
     CERTIFICATE = "/apis/cert-manager.io/v1" "certificates";
+    CLUSTER_ACME_ISSUER = "/apis/vestibule.dev/v1alpha1" "clusteracmeissuers";
+    CLUSTER_ISSUER = "/apis/cert-manager.io/v1" "clusterissuers";
+    CLUSTER_ROLE = "/apis/rbac.authorization.k8s.io/v1" "clusterroles";
+    CLUSTER_ROLE_BINDING = "/apis/rbac.authorization.k8s.io/v1" "clusterrolebindings";
     CONFIG_MAP = "/api/v1" "configmaps";
     CRD = "/apis/apiextensions.k8s.io/v1" "customresourcedefinitions";
     DEPLOYMENT = "/apis/apps/v1" "deployments";
@@ -34,6 +40,7 @@ kinds! {
     HTTP_ROUTE = "/apis/gateway.networking.k8s.io/v1" "httproutes";
     LEASE = "/apis/coordination.k8s.io/v1" "leases";
     LISTENER_SET = "/apis/gateway.networking.k8s.io/v1" "listenersets";
+    MUTATING_WEBHOOK = "/apis/admissionregistration.k8s.io/v1" "mutatingwebhookconfigurations";
     NAMESPACE = "/api/v1" "namespaces";
     NODE = "/api/v1" "nodes";
     POD = "/api/v1" "pods";

@@ -266,10 +266,13 @@ pub(crate) fn backend(namespace: &str, name: &str, image: &str) -> [Value; 2] {
     [deployment, service]
 }
 
+/// Name of the load balancer's ClusterRole, and of its binding.
+pub(crate) const BALANCER: &str = "vestibule-e2e-lb";
+
 /// The load balancer's namespace, identity, rights and Deployment.
 pub(crate) fn load_balancer(namespace: &str, image: &str, pool: &str) -> Vec<Value> {
     let account = json!({"name": "lb", "namespace": namespace});
-    let cluster = "vestibule-e2e-lb";
+    let cluster = BALANCER;
     vec![
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}),

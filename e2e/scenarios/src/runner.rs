@@ -1,4 +1,5 @@
-//! Runs scenarios: in order, those that do not disturb each other together, one line for each.
+//! Runs scenarios: in order, those that do not disturb each other together, one line for each. Each has to leave the
+//! cluster as it found it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::process::Command;
 
-use crate::world::{Stage, World};
+use crate::world::{Stage, Survey, World};
 
 /// How many scenarios of [`Phase::Together`] run at one time.
 const AT_ONCE: usize = 3;
@@ -62,6 +63,8 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// When it runs.
     pub(crate) phase: Phase,
+    /// Whether the cluster is another one afterwards, as it is meant to be: what the chart brings comes or goes.
+    pub(crate) lasting: bool,
     /// What it does.
     pub(crate) run: fn(Arc<Stage>) -> LocalBoxFuture<'static, Result<Verdict>>,
 }
@@ -96,21 +99,34 @@ pub(crate) async fn run(
         .collect();
     chosen.sort_by_key(|scenario| scenario.phase);
     let started = Instant::now();
+    if !chosen.iter().any(|scenario| scenario.lasting) && !world.is_installed().await? {
+        print("      the chart is not installed: it is now");
+        world.set_up().await?;
+    }
     let mut totals = Totals::default();
+    let mut before = Survey::take(&world).await?;
     while !chosen.is_empty() {
         let phase = chosen[0].phase;
-        let same = chosen.iter().take_while(|s| s.phase == phase).count();
-        let rest = chosen.split_off(same);
-        let together = phase == Phase::Together;
         let at_once = match phase {
             Phase::Together => AT_ONCE,
             Phase::Abreast => AT_ONCE_ABREAST,
             Phase::First | Phase::Alone | Phase::Asked | Phase::Last => 1,
         };
-        let beside = options.beside.as_deref().filter(|_| together);
+        // Those that run at the same time are one group. What is left behind is left by one of the group.
+        let size = match at_once {
+            1 => 1,
+            _ => chosen.iter().take_while(|s| s.phase == phase).count(),
+        };
+        let rest = chosen.split_off(size);
+        let group = std::mem::replace(&mut chosen, rest);
+        let beside = options.beside.as_deref();
+        let beside = beside.filter(|_| phase == Phase::Together);
         let beside = beside.map(|program| tokio::spawn(output_of(program.to_owned())));
-        let mut results = futures::stream::iter(chosen)
-            .map(|scenario| one(world.clone(), scenario, options.keep))
+        let lasting = group.iter().any(|scenario| scenario.lasting);
+        let alone = size == 1 && beside.is_none() && !lasting;
+        let (compared, failed_before) = (alone.then_some(&before), totals.failed);
+        let mut results = futures::stream::iter(group)
+            .map(|scenario| one(&world, scenario, options.keep, compared))
             .buffer_unordered(at_once);
         while let Some(result) = results.next().await {
             match result {
@@ -123,7 +139,14 @@ pub(crate) async fn run(
         if let Some(beside) = beside {
             tokio::fs::write(world.out.join(BESIDE), beside.await??).await?;
         }
-        chosen = rest;
+        let failed = totals.failed > failed_before;
+        if !alone && !lasting && !failed && !all_as(&before, &world, phase, options.keep).await {
+            totals.failed += 1;
+        }
+        // The next ones are not blamed for it.
+        if lasting || totals.failed > failed_before {
+            before = Survey::take(&world).await?;
+        }
     }
     print(&format!(
         "scenarios took {:.0} s",
@@ -160,9 +183,28 @@ fn is_chosen(scenario: &Scenario, filter: &[String]) -> bool {
     }
 }
 
-async fn one(world: Arc<World>, scenario: Scenario, keep: bool) -> Option<Verdict> {
+/// Whether the scenarios of a phase, which ran at the same time, left the cluster as it was. Says what is different.
+async fn all_as(before: &Survey, world: &World, phase: Phase, keep: bool) -> bool {
+    let Err(error) = before.until_unchanged(world, keep).await else {
+        return true;
+    };
+    let name = format!("{phase:?}").to_lowercase();
+    print(&format!(
+        "FAIL  {name}: one of its scenarios left the cluster changed: {error:#}"
+    ));
+    collect(world, &name).await;
+    false
+}
+
+/// Runs a scenario and takes its namespaces away. `before` is the cluster as it has to leave it.
+async fn one(
+    world: &Arc<World>,
+    scenario: Scenario,
+    keep: bool,
+    before: Option<&Survey>,
+) -> Option<Verdict> {
     let started = Instant::now();
-    let stage = Arc::new(Stage::new(&world, scenario.name));
+    let stage = Arc::new(Stage::new(world, scenario.name));
     // A scenario that panics has failed, like any other that does not come to its end.
     let result = std::panic::AssertUnwindSafe((scenario.run)(stage.clone()))
         .catch_unwind()
@@ -170,31 +212,46 @@ async fn one(world: Arc<World>, scenario: Scenario, keep: bool) -> Option<Verdic
     let seconds = started.elapsed().as_secs_f64();
     let name = scenario.name;
     let why = match result {
-        Ok(Ok(verdict)) => {
-            match &verdict {
-                Verdict::Passed(notes) => {
-                    print(&format!("ok    {name} ({seconds:.1} s)"));
-                    for note in notes {
-                        print(&format!("      {note}"));
+        Ok(Ok(verdict)) => match left(&stage, keep, before).await {
+            Ok(()) => {
+                match &verdict {
+                    Verdict::Passed(notes) => {
+                        print(&format!("ok    {name} ({seconds:.1} s)"));
+                        for note in notes {
+                            print(&format!("      {note}"));
+                        }
                     }
+                    Verdict::Skipped(why) => print(&format!("skip  {name}: {why}")),
                 }
-                Verdict::Skipped(why) => print(&format!("skip  {name}: {why}")),
+                return Some(verdict);
             }
-            if !keep && let Err(error) = stage.strike().await {
-                print(&format!("      its namespaces remain: {error:#}"));
-            }
-            return Some(verdict);
-        }
+            Err(error) => format!("it left the cluster changed: {error:#}"),
+        },
         Ok(Err(error)) => format!("{error:#}"),
         Err(_) => "it panicked".to_owned(),
     };
     print(&format!("FAIL  {name} ({seconds:.1} s): {why}"));
+    collect(world, name).await;
+    None
+}
+
+/// Leaves the stage, and looks whether the cluster is as it was.
+async fn left(stage: &Stage, keep: bool, before: Option<&Survey>) -> Result<()> {
+    if !keep {
+        stage.strike().await.context("its namespaces remain")?;
+    }
+    match before {
+        Some(before) => before.until_unchanged(&stage.world, keep).await,
+        None => Ok(()),
+    }
+}
+
+async fn collect(world: &World, name: &str) {
     let folder = world.out.join(name);
     match world.collect(&folder).await {
         Ok(()) => print(&format!("      state and logs: {}", folder.display())),
         Err(error) => print(&format!("      state and logs could not be had: {error:#}")),
     }
-    None
 }
 
 /// Prints a line.

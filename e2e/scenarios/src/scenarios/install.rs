@@ -25,7 +25,6 @@ pub(super) async fn chart_installs_and_a_gateway_is_served(stage: &Stage) -> Res
             "{crd} is not installed; Gateway API's CRDs are the cluster's, not the chart's"
         );
     }
-    tenant_role(stage).await?;
     let started = Instant::now();
     world.set_up().await?;
     let installed = started.elapsed();
@@ -90,19 +89,6 @@ pub(super) async fn chart_installs_and_a_gateway_is_served(stage: &Stage) -> Res
             programmed.as_secs_f64()
         ),
     ]))
-}
-
-/// The tenant Role, as the admin applies it from `policies/`.
-async fn tenant_role(stage: &Stage) -> Result<()> {
-    let file = stage.world.repository.join("policies/tenant-role.yaml");
-    let file = file.to_string_lossy();
-    stage
-        .world
-        .kubectl
-        .run(&["apply", "-f", &file])
-        .await?
-        .must()
-        .map(drop)
 }
 
 /// After `helm uninstall` no webhook configuration and no Service remains; Gateways and ListenerSets

@@ -29,12 +29,20 @@ use crate::runner::{Phase, Scenario};
 
 pub(crate) use keys::all_keys;
 
-/// A table entry: name of the function, which is the scenario's name with `-` for `_`.
+/// A table entry: name of the function, which is the scenario's name with `-` for `_`. `lasting` behind it: the
+/// cluster is another one afterwards, as it is meant to be.
 macro_rules! scenario {
     ($phase:ident, $name:literal, $function:path) => {
+        scenario!($phase, $name, $function, false)
+    };
+    ($phase:ident, $name:literal, $function:path, lasting) => {
+        scenario!($phase, $name, $function, true)
+    };
+    ($phase:ident, $name:literal, $function:path, $lasting:literal) => {
         Scenario {
             name: $name,
             phase: Phase::$phase,
+            lasting: $lasting,
             run: |stage| async move { $function(&stage).await }.boxed_local(),
         }
     };
@@ -47,7 +55,8 @@ pub(crate) fn all() -> Vec<Scenario> {
         scenario!(
             First,
             "install",
-            install::chart_installs_and_a_gateway_is_served
+            install::chart_installs_and_a_gateway_is_served,
+            lasting
         ),
         scenario!(
             Together,
@@ -229,6 +238,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             certmanager::nothing_is_written_at_rest
         ),
         scenario!(Last, "keys", keys::no_key_is_anywhere_but_in_its_secret),
-        scenario!(Last, "uninstall", install::uninstall_leaves_nothing),
+        scenario!(
+            Last,
+            "uninstall",
+            install::uninstall_leaves_nothing,
+            lasting
+        ),
     ]
 }

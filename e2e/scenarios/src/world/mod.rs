@@ -3,6 +3,7 @@
 mod collect;
 mod release;
 mod stage;
+mod survey;
 
 use std::env;
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +18,7 @@ use crate::tools::{Done, Kubectl, run};
 
 pub(crate) use release::{OPERATOR, PROXY, WEBHOOK, is_ready};
 pub(crate) use stage::{Stage, Team, is_of_a_scenario};
+pub(crate) use survey::Survey;
 
 /// Name of the release under test.
 pub(crate) const RELEASE: &str = "vestibule";

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::{CLASS, EXEMPT, HELPERS, NAMESPACE, RELEASE, World};
+use super::{CLASS, EXEMPT, HELPERS, NAMESPACE, RELEASE, TENANT_ROLE, World};
 use crate::api::{self, items, name, text};
-use crate::manifests;
+use crate::manifests::{self, BALANCER};
 use crate::tools::Done;
 use crate::wait::{LATER, SOON, until};
 
@@ -73,9 +73,19 @@ impl World {
         self.helm(&arguments).await
     }
 
-    /// Installs the chart, and beside it the load balancer that gives its Services addresses, and the
-    /// namespace in which admission refuses nothing.
+    /// Whether the release is there, whatever its state.
+    pub(crate) async fn is_installed(&self) -> Result<bool> {
+        let operator = self.component(OPERATOR);
+        let found = self.api.get(api::DEPLOYMENT, NAMESPACE, &operator).await?;
+        Ok(found.is_some())
+    }
+
+    /// Installs the chart, and beside it the load balancer that gives its Services addresses, the tenant Role,
+    /// and the namespace in which admission refuses nothing.
     pub(crate) async fn set_up(&self) -> Result<()> {
+        let role = self.repository.join("policies/tenant-role.yaml");
+        let role = ["apply", "-f", &role.to_string_lossy()];
+        self.kubectl.run(&role).await?.must()?;
         let mut helpers = manifests::load_balancer(HELPERS, &self.image("e2e"), &self.pool);
         helpers.push(manifests::namespace(EXEMPT, "exempt"));
         self.kubectl.apply(&helpers).await?.must()?;
@@ -95,6 +105,10 @@ impl World {
             "240s",
         ];
         self.helm(&uninstall).await?.must()?;
+        let (role, binding) = (api::CLUSTER_ROLE, api::CLUSTER_ROLE_BINDING);
+        for (kind, name) in [(role, TENANT_ROLE), (role, BALANCER), (binding, BALANCER)] {
+            self.api.delete(kind, "", name).await?;
+        }
         for namespace in [NAMESPACE, HELPERS, EXEMPT] {
             self.api.delete(api::NAMESPACE, "", namespace).await?;
         }
