@@ -69,7 +69,8 @@ impl Survey {
     /// may stay.
     pub(crate) async fn until_unchanged(&self, world: &World, keep: bool) -> Result<()> {
         until("the cluster to be as before", LATER, async || {
-            let mut differences = self.differences(&Self::take(world).await?);
+            let now = Self::take(world).await?;
+            let mut differences = self.differences(&now);
             differences.retain(|(id, _)| !(keep && id.0 == "Namespace"));
             let said: Vec<String> = differences
                 .iter()
