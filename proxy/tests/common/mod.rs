@@ -84,7 +84,12 @@ impl Rig {
         assert_eq!(rejects, Vec::<String>::new());
     }
 
-    fn change(&mut self, upserts: Vec<Resource>, removals: Vec<ResourceKey>) -> Vec<String> {
+    /// Applies resources and takes others away, in one batch; what was rejected is returned.
+    pub(crate) fn change(
+        &mut self,
+        upserts: Vec<Resource>,
+        removals: Vec<ResourceKey>,
+    ) -> Vec<String> {
         self.counter += 1;
         let change = Change {
             generation: Generation::new(1, self.counter),

@@ -45,6 +45,11 @@ impl Authority {
         Arc::new(roots)
     }
 
+    /// Its certificate.
+    pub(crate) fn der(&self) -> Vec<u8> {
+        self.0.der().to_vec()
+    }
+
     pub(crate) fn client(&self, name: &str) -> Leaf {
         let mut params = CertificateParams::new([]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);

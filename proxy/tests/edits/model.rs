@@ -1,0 +1,755 @@
+//! What a configuration says of a connection and of a request: the specification once more, as plain
+//! as it can be written, over the resources as they come. It shares nothing with the proxy.
+//!
+//! An outcome is a line of text that has everything in it which a client and a backend can observe.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use vestibule_stream::{Resource, ResourceKind as Kind, proto};
+
+use super::ledger::Config;
+use super::servers::{ASKED, INNER, Props, Speaks};
+use crate::common::acme::{THUMBPRINT, TOKEN};
+
+use proto::http_filter::Filter;
+use proto::listener::Protocol;
+use proto::resource::Resource as Wire;
+use proto::tls_listener::Mode;
+
+/// Nothing but the end, or an alert.
+pub(crate) const CLOSED: &str = "closed";
+/// The field that response filters write.
+pub(crate) const ANSWERED: &str = "x-answered";
+/// Where CAs ask.
+pub(crate) const TOKEN_PATH: &str = "/.well-known/acme-challenge/";
+
+/// How a client connects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Dial {
+    pub(crate) port: u16,
+    pub(crate) tls: Option<Hello>,
+}
+
+/// What a client offers in its handshake.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Hello {
+    pub(crate) name: String,
+    pub(crate) alpn: Vec<&'static str>,
+    /// It has a certificate of this authority.
+    pub(crate) shows: Option<usize>,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Ask {
+    pub(crate) host: String,
+    pub(crate) path: String,
+    pub(crate) method: &'static str,
+    /// A field that rules may ask for.
+    pub(crate) variant: Option<&'static str>,
+    /// Asks for a WebSocket.
+    pub(crate) upgrade: bool,
+}
+
+/// What a connection comes to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Link {
+    Closed,
+    /// HTTP in plaintext.
+    Plain,
+    /// HTTP within TLS, of a listener.
+    Https {
+        listener: String,
+        shown: String,
+        two: bool,
+    },
+    /// TLS with a certificate, and behind it a server that answers by itself. `None`: what it is
+    /// spoken to it does not understand.
+    Relay {
+        shown: String,
+        server: Option<Relayed>,
+    },
+    /// A CA's handshake, which carries nothing.
+    Challenge {
+        shown: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Relayed {
+    server: String,
+    /// What the server says of its TLS.
+    layer: String,
+    two: bool,
+}
+
+impl Link {
+    /// The certificate that the client sees.
+    pub(crate) fn shown(&self) -> Option<&str> {
+        match self {
+            Self::Closed | Self::Plain => None,
+            Self::Https { shown, .. } | Self::Relay { shown, .. } | Self::Challenge { shown } => {
+                Some(shown)
+            }
+        }
+    }
+}
+
+/// The specificity of a pattern that takes `host`.
+fn takes(pattern: &str, host: &str) -> Option<(u8, usize)> {
+    if pattern.is_empty() {
+        return Some((0, 0));
+    }
+    match pattern.strip_prefix('*') {
+        Some(suffix) => (host.len() > suffix.len() && host.ends_with(suffix))
+            .then(|| (1, suffix.matches('.').count())),
+        None => (pattern == host).then_some((2, 0)),
+    }
+}
+
+fn rank(pattern: &str) -> (u8, usize) {
+    match pattern.strip_prefix('*') {
+        _ if pattern.is_empty() => (0, 0),
+        Some(suffix) => (1, suffix.matches('.').count()),
+        None => (2, 0),
+    }
+}
+
+/// What a configuration says, with what the servers of the tests are.
+#[derive(Clone, Copy)]
+pub(crate) struct Model<'a> {
+    pub(crate) props: &'a Props,
+    pub(crate) config: &'a Config,
+}
+
+impl<'a> Model<'a> {
+    fn listeners(self, port: u16) -> impl Iterator<Item = (&'a str, &'a proto::Listener)> {
+        self.config
+            .of(Kind::Listener)
+            .filter_map(move |(name, resource)| {
+                let Some(Wire::Listener(listener)) = &resource.resource else {
+                    return None;
+                };
+                let here = listener.bind.as_ref()?.port == u32::from(port);
+                here.then_some((name, listener))
+            })
+    }
+
+    /// Whether a port has listeners, and they speak plaintext.
+    pub(crate) fn layer(self, port: u16) -> Option<bool> {
+        let (_, first) = self.listeners(port).next()?;
+        Some(is_plain(first))
+    }
+
+    fn listener(self, port: u16, host: &str) -> Option<(&'a str, &'a proto::Listener)> {
+        let here = self.listeners(port);
+        here.filter_map(|(name, of)| Some((takes(&of.hostname, host)?, name, of)))
+            .max_by_key(|(rank, ..)| *rank)
+            .map(|(_, name, of)| (name, of))
+    }
+
+    fn certificate(self, name: &str) -> Option<&'a str> {
+        match &self.config.get(Kind::Certificate, name)?.resource {
+            Some(Wire::Certificate(of)) => Some(self.props.label(&of.chain[0])),
+            _ => None,
+        }
+    }
+
+    /// Of `authorities`, those in one of the bundles that are held. None: no bundle is held.
+    fn trust(self, names: &[String], of: &[crate::pki::Authority]) -> Option<BTreeSet<usize>> {
+        let held = names
+            .iter()
+            .filter_map(|name| self.config.get(Kind::TrustBundle, name));
+        let mut any = false;
+        let mut found = BTreeSet::new();
+        for resource in held {
+            let Some(Wire::TrustBundle(bundle)) = &resource.resource else {
+                continue;
+            };
+            any = true;
+            for (index, authority) in of.iter().enumerate() {
+                if bundle.certificates.contains(&authority.der()) {
+                    found.insert(index);
+                }
+            }
+        }
+        any.then_some(found)
+    }
+
+    /// The certificate that a client gets to see, if its handshake comes to an end.
+    fn terminate(self, tls: &proto::TlsTerminate, hello: &Hello) -> Option<&'a str> {
+        if let Some(validation) = &tls.client_validation {
+            let trust = self.trust(&validation.trust_bundles, &self.props.clients)?;
+            let strict = validation.mode() == proto::ClientValidationMode::AllowValidOnly;
+            if strict
+                && !hello
+                    .shows
+                    .is_some_and(|authority| trust.contains(&authority))
+            {
+                return None;
+            }
+        }
+        if hello.alpn == ["acme-tls/1"] {
+            return None;
+        }
+        let mut names = tls.certificates.iter();
+        names.find_map(|name| self.certificate(name))
+    }
+
+    /// What becomes of a connection, by the weights of backends one of several.
+    pub(crate) fn connect(self, dial: &Dial) -> Vec<Link> {
+        let plain = self.layer(dial.port);
+        let Some(hello) = &dial.tls else {
+            let link = if plain == Some(true) {
+                Link::Plain
+            } else {
+                Link::Closed
+            };
+            return vec![link];
+        };
+        if plain != Some(false) {
+            return vec![Link::Closed];
+        }
+        if hello.alpn == ["acme-tls/1"]
+            && let Some(shown) = self.challenge(dial.port, hello)
+        {
+            return vec![Link::Challenge { shown }];
+        }
+        let Some((key, listener)) = self.listener(dial.port, &hello.name) else {
+            return vec![Link::Closed];
+        };
+        let closed = vec![Link::Closed];
+        match listener.protocol.as_ref().unwrap() {
+            Protocol::Http(http) => {
+                let shown = self.terminate(http.terminate.as_ref().unwrap(), hello);
+                let link = shown.map(|shown| Link::Https {
+                    listener: key.to_owned(),
+                    shown: shown.to_owned(),
+                    two: hello.alpn.contains(&"h2"),
+                });
+                link.map_or(closed, |link| vec![link])
+            }
+            Protocol::Tls(tls) => match tls.mode.as_ref().unwrap() {
+                Mode::Passthrough(_) => {
+                    self.relays(key, &hello.name, |backend| self.passed(backend, hello))
+                }
+                Mode::Terminate(tls) => {
+                    let Some(shown) = self.terminate(tls, hello) else {
+                        return closed;
+                    };
+                    self.relays(key, &hello.name, |backend| {
+                        self.unwrapped(backend, listener, shown)
+                    })
+                }
+            },
+        }
+    }
+
+    fn challenge(self, port: u16, hello: &Hello) -> Option<String> {
+        self.config.of(Kind::Challenge).find_map(|(_, resource)| {
+            let Some(Wire::Challenge(challenge)) = &resource.resource else {
+                return None;
+            };
+            let here = challenge.bind.as_ref()?.port == u32::from(port);
+            match &challenge.answer {
+                Some(proto::challenge::Answer::TlsAlpn01(of))
+                    if here && challenge.hostname == hello.name =>
+                {
+                    Some(self.props.label(&of.certificate).to_owned())
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// What the backends of the TLS route for a name come to.
+    fn relays(
+        self,
+        listener: &str,
+        name: &str,
+        each: impl Fn(&proto::Backend) -> Vec<Link>,
+    ) -> Vec<Link> {
+        let routes = self
+            .config
+            .of(Kind::TlsRoute)
+            .filter_map(|(key, resource)| {
+                let Some(Wire::TlsRoute(route)) = &resource.resource else {
+                    return None;
+                };
+                let rank = attached(&route.attachments, listener, name)?;
+                Some((std::cmp::Reverse(rank), route.created, key, route))
+            });
+        let Some((.., route)) =
+            routes.min_by_key(|(rank, created, key, _)| (*rank, *created, *key))
+        else {
+            return vec![Link::Closed];
+        };
+        let mut links = Vec::new();
+        for of in route.backends.iter().filter(|of| of.weight > 0) {
+            match self.backend(&of.backend) {
+                Some(backend) if !backend.endpoints.is_empty() => links.extend(each(backend)),
+                _ => links.push(Link::Closed),
+            }
+        }
+        if links.is_empty() {
+            links.push(Link::Closed);
+        }
+        links
+    }
+
+    fn backend(self, name: &str) -> Option<&'a proto::Backend> {
+        match &self.config.get(Kind::Backend, name)?.resource {
+            Some(Wire::Backend(backend)) => Some(backend),
+            _ => None,
+        }
+    }
+
+    /// A client's own TLS with a backend.
+    fn passed(self, backend: &proto::Backend, hello: &Hello) -> Vec<Link> {
+        self.endpoints(backend, |speaks, name| {
+            let Speaks::Tls(_) = speaks else {
+                return Some(Link::Closed);
+            };
+            if hello.alpn == ["acme-tls/1"] {
+                return Some(Link::Closed);
+            }
+            let cert = hello.shows.map_or("-".to_owned(), |n| format!("client{n}"));
+            let layer = format!("tls={} cert={cert}", hello.name);
+            Some(Link::Relay {
+                shown: name.to_owned(),
+                server: Some(Relayed {
+                    server: name.to_owned(),
+                    layer,
+                    two: hello.alpn.contains(&"h2"),
+                }),
+            })
+        })
+    }
+
+    /// What was within a client's TLS, with a backend.
+    fn unwrapped(
+        self,
+        backend: &proto::Backend,
+        listener: &proto::Listener,
+        shown: &str,
+    ) -> Vec<Link> {
+        let relay = |server| {
+            let shown = shown.to_owned();
+            Some(Link::Relay { shown, server })
+        };
+        let Ok(way) = self.way(backend, listener) else {
+            return vec![Link::Relay {
+                shown: shown.to_owned(),
+                server: None,
+            }];
+        };
+        self.endpoints(backend, |speaks, name| match (&way, speaks) {
+            (Some(way), Speaks::Tls(authority)) if way.reaches(authority) => {
+                let (server, layer) = (name.to_owned(), way.layer());
+                let two = false;
+                relay(Some(Relayed { server, layer, two }))
+            }
+            // No connection: another endpoint is tried.
+            (Some(_), _) => None,
+            (None, Speaks::One) => relay(Some(Relayed {
+                server: name.to_owned(),
+                layer: "tls=- cert=-".to_owned(),
+                two: false,
+            })),
+            (None, _) => relay(None),
+        })
+        .into_iter()
+        .map(|link| match link {
+            // The handshake with the client was done by then.
+            Link::Closed => Link::Relay {
+                shown: shown.to_owned(),
+                server: None,
+            },
+            link => link,
+        })
+        .collect()
+    }
+
+    /// What the endpoints of a backend come to; those that cannot be connected to are passed over.
+    fn endpoints<T>(
+        self,
+        backend: &proto::Backend,
+        each: impl Fn(Speaks, &str) -> Option<T>,
+    ) -> Vec<T>
+    where
+        T: From<Failed> + Ord,
+    {
+        let mut found = BTreeSet::new();
+        let mut failing = 0;
+        for endpoint in &backend.endpoints {
+            let address = SocketAddr::new(
+                endpoint.address.parse().unwrap(),
+                u16::try_from(endpoint.port).unwrap(),
+            );
+            let server = self.props.at(address);
+            match server.and_then(|server| each(server.speaks, &server.name)) {
+                Some(outcome) => {
+                    found.insert(outcome);
+                }
+                None => failing += 1,
+            }
+        }
+        if found.is_empty() || failing >= 3 {
+            found.insert(T::from(Failed));
+        }
+        found.into_iter().collect()
+    }
+
+    /// How a backend is spoken to over TLS. `Err`: it must not be connected to.
+    fn way(self, backend: &proto::Backend, listener: &proto::Listener) -> Result<Option<Way>, ()> {
+        let Some(tls) = &backend.tls else {
+            return Ok(None);
+        };
+        if tls.invalid {
+            return Err(());
+        }
+        let trust = self
+            .trust(&tls.trust_bundles, &self.props.authorities)
+            .ok_or(())?;
+        let shown = match &*listener.backend_certificate {
+            "" => "-",
+            name => self.certificate(name).ok_or(())?,
+        };
+        Ok(Some(Way {
+            name: tls.hostname.clone(),
+            trust,
+            shown: shown.to_owned(),
+        }))
+    }
+
+    /// The answers that a request may get on a connection that came to `link`.
+    pub(crate) fn answer(self, dial: &Dial, link: &Link, ask: &Ask) -> Vec<String> {
+        match link {
+            Link::Closed | Link::Challenge { .. } => vec![CLOSED.to_owned()],
+            Link::Relay { server: None, .. } => vec![CLOSED.to_owned()],
+            Link::Relay {
+                server: Some(of), ..
+            } => vec![of.answer(ask)],
+            Link::Plain => self.http(dial.port, true, None, ask),
+            Link::Https { listener, .. } => self.http(dial.port, false, Some(listener), ask),
+        }
+    }
+
+    fn http(self, port: u16, plain: bool, own: Option<&str>, ask: &Ask) -> Vec<String> {
+        if self.layer(port) != Some(plain) {
+            return vec!["404".to_owned()];
+        }
+        if plain && let Some(token) = self.token(port, ask) {
+            return vec![token];
+        }
+        let Some((key, listener)) = self.listener(port, &ask.host) else {
+            return vec!["404".to_owned()];
+        };
+        if own.is_some_and(|own| own != key) {
+            return vec!["421".to_owned()];
+        }
+        if !matches!(&listener.protocol, Some(Protocol::Http(_))) {
+            return vec!["404".to_owned()];
+        }
+        let Some((rule, prefix)) = self.rule(key, ask) else {
+            return vec!["404".to_owned()];
+        };
+        let mut head = Head {
+            path: ask.path.clone(),
+            prefix,
+            ..Head::default()
+        };
+        if let Some(answer) = head.filter(&rule.filters) {
+            return vec![answer];
+        }
+        let weighted: Vec<_> = rule.backends.iter().filter(|of| of.weight > 0).collect();
+        if weighted.is_empty() {
+            return vec![head.own(500)];
+        }
+        let mut answers = Vec::new();
+        for of in weighted {
+            let mut head = head.clone();
+            if of.backend.is_empty() {
+                answers.push(head.own(500));
+            } else if let Some(answer) = head.filter(&of.filters) {
+                answers.push(answer);
+            } else {
+                let found = self.backend(&of.backend);
+                let found = found.filter(|backend| !backend.endpoints.is_empty());
+                match found {
+                    None => answers.push(head.own(503)),
+                    Some(backend) => answers.extend(self.forward(backend, listener, &head, ask)),
+                }
+            }
+        }
+        answers
+    }
+
+    fn token(self, port: u16, ask: &Ask) -> Option<String> {
+        let token = ask.path.strip_prefix(TOKEN_PATH)?;
+        let held = self.config.of(Kind::Challenge).any(|(_, resource)| {
+            let Some(Wire::Challenge(of)) = &resource.resource else {
+                return false;
+            };
+            let here = of
+                .bind
+                .as_ref()
+                .is_some_and(|bind| bind.port == u32::from(port));
+            let asked = matches!(&of.answer,
+                Some(proto::challenge::Answer::Http01(of)) if of.token == token);
+            here && asked && of.hostname == ask.host
+        });
+        held.then(|| match ask.method {
+            "GET" => format!("200 {TOKEN}.{THUMBPRINT}"),
+            _ => "405".to_owned(),
+        })
+    }
+
+    /// The rule that takes a request, and the prefix that it took of the path.
+    fn rule(self, listener: &str, ask: &Ask) -> Option<(&'a proto::HttpRule, String)> {
+        use std::cmp::Reverse;
+        let mut all = Vec::new();
+        for (key, resource) in self.config.of(Kind::HttpRoute) {
+            let Some(Wire::HttpRoute(route)) = &resource.resource else {
+                continue;
+            };
+            let Some(rank) = attached(&route.attachments, listener, &ask.host) else {
+                continue;
+            };
+            for (index, rule) in route.rules.iter().enumerate() {
+                let everything = [proto::HttpMatch::default()];
+                let matches = if rule.matches.is_empty() {
+                    &everything[..]
+                } else {
+                    &rule.matches
+                };
+                for (place, of) in matches.iter().enumerate() {
+                    let Some((path, prefix)) = holds(of, ask) else {
+                        continue;
+                    };
+                    let rest = (!of.method.is_empty(), of.headers.len(), of.query.len());
+                    let order = (
+                        Reverse(rank),
+                        Reverse(path),
+                        Reverse(rest),
+                        route.created,
+                        key,
+                        index,
+                        place,
+                    );
+                    all.push((order, rule, prefix));
+                }
+            }
+        }
+        let best = all.into_iter().min_by(|a, b| a.0.cmp(&b.0))?;
+        Some((best.1, best.2))
+    }
+
+    fn forward(
+        self,
+        backend: &proto::Backend,
+        listener: &proto::Listener,
+        head: &Head,
+        ask: &Ask,
+    ) -> Vec<String> {
+        let Ok(way) = self.way(backend, listener) else {
+            return vec![head.own(500)];
+        };
+        let protocol = backend.protocol();
+        let upgrade = ask.upgrade && protocol != proto::BackendProtocol::H2c;
+        let broken = || Some(Said::Broken);
+        let said = self.endpoints(backend, |speaks, name| {
+            let (layer, two) = match (&way, speaks) {
+                (Some(way), Speaks::Tls(authority)) if way.reaches(authority) => {
+                    let two = match protocol {
+                        proto::BackendProtocol::H2c => true,
+                        proto::BackendProtocol::Websocket => false,
+                        proto::BackendProtocol::Unspecified => !upgrade,
+                    };
+                    (way.layer(), two)
+                }
+                (Some(_), _) => return None,
+                (None, Speaks::One) if protocol != proto::BackendProtocol::H2c => {
+                    ("tls=- cert=-".to_owned(), false)
+                }
+                (None, Speaks::Two) if protocol == proto::BackendProtocol::H2c => {
+                    ("tls=- cert=-".to_owned(), true)
+                }
+                (None, _) => return broken(),
+            };
+            let version = if two { 2 } else { 1 };
+            let status = if upgrade { 101 } else { 200 };
+            Some(Said::Answer(format!(
+                "{status} srv={name} {layer} v={version} host={} path={} asked={}",
+                ask.host,
+                head.path,
+                head.asked.join(","),
+            )))
+        });
+        let answers = said.into_iter().flat_map(|said| match said {
+            Said::Answer(text) => vec![head.answered(text)],
+            Said::Failed => vec![head.own(503)],
+            // Whether it had begun with the request by then is as it comes.
+            Said::Broken => vec![head.own(502), head.own(503)],
+        });
+        answers.collect()
+    }
+}
+
+/// That no endpoint of a backend could be connected to.
+struct Failed;
+
+impl From<Failed> for Link {
+    fn from(_: Failed) -> Self {
+        Self::Closed
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Said {
+    Answer(String),
+    Failed,
+    Broken,
+}
+
+impl From<Failed> for Said {
+    fn from(_: Failed) -> Self {
+        Self::Failed
+    }
+}
+
+/// TLS with a backend.
+struct Way {
+    name: String,
+    trust: BTreeSet<usize>,
+    shown: String,
+}
+
+impl Way {
+    fn reaches(&self, authority: usize) -> bool {
+        self.trust.contains(&authority) && INNER.contains(&&*self.name)
+    }
+
+    fn layer(&self) -> String {
+        format!("tls={} cert={}", self.name, self.shown)
+    }
+}
+
+impl Relayed {
+    fn answer(&self, ask: &Ask) -> String {
+        let Self { server, layer, two } = self;
+        let version = if *two { 2 } else { 1 };
+        let status = if ask.upgrade { 101 } else { 200 };
+        let (host, path) = (&ask.host, &ask.path);
+        format!("{status} srv={server} {layer} v={version} host={host} path={path} asked=")
+    }
+}
+
+/// A request's and an answer's head as filters make them.
+#[derive(Clone, Default)]
+struct Head {
+    path: String,
+    prefix: String,
+    asked: Vec<String>,
+    answered: Vec<String>,
+}
+
+impl Head {
+    /// `Some`: the filters answer by themselves.
+    fn filter(&mut self, filters: &[proto::HttpFilter]) -> Option<String> {
+        for filter in filters {
+            if let Some(Filter::ResponseHeaders(of)) = &filter.filter {
+                self.answered
+                    .extend(of.add.iter().map(|field| field.value.clone()));
+            }
+        }
+        for filter in filters {
+            match filter.filter.as_ref().unwrap() {
+                Filter::ResponseHeaders(_) => {}
+                Filter::RequestHeaders(of) => {
+                    assert!(of.add.iter().all(|field| field.name == ASKED));
+                    self.asked
+                        .extend(of.add.iter().map(|field| field.value.clone()));
+                }
+                Filter::Rewrite(of) => {
+                    let path = of.path.as_ref().unwrap().path.as_ref().unwrap();
+                    let proto::path_modifier::Path::Prefix(with) = path else {
+                        panic!("the model has prefixes only");
+                    };
+                    let rest = &self.path[self.prefix.len()..];
+                    self.path = format!("{with}{rest}");
+                }
+                Filter::Redirect(of) => {
+                    return Some(self.answered(format!("{} to={}", of.status, of.hostname)));
+                }
+                Filter::Fail(status) => return Some(self.answered(status.to_string())),
+            }
+        }
+        None
+    }
+
+    fn own(&self, status: u16) -> String {
+        self.answered(status.to_string())
+    }
+
+    fn answered(&self, mut text: String) -> String {
+        if !self.answered.is_empty() {
+            text.push_str(" answered=");
+            text.push_str(&self.answered.join(","));
+        }
+        text
+    }
+}
+
+/// The rank of the most specific hostname of a route for `host` on a listener.
+fn attached(all: &[proto::Attachment], listener: &str, host: &str) -> Option<(u8, usize)> {
+    let here = all
+        .iter()
+        .filter(|attachment| attachment.listener == listener);
+    let names = here.flat_map(|attachment| &attachment.hostnames);
+    let taking = names.filter(|name| takes(&name.r#match, host).is_some());
+    taking.map(|name| rank(&name.rank)).max()
+}
+
+/// How well a match takes a request: the rank of its path, and the prefix.
+fn holds(of: &proto::HttpMatch, ask: &Ask) -> Option<((u8, usize), String)> {
+    use proto::http_match::Path;
+    let path = &*ask.path;
+    let found = match &of.path {
+        None => ((1, 0), String::new()),
+        Some(Path::Exact(exact)) => (exact == path).then(|| ((3, exact.len()), String::new()))?,
+        Some(Path::Prefix(prefix)) => {
+            let prefix = prefix.trim_end_matches('/');
+            let rest = path.strip_prefix(prefix)?;
+            let whole = rest.is_empty() || rest.starts_with('/');
+            whole.then(|| ((1, prefix.len()), prefix.to_owned()))?
+        }
+        Some(Path::Regex(_)) => panic!("the model has no regular expressions"),
+    };
+    let method = of.method.is_empty() || of.method == ask.method;
+    let headers = of.headers.iter().all(|header| {
+        let Some(proto::http_value_match::Value::Exact(exact)) = &header.value else {
+            panic!("the model has exact values only");
+        };
+        ask.variant.is_some_and(|variant| variant == exact)
+    });
+    (method && headers).then_some(found)
+}
+
+fn is_plain(listener: &proto::Listener) -> bool {
+    matches!(&listener.protocol, Some(Protocol::Http(http)) if http.terminate.is_none())
+}
+
+/// Whether a resource is a listener that speaks plaintext.
+pub(crate) fn is_plain_resource(resource: &Resource) -> bool {
+    matches!(&resource.resource, Some(Wire::Listener(listener)) if is_plain(listener))
+}
+
+/// The port of a listener.
+pub(crate) fn port_of(resource: &Resource) -> Option<u32> {
+    match &resource.resource {
+        Some(Wire::Listener(listener)) => Some(listener.bind.as_ref()?.port),
+        _ => None,
+    }
+}
