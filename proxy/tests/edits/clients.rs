@@ -284,6 +284,7 @@ impl Conn {
             }
         }
         world.faults.lock().push(fault);
+        self.wire = Wire::Closed;
     }
 
     /// Asks, and compares what comes. `until`: the backend answers when so many edits are done; `pause`:
