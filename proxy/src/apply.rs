@@ -600,13 +600,17 @@ impl State {
             Protocol::Https(spec) => (Mode::Https(Err(NotServing::NoCertificate)), Some(spec)),
         };
         let mut terminate = terminate.map(|spec| self.hold_terminate(&key, spec, old));
+        let mode = self.mode(&kind, terminate.as_mut());
         let built = Arc::new(Listener {
             key: Arc::clone(&key),
             usage: self.tenants.usage(&gateway, &tenant),
             port: spec.port,
             gateway,
             tenant,
-            mode: self.mode(&kind, terminate.as_mut()),
+            mode,
+            validation: terminate
+                .as_ref()
+                .and_then(HeldTerminate::client_validation),
             backend_certificate: spec.backend_certificate.map(|name| self.shown_slot(&name)),
         });
         self.listeners.insert(
@@ -634,6 +638,10 @@ impl State {
             usage: Arc::clone(&held.built.usage),
             port: held.built.port,
             backend_certificate: held.built.backend_certificate.clone(),
+            validation: held
+                .terminate
+                .as_ref()
+                .and_then(HeldTerminate::client_validation),
             mode,
         });
         self.listeners.insert(Arc::clone(name), held);

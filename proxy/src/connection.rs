@@ -5,8 +5,9 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 use tokio::io::AsyncReadExt;
@@ -17,7 +18,7 @@ use crate::accesslog::Record;
 use crate::challenge::{self, Answer, Challenge, Outcome, Question};
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
-use crate::dial::{self, Carries};
+use crate::dial::{self, ATTEMPTS, Carries};
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
 use crate::plane::HelloPermit;
@@ -376,7 +377,8 @@ async fn try_open(
     };
     let question = Question::of_hello(record.server_name.as_ref(), &hello.alpn);
     let replay = reader.into_bytes();
-    let (mode, credentials) = match decide(record, question.as_ref())? {
+    let random = plane.random();
+    let (mode, credentials) = match decide(record, question.as_ref(), random)? {
         Decision::Challenge(challenge) => return Ok(Step::Challenge(challenge, replay, permit)),
         Decision::Serve(mode, credentials) => (mode, credentials),
     };
@@ -392,7 +394,7 @@ async fn try_open(
         }
         Mode::Passthrough => {
             drop(permit);
-            match connect(record, Carries::Passthrough).await? {
+            match connect(record, random, None).await? {
                 Stream::Plain(backend) => Ok(Step::Relay(backend, Kind::Passthrough(replay))),
                 // Not opened for what is TLS already.
                 Stream::Tls(_) => Err(CloseReason::Internal),
@@ -417,8 +419,7 @@ async fn try_open(
                 .observe(begun.elapsed().as_secs_f64());
             plane.metrics.handshake(agreed.version, agreed.resumed);
             record.agree(agreed);
-            let carries = Carries::Terminated(&credentials);
-            Ok(match connect(record, carries).await? {
+            Ok(match connect(record, random, Some(credentials)).await? {
                 Stream::Plain(backend) => Step::Relay(backend, Kind::Terminated(session)),
                 Stream::Tls(backend) => Step::Reencrypt(backend, session),
             })
@@ -436,7 +437,11 @@ enum Decision {
 
 /// Decides all of it by one snapshot: challenge, listener, route, backend, endpoint, and what is shown to
 /// it.
-fn decide(record: &mut Record, question: Option<&Question>) -> Result<Decision, CloseReason> {
+fn decide(
+    record: &mut Record,
+    question: Option<&Question>,
+    random: u64,
+) -> Result<Decision, CloseReason> {
     let plane = Arc::clone(record.plane());
     let snapshot = plane.snapshot.load();
     let challenge = question.and_then(|of| snapshot.challenge(record.bind(), of.clone()));
@@ -449,7 +454,7 @@ fn decide(record: &mut Record, question: Option<&Question>) -> Result<Decision, 
     let credentials = snapshot.credentials(&listener);
     record.select(listener);
     if !matches!(mode, Mode::Https(_)) {
-        pick(&snapshot, record, route)?;
+        pick(&snapshot, record, route, (random, &[]))?;
     }
     Ok(Decision::Serve(mode, credentials))
 }
@@ -487,6 +492,7 @@ fn pick(
     snapshot: &Snapshot,
     record: &mut Record,
     route: Option<Arc<Route>>,
+    (random, tried): (u64, &[SocketAddr]),
 ) -> Result<(), CloseReason> {
     let Some(route) = route else {
         return Err(match record.server_name {
@@ -494,7 +500,7 @@ fn pick(
             None => CloseReason::NoServerName,
         });
     };
-    let pick = route.pick(snapshot, record.plane().random());
+    let pick = route.pick(snapshot, random, tried);
     record.route = Some(route);
     match pick {
         Pick::Endpoint(address, backend) => {
@@ -542,15 +548,62 @@ async fn read_hello(
     }
 }
 
-/// Connects to the endpoint picked, or to another one of its backend.
-async fn connect(record: &mut Record, carries: Carries<'_>) -> Result<Stream, CloseReason> {
-    let Some((first, backend)) = record.backend.clone() else {
-        return Err(CloseReason::NoEndpoints);
-    };
-    let dialled = dial::connect(record.plane(), first, Arc::clone(&backend), carries).await;
-    record.backend = Some((dialled.endpoint, backend));
-    record.connect_retries = u8::try_from(dialled.retries).unwrap_or(u8::MAX);
-    dialled.result
+/// Connects to the endpoint picked. After a failure route, backend and endpoint are decided anew, by the
+/// snapshot that is in force then: what the first one was decided by may be the reason why it failed.
+/// `credentials`: none where the client's TLS is passed through.
+async fn connect(
+    record: &mut Record,
+    random: u64,
+    mut credentials: Option<Credentials>,
+) -> Result<Stream, CloseReason> {
+    let plane = Arc::clone(record.plane());
+    let end = Instant::now() + plane.limits.connect_deadline;
+    let mut tried = Vec::with_capacity(ATTEMPTS);
+    loop {
+        let Some((endpoint, backend)) = record.backend.clone() else {
+            return Err(CloseReason::NoEndpoints);
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        let allowed = dial::share(left, &backend.target, tried.len());
+        let carries = credentials
+            .as_ref()
+            .map_or(Carries::Passthrough, Carries::Terminated);
+        let dialled = dial::connect(&plane, &backend, endpoint, carries, allowed).await;
+        let reason = match dialled {
+            Ok(stream) => return Ok(stream),
+            Err(CloseReason::BackendTlsInvalid) => return Err(CloseReason::BackendTlsInvalid),
+            Err(reason) => reason,
+        };
+        tried.push(endpoint);
+        if tried.len() >= ATTEMPTS || Instant::now() >= end {
+            return Err(reason);
+        }
+        match decide_again(record, (random, &tried)) {
+            Some(next) => credentials = credentials.map(|_| next),
+            None => return Err(reason),
+        }
+        plane.metrics.connect_retries.inc();
+        record.connect_retries = record.connect_retries.saturating_add(1);
+    }
+}
+
+/// Picks another endpoint by the snapshot in force; none if it does nothing for this connection as it has
+/// begun. What the backend is shown comes with it.
+fn decide_again(record: &mut Record, choice: (u64, &[SocketAddr])) -> Option<Credentials> {
+    let plane = Arc::clone(record.plane());
+    let snapshot = plane.snapshot.load();
+    let selected = snapshot.select(record.bind(), record.server_name.as_ref());
+    let Selection { listener, route } = selected.ok()?;
+    let begun = record.listener()?.mode.kind();
+    if listener.mode.kind() != begun {
+        return None;
+    }
+    let before = (record.route.clone(), record.backend.clone());
+    if pick(&snapshot, record, route, choice).is_err() {
+        (record.route, record.backend) = before;
+        return None;
+    }
+    Some(snapshot.credentials(&listener))
 }
 
 /// Has the kernel find out about peers that vanished: asks after `idle`, and gives up after as many

@@ -1,10 +1,9 @@
-//! Owns connecting to backends: one deadline for all of it, and another endpoint where one does not
-//! take the connection. Nothing was sent then, so whatever the connection is for, it can be tried
-//! elsewhere; what happens after it stands is never tried again.
+//! Owns connecting to one endpoint of a backend. Nothing was sent when that fails, so whatever the connection
+//! is for, it can be tried elsewhere, within one deadline for all attempts; what happens after it stands is
+//! never tried again here.
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpSocket, TcpStream};
@@ -19,16 +18,6 @@ use crate::upstream::{self, Credentials, Stream};
 /// Endpoints that are tried for one connection or request.
 pub(crate) const ATTEMPTS: usize = 3;
 
-/// How connecting ended.
-pub(crate) struct Dialled {
-    /// The endpoint that took the connection, or the last that did not.
-    pub(crate) endpoint: SocketAddr,
-    /// Endpoints that were tried before it.
-    pub(crate) retries: usize,
-    /// The connection, or why there is none.
-    pub(crate) result: Result<Stream, CloseReason>,
-}
-
 /// What a connection to a backend carries.
 #[derive(Clone, Copy)]
 pub(crate) enum Carries<'a> {
@@ -38,60 +27,32 @@ pub(crate) enum Carries<'a> {
     Terminated(&'a Credentials),
 }
 
-/// Connects to `first`, an endpoint of `backend`, or to another endpoint. After a failure that is one of
-/// the backend's version in force: the endpoint may have failed because its pod is gone.
+/// Connects to one endpoint of `backend`, and notes how that went.
 pub(crate) async fn connect(
     plane: &DataPlane,
-    first: SocketAddr,
-    mut backend: Arc<Backend>,
+    backend: &Backend,
+    endpoint: SocketAddr,
     carries: Carries<'_>,
-) -> Dialled {
-    let end = Instant::now() + plane.limits.connect_deadline;
-    let mut tried = Vec::with_capacity(ATTEMPTS);
-    let mut endpoint = first;
-    loop {
-        tried.push(endpoint);
-        let left = end.saturating_duration_since(Instant::now());
-        let allowed = share(left, &backend.target, tried.len() - 1);
-        let result = match carries {
-            Carries::Passthrough => attempt(plane, endpoint, allowed).await.map(Stream::Plain),
-            Carries::Terminated(credentials) => {
-                let (target, alpn) = (&backend.target, upstream::Alpn::None);
-                upstream::open(plane, target, credentials, endpoint, alpn, allowed).await
-            }
-        };
-        let next = match &result {
-            Ok(_) => {
-                plane.endpoint_succeeded(&backend, endpoint);
-                None
-            }
-            // The same for every endpoint, and none of them was asked.
-            Err(CloseReason::BackendTlsInvalid) => None,
-            Err(reason) => {
-                let reason = reason.reason();
-                plane.metrics.connect_failed(reason);
-                plane.endpoint_failed(&backend, endpoint, Failure::Connect, reason);
-                backend = plane.latest(&backend);
-                let again = tried.len() < ATTEMPTS && Instant::now() < end;
-                again
-                    .then(|| backend.endpoint(plane.random(), &tried))
-                    .flatten()
-            }
-        };
-        match next {
-            Some(next) => {
-                plane.metrics.connect_retries.inc();
-                endpoint = next;
-            }
-            None => {
-                return Dialled {
-                    endpoint,
-                    retries: tried.len() - 1,
-                    result,
-                };
-            }
+    allowed: Duration,
+) -> Result<Stream, CloseReason> {
+    let result = match carries {
+        Carries::Passthrough => attempt(plane, endpoint, allowed).await.map(Stream::Plain),
+        Carries::Terminated(credentials) => {
+            let (target, alpn) = (&backend.target, upstream::Alpn::None);
+            upstream::open(plane, target, credentials, endpoint, alpn, allowed).await
+        }
+    };
+    match &result {
+        Ok(_) => plane.endpoint_succeeded(backend, endpoint),
+        // The same for every endpoint, and none of them was asked.
+        Err(CloseReason::BackendTlsInvalid) => {}
+        Err(reason) => {
+            let reason = reason.reason();
+            plane.metrics.connect_failed(reason);
+            plane.endpoint_failed(backend, endpoint, Failure::Connect, reason);
         }
     }
+    result
 }
 
 /// The part of the time that is left which one endpoint may take after `tried` others: one that vanished

@@ -39,6 +39,7 @@ pub mod table;
 pub mod tenants;
 pub mod terminate;
 mod upstream;
+mod validation;
 pub mod worker;
 
 pub use proxy::{ConfigSource, Proxy, ProxyConfig};

@@ -162,18 +162,6 @@ impl DataPlane {
         }
     }
 
-    /// The version of a backend that is in force, if it leads anywhere; otherwise the one that is given.
-    ///
-    /// For whoever found nobody at the version that it chose and has sent nothing yet. A version is
-    /// taken whole: its endpoints with what they speak and their TLS.
-    pub(crate) fn latest(&self, chosen: &Arc<Backend>) -> Arc<Backend> {
-        let snapshot = self.snapshot.load();
-        let latest = snapshot.backend(chosen.slot());
-        let usable = latest
-            .filter(|latest| latest.is_version_of(chosen) && !latest.target.endpoints.is_empty());
-        Arc::clone(usable.unwrap_or(chosen))
-    }
-
     /// Notes that an endpoint of a backend failed. `reason` is one of a fixed set of words.
     pub(crate) fn endpoint_failed(
         &self,

@@ -22,6 +22,7 @@ use crate::slot_map::{Slot, SlotMap};
 use crate::tenants::Usage;
 pub use crate::upstream::ClientCertificate;
 use crate::upstream::Credentials;
+use crate::validation::ClientValidation;
 
 /// A socket that listeners share: one address and port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,6 +80,17 @@ impl Mode {
         }
     }
 
+    /// What it does, whatever it is held to do it with.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Passthrough => "Passthrough",
+            Self::Terminate(_) => "Terminate",
+            Self::Http => "Http",
+            Self::Https(_) => "Https",
+        }
+    }
+
     /// Whether connections are served, rather than closed for want of something.
     #[must_use]
     pub fn is_serving(&self) -> bool {
@@ -106,13 +118,11 @@ impl fmt::Display for Layer {
 
 impl fmt::Debug for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Passthrough => "Passthrough",
-            Self::Terminate(Ok(_)) => "Terminate",
-            Self::Terminate(Err(_)) => "Terminate (not serving)",
-            Self::Http => "Http",
-            Self::Https(Ok(_)) => "Https",
-            Self::Https(Err(_)) => "Https (not serving)",
+        f.write_str(self.kind())?;
+        f.write_str(if self.is_serving() {
+            ""
+        } else {
+            " (not serving)"
         })
     }
 }
@@ -134,6 +144,8 @@ pub struct Listener {
     /// What backends over TLS are shown; the Gateway's. None: nothing. Counted, so that the slot is
     /// freed with the last listener.
     pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
+    /// How it validates its clients, if it does and can.
+    pub(crate) validation: Option<Arc<ClientValidation>>,
     /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
     pub usage: Arc<Usage>,
 }
@@ -198,10 +210,10 @@ impl Route {
         &self.backends
     }
 
-    /// Picks a backend by weight and one of its endpoints, as `snapshot` has it, which this route is of.
-    /// The upper half of `random` chooses the backend, the lower half the endpoint.
+    /// Picks a backend by weight and one of its endpoints that are not in `tried`, as `snapshot` has it,
+    /// which this route is of. The upper half of `random` chooses the backend, the lower half the endpoint.
     #[must_use]
-    pub fn pick(&self, snapshot: &Snapshot, random: u64) -> Pick {
+    pub fn pick(&self, snapshot: &Snapshot, random: u64, tried: &[SocketAddr]) -> Pick {
         let Some(picked) = by_weight(&self.backends, |of| of.weight, self.total, random) else {
             return Pick::NoWeight;
         };
@@ -209,7 +221,7 @@ impl Route {
             return Pick::InvalidBackend;
         };
         let endpoint = |backend: &Arc<Backend>| {
-            let address = backend.endpoint(random, &[])?;
+            let address = backend.endpoint(random, tried)?;
             Some(Pick::Endpoint(address, Arc::clone(backend)))
         };
         let backend = snapshot.backend(slot);
@@ -654,6 +666,20 @@ impl Snapshot {
         let challenge = self.challenges.get(&(*bind, question)).cloned()?;
         // Connections outlive their bind, and a challenge is of one that is open.
         self.has_bind(bind).then_some(challenge)
+    }
+
+    /// The listener that a TLS connection for `server_name` on `bind` would get now.
+    pub(crate) fn tls_listener<'a>(
+        &'a self,
+        bind: &BindKey,
+        server_name: Option<&'a Hostname>,
+    ) -> Option<&'a Arc<Listener>> {
+        let listeners = &self.binds.get(bind)?.tls;
+        let entry = match server_name {
+            Some(name) => listeners.matching(name).next(),
+            None => listeners.any.as_ref(),
+        };
+        entry.map(|entry| &entry.listener)
     }
 
     /// The challenge held at a place, on an open bind or not.

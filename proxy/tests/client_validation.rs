@@ -17,6 +17,8 @@ use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, HandshakeKind, NamedGroup, SignatureScheme, SupportedProtocolVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::plane::Limits;
 use vestibule_stream::{Resource, ResourceKind, proto};
@@ -232,6 +234,64 @@ async fn without_a_bundle_nobody_is_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_stands_is_asked_by_the_settings_of_now() {
+    let World {
+        mut rig,
+        server,
+        clients,
+    } = world(Mode::AllowValidOnly).await;
+    let others = Authority::new("others");
+    let port = rig.address.port();
+    let open = move || http(port, "c", WEB, Some("team-a/cert"));
+    let closed = move |mode| validating(open(), &[BUNDLE], mode);
+    let request = format!("GET / HTTP/1.1\r\nhost: {WEB}\r\n\r\n");
+    for version in [&TLS13, &TLS12] {
+        rig.apply(vec![Authority::bundle(BUNDLE, &[&clients]), open()]);
+        let config = client(&server, version, shows(None));
+        let mut stranger = tls(rig.connect().await, config, WEB).await.unwrap();
+        rig.apply(vec![closed(Mode::AllowValidOnly)]);
+        let config = client(&server, version, shows(Some(&clients.client("good"))));
+        let mut known = tls(rig.connect().await, config, WEB).await.unwrap();
+        // Nobody is asked for anything while validation is off, or lets everybody in.
+        for listener in [open(), closed(Mode::AllowInsecureFallback)] {
+            rig.apply(vec![listener]);
+            for stream in [&mut stranger, &mut known] {
+                assert_eq!(status(stream, &request).await, Some(404));
+            }
+        }
+        rig.apply(vec![closed(Mode::AllowValidOnly)]);
+        assert_eq!(status(&mut known, &request).await, Some(404));
+        assert_eq!(status(&mut stranger, &request).await, Some(421));
+        assert_eq!(status(&mut stranger, &request).await, None);
+        // Another authority comes beside the first, and then instead of it.
+        let both = Authority::bundle(BUNDLE, &[&clients, &others]);
+        rig.apply(vec![both]);
+        assert_eq!(status(&mut known, &request).await, Some(404));
+        rig.apply(vec![Authority::bundle(BUNDLE, &[&others])]);
+        assert_eq!(status(&mut known, &request).await, Some(421));
+    }
+}
+
+/// The status of an answer without a body that is read; none if the connection is over.
+async fn status(stream: &mut TlsStream<TcpStream>, request: &str) -> Option<u16> {
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut head = String::new();
+    let read = async {
+        while !head.ends_with("\r\n\r\n") {
+            head.push(char::from(stream.read_u8().await.ok()?));
+        }
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "));
+        let mut body = vec![0; length.unwrap().parse().unwrap()];
+        stream.read_exact(&mut body).await.ok()?;
+        Some(())
+    };
+    within("an answer", read).await?;
+    head.split(' ').nth(1).unwrap().parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_mode_is_rejected() {
     let World { mut rig, .. } = world(Mode::AllowValidOnly).await;
     let port = rig.address.port();
@@ -363,7 +423,7 @@ fn openssl(rig: &Rig, version: &str, name: &str, more: &[&str]) -> Option<(bool,
 }
 
 /// Sends the first line back and ends.
-async fn line(mut stream: tokio::net::TcpStream) {
+async fn line(mut stream: TcpStream) {
     let mut text = Vec::new();
     while !text.ends_with(b"\n") {
         match stream.read_u8().await {

@@ -7,7 +7,7 @@ use vestibule_model::hostname::HostPattern;
 use super::{CertificateInfo, State};
 use crate::http::route::Rule;
 use crate::slot_map::Slot;
-use crate::table::{Backend, Generation, Mode};
+use crate::table::{Backend, Generation};
 
 /// Everything in force.
 #[derive(Debug, serde::Serialize)]
@@ -232,12 +232,7 @@ impl State {
                 tenant: held.built.tenant.to_string(),
                 bind: held.bind.to_string(),
                 hostname: held.pattern.to_string(),
-                mode: match held.built.mode {
-                    Mode::Passthrough => "Passthrough",
-                    Mode::Terminate(_) => "Terminate",
-                    Mode::Http => "Http",
-                    Mode::Https(_) => "Https",
-                },
+                mode: held.built.mode.kind(),
                 certificates: held
                     .terminate
                     .as_ref()

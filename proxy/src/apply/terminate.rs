@@ -10,6 +10,7 @@ use super::tls::HeldCertificate;
 use super::tls::ListenerTicketer;
 use crate::slot_map::Slot;
 use crate::table::{ClientCertificate, Mode, NotServing};
+use crate::validation::ClientValidation;
 
 /// Trust bundles by which clients are validated, and what becomes of those without.
 type Validation = (Box<[Arc<str>]>, ClientMode);
@@ -30,6 +31,15 @@ struct Tickets {
     ticketer: Arc<ListenerTicketer>,
     /// What clients were validated by who got them.
     auth: Option<AuthId>,
+    /// The same, to do it by. `None` also where there is nothing to do it by.
+    validation: Option<Arc<ClientValidation>>,
+}
+
+impl HeldTerminate {
+    /// How clients are validated, if they are and can be.
+    pub(super) fn client_validation(&self) -> Option<Arc<ClientValidation>> {
+        self.tickets.validation.clone()
+    }
 }
 
 impl State {
@@ -56,6 +66,7 @@ impl State {
         let none = || Tickets {
             ticketer: self.configs.ticketer(false),
             auth: None,
+            validation: None,
         };
         let tickets = old.map_or_else(none, |old| old.tickets);
         HeldTerminate {
@@ -102,23 +113,25 @@ impl State {
         let id = auth.as_ref().map(ClientAuth::id);
         // A session is resumed without validating anything again.
         if terminate.tickets.auth != id {
+            let validation = auth.as_ref().and_then(|auth| self.configs.validation(auth));
             terminate.tickets = Tickets {
                 ticketer: self.configs.ticketer(id.is_some()),
                 auth: id,
+                validation: validation.map(Arc::new),
             };
+        }
+        let tickets = &terminate.tickets;
+        if id.is_some() && tickets.validation.is_none() {
+            return Err(NotServing::NoTrustBundle);
         }
         let mut names = terminate.certificates.iter();
         let first = names.find_map(|name| self.certificates.get(name));
         let certificate = first.ok_or(NotServing::NoCertificate)?;
         self.work.tls_configs += 1;
-        self.configs
-            .build(
-                certificate,
-                &terminate.tickets.ticketer,
-                alpn,
-                auth.as_ref(),
-            )
-            .ok_or(NotServing::NoTrustBundle)
+        let validation = tickets.validation.as_deref();
+        Ok(self
+            .configs
+            .build(certificate, &tickets.ticketer, alpn, validation))
     }
 
     /// The slot of the certificate called `name` that backends are shown.

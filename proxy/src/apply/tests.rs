@@ -280,7 +280,7 @@ fn rejected_resources_keep_their_last_good_version() {
     let snapshot = h.published.load();
     let selection = snapshot.select(&BIND, Some(&name)).unwrap();
     assert!(matches!(
-        selection.route.unwrap().pick(&snapshot, 0),
+        selection.route.unwrap().pick(&snapshot, 0, &[]),
         Pick::Endpoint(..)
     ));
 }
@@ -360,7 +360,7 @@ fn a_snapshot_stays_true_while_somebody_holds_it() {
     let port = |snapshot: &Snapshot| {
         let name = Hostname::parse("a.example.com").unwrap();
         let route = snapshot.select(&BIND, Some(&name)).unwrap().route.unwrap();
-        match route.pick(snapshot, 0) {
+        match route.pick(snapshot, 0, &[]) {
             Pick::Endpoint(address, _) => address.port(),
             other => panic!("{other:?}"),
         }
@@ -408,7 +408,7 @@ fn picks_follow_weights_and_invalid_references_keep_their_share() {
     ]);
     let pick = |name: &str, random| {
         let route = &h.state.routes.get(name).unwrap().route;
-        route.pick(h.state.snapshot(), random)
+        route.pick(h.state.snapshot(), random, &[])
     };
     let mut counts = [0_u32; 4];
     for step in 0..4096_u64 {

@@ -20,6 +20,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::clients::ClientAuth;
 use super::parse::RejectReason;
+use crate::validation::ClientValidation;
 
 /// How long after its handshake a client that showed a certificate may come back with a ticket, which
 /// is not validated again: bounds how long a certificate is good for after it expired.
@@ -226,31 +227,32 @@ impl ConfigFactory {
         })
     }
 
+    /// Validation of clients. None where there is nothing to do it by.
+    pub(super) fn validation(&self, clients: &ClientAuth) -> Option<ClientValidation> {
+        clients.verifier(&self.provider).map(ClientValidation::new)
+    }
+
     /// A configuration that answers with `certificate` and takes one of `alpn`; of none, it leaves the
-    /// matter aside. No early data, no session cache: resumption is by stateless tickets alone. None
-    /// where clients are to be validated and there is nothing to do it by.
+    /// matter aside. No early data, no session cache: resumption is by stateless tickets alone.
     pub(super) fn build(
         &self,
         certificate: &HeldCertificate,
         ticketer: &Arc<ListenerTicketer>,
         alpn: &[&[u8]],
-        clients: Option<&ClientAuth>,
-    ) -> Option<Arc<ServerConfig>> {
+        clients: Option<&ClientValidation>,
+    ) -> Arc<ServerConfig> {
         let resolver = Arc::new(OneCertificate(Arc::clone(&certificate.certified)));
         let builder = self.builder.clone();
         let builder = match clients {
             None => builder.with_no_client_auth(),
-            Some(clients) => {
-                let verifier = clients.verifier(&self.provider)?;
-                builder.with_client_cert_verifier(verifier)
-            }
+            Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients.verifier())),
         };
         let mut config = builder.with_cert_resolver(resolver);
         config.ticketer = Arc::<ListenerTicketer>::clone(ticketer);
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         crate::terminate::prepare(&mut config);
         self.share(&mut config);
-        Some(Arc::new(config))
+        Arc::new(config)
     }
 
     /// A configuration that answers a CA with `certificate`. Nothing of a listener's settings is in it,

@@ -1,10 +1,11 @@
-//! Owns one request at a backend: which connection it gets, and what becomes of it.
+//! Owns one attempt at having a backend answer a request: which connection the request gets, and what
+//! becomes of it.
 //!
-//! A request is given to another connection or endpoint while it is certain that no backend has seen it:
-//! the connection could not be opened, or had ended before the request was written. If the connection
-//! breaks after that and before an answer, a request that may be repeated ([`Repeat`]) is, once: a
-//! backend that closes an idle connection crosses the next request on it, and a pod that dies takes
-//! what it was given with it. What happens after the head of the answer is the answer.
+//! A request is tried again while it is certain that no backend has seen it: the connection could not be
+//! opened, or had ended before the request was written. If the connection breaks after that and before
+//! an answer, a request that may be repeated ([`Repeat`]) is, once: a backend that closes an idle
+//! connection crosses the next request on it, and a pod that dies takes what it was given with it. What
+//! happens after the head of the answer is the answer.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -37,7 +38,46 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Bytes of request bodies that wait in memory for a backend, per request in HTTP/2.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// A request that is to be made.
+/// What the attempts at one request have in common.
+pub(super) struct Attempts {
+    /// Chooses the backend by weight and the first of its endpoints.
+    pub(super) random: u64,
+    /// When connecting has to be done, over all attempts.
+    end: Instant,
+    /// Endpoints that did not take the request.
+    tried: Vec<SocketAddr>,
+    /// How the last attempt failed.
+    failure: Option<Failure>,
+    /// The method and the absence of a body let the request be made once more after a connection broke.
+    repeatable: bool,
+    /// And it was.
+    repeated: bool,
+}
+
+impl Attempts {
+    pub(super) fn new(plane: &DataPlane, request: &Request<Upload>) -> Self {
+        Self {
+            random: plane.random(),
+            end: Instant::now() + plane.limits.connect_deadline,
+            tried: Vec::new(),
+            failure: None,
+            repeatable: plane.limits.http.repeat == Repeat::Idempotent
+                && request.method().is_idempotent()
+                && request.body().is_end_stream(),
+            repeated: false,
+        }
+    }
+}
+
+/// How an attempt without an answer ended.
+pub(super) enum Ended {
+    /// There is no other attempt to make.
+    Failed(Failure),
+    /// Another one is to be made, with this body.
+    Again(Upload),
+}
+
+/// What one attempt is made of.
 pub(super) struct Exchange<'a> {
     pub(super) plane: &'a DataPlane,
     /// What the backend is shown.
@@ -59,8 +99,6 @@ pub(super) struct Trace {
     pub(super) retries: u8,
     /// The connection had carried a request before.
     pub(super) reused: bool,
-    /// It was given to a second connection after the first one broke.
-    pub(super) repeated: bool,
     /// A connection has the request, and its answer has not begun.
     pub(super) awaited: bool,
     /// From giving the request to a connection to the head of the answer.
@@ -100,120 +138,103 @@ impl Failure {
 
 type Answered = (Response<Incoming>, Lease);
 
+/// A request that a connection did not answer.
+enum Unanswered {
+    /// It comes back: the connection has not begun with it.
+    Unseen(Box<Request<Upload>>),
+    /// The backend may have seen it.
+    Seen(Arc<UploadState>),
+}
+
 impl Exchange<'_> {
-    /// Makes the request.
-    pub(super) async fn send(
+    /// Gives the request to one endpoint that was not tried yet.
+    pub(super) async fn attempt(
         &self,
         mut request: Request<Upload>,
+        attempts: &mut Attempts,
         trace: &mut Trace,
-    ) -> Result<Answered, Failure> {
-        let end = Instant::now() + self.plane.limits.connect_deadline;
-        let mut spare = self.spare(&request);
-        let mut backend = Arc::clone(&self.backend);
-        let mut tried = Vec::new();
-        let mut failure = Failure::NoEndpoints;
-        while tried.len() < ATTEMPTS {
-            let random = self.plane.random();
-            let Some(endpoint) = backend.endpoint(random, &tried) else {
-                break;
-            };
-            let key = self.key(&backend, endpoint);
-            trace.endpoint = Some(endpoint);
-            trace.retries = u8::try_from(tried.len()).unwrap_or(u8::MAX);
+    ) -> Result<Answered, Ended> {
+        let Some(endpoint) = self.backend.endpoint(attempts.random, &attempts.tried) else {
+            let failure = attempts.failure.take();
+            return Err(Ended::Failed(failure.unwrap_or(Failure::NoEndpoints)));
+        };
+        let key = self.key(endpoint);
+        trace.endpoint = Some(endpoint);
+        trace.retries = u8::try_from(attempts.tried.len()).unwrap_or(u8::MAX);
+        let opened = loop {
             // What closed one idle connection may have closed all of them: a repeated request gets a
             // new one.
-            while let Some(lease) = (!trace.repeated).then(|| pool::take(&key)).flatten() {
+            while let Some(lease) = (!attempts.repeated).then(|| pool::take(&key)).flatten() {
                 trace.reused = true;
                 request = match self.send_on(lease, request, trace).await {
                     Ok(answered) => {
-                        self.plane.endpoint_succeeded(&backend, endpoint);
+                        self.plane.endpoint_succeeded(&self.backend, endpoint);
                         self.plane.metrics.backend_reused.inc();
                         return Ok(answered);
                     }
                     // It had ended while it was idle.
-                    Err(Some(request)) => *request,
-                    Err(None) => self.repeat(&mut spare, trace).ok_or(Failure::Broken)?,
+                    Err(Unanswered::Unseen(request)) => *request,
+                    Err(Unanswered::Seen(state)) => return Err(self.broken(attempts, &state)),
                 };
             }
             trace.reused = false;
-            let left = end.saturating_duration_since(Instant::now());
+            let left = attempts.end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                failure = Failure::Connect(CloseReason::BackendConnectTimeout);
-                break;
+                let failure = Failure::Connect(CloseReason::BackendConnectTimeout);
+                return Err(Ended::Failed(failure));
             }
-            let allowed = dial::share(left, &backend.target, tried.len());
-            let Some(opened) = self.open_in_turn(&key, &backend, left, allowed).await else {
-                continue;
-            };
-            if !tried.is_empty() {
-                self.plane.metrics.connect_retries.inc();
+            let allowed = dial::share(left, &self.backend.target, attempts.tried.len());
+            // Otherwise another request opened a connection that may be shared, or gave up.
+            if let Some(opened) = self.open_in_turn(&key, left, allowed).await {
+                break opened;
             }
-            tried.push(endpoint);
-            let (kind, reason) = match opened {
-                Ok(lease) => match self.send_on(lease, request, trace).await {
-                    Ok(answered) => {
-                        self.plane.endpoint_succeeded(&backend, endpoint);
-                        return Ok(answered);
-                    }
-                    Err(Some(back)) => {
-                        request = *back;
-                        failure = Failure::Connect(CloseReason::BackendReset);
-                        (health::Failure::Connect, CloseReason::BackendReset)
-                    }
-                    Err(None) => {
-                        failure = Failure::Broken;
-                        let Some(again) = self.repeat(&mut spare, trace) else {
-                            self.no_answer(trace, CloseReason::BackendReset.reason());
-                            return Err(failure);
-                        };
-                        request = again;
-                        (health::Failure::Answer, CloseReason::BackendReset)
-                    }
-                },
-                Err(reason) => {
-                    failure = Failure::Connect(reason);
-                    (health::Failure::Connect, reason)
-                }
-            };
-            // The same for every endpoint, and none of them was asked.
-            if reason == CloseReason::BackendTlsInvalid {
-                break;
-            }
-            let reason = reason.reason();
-            if kind == health::Failure::Connect {
-                self.plane.metrics.connect_failed(reason);
-            }
-            self.plane.endpoint_failed(&backend, endpoint, kind, reason);
-            // The endpoint may have failed because its pod is gone.
-            backend = self.plane.latest(&backend);
+        };
+        if !attempts.tried.is_empty() {
+            self.plane.metrics.connect_retries.inc();
         }
-        Err(failure)
+        attempts.tried.push(endpoint);
+        let (reason, body) = match opened {
+            Ok(lease) => match self.send_on(lease, request, trace).await {
+                Ok(answered) => {
+                    self.plane.endpoint_succeeded(&self.backend, endpoint);
+                    return Ok(answered);
+                }
+                Err(Unanswered::Unseen(request)) => {
+                    (CloseReason::BackendReset, request.into_body())
+                }
+                Err(Unanswered::Seen(state)) => {
+                    self.no_answer(trace, CloseReason::BackendReset.reason());
+                    return Err(self.broken(attempts, &state));
+                }
+            },
+            Err(reason) => (reason, request.into_body()),
+        };
+        // The same for every endpoint, and none of them was asked.
+        if reason == CloseReason::BackendTlsInvalid {
+            return Err(Ended::Failed(Failure::Connect(reason)));
+        }
+        self.plane.metrics.connect_failed(reason.reason());
+        let kind = health::Failure::Connect;
+        self.plane
+            .endpoint_failed(&self.backend, endpoint, kind, reason.reason());
+        let failure = Failure::Connect(reason);
+        if attempts.tried.len() >= ATTEMPTS {
+            return Err(Ended::Failed(failure));
+        }
+        attempts.failure = Some(failure);
+        Err(Ended::Again(body))
     }
 
-    /// What is needed to make the request again, if it is one that may be made again.
-    fn spare(&self, request: &Request<Upload>) -> Option<Request<Arc<UploadState>>> {
-        let may = self.plane.limits.http.repeat == Repeat::Idempotent
-            && request.method().is_idempotent()
-            && request.body().is_end_stream()
-            && !self.upgrade;
-        may.then(|| {
-            let mut spare = Request::new(Arc::clone(request.body().state()));
-            spare.method_mut().clone_from(request.method());
-            spare.headers_mut().clone_from(request.headers());
-            spare
-        })
-    }
-
-    /// The request once more; none if it may not be repeated, or was.
-    fn repeat(
-        &self,
-        spare: &mut Option<Request<Arc<UploadState>>>,
-        trace: &mut Trace,
-    ) -> Option<Request<Upload>> {
-        let spare = spare.take()?;
-        trace.repeated = true;
+    /// After the connection broke that had the request.
+    fn broken(&self, attempts: &mut Attempts, state: &Arc<UploadState>) -> Ended {
+        let repeats = attempts.repeatable && !attempts.repeated && !self.upgrade;
+        if !repeats || attempts.tried.len() >= ATTEMPTS {
+            return Ended::Failed(Failure::Broken);
+        }
+        attempts.repeated = true;
+        attempts.failure = Some(Failure::Broken);
         self.plane.metrics.requests_repeated.inc();
-        Some(spare.map(|state| Upload::none(&state)))
+        Ended::Again(Upload::none(state))
     }
 
     /// Notes that the endpoint that has the request does not answer it.
@@ -225,8 +246,8 @@ impl Exchange<'_> {
         }
     }
 
-    fn key(&self, backend: &Arc<Backend>, endpoint: SocketAddr) -> Key {
-        let target = &backend.target;
+    fn key(&self, endpoint: SocketAddr) -> Key {
+        let target = &self.backend.target;
         let tls = upstream::identity(target, &self.credentials);
         let alpn = match target.protocol {
             Protocol::H2c => Alpn::Http2,
@@ -234,7 +255,7 @@ impl Exchange<'_> {
             Protocol::Any | Protocol::WebSocket => Alpn::Http1,
         };
         Key {
-            backend: Arc::clone(backend),
+            backend: Arc::clone(&self.backend),
             endpoint,
             alpn,
             tls,
@@ -246,7 +267,6 @@ impl Exchange<'_> {
     async fn open_in_turn(
         &self,
         key: &Key,
-        backend: &Backend,
         patience: Duration,
         allowed: Duration,
     ) -> Option<Result<Lease, CloseReason>> {
@@ -258,19 +278,14 @@ impl Exchange<'_> {
                 return None;
             }
         };
-        Some(self.open(key, backend, allowed).await)
+        Some(self.open(key, allowed).await)
     }
 
     /// Opens a connection and begins HTTP on it.
-    async fn open(
-        &self,
-        key: &Key,
-        backend: &Backend,
-        allowed: Duration,
-    ) -> Result<Lease, CloseReason> {
+    async fn open(&self, key: &Key, allowed: Duration) -> Result<Lease, CloseReason> {
         let open = upstream::open(
             self.plane,
-            &backend.target,
+            &self.backend.target,
             &self.credentials,
             key.endpoint,
             key.alpn,
@@ -309,14 +324,15 @@ impl Exchange<'_> {
         Ok(Lease::new(key.clone(), sender))
     }
 
-    /// Gives the request to a connection; it comes back if the connection has not begun with it.
+    /// Gives the request to a connection.
     async fn send_on(
         &self,
         mut lease: Lease,
         mut request: Request<Upload>,
         trace: &mut Trace,
-    ) -> Result<Answered, Option<Box<Request<Upload>>>> {
+    ) -> Result<Answered, Unanswered> {
         self.dress(&mut request, &lease);
+        let state = Arc::clone(request.body().state());
         trace.awaited = true;
         let begun = Instant::now();
         let sent = match &mut lease.sender {
@@ -326,7 +342,7 @@ impl Exchange<'_> {
                     Ok(()) => sender.try_send_request(request).await,
                     Err(_) => {
                         trace.awaited = false;
-                        return Err(Some(Box::new(request)));
+                        return Err(Unanswered::Unseen(Box::new(request)));
                     }
                 }
             }
@@ -345,7 +361,7 @@ impl Exchange<'_> {
                 let request = error.take_message().map(Box::new);
                 let error = error.into_error();
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
-                Err(request)
+                Err(request.map_or(Unanswered::Seen(state), Unanswered::Unseen))
             }
         }
     }

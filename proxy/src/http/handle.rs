@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
@@ -14,7 +15,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 use super::authority::Target;
 use super::body::{Download, Upload};
 use super::challenge::challenge;
-use super::exchange::{Exchange, Failure};
+use super::exchange::{Attempts, Ended, Exchange, Failure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
 use super::headers::{self, Asker};
 use super::record::{Logged, RequestRecord};
@@ -24,7 +25,7 @@ use super::table::Found;
 use super::tunnel::Tunnel;
 use super::view::View;
 use crate::backend::Protocol;
-use crate::table::{Layer, Listener, Snapshot};
+use crate::table::{Layer, Listener, Mode, Snapshot};
 
 /// An answer of our own making.
 pub(super) struct Own {
@@ -58,6 +59,12 @@ impl Own {
             close: true,
             ..answer
         }
+    }
+
+    /// A backend speaks another protocol than the client.
+    fn unasked() -> Self {
+        let text = "the backend changed the protocol without being asked\n";
+        Self::new(StatusCode::BAD_GATEWAY, "BackendBroken", text)
     }
 
     fn internal(reason: &'static str) -> Self {
@@ -156,17 +163,62 @@ enum Outcome {
     Upgrade(Response<Download>, (OnUpgrade, OnUpgrade)),
 }
 
+/// Every attempt is decided anew, by the snapshot that is in force when it begins: what the one before was
+/// decided by may be the reason why it failed.
 async fn outcome(
     shared: &Arc<Shared>,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Outcome, Own> {
-    match decide(shared, &mut request, record, edits)? {
-        Decision::Challenge(response) => Ok(Outcome::Challenge(response)),
-        Decision::Forward(exchange, found) => {
-            forward(&exchange, &found, request, record, edits).await
+    let mut request = request.map(|body| Upload::new(body, &record.upload));
+    // HTTP/1.1 alone can be upgraded.
+    let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
+    let client = upgradable.then(|| hyper::upgrade::on(&mut request));
+    request.extensions_mut().clear();
+    let original = Original::of(&request);
+    let mut attempts = Attempts::new(&shared.plane, &request);
+    loop {
+        let decided = decide(shared, &mut request, (&attempts, upgradable), record, edits)?;
+        let (exchange, found) = match decided {
+            Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
+            Decision::Forward(exchange, found) => (exchange, found),
+        };
+        match forward(&exchange, &found, request, &mut attempts, record).await? {
+            Forwarded::Again(body) => {
+                request = original.with(body);
+                edits.clear();
+            }
+            Forwarded::Answer(response) => return Ok(Outcome::Answer(response)),
+            Forwarded::Upgrade(response, backend) => {
+                let Some(client) = client else {
+                    return Err(Own::unasked());
+                };
+                let mut response = response;
+                for edit in &*edits {
+                    edit.apply(response.headers_mut());
+                }
+                return Ok(Outcome::Upgrade(response, (client, backend)));
+            }
         }
+    }
+}
+
+/// A request's head as it came, for the next attempt: filters change the one that is sent.
+struct Original(Request<()>);
+
+impl Original {
+    fn of(request: &Request<Upload>) -> Self {
+        let mut head = Request::new(());
+        head.method_mut().clone_from(request.method());
+        head.uri_mut().clone_from(request.uri());
+        head.headers_mut().clone_from(request.headers());
+        *head.version_mut() = request.version();
+        Self(head)
+    }
+
+    fn with(&self, body: Upload) -> Request<Upload> {
+        self.0.clone().map(|()| body)
     }
 }
 
@@ -180,7 +232,8 @@ enum Decision<'a> {
 /// what the backend is shown. The connection may be older.
 fn decide<'a>(
     shared: &'a Shared,
-    request: &mut Request<Incoming>,
+    request: &mut Request<Upload>,
+    (attempts, upgradable): (&Attempts, bool),
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Decision<'a>, Own> {
@@ -235,7 +288,7 @@ fn decide<'a>(
         path: None,
     };
     head.apply(&rule.filters, request, &mut to, edits)?;
-    let Some(picked) = rule.pick(shared.plane.random()) else {
+    let Some(picked) = rule.pick(attempts.random) else {
         return Err(Own::internal("NoBackend"));
     };
     let backend = picked.backend.and_then(|slot| snapshot.backend(slot));
@@ -247,10 +300,7 @@ fn decide<'a>(
 
     let path = to.path.unwrap_or_else(|| whole_path(request));
     // HTTP/1.1 alone can be upgraded, on either side.
-    let upgrade = upgrade
-        && request.version() == Version::HTTP_11
-        && request.body().is_end_stream()
-        && backend.target.protocol != Protocol::H2c;
+    let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
     let exchange = Exchange {
         plane: &shared.plane,
         credentials: snapshot.credentials(&listener),
@@ -262,29 +312,46 @@ fn decide<'a>(
     Ok(Decision::Forward(exchange, found))
 }
 
+/// How an attempt ended.
+enum Forwarded {
+    Answer(Response<Download>),
+    /// The backend's side of a WebSocket.
+    Upgrade(Response<Download>, OnUpgrade),
+    /// Without an answer, and another one is to be made.
+    Again(Upload),
+}
+
 /// Has a backend answer, and makes what comes fit for the client.
 async fn forward(
     exchange: &Exchange<'_>,
     found: &Found,
-    mut request: Request<Incoming>,
+    mut request: Request<Upload>,
+    attempts: &mut Attempts,
     record: &mut RequestRecord,
-    edits: &[HeaderEdit],
-) -> Result<Outcome, Own> {
+) -> Result<Forwarded, Own> {
     let Some(rule) = found.rule() else {
         return Err(Own::internal("NoBackend"));
     };
-    let client = exchange.upgrade.then(|| hyper::upgrade::on(&mut request));
     if exchange.upgrade {
         headers::ask_upgrade(request.headers_mut());
     }
-    request.extensions_mut().clear();
     let bodiless = request.body().is_end_stream();
-    let request = request.map(|body| Upload::new(body, &record.upload));
-    let answered = with_timeouts(rule, exchange.send(request, &mut record.trace)).await;
+    let elapsed = record.elapsed();
+    let attempt = exchange.attempt(request, attempts, &mut record.trace);
+    let answered = with_timeouts(rule, elapsed, attempt).await;
     // With a body it may be the client that takes its time.
     if record.trace.awaited && bodiless {
         exchange.no_answer(&record.trace, "Timeout");
     }
+    let answered = match answered {
+        Ok(Err(Ended::Again(body))) if !record.upload.is_broken() => {
+            return Ok(Forwarded::Again(body));
+        }
+        Ok(Ok(answered)) => Ok(answered),
+        Ok(Err(Ended::Failed(failure))) => Err(Own::from(failure)),
+        Ok(Err(Ended::Again(_))) => Err(Own::from(Failure::Broken)),
+        Err(late) => Err(late),
+    };
     record.upload.answered();
     let (mut response, lease) = match answered {
         Err(_) if record.upload.is_broken() => {
@@ -299,40 +366,37 @@ async fn forward(
     headers::strip_response(response.headers_mut());
     if !switched {
         let response = response.map(|body| Download::backend(body, lease));
-        return Ok(Outcome::Answer(response));
+        return Ok(Forwarded::Answer(response));
     }
-    let Some(client) = client.filter(|_| agreed) else {
-        let text = "the backend changed the protocol without being asked\n";
-        return Err(Own::new(StatusCode::BAD_GATEWAY, "BackendBroken", text));
-    };
+    if !(exchange.upgrade && agreed) {
+        return Err(Own::unasked());
+    }
     let backend = hyper::upgrade::on(&mut response);
     headers::ask_upgrade(response.headers_mut());
-    for edit in edits {
-        edit.apply(response.headers_mut());
-    }
     let response = response.map(|_| Download::own(""));
-    Ok(Outcome::Upgrade(response, (client, backend)))
+    Ok(Forwarded::Upgrade(response, backend))
 }
 
-/// Ends what takes longer than the rule allows.
-async fn with_timeouts<T>(
+/// Ends an attempt that takes longer than the rule allows: each attempt as long as `backendRequest` says, and
+/// all of them as long as `request`, of which `elapsed` is over.
+async fn with_timeouts<F: Future>(
     rule: &Rule,
-    exchange: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Own> {
+    elapsed: Duration,
+    attempt: F,
+) -> Result<F::Output, Own> {
     let late = |reason| {
         let text = "the backend did not answer in time\n";
         Own::new(StatusCode::GATEWAY_TIMEOUT, reason, text)
     };
-    let (allowed, reason) = match (rule.request_timeout, rule.backend_timeout) {
-        (None, None) => return exchange.await.map_err(Own::from),
+    let request = rule.request_timeout.map(|all| all.saturating_sub(elapsed));
+    let (allowed, reason) = match (request, rule.backend_timeout) {
+        (None, None) => return Ok(attempt.await),
         (Some(request), Some(backend)) if backend < request => (backend, "BackendTimeout"),
         (Some(request), _) => (request, "RequestTimeout"),
         (None, Some(backend)) => (backend, "BackendTimeout"),
     };
-    match tokio::time::timeout(allowed, exchange).await {
-        Ok(ended) => ended.map_err(Own::from),
-        Err(_) => Err(late(reason)),
-    }
+    let ended = tokio::time::timeout(allowed, attempt).await;
+    ended.map_err(|_| late(reason))
 }
 
 /// Whether a path has elements that mean other ones. Clients resolve them before they ask; to route by
@@ -377,13 +441,27 @@ fn select<B>(
         let text = "no listener is for this host\n";
         return Err(not_found("NoListener", text));
     };
-    // A client may reuse a connection for every name in the certificate (GEP-3567).
-    if let Some(own) = &shared.listener
-        && listener.key != own.key
-    {
-        let text = "another listener is for this host; ask again on a connection of its own\n";
-        let status = StatusCode::MISDIRECTED_REQUEST;
-        return Err(Own::new(status, "Misdirected", text));
+    if let Some(own) = &shared.listener {
+        let misdirected = |text| {
+            let status = StatusCode::MISDIRECTED_REQUEST;
+            Own::new(status, "Misdirected", text)
+        };
+        // A client may reuse a connection for every name in the certificate (GEP-3567). The connection is
+        // right if a new one for its server name would get the listener that the request is for.
+        let is_of = |other: &Listener| listener.key == other.key;
+        let now = || snapshot.tls_listener(&shared.bind, shared.server_name.as_ref());
+        if !is_of(own) && !now().is_some_and(|now| is_of(now)) {
+            let text = "another listener is for this host; ask again on a connection of its own\n";
+            return Err(misdirected(text));
+        }
+        // TLS that does not end here any more, or clients that are validated otherwise.
+        if !matches!(listener.mode, Mode::Https(_)) || !shared.is_admitted(&listener) {
+            let text = "this host is served otherwise now; ask again on a new connection\n";
+            return Err(Own {
+                close: true,
+                ..misdirected(text)
+            });
+        }
     }
     record.listener = Some(Arc::clone(&listener));
     let view = View::new(request, target.text.as_deref());
@@ -470,8 +548,6 @@ impl Head<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -524,9 +600,15 @@ mod tests {
             (Some(9), Some(5), "BackendTimeout"),
             (Some(5), Some(5), "RequestTimeout"),
         ] {
-            let never = std::future::pending::<Result<(), Failure>>();
-            let ended = runtime.block_on(with_timeouts(&rule(request, backend), never));
+            let never = std::future::pending::<()>();
+            let rule = rule(request, backend);
+            let ended = runtime.block_on(with_timeouts(&rule, Duration::ZERO, never));
             assert_eq!(ended.unwrap_err().reason, reason);
         }
+        // What earlier attempts took counts.
+        let (rule, over) = (rule(Some(9), Some(5)), Duration::from_millis(6));
+        let never = std::future::pending::<()>();
+        let ended = runtime.block_on(with_timeouts(&rule, over, never));
+        assert_eq!(ended.unwrap_err().reason, "RequestTimeout");
     }
 }

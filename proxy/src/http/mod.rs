@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
+use rustls_pki_types::CertificateDer;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -110,6 +111,8 @@ pub(crate) struct Begun {
     transport: Transport,
     version: Version,
     record: Record,
+    /// What the client showed, its own certificate first; empty if it was not asked.
+    client_chain: Vec<CertificateDer<'static>>,
 }
 
 impl Begun {
@@ -124,6 +127,7 @@ impl Begun {
             transport: Transport::Plain(Replayed::new(head, client)),
             version,
             record,
+            client_chain: Vec::new(),
         }
     }
 
@@ -154,6 +158,7 @@ impl Begun {
         };
         let (_, session) = stream.get_ref();
         let agreed = Agreed::of(session);
+        let client_chain = session.peer_certificates().map(<[_]>::to_vec);
         let version = match agreed.alpn.as_deref() {
             Some(H2) => Version::Two,
             _ => Version::One,
@@ -166,6 +171,7 @@ impl Begun {
             transport: Transport::Tls(stream),
             version,
             record,
+            client_chain: client_chain.unwrap_or_default(),
         })
     }
 }

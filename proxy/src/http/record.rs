@@ -72,6 +72,11 @@ impl RequestRecord {
         }
     }
 
+    /// Time since the request's head was there.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     fn protocol(&self) -> &'static str {
         match self.version {
             Version::HTTP_2 => "HTTP/2",

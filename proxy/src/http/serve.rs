@@ -13,6 +13,7 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::CertificateDer;
 use vestibule_model::hostname::Hostname;
 
 use super::activity::{Activity, Verdict};
@@ -25,7 +26,8 @@ use crate::connection::CloseReason;
 use crate::cut::unless_cut;
 use crate::plane::DataPlane;
 use crate::relay::Moved;
-use crate::table::{BindKey, Listener};
+use crate::table::{BindKey, Listener, Mode, NotServing};
+use crate::validation::ClientValidation;
 
 /// How long a connection has to end in order once it was told to.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -45,10 +47,38 @@ pub(super) struct Shared {
     /// The listener that the server name selected; none in plaintext, where each request selects.
     pub(super) listener: Option<Arc<Listener>>,
     pub(super) server_name: Option<Hostname>,
+    /// What the client showed.
+    pub(super) client_chain: Vec<CertificateDer<'static>>,
+    /// The client validation that the client passed last: at first that of its handshake.
+    passed: Mutex<Option<Arc<ClientValidation>>>,
     pub(super) tls_version: Option<&'static str>,
     pub(super) activity: Arc<Activity>,
     /// What is to be done once HTTP is over.
     pub(super) tunnel: Mutex<Option<Tunnel>>,
+}
+
+impl Shared {
+    /// Whether the client of this connection is let in by `listener` as it validates clients now.
+    pub(super) fn is_admitted(&self, listener: &Listener) -> bool {
+        if matches!(listener.mode, Mode::Https(Err(NotServing::NoTrustBundle))) {
+            return false;
+        }
+        let Some(validation) = &listener.validation else {
+            return true;
+        };
+        let mut passed = self.passed.lock();
+        if passed
+            .as_ref()
+            .is_some_and(|passed| Arc::ptr_eq(passed, validation))
+        {
+            return true;
+        }
+        let admitted = validation.admits(&self.client_chain);
+        if admitted {
+            *passed = Some(Arc::clone(validation));
+        }
+        admitted
+    }
 }
 
 /// Serves a connection to its end.
@@ -57,6 +87,7 @@ pub(crate) async fn serve(begun: Begun) {
         transport,
         version,
         mut record,
+        client_chain,
     } = begun;
     let activity = Arc::new(Activity::new());
     let shared = Arc::new(Shared {
@@ -65,6 +96,8 @@ pub(crate) async fn serve(begun: Begun) {
         bind: *record.bind(),
         listener: record.listener().cloned(),
         server_name: record.server_name.clone(),
+        client_chain,
+        passed: Mutex::new(record.listener().and_then(|of| of.validation.clone())),
         tls_version: record.agreed().map(|agreed| agreed.version),
         activity: Arc::clone(&activity),
         tunnel: Mutex::default(),
