@@ -22,9 +22,9 @@ fn each_answer_is_of_one_configuration() {
     let seed = number("VESTIBULE_EDITS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
     let size = Size {
         edits: edits.unwrap_or(60),
-        turns: 10,
-        answers: 100,
-        answers_in_turn: 4,
+        clients: 6,
+        turns: 20,
+        answers: 150,
     };
     let done = run(seed, size);
     println!("seed {seed}: {done:?}");

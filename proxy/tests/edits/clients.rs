@@ -38,6 +38,8 @@ pub(crate) struct World {
     pub(crate) answers: AtomicUsize,
     /// Of these, by a backend.
     pub(crate) served: AtomicUsize,
+    /// Pairs of an answer and an edit that came while it was being made.
+    pub(crate) met: AtomicUsize,
     /// By kind: an answer, or the end that was to be expected.
     pub(crate) kinds: Mutex<HashMap<String, usize>>,
     /// The faults found.
@@ -54,6 +56,7 @@ impl World {
             ledger,
             answers: AtomicUsize::new(0),
             served: AtomicUsize::new(0),
+            met: AtomicUsize::new(0),
             kinds: Mutex::default(),
             faults: Mutex::default(),
             ended: AtomicBool::new(false),
@@ -249,6 +252,7 @@ impl Conn {
     fn check(&mut self, ask: &Ask, text: &str, from: usize) {
         let to = self.world.ledger.newest();
         self.world.count(self.kind, text);
+        self.world.met.fetch_add(to - from, Ordering::SeqCst);
         self.settle(to);
         let spells = self.world.ledger.within(from..=to);
         let world = &self.world;

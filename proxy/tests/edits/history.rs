@@ -245,14 +245,14 @@ impl History {
         };
         backend.protocol = protocol.into();
         if let Speaks::Tls(_) = speaks {
-            let hostname = match self.random.below(12) {
+            let hostname = match self.random.below(30) {
                 0 => NOBODYS,
                 n => INNER[n % 2],
             };
             backend.tls = Some(proto::BackendTls {
                 hostname: hostname.to_owned(),
                 trust_bundles: vec![TRUST.to_owned()],
-                invalid: self.random.once_in(20),
+                invalid: self.random.once_in(30),
                 ..Default::default()
             });
         }
@@ -280,7 +280,7 @@ impl History {
     }
 
     fn addresses(&mut self, speaks: Speaks) -> Vec<SocketAddr> {
-        if self.random.once_in(25) {
+        if self.random.once_in(40) {
             return Vec::new();
         }
         let fitting = self
@@ -451,6 +451,15 @@ impl History {
             .collect()
     }
 
+    /// A share among `count` backends; mostly not none.
+    fn weight(&mut self, count: usize) -> u32 {
+        match self.random.below(8) {
+            0 if count > 1 || self.random.once_in(8) => 0,
+            1 | 2 => 3,
+            _ => 1,
+        }
+    }
+
     fn set_http_route(&mut self, host: usize) {
         let attachments = self.attachments(HOSTS[host]);
         let version = self.fresh();
@@ -463,9 +472,10 @@ impl History {
         }
         for rule in &mut rules {
             let own = self.random.below(24);
-            rule.backends = (0..=usize::from(self.random.once_in(4)))
+            let count = 1 + usize::from(self.random.once_in(4));
+            rule.backends = (0..count)
                 .map(|_| {
-                    let weight = [1, 1, 1, 3, 0][self.random.below(5)];
+                    let weight = self.weight(count);
                     rules::to(&self.somewhere("web"), weight)
                 })
                 .collect();
@@ -497,7 +507,7 @@ impl History {
     fn toggle_http_route(&mut self) {
         let host = self.random.below(HOSTS.len());
         let name = format!("team-a/web{host}");
-        if self.config.get(Kind::HttpRoute, &name).is_some() {
+        if self.config.get(Kind::HttpRoute, &name).is_some() && self.random.once_in(3) {
             self.config.remove(Kind::HttpRoute, &name);
         } else {
             self.set_http_route(host);
@@ -506,8 +516,9 @@ impl History {
 
     fn set_tls_route(&mut self, host: usize) {
         let attachments = self.attachments(HOSTS[host]);
-        let backends = (0..=usize::from(self.random.once_in(4))).map(|_| {
-            let weight = [1, 1, 3, 0][self.random.below(4)];
+        let count = 1 + usize::from(self.random.once_in(4));
+        let backends = (0..count).map(|_| {
+            let weight = self.weight(count);
             let backend = self.somewhere("tls");
             proto::WeightedBackend { backend, weight }
         });
@@ -539,7 +550,7 @@ impl History {
         let sets: [&[usize]; 4] = [&[0], &[1], &[0, 1], &[]];
         match *self.random.pick(&sets) {
             // Not often: nothing that relies on it is served then.
-            [] if self.random.once_in(2) => self.config.remove(Kind::TrustBundle, name),
+            [] if self.random.once_in(4) => self.config.remove(Kind::TrustBundle, name),
             [] => self.bundle(name, &[1, 0]),
             of => self.bundle(name, of),
         }
@@ -574,7 +585,7 @@ impl History {
 
     fn certificate(&mut self) {
         let name = *self.random.pick(&["team-a/c0", "team-a/c1"]);
-        if self.random.once_in(8) {
+        if self.random.once_in(12) {
             self.config.remove(Kind::Certificate, name);
         } else {
             let index = self.random.below(100);
@@ -583,7 +594,7 @@ impl History {
     }
 
     fn gateway_certificate(&mut self) {
-        match self.random.below(8) {
+        match self.random.below(12) {
             0 => self.config.remove(Kind::Certificate, SHOWN),
             1..4 => {
                 let shown = if self.random.once_in(2) { SHOWN } else { "" };
@@ -660,7 +671,7 @@ impl History {
             1..3 => listener(port, "x", hostname, Some(certificate)),
             _ => http(port, "x", hostname, Some(certificate)),
         };
-        let validates = self.random.once_in(4);
+        let validates = self.random.once_in(5);
         let strict = self.random.once_in(2);
         if let (true, Some(terminate)) = (validates, terminate_of(&mut resource)) {
             let mode = if strict {
@@ -700,7 +711,7 @@ impl History {
     fn toggle_listener(&mut self) {
         let index = self.random.below(LISTENERS.len());
         let name = format!("ListenerSet/{}/tls", LISTENERS[index].0);
-        if self.config.get(Kind::Listener, &name).is_some() {
+        if self.config.get(Kind::Listener, &name).is_some() && self.random.once_in(2) {
             self.config.remove(Kind::Listener, &name);
         } else {
             self.add_listener(index);
@@ -734,7 +745,7 @@ impl History {
     fn flip(&mut self) {
         let held = self.config.get(Kind::Listener, FLIPPING);
         let plain = held.is_some_and(|held| super::model::is_plain_resource(held));
-        if held.is_some() && self.random.once_in(2) {
+        if held.is_some() && self.random.once_in(3) {
             return self.config.remove(Kind::Listener, FLIPPING);
         }
         let resource = if plain {
@@ -826,7 +837,7 @@ fn address(endpoint: &proto::Endpoint) -> Option<SocketAddr> {
 
 /// A connection and a request that anybody might make.
 pub(crate) fn dial(random: &mut Random, ports: Ports, tls: bool) -> Dial {
-    let either = random.once_in(5);
+    let either = random.once_in(8);
     let port = match (either, tls) {
         (true, _) => ports.flip,
         (false, true) => ports.tls,

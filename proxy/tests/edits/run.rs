@@ -1,5 +1,6 @@
 //! A history with everybody who is there while it happens.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,11 +22,12 @@ use crate::common::PATIENCE;
 pub(crate) struct Size {
     /// Edits of the history.
     pub(crate) edits: usize,
+    /// How many clients there are of each kind.
+    pub(crate) clients: usize,
     /// How often two configurations take turns, after such an edit.
     pub(crate) turns: usize,
-    /// Answers that are waited for after an edit, and in each turn.
+    /// Answers that are waited for after an edit.
     pub(crate) answers: usize,
-    pub(crate) answers_in_turn: usize,
 }
 
 /// What was done.
@@ -34,6 +36,10 @@ pub(crate) struct Done {
     pub(crate) edits: usize,
     pub(crate) answers: usize,
     pub(crate) served: usize,
+    /// Requests in progress at an edit, in the mean.
+    pub(crate) met: usize,
+    /// Answers by kind of client and status.
+    pub(crate) kinds: BTreeMap<String, usize>,
 }
 
 /// Runs a history; panics with what was wrong.
@@ -67,9 +73,15 @@ pub(crate) fn run(seed: u64, size: Size) -> Done {
                 told.send_replace(*of_ledger.borrow_and_update());
             }
         });
-        for index in 0..CLIENTS.len() {
-            let (world, random) = (Arc::clone(&world), Random::new(seed ^ (index as u64) << 32));
-            clients.push(tokio::spawn(client(world, random, ports, CLIENTS[index])));
+        let all = std::iter::repeat_n(CLIENTS, size.clients).flatten();
+        for (does, index) in all.zip(1..) {
+            let random = Random::new(seed ^ (index << 32));
+            clients.push(tokio::spawn(client(
+                Arc::clone(&world),
+                random,
+                ports,
+                *does,
+            )));
         }
     }
     let mut driver = Driver {
@@ -86,12 +98,19 @@ pub(crate) fn run(seed: u64, size: Size) -> Done {
         let before = Arc::clone(&driver.config);
         let edit = history.next();
         driver.apply(&edit);
-        if history.random.once_in(2) && same_ports(&before, &edit.config) {
-            for _ in 0..size.turns {
+        if !history.random.once_in(3) && same_ports(&before, &edit.config) {
+            // As fast as they come, for what is decided within microseconds, or with answers in between.
+            let answers = if history.random.once_in(4) { 5 } else { 0 };
+            let turns = if answers > 0 {
+                size.turns / 4
+            } else {
+                size.turns
+            };
+            for _ in 0..turns {
                 driver.turn(&before);
-                driver.answers(size.answers_in_turn);
+                driver.answers(answers);
                 driver.turn(&edit.config);
-                driver.answers(size.answers_in_turn);
+                driver.answers(answers);
             }
         }
         driver.answers(size.answers);
@@ -109,6 +128,8 @@ pub(crate) fn run(seed: u64, size: Size) -> Done {
         edits: driver.whats.len() - 1,
         answers: world.answers.load(Ordering::SeqCst),
         served: world.served.load(Ordering::SeqCst),
+        met: world.met.load(Ordering::SeqCst) / driver.whats.len(),
+        kinds: world.kinds.lock().drain().collect(),
     };
     runtime.shutdown_background();
     done
@@ -145,6 +166,9 @@ impl Driver<'_> {
 
     /// Waits for so many more answers.
     fn answers(&self, count: usize) {
+        if count == 0 {
+            return std::thread::yield_now();
+        }
         let answers = &self.world.answers;
         let until = answers.load(Ordering::SeqCst) + count;
         let end = Instant::now() + PATIENCE;
