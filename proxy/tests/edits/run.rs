@@ -184,6 +184,10 @@ impl Driver<'_> {
             return;
         };
         let mut text = format!("seed {seed}: {} faults, the first:\n{first}", faults.len());
+        for fault in faults.iter().skip(1) {
+            let head = fault.lines().take(3).collect::<Vec<_>>();
+            let _ = writeln!(text, "another one:\n{}", head.join("\n"));
+        }
         let last = self.whats.len();
         text += "\nThe last edits:\n";
         for number in last.saturating_sub(4).max(1)..last {
@@ -193,7 +197,10 @@ impl Driver<'_> {
             if let [before, after] = &spells[..] {
                 let (upserts, removals) = difference(&before.config, &after.config);
                 for (key, resource) in &upserts {
-                    if key.kind() == ResourceKind::Certificate {
+                    if matches!(
+                        key.kind(),
+                        ResourceKind::Certificate | ResourceKind::TrustBundle
+                    ) {
                         let _ = writeln!(text, "  + {key}");
                     } else {
                         let _ = writeln!(text, "  + {key} {:?}", resource.resource);
