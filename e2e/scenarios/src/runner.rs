@@ -183,14 +183,14 @@ fn is_chosen(scenario: &Scenario, filter: &[String]) -> bool {
     }
 }
 
-/// Whether the scenarios of a phase, which ran at the same time, left the cluster as it was. Says what is different.
+/// Whether what ran in a phase at the same time left the cluster as it was. Says what is different.
 async fn all_as(before: &Survey, world: &World, phase: Phase, keep: bool) -> bool {
     let Err(error) = before.until_unchanged(world, keep).await else {
         return true;
     };
     let name = format!("{phase:?}").to_lowercase();
     print(&format!(
-        "FAIL  {name}: one of its scenarios left the cluster changed: {error:#}"
+        "FAIL  {name}: what ran in this phase left the cluster changed: {error:#}"
     ));
     collect(world, &name).await;
     false

@@ -53,8 +53,15 @@ impl fmt::Display for Id {
 pub(crate) struct Survey(BTreeMap<Id, Value>);
 
 impl Survey {
-    /// The cluster as it is now.
+    /// The cluster as it is now. Waits for an API server that is away, as after a scenario that failed with it.
     pub(crate) async fn take(world: &World) -> Result<Self> {
+        until("a survey of the cluster", LATER, async || {
+            Self::list(world).await
+        })
+        .await
+    }
+
+    async fn list(world: &World) -> Result<Self> {
         let mut survey = Self::default();
         for (kind, called) in KINDS {
             // A kind that is not installed has no objects.
@@ -69,7 +76,7 @@ impl Survey {
     /// may stay.
     pub(crate) async fn until_unchanged(&self, world: &World, keep: bool) -> Result<()> {
         until("the cluster to be as before", LATER, async || {
-            let now = Self::take(world).await?;
+            let now = Self::list(world).await?;
             let mut differences = self.differences(&now);
             differences.retain(|(id, _)| !(keep && id.0 == "Namespace"));
             let said: Vec<String> = differences
