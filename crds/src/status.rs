@@ -177,6 +177,24 @@ pub fn route(old: &Value, new: &RouteStatus, controller: &str, observed: Observe
     list.render(old, ours.collect(), controller, observed)
 }
 
+/// Whether the entry of this controller for a parent says that the route is accepted, in any generation of
+/// the route.
+#[must_use]
+pub fn is_accepted(status: &Value, parent: &ParentRef, controller: &str) -> bool {
+    let reference = parent_ref(parent);
+    let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
+    let parents = status.get("parents").and_then(Value::as_array);
+    let entry = parents.into_iter().flatten().find(|entry| {
+        text(entry, "controllerName").as_deref() == Some(controller)
+            && entry.get("parentRef").is_some_and(|is| same_parent(is, &reference))
+    });
+    let conditions = entry.and_then(|entry| entry.get("conditions")?.as_array());
+    conditions.into_iter().flatten().any(|condition| {
+        text(condition, "type").as_deref() == Some("Accepted")
+            && text(condition, "status").as_deref() == Some("True")
+    })
+}
+
 /// Renders the status of a policy; see [`route`].
 #[must_use]
 pub fn policy(old: &Value, new: &PolicyStatus, controller: &str, observed: Observed) -> Value {

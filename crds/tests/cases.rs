@@ -194,7 +194,7 @@ stringData: {tls.key: new}
 }
 
 #[test]
-fn only_endpoints_that_are_ready() {
+fn only_endpoints_that_are_ready_or_serve_until_they_end() {
     let Object::EndpointSlice(slice) = object(
         "
 apiVersion: discovery.k8s.io/v1
@@ -206,6 +206,9 @@ endpoints:
 - {addresses: ['2001:db8::3'], conditions: {ready: false}}
 - {addresses: ['2001:db8::4'], conditions: {ready: true}}
 - {addresses: ['2001:db8::5'], conditions: {}}
+- {addresses: ['2001:db8::6'], conditions: {ready: false, serving: true, terminating: true}}
+- {addresses: ['2001:db8::7'], conditions: {ready: false, serving: false, terminating: true}}
+- {addresses: ['2001:db8::8'], conditions: {ready: false, serving: true}}
 ports: [{name: tls, port: 8443, protocol: TCP}, {name: quic, port: 8443, protocol: UDP}, {port: 80}, {port: 81, protocol: SCTP}]
 ",
     ) else {
@@ -213,6 +216,8 @@ ports: [{name: tls, port: 8443, protocol: TCP}, {name: quic, port: 8443, protoco
     };
     let addresses: Vec<String> = slice.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["2001:db8::1", "2001:db8::4", "2001:db8::5"]);
+    let ending: Vec<String> = slice.terminating.iter().map(ToString::to_string).collect();
+    assert_eq!(ending, ["2001:db8::6"]);
     assert_eq!(slice.service.as_deref(), Some("app"));
     let ports = slice.ports.iter();
     let ports: Vec<(&str, Option<Transport>, u16)> = ports

@@ -384,6 +384,9 @@ pub struct EndpointSlice {
     pub ports: Vec<EndpointPort>,
     /// Addresses that are ready to serve.
     pub addresses: Vec<IpAddr>,
+    /// Addresses of pods that terminate and still serve. They count while a port has no address that is
+    /// ready.
+    pub terminating: Vec<IpAddr>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }

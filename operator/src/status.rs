@@ -53,7 +53,13 @@ pub fn programmed(
             format!("In force in {acked} of {ready} proxies"),
         );
     }
-    let message = if ready == 0 {
+    Condition::fails(PROGRAMMED, Reason::Pending, lacking(&facts))
+}
+
+/// Which proxies lack what was asked for, as the message of a condition.
+pub(crate) fn lacking(facts: &publish::Programmed) -> String {
+    let (acked, ready) = (facts.acked, facts.ready);
+    if ready == 0 {
         "No proxy is ready".to_owned()
     } else if let Some((proxy, refusal)) = facts.refusals.first() {
         format!(
@@ -67,8 +73,7 @@ pub fn programmed(
             "{acked}/{ready} acked; waiting for {}",
             list(&facts.waiting_for)
         )
-    };
-    Condition::fails(PROGRAMMED, Reason::Pending, message)
+    }
 }
 
 /// What the proxies hold of some listeners.

@@ -480,11 +480,12 @@ fn a_route_waits_until_its_name_is_recorded() {
     run.translator
         .apply([Change::Put(on_gateway("a", 5, &["x.example.com"]))]);
     let web = key(Kind::TlsRoute, "a", "web");
-    let one = ObjectName::new("platform", "one");
-    assert_eq!(run.translator.route_waits(&web), BTreeMap::from([(0, one)]));
+    let waits = |run: &Run| run.translator.route_needs(&web, 0).waits.is_some();
+    assert!(waits(&run));
     let before = run.translator.statuses()[&web].clone();
     let output = run.apply(Change::Claims(BTreeMap::new()));
-    assert_eq!(run.translator.route_waits(&web), BTreeMap::new());
+    assert!(!waits(&run));
+    assert_eq!(run.translator.route_needs(&web, 0).own.len(), 1);
     // Its status is written once.
     assert_eq!(run.translator.statuses()[&web], before);
     assert!(!output.statuses.contains_key(&web));

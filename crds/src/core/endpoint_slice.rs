@@ -20,8 +20,8 @@ const ADDRESSES: usize = 1;
 /// Findings about addresses per slice: more of them add nothing.
 const MAX_FINDINGS: usize = 8;
 
-/// Converts a slice: addresses that are ready, and ports; what is neither is left out with a
-/// warning.
+/// Converts a slice: addresses that are ready, those that terminate and still serve, and ports; what cannot
+/// be read is left out with a warning.
 pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
     let name = meta::name(&wire.metadata);
     let mut findings = Vec::new();
@@ -42,15 +42,23 @@ pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
         }
     };
     let understood = findings.is_empty();
-    let mut addresses = Vec::new();
+    let (mut addresses, mut terminating) = (Vec::new(), Vec::new());
     for (index, endpoint) in wire.endpoints.unwrap_or_default().into_iter().enumerate() {
-        let ready = endpoint.conditions.and_then(|c| c.ready).unwrap_or(true);
-        if !ready || !understood {
+        // What is absent is true, as the API says, but for `terminating`.
+        let conditions = endpoint.conditions.unwrap_or_default();
+        let list = if conditions.ready.unwrap_or(true) {
+            &mut addresses
+        } else if conditions.terminating.unwrap_or(false) && conditions.serving.unwrap_or(true) {
+            &mut terminating
+        } else {
+            continue;
+        };
+        if !understood {
             continue;
         }
         for (at, text) in endpoint.addresses.iter().take(ADDRESSES).enumerate() {
             match text.parse::<IpAddr>() {
-                Ok(address) if fits(&address) => addresses.push(address),
+                Ok(address) if fits(&address) => list.push(address),
                 _ if findings.len() >= MAX_FINDINGS => {}
                 _ => findings.push(Finding::warning(
                     Reason::InvalidValue,
@@ -93,6 +101,7 @@ pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
             .map(|service| service.as_str().into()),
         ports,
         addresses,
+        terminating,
         findings,
     }
 }

@@ -25,6 +25,7 @@ use super::statuses::plan::{Live, Planner};
 use super::{claims, clock};
 use crate::claims::{Book, Outcome, Write};
 use crate::issuance::{Facts as IssuanceFacts, Register, Told};
+use crate::publish::settle::{Pending, Present, Settle};
 use crate::publish::{Changes, Publisher};
 use crate::translate::{Change, Output, PortWish, ServiceWish, Settings, Translator};
 
@@ -68,6 +69,8 @@ pub(super) struct Store {
     /// What is not published yet, and since when; since when it may not wait any longer.
     unpublished: BTreeMap<ResourceKey, Option<Encoded>>,
     dirty_since: Option<Instant>,
+    /// What is published a little later, since it takes something from requests.
+    settle: Settle,
     /// Some of what was published last; what is published at once is acknowledged at once.
     published: Vec<ResourceKey>,
     /// Objects by kind that are in the translator.
@@ -111,6 +114,7 @@ impl Store {
             to_read: BTreeSet::new(),
             unpublished: BTreeMap::new(),
             dirty_since: None,
+            settle: Settle::default(),
             published: Vec::new(),
             known: BTreeSet::new(),
             orphans: BTreeSet::new(),
@@ -602,34 +606,63 @@ impl Store {
         changes
     }
 
-    /// Publishes what is new, unless a source is being read that belongs to it. Says whether nothing is
-    /// left, and so statuses may be judged: what is not published must not count as in force.
+    /// Publishes what is new, unless a source is being read that belongs to it, or it takes something from
+    /// requests ([`Settle`]). Says whether statuses may be judged: what is not published must not count as
+    /// in force, and of what settles the publisher knows that it is not.
     pub(super) fn publish(&mut self, now: Instant) -> bool {
-        let Some(since) = self.dirty_since else {
+        let settled = self.settle.deadline().is_some_and(|at| at <= now);
+        if self.dirty_since.is_none() && !settled {
             self.certificates.published();
             return true;
-        };
-        if self.publish_at().is_some_and(|at| now < at) {
+        }
+        if self.sources_deadline().is_some_and(|at| now < at) {
             return false;
         }
-        let mut changes = Changes::new();
-        let unpublished = std::mem::take(&mut self.unpublished);
-        if !unpublished.is_empty() {
-            self.published = unpublished.keys().take(SAMPLE).cloned().collect();
+        self.settle.add(std::mem::take(&mut self.unpublished));
+        let changes = if self.wishing {
+            let (publisher, translator) = (&self.publisher, &self.translator);
+            self.settle.due(
+                now,
+                &Present {
+                    published: &|key| publisher.resource(key),
+                    waits: &|key, old| translator.listener_waits(key, old),
+                },
+            )
+        } else {
+            // Nobody is served before everything is known.
+            self.settle.all()
+        };
+        self.give(changes, now);
+        true
+    }
+
+    /// Publishes everything: from now on it is complete.
+    pub(super) fn publish_all(&mut self, now: Instant) {
+        self.settle.add(std::mem::take(&mut self.unpublished));
+        let changes = self.settle.all();
+        self.give(changes, now);
+    }
+
+    fn give(&mut self, due: Pending, now: Instant) {
+        if !due.is_empty() {
+            self.published = due.keys().take(SAMPLE).cloned().collect();
+            // What waited to be published may be acknowledged already, or be as it was.
+            self.planner.touch_waiting();
         }
-        for (key, resource) in unpublished {
+        let mut changes = Changes::new();
+        for (key, resource) in due {
             match resource {
                 Some(encoded) => changes.upsert_encoded(encoded),
                 None => changes.remove(key),
             }
         }
-        self.dirty_since = None;
+        let since = self.dirty_since.take().unwrap_or(now);
         if !changes.is_empty() {
             self.publisher.update(changes);
             self.metrics.published(since.elapsed());
         }
+        self.publisher.withhold(self.settle.withheld());
         self.certificates.published();
-        true
     }
 
     /// Proxies that have not acknowledged what was published last.
@@ -642,8 +675,13 @@ impl Store {
         self.dirty_since.is_some()
     }
 
-    /// When what is not published is published at the latest, if it waits.
+    /// When [`Self::publish`] has something to do though nothing happens.
     pub(super) fn publish_at(&self) -> Option<Instant> {
+        self.sources_deadline().or(self.settle.deadline())
+    }
+
+    /// When what is not published is published at the latest, if it waits for Secrets and ConfigMaps.
+    fn sources_deadline(&self) -> Option<Instant> {
         let waits = !self.reading.is_empty() || !self.to_read.is_empty();
         let since = self.dirty_since.filter(|_| waits)?;
         Some(since + FETCH_PATIENCE)

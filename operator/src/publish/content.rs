@@ -95,6 +95,11 @@ impl Content {
         self.live.len()
     }
 
+    /// A resource that is published.
+    pub(super) fn resource(&self, key: &ResourceKey) -> Option<&Encoded> {
+        self.live.get(key).map(|(encoded, _)| encoded)
+    }
+
     /// Applies an update and returns the generation that contains it: a new one, or the present one
     /// if nothing changes by it.
     pub(super) fn apply(&mut self, changes: Changes) -> Generation {
@@ -150,9 +155,14 @@ impl Content {
         live.or_else(|| self.removed.get(key).copied())
     }
 
+    /// The generation of the last change.
+    pub(super) fn last_change(&self) -> Generation {
+        self.log.last().map(|(last, _)| *last).unwrap_or_default()
+    }
+
     /// Says whether anything changed after `base`.
     pub(super) fn changed_since(&self, base: Generation) -> bool {
-        self.log.last().is_some_and(|(last, _)| *last > base)
+        self.last_change() > base
     }
 
     /// What changed after `base`; none if that is too long ago to tell.

@@ -35,7 +35,8 @@ pub struct Programmed {
     pub waiting_for: Vec<ProxyId>,
     /// Proxies of these that refuse whole batches, and why.
     pub refusals: Vec<(ProxyId, BatchRefusal)>,
-    /// Resources asked for that are not published: never, or removed longer ago than is remembered.
+    /// Resources asked for that are not published: never, or removed longer ago than is remembered, or of
+    /// which a change is published later.
     pub unpublished: Vec<ResourceKey>,
     fact: Option<Acknowledged>,
 }
@@ -155,9 +156,41 @@ impl Ledger {
             .count()
     }
 
-    /// Whether the last changes of `keys` are in force at every proxy that is expected.
-    pub(super) fn programmed(&self, keys: &[ResourceKey], content: &Content) -> Programmed {
-        let mut programmed = Programmed::default();
+    /// The proxies that are expected: every ready one, and those that acknowledged something.
+    fn expected(&self) -> BTreeSet<&ProxyId> {
+        let acked = self
+            .proxies
+            .iter()
+            .filter(|(_, entry)| entry.acked.is_some());
+        self.ready
+            .iter()
+            .flatten()
+            .chain(acked.map(|(proxy, _)| proxy))
+            .collect()
+    }
+
+    /// Whether there are proxies, and each of them acknowledged this generation.
+    pub(super) fn has_acked(&self, generation: Generation) -> bool {
+        let expected = self.expected();
+        let acked = |proxy| self.proxies.get(proxy)?.acked;
+        !expected.is_empty()
+            && expected
+                .into_iter()
+                .all(|proxy| acked(proxy).is_some_and(|acked| acked >= generation))
+    }
+
+    /// Whether the last changes of `keys` are in force at every proxy that is expected, given that what
+    /// is `withheld` is not published.
+    pub(super) fn programmed(
+        &self,
+        keys: &[ResourceKey],
+        withheld: Vec<ResourceKey>,
+        content: &Content,
+    ) -> Programmed {
+        let mut programmed = Programmed {
+            unpublished: withheld,
+            ..Programmed::default()
+        };
         let mut need = Generation::default();
         for key in keys {
             match content.changed(key) {
@@ -165,16 +198,7 @@ impl Ledger {
                 None => programmed.unpublished.push(key.clone()),
             }
         }
-        let acked = self
-            .proxies
-            .iter()
-            .filter(|(_, entry)| entry.acked.is_some());
-        let expected: BTreeSet<&ProxyId> = self
-            .ready
-            .iter()
-            .flatten()
-            .chain(acked.map(|(proxy, _)| proxy))
-            .collect();
+        let expected = self.expected();
         programmed.ready = expected.len();
         for proxy in expected {
             let entry = self.proxies.get(proxy);

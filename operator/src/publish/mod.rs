@@ -12,6 +12,7 @@ mod ledger;
 mod metrics;
 mod seats;
 mod session;
+pub mod settle;
 pub mod tls;
 
 use std::{
@@ -28,7 +29,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 use vestibule_stream::{
-    Digest, Generation, Reject, ResourceKey,
+    Digest, Encoded, Generation, Reject, ResourceKey,
     limits::{MAX_MESSAGE_BYTES, MAX_PROXY_MESSAGE_BYTES},
     proto::{
         OperatorMessage, ProxyMessage,
@@ -110,6 +111,8 @@ struct State {
     role: Role,
     content: Content,
     ledger: Ledger,
+    /// Resources of which a change is published later.
+    withheld: BTreeSet<ResourceKey>,
     superseded: Option<u64>,
 }
 
@@ -148,6 +151,7 @@ impl Publisher {
                 },
                 content: Content::default(),
                 ledger: Ledger::default(),
+                withheld: BTreeSet::new(),
                 superseded: None,
             }),
             published: watch::Sender::new(Generation::default()),
@@ -228,12 +232,31 @@ impl Publisher {
         self.moved();
     }
 
+    /// Says of which resources a change is published later ([`settle`]); it does not count as in force.
+    pub fn withhold(&self, keys: BTreeSet<ResourceKey>) {
+        let before = std::mem::replace(&mut self.state.lock().withheld, keys.clone());
+        if before != keys {
+            self.moved();
+        }
+    }
+
     /// Whether the last change of each of `keys` is in force at every proxy that is expected. Ask with
     /// the keys of what is published for an object.
     #[must_use]
     pub fn programmed(&self, keys: &[ResourceKey]) -> Programmed {
         let state = self.state.lock();
-        state.ledger.programmed(keys, &state.content)
+        let (withheld, keys): (Vec<_>, Vec<_>) = keys
+            .iter()
+            .cloned()
+            .partition(|key| state.withheld.contains(key));
+        state.ledger.programmed(&keys, withheld, &state.content)
+    }
+
+    /// Whether everything that is published is in force, or rejected, at every proxy that is expected.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let state = self.state.lock();
+        state.withheld.is_empty() && state.ledger.has_acked(state.content.last_change())
     }
 
     /// Moves whenever an answer of [`Publisher::programmed`] may have changed.
@@ -246,6 +269,12 @@ impl Publisher {
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.state.lock().content.generation()
+    }
+
+    /// A resource as it is published; none if it is not.
+    #[must_use]
+    pub fn resource(&self, key: &ResourceKey) -> Option<Encoded> {
+        self.state.lock().content.resource(key).cloned()
     }
 
     /// Digest over everything published.

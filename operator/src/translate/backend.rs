@@ -87,32 +87,31 @@ impl Translator {
                 .then(|| self.target(key))
                 .flatten()
                 .and_then(|backend| encode(key, backend));
-            let name = ResourceKey::new(ResourceKind::Backend, key.to_string());
-            self.settle_resource(name, resource, output);
+            self.settle_resource(backend_resource(key), resource, output);
         }
     }
 
-    /// The ready endpoints of a port, in order, what they speak, and what connections to them are to be;
-    /// `None` if the Service or the port is not there.
+    /// The endpoints of a port, in order, what they speak, and what connections to them are to be; `None`
+    /// if the Service or the port is not there. Endpoints are those that are ready. If none is, they are
+    /// those that terminate and still serve, as in kube-proxy: the last pod serves until it ends.
     fn target(&self, key: &BackendKey) -> Option<proto::Backend> {
         let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
             return None;
         };
         let port = service.port(key.port, Transport::Tcp)?;
-        let mut endpoints: BTreeSet<(IpAddr, u16)> = BTreeSet::new();
+        let mut ready: BTreeSet<(IpAddr, u16)> = BTreeSet::new();
+        let mut terminating = ready.clone();
         for slice in self.index.slices_of(&key.service) {
             let Some(Object::EndpointSlice(slice)) = self.get(Kind::EndpointSlice, slice) else {
                 continue;
             };
             for number in slice.numbers_of(port) {
-                endpoints.extend(
-                    slice
-                        .addresses
-                        .iter()
-                        .map(|address| (*address, number.get())),
-                );
+                let at = |address: &IpAddr| (*address, number.get());
+                ready.extend(slice.addresses.iter().map(at));
+                terminating.extend(slice.terminating.iter().map(at));
             }
         }
+        let endpoints = if ready.is_empty() { terminating } else { ready };
         let protocol = match speaks(port) {
             Speaks::Http { protocol, .. } => protocol,
             Speaks::Other => proto::BackendProtocol::Unspecified,
@@ -129,6 +128,10 @@ impl Translator {
             tls: self.backend_tls(service, port),
         })
     }
+}
+
+pub(super) fn backend_resource(key: &BackendKey) -> ResourceKey {
+    ResourceKey::new(ResourceKind::Backend, key.to_string())
 }
 
 fn encode(key: &BackendKey, backend: proto::Backend) -> Option<Encoded> {

@@ -6,12 +6,13 @@ use vestibule_model::condition::Reason;
 use vestibule_model::conflict::{Conflict, Precedence, Transport};
 use vestibule_model::finding::Finding;
 use vestibule_model::grant::permit;
+use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{Listener, ListenerTls, Object, Protocol, TlsMode};
 use vestibule_stream::proto::{self, resource, tls_listener};
-use vestibule_stream::{Encoded, Resource};
+use vestibule_stream::{Encoded, Resource, ResourceKey};
 
 use super::binds::{Bind, PortWish};
 use super::certificate::SecretState;
@@ -349,6 +350,25 @@ impl Translator {
             binds.allocated(wish, *internal)
         });
         Ok((wish, bind))
+    }
+
+    /// Whether a listener that the proxies have as `old` is without a socket only until its name is recorded,
+    /// and will then have every name on its port that it has now.
+    pub(crate) fn listener_waits(&self, name: &ResourceKey, old: &proto::Listener) -> bool {
+        let waiting = self.listeners.iter().find(|(key, state)| {
+            let waits = state.is_served() && !(state.claimed && state.bound);
+            waits && listener_resource(key) == *name
+        });
+        let Some((key, _)) = waiting else {
+            return false;
+        };
+        let hostname = HostPattern::parse(&old.hostname);
+        let listeners = self.merge.listeners(&key.parent);
+        let now = listeners.and_then(|(all, _)| all.iter().find(|l| l.name == key.listener));
+        now.zip(hostname.ok()).is_some_and(|(now, before)| {
+            now.port.map(|port| u32::from(port.get())) == Some(old.port)
+                && now.hostname.covers(&before)
+        })
     }
 
     /// Why a listener is not accepted, whatever its port.

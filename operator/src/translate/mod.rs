@@ -51,6 +51,7 @@ pub use binds::{Bind, Binds, NotAPortWish, PortWish};
 pub use challenge::challenge_resource;
 pub use claim::{Claims, Standing};
 pub use output::{CertificateRequest, Output, Work};
+pub use route_status::RouteNeeds;
 pub use service::{
     Assigned, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL, ServiceSettings, ServiceWish,
     UID_LABEL,

@@ -24,15 +24,15 @@ pub(super) type Parents = BTreeMap<usize, Result<Vec<Attached>, Finding>>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RouteState {
     pub(super) parents: Parents,
-    /// Parents where all that is left waits to be recorded as held, with their Gateways.
-    pub(super) waiting: BTreeMap<usize, ObjectName>,
+    /// Parents where a hostname waits to be recorded as held.
+    pub(super) waiting: BTreeSet<usize>,
     /// Why not every reference resolves: the first one that does not.
     pub(super) unresolved: Option<Finding>,
     /// Rules that are refused while others are not: path of each, and why.
     pub(super) dropped: Vec<(String, Finding)>,
     /// Everything to say about it.
     pub(super) findings: Vec<Finding>,
-    backends: BTreeSet<BackendKey>,
+    pub(super) backends: BTreeSet<BackendKey>,
     /// Services that it may use, there or not.
     services: BTreeSet<ObjectName>,
 }
@@ -111,15 +111,7 @@ impl Translator {
                 }
                 None => (None, None),
             };
-            let kind = match key.kind {
-                Kind::HttpRoute => ResourceKind::HttpRoute,
-                _ => ResourceKind::TlsRoute,
-            };
-            self.settle_resource(
-                ResourceKey::new(kind, key.name.to_string()),
-                resource,
-                output,
-            );
+            self.settle_resource(route_resource(&key), resource, output);
             dirty.others.insert(key.clone());
             let old = match state.clone() {
                 Some(state) => self.routes.insert(key.clone(), state),
@@ -399,6 +391,14 @@ impl Translator {
             )),
         }
     }
+}
+
+pub(super) fn route_resource(route: &ObjectKey) -> ResourceKey {
+    let kind = match route.kind {
+        Kind::HttpRoute => ResourceKind::HttpRoute,
+        _ => ResourceKind::TlsRoute,
+    };
+    ResourceKey::new(kind, route.name.to_string())
 }
 
 /// Attachments by listener: two references may lead to the same one.

@@ -6,16 +6,63 @@ use vestibule_model::condition::{
 };
 use vestibule_model::finding::{Finding, Origin};
 use vestibule_model::key::ObjectKey;
+use vestibule_stream::ResourceKey;
 
-use super::route::{RouteState, parent_outcomes};
-use super::status::{Status, fails};
+use super::backend::backend_resource;
+use super::route::{RouteState, parent_outcomes, route_resource};
+use super::status::{Status, WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 /// Warnings in the message of a condition.
 const WARNINGS: usize = 3;
 
+/// What has to be in force for a route to be served on one of its parents.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RouteNeeds {
+    /// The route's resource, and those of its backends.
+    pub own: Vec<ResourceKey>,
+    /// Those of its listeners there.
+    pub listeners: Vec<ResourceKey>,
+    /// What is not there to be published yet, if anything.
+    pub waits: Option<&'static str>,
+}
+
 impl Translator {
+    /// What a route that is accepted needs on the parent at this place of its status.
+    #[must_use]
+    pub fn route_needs(&self, route: &ObjectKey, place: usize) -> RouteNeeds {
+        let mut needs = RouteNeeds::default();
+        let state = self.routes.get(route);
+        let Some((state, (index, Ok(attached)))) =
+            state.and_then(|state| Some((state, state.parents.iter().nth(place)?)))
+        else {
+            return needs;
+        };
+        let own = state.backends.iter().map(backend_resource);
+        needs.own = std::iter::once(route_resource(route))
+            .chain(own)
+            .filter(|key| self.resources.contains_key(key))
+            .collect();
+        if state.waiting.contains(index) {
+            needs.waits = Some(WAITING_FOR_CLAIM);
+        }
+        for attached in attached {
+            let listener = self.listeners.get(&attached.listener);
+            let resources = self.resources_of(&attached.listener);
+            let there = resources
+                .into_iter()
+                .filter(|key| self.resources.contains_key(key));
+            needs.listeners.extend(there);
+            match listener.filter(|listener| listener.is_served()) {
+                Some(listener) if !listener.claimed => needs.waits = Some(WAITING_FOR_CLAIM),
+                Some(listener) if !listener.bound => needs.waits = Some(WAITING_FOR_PORT),
+                _ => {}
+            }
+        }
+        needs
+    }
+
     pub(super) fn assemble_route(&mut self, key: &ObjectKey, output: &mut Output) {
         let mut findings = self.own_findings(key);
         let status = match (self.route(key), self.routes.get(key)) {

@@ -35,7 +35,7 @@ pub enum Status {
 }
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
-const WAITING_FOR_PORT: &str = "Waiting for an internal port";
+pub(super) const WAITING_FOR_PORT: &str = "Waiting for an internal port";
 /// What is said of a name until it stands in a `HostnameClaim`.
 pub(crate) const WAITING_FOR_CLAIM: &str =
     "Waiting for its hostname to be recorded as held by its namespace";

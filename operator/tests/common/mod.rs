@@ -278,6 +278,7 @@ pub(crate) fn slice(
             .iter()
             .map(|last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, *last)))
             .collect(),
+        terminating: Vec::new(),
         findings: Vec::new(),
     })
 }

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use crate::{
     ContentHash,
     limits::{MAX_NAME_BYTES, MAX_RESOURCE_BYTES},
-    proto::{Batch, Generation, Resource, ResourceKey, ResourceKind, Upsert},
+    proto::{Batch, Generation, Resource, ResourceKey, ResourceKind, Upsert, resource},
 };
 
 /// Why a resource or a key cannot be sent, or a received one cannot be taken.
@@ -93,6 +93,13 @@ impl Encoded {
     )]
     pub fn len(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// What was encoded. Of a resource with a private key this makes a copy that nobody wipes.
+    #[must_use]
+    pub fn decode(&self) -> Option<resource::Resource> {
+        // It was made from a resource, so it decodes.
+        Resource::decode(self.bytes.clone()).ok()?.resource
     }
 
     /// As an entry of a batch; shares the bytes.

@@ -2,6 +2,7 @@
 
 mod issued;
 pub mod plan;
+mod routes;
 mod steady;
 pub(super) mod waits;
 pub mod write;
@@ -23,7 +24,7 @@ use crate::acme::IssuerFact;
 use crate::publish::Publisher;
 use crate::status::{facts, programmed, render};
 use crate::translate::{Status, Translator};
-use plan::Live;
+use plan::{Due, Live};
 
 /// What statuses follow from.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +54,7 @@ pub fn judge(
     facts_of: &Facts<'_>,
     now: i64,
     (key, live, old): (&ObjectKey, &Live, &Value),
-) -> Option<Value> {
+) -> Option<Due> {
     let Facts {
         translator,
         publisher,
@@ -69,11 +70,12 @@ pub fn judge(
         now,
     };
     if let Some(Object::AcmeIssuer(issuer)) = translator.object(key).map(AsRef::as_ref) {
-        return if issuer_selector.is_some_and(|all| all.matches(&issuer.labels)) {
+        let due = if issuer_selector.is_some_and(|all| all.matches(&issuer.labels)) {
             issued::issuer(issuer, issuers.get(key), old, controller, observed)
         } else {
             wire::issuer_withdrawn(old, controller)
         };
+        return due.map(Due::from);
     }
     let withdrawn;
     let status = match translator.statuses().get(key) {
@@ -94,11 +96,14 @@ pub fn judge(
         }
         // A set whose Gateway is gone is as one that nobody has looked at.
         None if orphans.contains(key) && !has_parent(translator, key) => {
-            return Some(unknown(old, observed));
+            return Some(unknown(old, observed).into());
         }
         // Of other kinds nothing is ours: whoever they belong to now writes what they say.
         None => return None,
     };
+    if let Status::Route(status) = status {
+        return Some(routes::judge(facts_of, observed, (key, status, old)));
+    }
     let mut due = render(key, old, status, controller, observed, |basis| {
         programmed(basis, |listeners| facts(translator, publisher, listeners))
     });
@@ -111,7 +116,14 @@ pub fn judge(
     {
         note(&mut due, problem);
     }
-    Some(due)
+    let waits = counts_or_judges_routes(status) && due != *old && !publisher.is_settled();
+    Some(Due { status: due, waits })
+}
+
+/// Whether a status says something of routes or backends, which is true once the proxies have them. How far
+/// listeners are is in Programmed.
+fn counts_or_judges_routes(status: &Status) -> bool {
+    matches!(status, Status::Listeners(_) | Status::Policy(_))
 }
 
 fn has_parent(translator: &Translator, set: &ObjectKey) -> bool {

@@ -72,6 +72,24 @@ impl Live {
     }
 }
 
+/// What the status of an object should be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Due {
+    /// Its status.
+    pub status: Value,
+    /// Not every proxy has what it says yet; it is held back for a short time, as what waits is.
+    pub waits: bool,
+}
+
+impl From<Value> for Due {
+    fn from(status: Value) -> Self {
+        Self {
+            status,
+            waits: false,
+        }
+    }
+}
+
 /// A write that is to be made, provided that the object still has this version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
@@ -278,7 +296,7 @@ impl Planner {
         &mut self,
         now: Instant,
         budget: usize,
-        mut judge: impl FnMut(&ObjectKey, &Live, &Value) -> Option<Value>,
+        mut judge: impl FnMut(&ObjectKey, &Live, &Value) -> Option<Due>,
     ) -> Next {
         if self.since.is_none() {
             return Next::Idle;
@@ -373,7 +391,7 @@ impl Planner {
         &mut self,
         key: &ObjectKey,
         now: Instant,
-        judge: &mut impl FnMut(&ObjectKey, &Live, &Value) -> Option<Value>,
+        judge: &mut impl FnMut(&ObjectKey, &Live, &Value) -> Option<Due>,
     ) -> Option<Job> {
         let entry = self.entries.get_mut(key)?;
         if entry.writing != Writing::No {
@@ -381,7 +399,7 @@ impl Planner {
             return None;
         }
         let old = entry.live.status();
-        let Some(due) = judge(key, &entry.live, &old) else {
+        let Some(Due { status: due, waits }) = judge(key, &entry.live, &old) else {
             self.rest(key);
             return None;
         };
@@ -402,6 +420,7 @@ impl Planner {
                 traits = steady(&old, &mut new, false);
             }
         }
+        traits.waits |= waits;
         self.decide(key, now, &old, new, traits)
     }
 

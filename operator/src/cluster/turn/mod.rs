@@ -268,7 +268,7 @@ impl Shell {
         }
         if self.progress.ready && self.lease.is_empty() {
             // What a leader publishes is complete.
-            self.store.publish(now + Duration::from_hours(1));
+            self.store.publish_all(now);
             let election = lease::run(
                 client.clone(),
                 self.settings.lease.clone(),
@@ -443,7 +443,7 @@ impl Shell {
             let next = planner.next(now, LOOKS, |key, live, old| {
                 let mut due = statuses::judge(&facts, seconds, (key, live, old))?;
                 if let Some(trouble) = trouble(claims, translator, key) {
-                    statuses::waits::explain(&mut due, trouble);
+                    statuses::waits::explain(&mut due.status, trouble);
                 }
                 Some(due)
             });
@@ -495,7 +495,8 @@ impl Shell {
         // A write that ends wakes the loop by itself.
         let writes = leads && work.writes.len() < WRITES;
         let planned = writes.then(|| self.store.planner.deadline()).flatten();
-        [planned, claims, self.lag, self.time_due()]
+        let publish = self.store.publish_at();
+        [planned, claims, publish, self.lag, self.time_due()]
             .into_iter()
             .flatten()
             .min()

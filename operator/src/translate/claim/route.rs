@@ -7,7 +7,7 @@ use vestibule_model::attach::{Attached, RouteHostname};
 use vestibule_model::claim::{self, ClaimKey, ClaimUse};
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
 use vestibule_model::route::Route;
 
 use super::{Claims, Contender, Stake};
@@ -125,14 +125,14 @@ impl Translator {
 
     /// Takes out of what a route is attached to the hostnames that are not its to serve, with a finding for
     /// those that are another's; what only waits stays in its status. Returns what is to be served, and the
-    /// parents (by index) where all that is left waits, with their Gateways.
+    /// parents (by index) where something waits to be recorded.
     pub(in crate::translate) fn claimed_by_route(
         &self,
         route: Route<'_>,
         parents: &mut Parents,
         findings: &mut Vec<Finding>,
-    ) -> (Vec<Attached>, BTreeMap<usize, ObjectName>) {
-        let (mut served, mut waiting) = (Vec::new(), BTreeMap::new());
+    ) -> (Vec<Attached>, BTreeSet<usize>) {
+        let (mut served, mut waiting) = (Vec::new(), BTreeSet::new());
         let mut said = BTreeSet::new();
         for (index, outcome) in parents.iter_mut() {
             let Ok(attached) = outcome else { continue };
@@ -140,8 +140,7 @@ impl Translator {
                 served.extend(attached.iter().cloned());
                 continue;
             }
-            let (mut lost, mut waits) = (None, None);
-            let before = served.len();
+            let mut lost = None;
             attached.retain_mut(|attached| {
                 let listener = attached.listener.clone();
                 let mut hostnames = Vec::new();
@@ -149,8 +148,7 @@ impl Translator {
                     match self.part(route, &listener, &hostname.matches) {
                         Part::Serves => hostnames.push(hostname.clone()),
                         Part::Waits => {
-                            let stake = self.contest.listeners.get(&listener);
-                            waits = stake.map(|stake| stake.port.gateway.clone());
+                            waiting.insert(*index);
                         }
                         Part::Lost(port) => {
                             let finding = taken(route, &hostname.rank, port);
@@ -171,9 +169,6 @@ impl Translator {
                 }
                 !attached.hostnames.is_empty()
             });
-            if served.len() == before {
-                waiting.extend(waits.map(|gateway| (*index, gateway)));
-            }
             if attached.is_empty()
                 && let Some(finding) = lost
             {
@@ -186,20 +181,6 @@ impl Translator {
             }
         }
         (served, waiting)
-    }
-
-    /// Where a route serves nothing because all it could waits to be recorded as held by its namespace: the place
-    /// of each such parent in its status, and the Gateway. It is accepted there, and normally waits for
-    /// milliseconds, so its status says nothing of it unless something keeps the record from being written.
-    #[must_use]
-    pub fn route_waits(&self, route: &ObjectKey) -> BTreeMap<usize, ObjectName> {
-        let Some(state) = self.routes.get(route) else {
-            return BTreeMap::new();
-        };
-        let places = state.parents.keys().enumerate();
-        let waiting =
-            places.filter_map(|(place, index)| Some((place, state.waiting.get(index)?.clone())));
-        waiting.collect()
     }
 
     /// A holder is looked at before anything else: where connections go may be another matter in a moment.

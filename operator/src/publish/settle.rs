@@ -1,0 +1,271 @@
+//! Which changes are published now, and which a little later. Pure; time is an input.
+//!
+//! Objects that belong together come by separate watches: a route may be known before the Service and the
+//! EndpointSlices that were created before it, and a slice, a grant or a policy that is replaced may be gone
+//! before its successor is there. What is translated in between is true of the objects seen so far, and it
+//! would fail requests that the objects before and after both serve. So a change that takes something from
+//! requests is published after a grace, if it is still so by then. A change that takes nothing is
+//! published at once, and a change that ends the trouble ends the wait.
+//!
+//! What is kept meanwhile is the whole resource that the proxies have, and with a route the backends that
+//! it leads to: a request meets the configuration before the change or the one after it. The names that a
+//! route is attached to are never kept (`docs/adr/0019-settling.md`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use vestibule_stream::proto::{self, http_filter, resource};
+use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
+
+/// How long a change waits that takes something from requests.
+pub const GRACE: Duration = Duration::from_secs(1);
+
+/// Changes that are to be published: `None` is a removal.
+pub type Pending = BTreeMap<ResourceKey, Option<Encoded>>;
+
+/// What changes are compared with, and judged by.
+pub struct Present<'a> {
+    /// The resource as it was published last.
+    pub published: &'a dyn Fn(&ResourceKey) -> Option<Encoded>,
+    /// Whether a listener that is to be removed only waits for a record or a port, and will then have at
+    /// least the names that it has now.
+    pub waits: &'a dyn Fn(&ResourceKey, &proto::Listener) -> bool,
+}
+
+impl Present<'_> {
+    fn decoded(&self, key: &ResourceKey) -> Option<resource::Resource> {
+        (self.published)(key)?.decode()
+    }
+}
+
+/// Changes that wait, and since when.
+#[derive(Debug, Default)]
+pub struct Settle {
+    pending: BTreeMap<ResourceKey, Change>,
+}
+
+#[derive(Debug)]
+struct Change {
+    resource: Option<Encoded>,
+    /// Until when it waits at most; none: it was not looked at yet, or waits with a route.
+    until: Option<Instant>,
+}
+
+impl Settle {
+    /// Takes changes; a later one of a key replaces the earlier one, and waits no longer than that.
+    pub fn add(&mut self, changes: impl IntoIterator<Item = (ResourceKey, Option<Encoded>)>) {
+        for (key, resource) in changes {
+            let until = self.pending.get(&key).and_then(|change| change.until);
+            self.pending.insert(key, Change { resource, until });
+        }
+    }
+
+    /// The resources of which a change waits.
+    #[must_use]
+    pub fn withheld(&self) -> BTreeSet<ResourceKey> {
+        self.pending.keys().cloned().collect()
+    }
+
+    /// When [`Self::due`] has something to give though nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let waits = self.pending.values().filter_map(|change| change.until);
+        waits.min()
+    }
+
+    /// Everything, whatever it takes away.
+    pub fn all(&mut self) -> Pending {
+        let pending = std::mem::take(&mut self.pending);
+        let changes = pending.into_iter();
+        changes.map(|(key, change)| (key, change.resource)).collect()
+    }
+
+    /// What is to be published now, in one generation.
+    pub fn due(&mut self, now: Instant, present: &Present<'_>) -> Pending {
+        let mut held = BTreeSet::new();
+        // Routes after what they lead to: a backend that is kept is as good as it was.
+        let (routes, others): (Vec<_>, Vec<_>) = self
+            .pending
+            .keys()
+            .cloned()
+            .partition(|key| is_route(key.kind()));
+        for key in others.into_iter().chain(routes) {
+            let worse = self.is_worse(&key, &held, present);
+            let Some(change) = self.pending.get_mut(&key) else {
+                continue;
+            };
+            if !worse {
+                change.until = None;
+            } else if now < *change.until.get_or_insert(now + GRACE) {
+                held.insert(key);
+            }
+        }
+        let kept = self.kept_for_routes(&held, present);
+        held.extend(kept);
+        let due: Vec<ResourceKey> = self
+            .pending
+            .keys()
+            .filter(|key| !held.contains(*key))
+            .cloned()
+            .collect();
+        due.into_iter()
+            .filter_map(|key| Some((key.clone(), self.pending.remove(&key)?.resource)))
+            .collect()
+    }
+
+    /// Whether publishing a change would take something from requests that may be back in a moment.
+    fn is_worse(
+        &self,
+        key: &ResourceKey,
+        held: &BTreeSet<ResourceKey>,
+        present: &Present<'_>,
+    ) -> bool {
+        use resource::Resource::{Backend, HttpRoute, Listener, TlsRoute};
+        let change = self.pending.get(key);
+        let new = change.and_then(|change| change.resource.as_ref());
+        if matches!(
+            key.kind(),
+            ResourceKind::Certificate | ResourceKind::TrustBundle
+        ) {
+            // Without it a listener closes, or a backend is not connected to.
+            return new.is_none() && (present.published)(key).is_some();
+        }
+        let old = present.decoded(key);
+        match (new.and_then(Encoded::decode), old) {
+            (Some(Backend(new)), Some(Backend(old))) => {
+                is_usable(&old) && (!is_usable(&new) || (old.tls.is_some() && new.tls.is_none()))
+            }
+            (Some(Listener(new)), Some(Listener(old))) => {
+                shows_certificates(&old) && !shows_certificates(&new)
+            }
+            (None, Some(Listener(old))) => (present.waits)(key, &old),
+            (Some(new @ (HttpRoute(_) | TlsRoute(_))), old) => {
+                let good = |old: &resource::Resource| {
+                    let usable = |target: &String| is_target_usable(target, present.published);
+                    is_attached_within(old, &new) && targets(old).iter().all(usable)
+                };
+                !self.is_whole(&new, held, present) && old.as_ref().is_none_or(good)
+            }
+            // A backend that goes is kept for as long as a route is that leads to it.
+            _ => false,
+        }
+    }
+
+    /// Whether every backend of a route is there and has endpoints, once what is not held is published.
+    fn is_whole(
+        &self,
+        route: &resource::Resource,
+        held: &BTreeSet<ResourceKey>,
+        present: &Present<'_>,
+    ) -> bool {
+        let after = |key: &ResourceKey| match self.pending.get(key) {
+            Some(change) if !held.contains(key) => change.resource.clone(),
+            _ => (present.published)(key),
+        };
+        let targets = targets(route);
+        targets.iter().all(|target| is_target_usable(target, &after))
+    }
+
+    /// The changes of backends that have to wait with routes: those that would take from a route that is
+    /// kept what it leads to.
+    fn kept_for_routes(
+        &self,
+        held: &BTreeSet<ResourceKey>,
+        present: &Present<'_>,
+    ) -> Vec<ResourceKey> {
+        let routes = held.iter().filter(|key| is_route(key.kind()));
+        let kept = routes.filter_map(|key| present.decoded(key));
+        kept.flat_map(|route| targets(&route))
+            .map(backend_key)
+            .filter(|key| {
+                let pending = self.pending.get(key);
+                pending.is_some_and(|change| !is_usable_resource(change.resource.as_ref()))
+            })
+            .collect()
+    }
+}
+
+fn is_route(kind: ResourceKind) -> bool {
+    matches!(kind, ResourceKind::HttpRoute | ResourceKind::TlsRoute)
+}
+
+fn backend_key(name: String) -> ResourceKey {
+    ResourceKey::new(ResourceKind::Backend, name)
+}
+
+/// Names of the backends that have a share of a route's requests; empty where a reference does not resolve.
+fn targets(route: &resource::Resource) -> BTreeSet<String> {
+    match route {
+        resource::Resource::TlsRoute(route) => {
+            let backends = route.backends.iter();
+            let some = backends.filter(|backend| backend.weight > 0);
+            some.map(|backend| backend.backend.clone()).collect()
+        }
+        resource::Resource::HttpRoute(route) => {
+            let backends = route.rules.iter().filter(|rule| !answers(rule));
+            let backends = backends.flat_map(|rule| &rule.backends);
+            let some = backends.filter(|backend| backend.weight > 0);
+            some.map(|backend| backend.backend.clone()).collect()
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Whether a rule answers by itself, so that its backends do not matter.
+fn answers(rule: &proto::HttpRule) -> bool {
+    rule.filters.iter().any(|filter| {
+        matches!(
+            filter.filter,
+            Some(http_filter::Filter::Fail(_) | http_filter::Filter::Redirect(_))
+        )
+    })
+}
+
+fn is_target_usable(target: &str, resource: &dyn Fn(&ResourceKey) -> Option<Encoded>) -> bool {
+    !target.is_empty() && is_usable_resource(resource(&backend_key(target.to_owned())).as_ref())
+}
+
+fn is_usable_resource(resource: Option<&Encoded>) -> bool {
+    let decoded = resource.and_then(Encoded::decode);
+    matches!(decoded, Some(resource::Resource::Backend(backend)) if is_usable(&backend))
+}
+
+fn is_usable(backend: &proto::Backend) -> bool {
+    let refused = backend.tls.as_ref().is_some_and(|tls| tls.invalid);
+    !backend.endpoints.is_empty() && !refused
+}
+
+/// Whether a listener ends TLS with a certificate.
+fn shows_certificates(listener: &proto::Listener) -> bool {
+    let terminate = match &listener.protocol {
+        Some(proto::listener::Protocol::Tls(proto::TlsListener {
+            mode: Some(proto::tls_listener::Mode::Terminate(terminate)),
+        })) => Some(terminate),
+        Some(proto::listener::Protocol::Http(http)) => http.terminate.as_ref(),
+        _ => None,
+    };
+    terminate.is_some_and(|terminate| !terminate.certificates.is_empty())
+}
+
+/// Whether a route has every name on every listener that it had.
+fn is_attached_within(old: &resource::Resource, new: &resource::Resource) -> bool {
+    let new = names(new);
+    names(old).is_subset(&new)
+}
+
+fn names(route: &resource::Resource) -> BTreeSet<(&str, &str)> {
+    let attachments = match route {
+        resource::Resource::TlsRoute(route) => &route.attachments,
+        resource::Resource::HttpRoute(route) => &route.attachments,
+        _ => return BTreeSet::new(),
+    };
+    let names = attachments.iter().flat_map(|attachment| {
+        let hostnames = attachment.hostnames.iter();
+        hostnames.map(|hostname| (&*attachment.listener, &*hostname.r#match))
+    });
+    names.collect()
+}
+
+#[cfg(test)]
+#[path = "settle_tests.rs"]
+mod tests;

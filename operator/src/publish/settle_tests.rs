@@ -1,0 +1,262 @@
+use vestibule_stream::Resource;
+use vestibule_stream::proto::{Attachment, Backend, Endpoint, RouteHostname, TlsRoute};
+
+use super::*;
+
+/// What is published, and what waits.
+struct World {
+    now: Instant,
+    published: BTreeMap<ResourceKey, Encoded>,
+    settle: Settle,
+    waits: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            now: Instant::now(),
+            published: BTreeMap::new(),
+            settle: Settle::default(),
+            waits: false,
+        }
+    }
+
+    /// Publishes what is due after these changes; says what that was.
+    fn put(&mut self, changes: Vec<(ResourceKey, Option<Encoded>)>) -> Vec<String> {
+        self.settle.add(changes);
+        let (published, waits) = (self.published.clone(), self.waits);
+        let due = self.settle.due(
+            self.now,
+            &Present {
+                published: &|key| published.get(key).cloned(),
+                waits: &|_, _| waits,
+            },
+        );
+        let names = due.keys().map(|key| key.name.clone()).collect();
+        for (key, resource) in due {
+            match resource {
+                Some(resource) => self.published.insert(key, resource),
+                None => self.published.remove(&key),
+            };
+        }
+        names
+    }
+
+    /// The grace passes, or most of it.
+    fn pass(&mut self, time: Duration) -> Vec<String> {
+        self.now += time;
+        self.put(Vec::new())
+    }
+}
+
+const NOTHING: [&str; 0] = [];
+
+fn encoded(name: &str, resource: resource::Resource) -> (ResourceKey, Option<Encoded>) {
+    let encoded = Encoded::new(&Resource::new(name.to_owned(), resource)).expect("a resource");
+    (encoded.key().clone(), Some(encoded))
+}
+
+fn gone((key, _): (ResourceKey, Option<Encoded>)) -> (ResourceKey, Option<Encoded>) {
+    (key, None)
+}
+
+fn backend(name: &str, endpoints: u32) -> (ResourceKey, Option<Encoded>) {
+    let endpoint = |port| Endpoint {
+        address: "192.0.2.1".into(),
+        port: port + 1,
+    };
+    let backend = Backend {
+        endpoints: (0..endpoints).map(endpoint).collect(),
+        ..Backend::default()
+    };
+    encoded(name, resource::Resource::Backend(backend))
+}
+
+fn tls(name: &str, tls: Option<proto::BackendTls>) -> (ResourceKey, Option<Encoded>) {
+    let endpoint = Endpoint {
+        address: "192.0.2.1".into(),
+        port: 1,
+    };
+    let backend = Backend {
+        endpoints: vec![endpoint],
+        tls,
+        ..Backend::default()
+    };
+    encoded(name, resource::Resource::Backend(backend))
+}
+
+/// A route for these names that leads to these backends.
+fn route(hostnames: &[&str], backends: &[&str]) -> (ResourceKey, Option<Encoded>) {
+    let hostname = |name: &&str| RouteHostname {
+        r#match: (*name).to_owned(),
+        rank: (*name).to_owned(),
+    };
+    let backend = |name: &&str| proto::WeightedBackend {
+        backend: (*name).to_owned(),
+        weight: 1,
+    };
+    let route = TlsRoute {
+        attachments: vec![Attachment {
+            listener: "l".into(),
+            hostnames: hostnames.iter().map(hostname).collect(),
+        }],
+        backends: backends.iter().map(backend).collect(),
+        ..TlsRoute::default()
+    };
+    encoded("route", resource::Resource::TlsRoute(route))
+}
+
+#[test]
+fn what_takes_nothing_is_published_at_once() {
+    let mut world = World::new();
+    assert_eq!(
+        world.put(vec![backend("a", 1), route(&["x"], &["a"])]),
+        ["route", "a"]
+    );
+    // One of two endpoints goes, another backend, the whole route: all as somebody wants it.
+    assert_eq!(world.put(vec![backend("a", 2)]), ["a"]);
+    assert_eq!(world.put(vec![backend("a", 1)]), ["a"]);
+    assert_eq!(
+        world.put(vec![gone(backend("a", 1)), backend("b", 1), route(&["x"], &["b"])]),
+        ["route", "a", "b"]
+    );
+    let all = vec![gone(backend("b", 1)), gone(route(&["x"], &["b"]))];
+    assert_eq!(world.put(all), ["route", "b"]);
+    assert_eq!(world.settle.deadline(), None);
+}
+
+#[test]
+fn a_new_route_waits_for_what_it_leads_to() {
+    let mut world = World::new();
+    // Its Service is not known yet, then its endpoints are not.
+    assert_eq!(world.put(vec![route(&["x"], &[""])]), NOTHING);
+    let until = world.settle.deadline();
+    assert_eq!(world.pass(GRACE / 4), NOTHING);
+    assert_eq!(
+        world.put(vec![route(&["x"], &["a"]), backend("a", 0)]),
+        ["a"]
+    );
+    assert_eq!(world.settle.deadline(), until, "it waits no longer for that");
+    assert_eq!(world.put(vec![backend("a", 1)]), ["route", "a"]);
+}
+
+#[test]
+fn a_new_route_whose_backend_never_comes_is_published_all_the_same() {
+    let mut world = World::new();
+    assert_eq!(world.put(vec![route(&["x"], &[""])]), NOTHING);
+    assert_eq!(world.pass(GRACE / 2), NOTHING);
+    assert_eq!(world.pass(GRACE / 2), ["route"]);
+    // Further edits of it find nothing to keep.
+    assert_eq!(world.put(vec![route(&["x", "y"], &[""])]), ["route"]);
+}
+
+#[test]
+fn a_route_is_kept_with_what_it_leads_to() {
+    let mut world = World::new();
+    world.put(vec![backend("a", 1), route(&["x"], &["a"])]);
+    // It goes over to a backend whose endpoints are not known yet; nobody else uses the former one.
+    let edit = vec![gone(backend("a", 1)), backend("b", 0), route(&["x"], &["b"])];
+    assert_eq!(world.put(edit), ["b"]);
+    assert!(world.published.contains_key(&backend("a", 1).0));
+    assert_eq!(world.put(vec![backend("b", 1)]), ["route", "a", "b"]);
+    assert_eq!(world.published.len(), 2);
+}
+
+#[test]
+fn a_service_that_goes_takes_the_route_after_the_grace() {
+    let mut world = World::new();
+    world.put(vec![backend("a", 1), route(&["x"], &["a"])]);
+    let edit = vec![gone(backend("a", 1)), route(&["x"], &[""])];
+    assert_eq!(world.put(edit), NOTHING);
+    // It is back (another grant, or the Service made anew): nothing is different.
+    assert_eq!(
+        world.put(vec![backend("a", 1), route(&["x"], &["a"])]),
+        ["route", "a"]
+    );
+    let edit = vec![gone(backend("a", 1)), route(&["x"], &[""])];
+    assert_eq!(world.put(edit), NOTHING);
+    assert_eq!(world.pass(GRACE), ["route", "a"]);
+    assert_eq!(world.published.len(), 1);
+}
+
+#[test]
+fn the_last_endpoint_is_kept_for_the_grace() {
+    let mut world = World::new();
+    world.put(vec![backend("a", 2)]);
+    assert_eq!(world.put(vec![backend("a", 0)]), NOTHING);
+    // A slice in the place of the one that went.
+    assert_eq!(world.put(vec![backend("a", 1)]), ["a"]);
+    assert_eq!(world.put(vec![backend("a", 0)]), NOTHING);
+    assert_eq!(world.pass(GRACE), ["a"]);
+    assert_eq!(world.settle.deadline(), None);
+}
+
+#[test]
+fn tls_to_a_backend_is_neither_dropped_nor_broken_for_a_moment() {
+    let mut world = World::new();
+    let good = || Some(proto::BackendTls::default());
+    let broken = proto::BackendTls {
+        invalid: true,
+        ..proto::BackendTls::default()
+    };
+    world.put(vec![tls("a", good())]);
+    assert_eq!(world.put(vec![tls("a", None)]), NOTHING);
+    assert_eq!(world.put(vec![tls("a", Some(broken))]), NOTHING);
+    assert_eq!(world.put(vec![tls("a", good())]), ["a"]);
+    assert_eq!(world.put(vec![tls("a", None)]), NOTHING);
+    assert_eq!(world.pass(GRACE), ["a"]);
+    assert_eq!(world.put(vec![tls("a", good())]), ["a"]);
+}
+
+#[test]
+fn a_name_that_a_route_loses_is_never_kept() {
+    let mut world = World::new();
+    world.put(vec![backend("a", 1), route(&["x", "y"], &["a"])]);
+    let edit = vec![gone(backend("a", 1)), route(&["x"], &[""])];
+    assert_eq!(world.put(edit), ["route", "a"]);
+    let all = vec![backend("a", 1), route(&["x"], &["a"])];
+    world.put(all);
+    assert_eq!(world.put(vec![gone(route(&["x"], &["a"]))]), ["route"]);
+}
+
+#[test]
+fn a_listener_and_its_certificate_are_kept_for_the_grace() {
+    let listener = |certificates: &[&str]| {
+        let terminate = proto::TlsTerminate {
+            certificates: certificates.iter().map(ToString::to_string).collect(),
+            client_validation: None,
+        };
+        let http = proto::HttpListener {
+            terminate: Some(terminate),
+        };
+        let listener = proto::Listener {
+            protocol: Some(proto::listener::Protocol::Http(http)),
+            ..proto::Listener::default()
+        };
+        encoded("l", resource::Resource::Listener(listener))
+    };
+    let certificate = || encoded("c", resource::Resource::Certificate(proto::Certificate::default()));
+    let mut world = World::new();
+    world.put(vec![listener(&["c"]), certificate()]);
+    // The Secret, or the grant for it, is made anew.
+    assert_eq!(world.put(vec![gone(certificate())]), NOTHING);
+    assert_eq!(world.put(vec![certificate()]), ["c"]);
+    assert_eq!(world.put(vec![listener(&[])]), NOTHING);
+    assert_eq!(world.put(vec![listener(&["c"])]), ["l"]);
+    // A listener that goes is gone; one that waits to be recorded under a wider name is kept.
+    world.waits = true;
+    assert_eq!(world.put(vec![gone(listener(&["c"]))]), NOTHING);
+    assert_eq!(world.pass(GRACE), ["l"]);
+    world.put(vec![listener(&["c"])]);
+    world.waits = false;
+    assert_eq!(world.put(vec![gone(listener(&["c"]))]), ["l"]);
+}
+
+#[test]
+fn everything_is_published_when_it_has_to_be() {
+    let mut world = World::new();
+    world.put(vec![route(&["x"], &[""])]);
+    assert_eq!(world.settle.withheld().len(), 1);
+    assert_eq!(world.settle.all().len(), 1);
+    assert_eq!(world.settle.deadline(), None);
+}
