@@ -310,6 +310,8 @@ impl Store {
             return;
         }
         let before = std::mem::replace(&mut self.fronts, fronts);
+        // Some may have waited for their port.
+        self.planner.touch_waiting();
         let mut changes = Vec::new();
         let uids: BTreeSet<&Arc<str>> = before.keys().chain(self.fronts.keys()).collect();
         for uid in uids {

@@ -10,7 +10,7 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{Listener, ListenerTls, Object, Protocol, TlsMode};
+use vestibule_model::object::{Listener, ListenerTls, Object, Port, Protocol, TlsMode};
 use vestibule_stream::proto::{self, resource, tls_listener};
 use vestibule_stream::{Encoded, Resource, ResourceKey};
 
@@ -350,6 +350,14 @@ impl Translator {
             binds.allocated(wish, *internal)
         });
         Ok((wish, bind))
+    }
+
+    /// The port that a listener has on its Gateway's Service, and the internal port that has to be behind it;
+    /// none where Gateways have no Services.
+    #[must_use]
+    pub fn port_on_service(&self, listener: &ListenerKey) -> Option<(&PortWish, Port)> {
+        let wish = self.listeners.get(listener)?.port.as_ref()?;
+        Some((wish, *self.allocated.get(wish)?))
     }
 
     /// Whether a listener that the proxies have as `old` is without a socket only until its name is recorded,

@@ -158,7 +158,7 @@ mod tests {
                 addresses: vec![Address::Ip(address.parse().expect("an address"))],
                 problem: None,
             }),
-            alias: None,
+            ..Front::default()
         };
         let fronts = Fronts::from([(GATEWAY.into(), front)]);
         let (sender, fronts) = watch::channel(Some(Arc::new(fronts)));

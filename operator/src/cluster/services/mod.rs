@@ -16,7 +16,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
+use vestibule_model::conflict::Transport;
 use vestibule_model::key::ObjectName;
+use vestibule_model::object::Port;
 
 use super::lease::elector::Role;
 use super::metrics::Metrics;
@@ -51,9 +53,14 @@ pub type Fronts = BTreeMap<Arc<str>, Front>;
 pub struct Front {
     /// What the front has come to, if it is there or is refused.
     pub assigned: Option<Assigned>,
+    /// The internal ports that the front leads to.
+    pub ports: FrontPorts,
     /// Why the alias is not as wished, if it is not: an inconvenience, no reason not to serve.
     pub alias: Option<String>,
 }
+
+/// The ports of a front, and the internal port behind each.
+pub type FrontPorts = BTreeMap<(Port, Transport), Port>;
 
 /// What the task takes and gives.
 pub struct Wires {
@@ -303,7 +310,13 @@ impl Keeper {
             });
             let alias = problem(&service.alias);
             if assigned.is_some() || alias.is_some() {
-                now.insert(uid.clone(), Front { assigned, alias });
+                let ports = plan::ports(service, &self.present);
+                let front = Front {
+                    assigned,
+                    ports,
+                    alias,
+                };
+                now.insert(uid.clone(), front);
             }
         }
         fronts.send_if_modified(|fronts| {

@@ -7,9 +7,11 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use vestibule_model::conflict::Transport;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::Address;
+use vestibule_model::object::{Address, Port};
 
+use super::FrontPorts;
 use crate::translate::{GatewayService, ServiceWish};
 
 /// Annotation with a digest of what was applied, so that what is no longer wished shows as well.
@@ -179,6 +181,23 @@ pub fn addresses(service: &GatewayService, present: &Services) -> Option<Vec<Add
     let ips = object.pointer("/spec/clusterIPs").and_then(Value::as_array);
     let ip = |value: &Value| Some(Address::Ip(value.as_str()?.parse().ok()?));
     Some(ips.into_iter().flatten().filter_map(ip).collect())
+}
+
+/// The ports that a Gateway's front has, and the internal port behind each.
+#[must_use]
+pub fn ports(service: &GatewayService, present: &Services) -> FrontPorts {
+    let front = present.get(&service.front);
+    let front = front.filter(|front| front.gateway == service.uid && !front.deleting);
+    let ports = front.and_then(|front| front.object.pointer("/spec/ports")?.as_array());
+    let port = |entry: &Value| {
+        let number = |field| Port::new(entry.get(field)?.as_u64()?.try_into().ok()?);
+        let transport = match entry.get("protocol").and_then(Value::as_str) {
+            Some("UDP") => Transport::Udp,
+            _ => Transport::Tcp,
+        };
+        Some(((number("port")?, transport), number("targetPort")?))
+    };
+    ports.into_iter().flatten().filter_map(port).collect()
 }
 
 /// The manifest with its owner and its digest.

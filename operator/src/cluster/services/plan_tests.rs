@@ -1,5 +1,3 @@
-use vestibule_model::conflict::Transport;
-use vestibule_model::object::Port;
 use vestibule_model::service::ServiceType;
 
 use super::*;
@@ -84,7 +82,7 @@ fn carry_out(actions: &BTreeMap<ObjectName, Action>, present: &mut Services) {
 
 #[test]
 fn what_is_made_is_not_made_again() {
-    let (wish, mut present) = (wish("one"), Services::new());
+    let (mut wish, mut present) = (wish("one"), Services::new());
     let owner = json!({"kind": "ClusterRole", "name": "r", "uid": "o"});
     let actions = plan(&wishes(&[&wish]), &present, Some(&owner));
     assert_eq!(actions.len(), 2);
@@ -104,6 +102,12 @@ fn what_is_made_is_not_made_again() {
     );
     let address = Address::Ip("10.96.0.9".parse().expect("an address"));
     assert_eq!(addresses(&wish, &present), Some(vec![address]));
+    assert_eq!(ports(&wish, &present), wish.ports);
+    // A port that is wished for is not there before it is written.
+    wish.ports
+        .insert((port(80), Transport::Tcp), port(10_001));
+    assert_eq!(ports(&wish, &present).len(), 1);
+    assert_eq!(ports(&wish, &Services::new()), FrontPorts::new());
 }
 
 #[test]

@@ -16,10 +16,10 @@ use vestibule_model::condition::{
     Condition, ConditionType, ListenersStatus, PolicyStatus, Programmed, Reason, RouteStatus, Truth,
 };
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::Object;
+use vestibule_model::object::{Object, Port};
 use vestibule_model::selector::LabelSelector;
 
-use super::services::Fronts;
+use super::services::{Front, Fronts};
 use crate::acme::IssuerFact;
 use crate::publish::Publisher;
 use crate::status::{facts, programmed, render};
@@ -105,7 +105,15 @@ pub fn judge(
         return Some(routes::judge(facts_of, observed, (key, status, old)));
     }
     let mut due = render(key, old, status, controller, observed, |basis| {
-        programmed(basis, |listeners| facts(translator, publisher, listeners))
+        let condition = programmed(basis, |listeners| facts(translator, publisher, listeners));
+        match unreached(translator, fronts, basis).filter(|_| condition.truth == Truth::True) {
+            Some(port) => Condition::fails(
+                condition.kind,
+                Reason::Pending,
+                format!("Waiting for port {port} on the Service of the Gateway"),
+            ),
+            None => condition,
+        }
     });
     if !issuance_known {
         issued::keep(old, &mut due);
@@ -118,6 +126,20 @@ pub fn judge(
     }
     let waits = counts_or_judges_routes(status) && due != *old && !publisher.is_settled();
     Some(Due { status: due, waits })
+}
+
+/// A port of listeners that the proxies have, and that the front of their Gateway does not lead to yet.
+fn unreached(translator: &Translator, fronts: &Fronts, basis: &Programmed) -> Option<Port> {
+    let Programmed::WhenHeld(listeners) = basis else {
+        return None;
+    };
+    let ports = listeners.iter().filter_map(|l| translator.port_on_service(l));
+    let mut missing = ports.filter(|(wish, internal)| {
+        let front = fronts.get(&wish.gateway);
+        let there = |front: &Front| front.ports.get(&(wish.port, wish.transport)) == Some(internal);
+        front.is_some_and(|front| !there(front))
+    });
+    missing.next().map(|(wish, _)| wish.port)
 }
 
 /// Whether a status says something of routes or backends, which is true once the proxies have them. How far
