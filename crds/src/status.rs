@@ -186,7 +186,9 @@ pub fn is_accepted(status: &Value, parent: &ParentRef, controller: &str) -> bool
     let parents = status.get("parents").and_then(Value::as_array);
     let entry = parents.into_iter().flatten().find(|entry| {
         text(entry, "controllerName").as_deref() == Some(controller)
-            && entry.get("parentRef").is_some_and(|is| same_parent(is, &reference))
+            && entry
+                .get("parentRef")
+                .is_some_and(|is| same_parent(is, &reference))
     });
     let conditions = entry.and_then(|entry| entry.get("conditions")?.as_array());
     conditions.into_iter().flatten().any(|condition| {

@@ -77,7 +77,9 @@ impl Settle {
     pub fn all(&mut self) -> Pending {
         let pending = std::mem::take(&mut self.pending);
         let changes = pending.into_iter();
-        changes.map(|(key, change)| (key, change.resource)).collect()
+        changes
+            .map(|(key, change)| (key, change.resource))
+            .collect()
     }
 
     /// What is to be published now, in one generation.
@@ -163,7 +165,9 @@ impl Settle {
             _ => (present.published)(key),
         };
         let targets = targets(route);
-        targets.iter().all(|target| is_target_usable(target, &after))
+        targets
+            .iter()
+            .all(|target| is_target_usable(target, &after))
     }
 
     /// The changes of backends that have to wait with routes: those that would take from a route that is

@@ -117,7 +117,11 @@ fn what_takes_nothing_is_published_at_once() {
     assert_eq!(world.put(vec![backend("a", 2)]), ["a"]);
     assert_eq!(world.put(vec![backend("a", 1)]), ["a"]);
     assert_eq!(
-        world.put(vec![gone(backend("a", 1)), backend("b", 1), route(&["x"], &["b"])]),
+        world.put(vec![
+            gone(backend("a", 1)),
+            backend("b", 1),
+            route(&["x"], &["b"])
+        ]),
         ["route", "a", "b"]
     );
     let all = vec![gone(backend("b", 1)), gone(route(&["x"], &["b"]))];
@@ -136,7 +140,11 @@ fn a_new_route_waits_for_what_it_leads_to() {
         world.put(vec![route(&["x"], &["a"]), backend("a", 0)]),
         ["a"]
     );
-    assert_eq!(world.settle.deadline(), until, "it waits no longer for that");
+    assert_eq!(
+        world.settle.deadline(),
+        until,
+        "it waits no longer for that"
+    );
     assert_eq!(world.put(vec![backend("a", 1)]), ["route", "a"]);
 }
 
@@ -155,7 +163,11 @@ fn a_route_is_kept_with_what_it_leads_to() {
     let mut world = World::new();
     world.put(vec![backend("a", 1), route(&["x"], &["a"])]);
     // It goes over to a backend whose endpoints are not known yet; nobody else uses the former one.
-    let edit = vec![gone(backend("a", 1)), backend("b", 0), route(&["x"], &["b"])];
+    let edit = vec![
+        gone(backend("a", 1)),
+        backend("b", 0),
+        route(&["x"], &["b"]),
+    ];
     assert_eq!(world.put(edit), ["b"]);
     assert!(world.published.contains_key(&backend("a", 1).0));
     assert_eq!(world.put(vec![backend("b", 1)]), ["route", "a", "b"]);
@@ -235,7 +247,12 @@ fn a_listener_and_its_certificate_are_kept_for_the_grace() {
         };
         encoded("l", resource::Resource::Listener(listener))
     };
-    let certificate = || encoded("c", resource::Resource::Certificate(proto::Certificate::default()));
+    let certificate = || {
+        encoded(
+            "c",
+            resource::Resource::Certificate(proto::Certificate::default()),
+        )
+    };
     let mut world = World::new();
     world.put(vec![listener(&["c"]), certificate()]);
     // The Secret, or the grant for it, is made anew.

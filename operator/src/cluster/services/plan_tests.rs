@@ -104,8 +104,7 @@ fn what_is_made_is_not_made_again() {
     assert_eq!(addresses(&wish, &present), Some(vec![address]));
     assert_eq!(ports(&wish, &present), wish.ports);
     // A port that is wished for is not there before it is written.
-    wish.ports
-        .insert((port(80), Transport::Tcp), port(10_001));
+    wish.ports.insert((port(80), Transport::Tcp), port(10_001));
     assert_eq!(ports(&wish, &present).len(), 1);
     assert_eq!(ports(&wish, &Services::new()), FrontPorts::new());
 }

@@ -133,7 +133,9 @@ fn unreached(translator: &Translator, fronts: &Fronts, basis: &Programmed) -> Op
     let Programmed::WhenHeld(listeners) = basis else {
         return None;
     };
-    let ports = listeners.iter().filter_map(|l| translator.port_on_service(l));
+    let ports = listeners
+        .iter()
+        .filter_map(|l| translator.port_on_service(l));
     let mut missing = ports.filter(|(wish, internal)| {
         let front = fronts.get(&wish.gateway);
         let there = |front: &Front| front.ports.get(&(wish.port, wish.transport)) == Some(internal);

@@ -86,7 +86,8 @@ impl World {
     fn job(&mut self) -> Option<Job> {
         loop {
             let wishes = &self.wishes;
-            let judge = |key: &ObjectKey, _: &Live, _: &Value| wishes.get(key).map(|w| w.status().into());
+            let judge =
+                |key: &ObjectKey, _: &Live, _: &Value| wishes.get(key).map(|w| w.status().into());
             match self.planner.next(self.now, 3, judge) {
                 Next::Write(job) => return Some(job),
                 Next::More => {}

@@ -1,0 +1,271 @@
+//! A route says that it is accepted once every ready proxy has it; a listener says that it is programmed
+//! once the Service of its Gateway leads to it as well.
+
+mod common;
+mod stream_support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use common::*;
+use serde_json::{Value, json};
+use stream_support::{BOUND, Proxy};
+use tokio::time::timeout;
+use vestibule_model::conflict::Transport;
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::{Object, Port};
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::cluster::services::{Front, Fronts};
+use vestibule_operator::cluster::statuses::plan::{Due, Live};
+use vestibule_operator::cluster::statuses::{self, Facts};
+use vestibule_operator::publish::{self, Changes, Publisher};
+use vestibule_operator::translate::{Assigned, CONTROLLER, Change, PortWish, Settings, Translator};
+use vestibule_stream::{ResourceKey, ResourceKind};
+
+/// An operator without an API server.
+struct World {
+    translator: Translator,
+    publisher: Arc<Publisher>,
+    fronts: Fronts,
+}
+
+impl World {
+    fn new(settings: Settings, ready: &[&str]) -> Self {
+        let publisher = Publisher::new(publish::Config::default());
+        publisher.lead(1).expect("a first term");
+        publisher.set_ready(ready.iter().map(ToString::to_string).collect());
+        Self {
+            translator: Translator::new(settings),
+            publisher,
+            fronts: Fronts::new(),
+        }
+    }
+
+    fn put(&mut self, objects: impl IntoIterator<Item = Object>) {
+        self.apply(objects.into_iter().map(Change::Put));
+    }
+
+    fn apply(&mut self, all: impl IntoIterator<Item = Change>) {
+        let mut changes = Changes::new();
+        for (key, resource) in self.translator.apply(all).resources {
+            match resource {
+                Some(resource) => changes.upsert_encoded(resource),
+                None => changes.remove(key),
+            }
+        }
+        self.publisher.update(changes);
+    }
+
+    fn judge(&self, key: &ObjectKey, generation: i64, old: &Value) -> Due {
+        let facts = Facts {
+            translator: &self.translator,
+            publisher: &self.publisher,
+            controller: CONTROLLER,
+            fronts: &self.fronts,
+            orphans: &BTreeSet::new(),
+            issuers: &BTreeMap::new(),
+            issuer_selector: None,
+            issuance_known: true,
+        };
+        let live = Live::new("1".into(), generation, old);
+        statuses::judge(&facts, 0, (key, &live, old)).expect("a status")
+    }
+
+    async fn settled(&self) {
+        let mut facts = self.publisher.facts();
+        let settled = async {
+            while !self.publisher.is_settled() {
+                facts.changed().await.expect("a publisher");
+            }
+        };
+        timeout(BOUND, settled).await.expect("acknowledgements");
+    }
+}
+
+fn objects() -> Vec<Object> {
+    vec![
+        our_class(),
+        gateway(
+            "one",
+            vec![passthrough("l", "*.example.com")],
+            NamespaceScope::All,
+        ),
+        service("platform", "app", &[1]),
+        slice("platform", "app", 0, 1, &[1]),
+        a_route(&["x.example.com"]),
+    ]
+}
+
+fn a_route(hostnames: &[&str]) -> Object {
+    let parents = vec![parent("Gateway", None, "one", None)];
+    let backends = vec![backend("platform", "app", 1, 1)];
+    route("platform", "web", 0, parents, hostnames, backends)
+}
+
+fn web() -> ObjectKey {
+    key(Kind::TlsRoute, "platform", "web")
+}
+
+/// (status, reason, message) of a route's condition.
+fn accepted(status: &Value) -> (String, String, String) {
+    let conditions = status["parents"][0]["conditions"].as_array();
+    let accepted = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == "Accepted")
+        .expect("a condition");
+    let text = |field: &str| accepted[field].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("reason"), text("message"))
+}
+
+fn said(truth: &str, reason: &str, message: &str) -> (String, String, String) {
+    (truth.into(), reason.into(), message.into())
+}
+
+#[tokio::test]
+async fn a_route_is_accepted_once_every_ready_proxy_has_it() {
+    let mut world = World::new(settings(), &["p-1", "p-2"]);
+    let _first = Proxy::of("p-1", &world.publisher);
+    world.put(objects());
+    let none = json!({});
+    let mut facts = world.publisher.facts();
+    let lacks_one = async {
+        loop {
+            let due = world.judge(&web(), 1, &none);
+            if accepted(&due.status).2 == "1/2 acked; waiting for p-2" {
+                return due;
+            }
+            facts.changed().await.expect("a publisher");
+        }
+    };
+    let due = timeout(BOUND, lacks_one).await.expect("one of two");
+    assert!(due.waits);
+    assert_eq!(
+        accepted(&due.status),
+        said("Unknown", "Pending", "1/2 acked; waiting for p-2")
+    );
+    let _second = Proxy::of("p-2", &world.publisher);
+    world.settled().await;
+    let due = world.judge(&web(), 1, &due.status);
+    assert!(!due.waits);
+    assert_eq!(
+        accepted(&due.status),
+        said("True", "Accepted", "The route is accepted")
+    );
+    // A change of its endpoints is no news of the route.
+    world.put([slice("platform", "app", 0, 1, &[1, 2])]);
+    let again = world.judge(&web(), 1, &due.status);
+    assert_eq!(again, due);
+}
+
+#[tokio::test]
+async fn a_route_that_was_accepted_stays_so_and_says_who_lacks_its_edit() {
+    let mut world = World::new(settings(), &["p-1"]);
+    let proxy = Proxy::of("p-1", &world.publisher);
+    world.put(objects());
+    world.settled().await;
+    let before = world.judge(&web(), 1, &json!({})).status;
+    drop(proxy);
+    world.put([a_route(&["y.example.com"])]);
+    let due = world.judge(&web(), 2, &before);
+    assert!(due.waits);
+    assert_eq!(
+        accepted(&due.status),
+        said(
+            "True",
+            "Accepted",
+            "The route is accepted; not in force everywhere yet: 0/1 acked; waiting for p-1"
+        )
+    );
+    let _proxy = Proxy::of("p-1", &world.publisher);
+    world.settled().await;
+    let due = world.judge(&web(), 2, &due.status);
+    assert!(!due.waits);
+    assert_eq!(accepted(&due.status).2, "The route is accepted");
+}
+
+#[tokio::test]
+async fn what_is_published_later_is_waited_for() {
+    let mut world = World::new(settings(), &["p-1"]);
+    let _proxy = Proxy::of("p-1", &world.publisher);
+    world.put(objects());
+    world.settled().await;
+    let withheld = ResourceKey::new(ResourceKind::TlsRoute, "platform/web");
+    world.publisher.withhold(BTreeSet::from([withheld]));
+    assert!(!world.publisher.is_settled());
+    let due = world.judge(&web(), 1, &json!({}));
+    assert!(due.waits);
+    assert_eq!(accepted(&due.status).0, "Unknown");
+    world.publisher.withhold(BTreeSet::new());
+    assert!(!world.judge(&web(), 1, &json!({})).waits);
+}
+
+#[tokio::test]
+async fn a_route_that_is_refused_waits_for_nobody() {
+    let mut world = World::new(settings(), &["p-1"]);
+    world.put(objects());
+    world.put([a_route(&["elsewhere.example.org"])]);
+    let due = world.judge(&web(), 1, &json!({}));
+    assert!(!due.waits);
+    assert_eq!(accepted(&due.status).0, "False");
+}
+
+#[tokio::test]
+async fn counts_of_routes_wait_for_the_proxies() {
+    let mut world = World::new(settings(), &["p-1"]);
+    let one = key(Kind::Gateway, "platform", "one");
+    world.put(objects());
+    assert!(world.judge(&one, 1, &json!({})).waits);
+    let _proxy = Proxy::of("p-1", &world.publisher);
+    world.settled().await;
+    let due = world.judge(&one, 1, &json!({}));
+    assert!(!due.waits);
+    assert_eq!(due.status["listeners"][0]["attachedRoutes"], 1);
+}
+
+#[tokio::test]
+async fn a_listener_is_programmed_once_the_service_has_its_port() {
+    let mut world = World::new(cluster_settings(), &["p-1"]);
+    let _proxy = Proxy::of("p-1", &world.publisher);
+    let one = key(Kind::Gateway, "platform", "one");
+    let port = |number| Port::new(number).expect("a port");
+    let mut objects = objects();
+    let Object::Gateway(gateway) = &mut objects[1] else {
+        unreachable!()
+    };
+    gateway.meta.uid = "uid".into();
+    world.put(objects);
+    let wish = PortWish {
+        gateway: "uid".into(),
+        port: port(443),
+        transport: Transport::Tcp,
+    };
+    let assigned = Assigned {
+        addresses: Vec::new(),
+        problem: None,
+    };
+    world.apply([
+        Change::Ports(BTreeMap::from([(wish, Some(port(10_000)))])),
+        Change::Addresses("uid".into(), Some(assigned)),
+    ]);
+    world.settled().await;
+    let programmed = |world: &World| {
+        let status = world.judge(&one, 1, &json!({})).status;
+        let listener = status["listeners"][0]["conditions"].as_array().cloned();
+        let conditions = listener.unwrap_or_default();
+        let found = conditions.iter().find(|c| c["type"] == "Programmed");
+        found.map(|c| (c["status"].clone(), c["message"].clone()))
+    };
+    world.fronts.insert("uid".into(), Front::default());
+    let waiting = json!("Waiting for port 443 on the Service of the Gateway");
+    assert_eq!(programmed(&world), Some((json!("False"), waiting)));
+    let front = Front {
+        ports: BTreeMap::from([((port(443), Transport::Tcp), port(10_000))]),
+        ..Front::default()
+    };
+    world.fronts.insert("uid".into(), front);
+    assert_eq!(
+        programmed(&world),
+        Some((json!("True"), json!("In force in 1 of 1 proxies")))
+    );
+}
