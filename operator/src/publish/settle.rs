@@ -42,6 +42,8 @@ impl Present<'_> {
 #[derive(Debug, Default)]
 pub struct Settle {
     pending: BTreeMap<ResourceKey, Change>,
+    /// When the first of them has waited long enough.
+    deadline: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -69,12 +71,12 @@ impl Settle {
     /// When [`Self::due`] has something to give though nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let waits = self.pending.values().filter_map(|change| change.until);
-        waits.min()
+        self.deadline
     }
 
     /// Everything, whatever it takes away.
     pub fn all(&mut self) -> Pending {
+        self.deadline = None;
         let pending = std::mem::take(&mut self.pending);
         let changes = pending.into_iter();
         changes
@@ -85,13 +87,14 @@ impl Settle {
     /// What is to be published now, in one generation.
     pub fn due(&mut self, now: Instant, present: &Present<'_>) -> Pending {
         let mut held = BTreeSet::new();
-        // Routes after what they lead to: a backend that is kept is as good as it was.
-        let (routes, others): (Vec<_>, Vec<_>) = self
-            .pending
-            .keys()
-            .cloned()
-            .partition(|key| is_route(key.kind()));
-        for key in others.into_iter().chain(routes) {
+        // What refers to others after them: what is kept is as good as it was.
+        let mut keys: Vec<ResourceKey> = self.pending.keys().cloned().collect();
+        keys.sort_by_key(|key| match key.kind() {
+            ResourceKind::Certificate | ResourceKind::TrustBundle => 0,
+            ResourceKind::HttpRoute | ResourceKind::TlsRoute => 2,
+            _ => 1,
+        });
+        for key in keys {
             let worse = self.is_worse(&key, &held, present);
             let Some(change) = self.pending.get_mut(&key) else {
                 continue;
@@ -102,8 +105,10 @@ impl Settle {
                 held.insert(key);
             }
         }
-        let kept = self.kept_for_routes(&held, present);
-        held.extend(kept);
+        self.keep_references(&mut held, present);
+        let waits = held.iter().filter_map(|key| self.pending.get(key)?.until);
+        // What has waited long enough, and is held for another one, waits for that one.
+        self.deadline = waits.filter(|until| now < *until).min();
         let due: Vec<ResourceKey> = self
             .pending
             .keys()
@@ -132,13 +137,15 @@ impl Settle {
             // Without it a listener closes, or a backend is not connected to.
             return new.is_none() && (present.published)(key).is_some();
         }
+        let after = |key: &ResourceKey| self.after(key, held, present);
         let old = present.decoded(key);
         match (new.and_then(Encoded::decode), old) {
             (Some(Backend(new)), Some(Backend(old))) => {
-                is_usable(&old) && (!is_usable(&new) || (old.tls.is_some() && new.tls.is_none()))
+                is_usable(&old, present.published)
+                    && (!is_usable(&new, &after) || (old.tls.is_some() && new.tls.is_none()))
             }
             (Some(Listener(new)), Some(Listener(old))) => {
-                shows_certificates(&old) && !shows_certificates(&new)
+                shows_certificate(&old, present.published) && !shows_certificate(&new, &after)
             }
             (None, Some(Listener(old))) => (present.waits)(key, &old),
             (Some(new @ (HttpRoute(_) | TlsRoute(_))), old) => {
@@ -146,51 +153,44 @@ impl Settle {
                     let usable = |target: &String| is_target_usable(target, present.published);
                     is_attached_within(old, &new) && targets(old).iter().all(usable)
                 };
-                !self.is_whole(&new, held, present) && old.as_ref().is_none_or(good)
+                let whole = |target: &String| is_target_usable(target, &after);
+                !targets(&new).iter().all(whole) && old.as_ref().is_none_or(good)
             }
-            // A backend that goes is kept for as long as a route is that leads to it.
+            // A backend that goes is kept for as long as a route is kept that leads to it.
             _ => false,
         }
     }
 
-    /// Whether every backend of a route is there and has endpoints, once what is not held is published.
-    fn is_whole(
+    /// A resource once what is not held is published.
+    fn after(
         &self,
-        route: &resource::Resource,
+        key: &ResourceKey,
         held: &BTreeSet<ResourceKey>,
         present: &Present<'_>,
-    ) -> bool {
-        let after = |key: &ResourceKey| match self.pending.get(key) {
+    ) -> Option<Encoded> {
+        match self.pending.get(key) {
             Some(change) if !held.contains(key) => change.resource.clone(),
             _ => (present.published)(key),
-        };
-        let targets = targets(route);
-        targets
-            .iter()
-            .all(|target| is_target_usable(target, &after))
+        }
     }
 
-    /// The changes of backends that have to wait with routes: those that would take from a route that is
-    /// kept what it leads to.
-    fn kept_for_routes(
-        &self,
-        held: &BTreeSet<ResourceKey>,
-        present: &Present<'_>,
-    ) -> Vec<ResourceKey> {
-        let routes = held.iter().filter(|key| is_route(key.kind()));
-        let kept = routes.filter_map(|key| present.decoded(key));
-        kept.flat_map(|route| targets(&route))
-            .map(backend_key)
-            .filter(|key| {
-                let pending = self.pending.get(key);
-                pending.is_some_and(|change| !is_usable_resource(change.resource.as_ref()))
-            })
-            .collect()
+    /// Holds the changes that would take from a resource that is held what it refers to.
+    fn keep_references(&self, held: &mut BTreeSet<ResourceKey>, present: &Present<'_>) {
+        let mut next: Vec<ResourceKey> = held.iter().cloned().collect();
+        while let Some(key) = next.pop() {
+            let kept = present.decoded(&key);
+            for key in kept.iter().flat_map(references) {
+                let after = |key: &ResourceKey| self.after(key, held, present);
+                let there = match key.kind() {
+                    ResourceKind::Backend => is_target_usable(&key.name, &after),
+                    _ => after(&key).is_some(),
+                };
+                if !there && self.pending.contains_key(&key) && held.insert(key.clone()) {
+                    next.push(key);
+                }
+            }
+        }
     }
-}
-
-fn is_route(kind: ResourceKind) -> bool {
-    matches!(kind, ResourceKind::HttpRoute | ResourceKind::TlsRoute)
 }
 
 fn backend_key(name: String) -> ResourceKey {
@@ -225,22 +225,55 @@ fn answers(rule: &proto::HttpRule) -> bool {
     })
 }
 
-fn is_target_usable(target: &str, resource: &dyn Fn(&ResourceKey) -> Option<Encoded>) -> bool {
-    !target.is_empty() && is_usable_resource(resource(&backend_key(target.to_owned())).as_ref())
+fn bundle_key(name: &String) -> ResourceKey {
+    ResourceKey::new(ResourceKind::TrustBundle, name.clone())
 }
 
-fn is_usable_resource(resource: Option<&Encoded>) -> bool {
-    let decoded = resource.and_then(Encoded::decode);
-    matches!(decoded, Some(resource::Resource::Backend(backend)) if is_usable(&backend))
+fn certificate_key(name: &String) -> ResourceKey {
+    ResourceKey::new(ResourceKind::Certificate, name.clone())
 }
 
-fn is_usable(backend: &proto::Backend) -> bool {
-    let refused = backend.tls.as_ref().is_some_and(|tls| tls.invalid);
-    !backend.endpoints.is_empty() && !refused
+/// What a resource refers to.
+fn references(resource: &resource::Resource) -> Vec<ResourceKey> {
+    match resource {
+        resource::Resource::Backend(backend) => {
+            let tls = backend.tls.iter();
+            tls.flat_map(|tls| &tls.trust_bundles)
+                .map(bundle_key)
+                .collect()
+        }
+        resource::Resource::Listener(listener) => {
+            certificates(listener).map(certificate_key).collect()
+        }
+        route => targets(route).into_iter().map(backend_key).collect(),
+    }
 }
 
-/// Whether a listener ends TLS with a certificate.
-fn shows_certificates(listener: &proto::Listener) -> bool {
+type Lookup<'a> = &'a dyn Fn(&ResourceKey) -> Option<Encoded>;
+
+fn is_target_usable(target: &str, resource: Lookup<'_>) -> bool {
+    let backend = resource(&backend_key(target.to_owned()));
+    let backend = backend.as_ref().and_then(Encoded::decode);
+    matches!(backend, Some(resource::Resource::Backend(backend)) if is_usable(&backend, resource))
+}
+
+/// Whether a backend can be connected to.
+fn is_usable(backend: &proto::Backend, resource: Lookup<'_>) -> bool {
+    let trusts = |tls: &proto::BackendTls| {
+        let mut bundles = tls.trust_bundles.iter();
+        let any = bundles.any(|name| resource(&bundle_key(name)).is_some());
+        !tls.invalid && (tls.system_trust || any)
+    };
+    !backend.endpoints.is_empty() && backend.tls.as_ref().is_none_or(trusts)
+}
+
+/// Whether a listener ends TLS with a certificate that is there.
+fn shows_certificate(listener: &proto::Listener, resource: Lookup<'_>) -> bool {
+    certificates(listener).any(|name| resource(&certificate_key(name)).is_some())
+}
+
+/// The certificates that a listener ends TLS with.
+fn certificates(listener: &proto::Listener) -> impl Iterator<Item = &String> {
     let terminate = match &listener.protocol {
         Some(proto::listener::Protocol::Tls(proto::TlsListener {
             mode: Some(proto::tls_listener::Mode::Terminate(terminate)),
@@ -248,7 +281,9 @@ fn shows_certificates(listener: &proto::Listener) -> bool {
         Some(proto::listener::Protocol::Http(http)) => http.terminate.as_ref(),
         _ => None,
     };
-    terminate.is_some_and(|terminate| !terminate.certificates.is_empty())
+    terminate
+        .into_iter()
+        .flat_map(|terminate| &terminate.certificates)
 }
 
 /// Whether a route has every name on every listener that it had.

@@ -206,9 +206,17 @@ fn the_last_endpoint_is_kept_for_the_grace() {
 #[test]
 fn tls_to_a_backend_is_neither_dropped_nor_broken_for_a_moment() {
     let mut world = World::new();
-    let good = || Some(proto::BackendTls::default());
+    let system = proto::BackendTls {
+        system_trust: true,
+        ..proto::BackendTls::default()
+    };
+    let good = || Some(system.clone());
     let broken = proto::BackendTls {
         invalid: true,
+        ..system.clone()
+    };
+    let elsewhere = proto::BackendTls {
+        trust_bundles: vec!["ca".into()],
         ..proto::BackendTls::default()
     };
     world.put(vec![tls("a", good())]);
@@ -218,6 +226,13 @@ fn tls_to_a_backend_is_neither_dropped_nor_broken_for_a_moment() {
     assert_eq!(world.put(vec![tls("a", None)]), NOTHING);
     assert_eq!(world.pass(GRACE), ["a"]);
     assert_eq!(world.put(vec![tls("a", good())]), ["a"]);
+    // An authority that is not read yet.
+    assert_eq!(world.put(vec![tls("a", Some(elsewhere))]), NOTHING);
+    let bundle = encoded(
+        "ca",
+        resource::Resource::TrustBundle(proto::TrustBundle::default()),
+    );
+    assert_eq!(world.put(vec![bundle]), ["a", "ca"]);
 }
 
 #[test]
@@ -260,6 +275,17 @@ fn a_listener_and_its_certificate_are_kept_for_the_grace() {
     assert_eq!(world.put(vec![certificate()]), ["c"]);
     assert_eq!(world.put(vec![listener(&[])]), NOTHING);
     assert_eq!(world.put(vec![listener(&["c"])]), ["l"]);
+    // It goes over to another one, which is not read yet; the former one is kept as long as that.
+    assert_eq!(world.put(vec![gone(certificate())]), NOTHING);
+    world.pass(GRACE / 2);
+    assert_eq!(world.put(vec![listener(&["d"])]), NOTHING);
+    assert_eq!(world.pass(GRACE / 2), NOTHING);
+    let other = encoded(
+        "d",
+        resource::Resource::Certificate(proto::Certificate::default()),
+    );
+    assert_eq!(world.put(vec![other]), ["l", "c", "d"]);
+    world.put(vec![listener(&["c"]), certificate()]);
     // A listener that goes is gone; one that waits to be recorded under a wider name is kept.
     world.waits = true;
     assert_eq!(world.put(vec![gone(listener(&["c"]))]), NOTHING);

@@ -128,6 +128,50 @@ async fn a_proxy_that_is_held_up_keeps_it_pending_and_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn a_route_is_accepted_once_every_ready_proxy_has_it() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1", "p-2"]).await;
+    world.apply(world.gateway("shared")).await;
+    world
+        .apply(world.set("a", "mine", "shared", "a.example.com"))
+        .await;
+    let manager = world.manager("one");
+    let network = Network::of(&[&manager]);
+    let _first = network.proxy("p-1");
+    let second = network.proxy("p-2");
+    world
+        .condition(
+            ("ListenerSet", "a", "mine"),
+            ("Programmed", "True", "Programmed"),
+        )
+        .await;
+    drop(second);
+    world
+        .apply(world.route("a", "web", "mine", "a.example.com"))
+        .await;
+    let accepted = async |status: &str, message: &str| {
+        eventually(message, async || {
+            let route = world.get("TLSRoute", "a", "web").await?;
+            let parent = route["status"]["parents"].as_array()?.first()?.clone();
+            let conditions = parent["conditions"].as_array()?.clone();
+            let accepted = conditions.iter().find(|c| c["type"] == "Accepted")?;
+            assert!(
+                status == "True" || accepted["status"] != "True",
+                "too early"
+            );
+            (accepted["status"] == status && accepted["message"] == message).then_some(())
+        })
+        .await;
+    };
+    accepted("Unknown", "1/2 acked; waiting for p-2").await;
+    let _second = network.proxy("p-2");
+    accepted("True", "The route is accepted").await;
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
 async fn what_others_wrote_stays_and_ours_is_withdrawn() {
     let world = World::new().await;
     world.class().await;
