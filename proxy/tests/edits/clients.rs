@@ -16,7 +16,7 @@ use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, HandshakeKind, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 use super::gate::{Gate, Stop, Stopped};
 use super::ledger::{Config, Ledger};
 use super::model::{ANSWERED, Ask, CLOSED, Dial, Hello, Link, Model};
-use super::servers::{Props, SEEN, UNTIL};
+use super::servers::{BODY, DRIPS, Props, SEEN, UNTIL};
 use crate::common::acme::ca;
 use crate::common::{provider, within};
 
@@ -45,6 +45,7 @@ pub(crate) struct World {
     /// The faults found.
     pub(crate) faults: Mutex<Vec<String>>,
     pub(crate) ended: AtomicBool,
+    configs: Mutex<HashMap<(Hello, bool), Arc<ClientConfig>>>,
     links: Mutex<HashMap<(usize, Dial), Arc<Vec<Link>>>>,
     said: Mutex<HashMap<AskedOf, Arc<Vec<String>>>>,
 }
@@ -60,6 +61,7 @@ impl World {
             kinds: Mutex::default(),
             faults: Mutex::default(),
             ended: AtomicBool::new(false),
+            configs: Mutex::default(),
             links: Mutex::default(),
             said: Mutex::default(),
         }
@@ -92,6 +94,12 @@ impl World {
         let known = said.entry(key);
         let known = known.or_insert_with(|| Arc::new(self.model(config).answer(dial, link, ask)));
         Arc::clone(known)
+    }
+
+    fn config(&self, hello: &Hello, resumes: bool) -> Arc<ClientConfig> {
+        let mut configs = self.configs.lock();
+        let known = configs.entry((hello.clone(), resumes));
+        Arc::clone(known.or_insert_with(|| Arc::new(config(&self.props, hello, resumes))))
     }
 
     fn count(&self, kind: &str, text: &str) {
@@ -181,13 +189,17 @@ impl Conn {
 
     async fn secure(&mut self, hello: &Hello, gate: Gate) -> Option<()> {
         let name = ServerName::try_from(hello.name.clone()).unwrap();
-        let connector = TlsConnector::from(Arc::new(config(&self.world.props, hello)));
+        let resumes = self.kind == "resumes";
+        let connector = TlsConnector::from(self.world.config(hello, resumes));
         let stream = within("a handshake", connector.connect(name, gate))
             .await
             .ok()?;
         let session = stream.get_ref().1;
-        let der = session.peer_certificates()?.first()?;
-        self.shown = Some(self.world.props.label(der).to_owned());
+        // Who resumes a session sees no certificate.
+        if session.handshake_kind() != Some(HandshakeKind::Resumed) {
+            let der = session.peer_certificates()?.first()?;
+            self.shown = Some(self.world.props.label(der).to_owned());
+        }
         let two = session.alpn_protocol() == Some(b"h2");
         self.wire = if two {
             Self::two(Box::new(stream))
@@ -291,24 +303,18 @@ impl Conn {
         self.wire = Wire::Closed;
     }
 
-    /// Asks, and compares what comes. `until`: the backend answers when so many edits are done; `pause`:
-    /// so many edits are waited for in the middle of the head.
-    pub(crate) async fn ask(&mut self, ask: &Ask, until: Option<usize>, pause: Option<usize>) {
+    /// Asks, and compares what comes.
+    pub(crate) async fn ask(&mut self, ask: &Ask, pace: Pace) {
         let from = self.world.ledger.oldest();
-        let mut until_text = String::new();
-        if let Some(until) = until {
-            until_text = format!("{UNTIL}: {until}\r\n");
-        }
         let answer = match &mut self.wire {
             Wire::Closed => None,
-            Wire::One(stream) => {
-                let text = head(ask, &until_text);
-                one(stream, &text, pause, &self.world.ledger).await
-            }
-            Wire::Two(sender) => two(sender.clone(), ask, until).await,
+            Wire::One(stream) => one(stream, ask, pace, &self.world.ledger).await,
+            Wire::Two(sender) => two(sender.clone(), ask, pace, &self.world.ledger).await,
         };
         let text = answer.as_ref().map_or(CLOSED, |answer| &answer.text);
-        if answer.as_ref().is_none_or(|answer| answer.last) {
+        // Who is not read to the end of its body, as nobody wants it, may find the connection closed.
+        let unread = ask.body > 0 && !text.contains("srv=");
+        if unread || answer.as_ref().is_none_or(|answer| answer.last) {
             self.wire = Wire::Closed;
         }
         self.upgraded = text.starts_with("101 ");
@@ -319,9 +325,11 @@ impl Conn {
     pub(crate) async fn ask_all(&mut self, asks: &[Ask]) {
         let from = self.world.ledger.oldest();
         let Wire::Two(sender) = &self.wire else {
-            return self.ask(&asks[0], None, None).await;
+            return self.ask(&asks[0], Pace::Straight).await;
         };
-        let all = asks.iter().map(|ask| two(sender.clone(), ask, None));
+        let all = asks
+            .iter()
+            .map(|ask| two(sender.clone(), ask, Pace::Straight, &self.world.ledger));
         let answers = futures::future::join_all(all).await;
         for (ask, answer) in asks.iter().zip(answers) {
             if answer.is_none() {
@@ -397,6 +405,9 @@ impl Answer {
         let mut text = status.to_string();
         if let Some(seen) = field(SEEN) {
             text = format!("{text} {seen}");
+            if status == 200 && body != BODY.as_bytes() {
+                text += " cut";
+            }
         } else if let Some(location) = field("location") {
             let host = location.split('/').nth(2).unwrap_or_default();
             let host = host.split(':').next().unwrap_or_default();
@@ -409,47 +420,80 @@ impl Answer {
         if !answered.is_empty() {
             text = format!("{text} answered={}", answered.join(","));
         }
-        let last = field("connection").is_some_and(|value| value == "close");
-        Self { text, last }
+        let close = field("connection").is_some_and(|value| value == "close");
+        Self { text, last: close }
+    }
+
+    fn last(self) -> Self {
+        Self { last: true, ..self }
     }
 }
 
-fn head(ask: &Ask, more: &str) -> String {
-    let Ask {
-        host, path, method, ..
-    } = ask;
-    let variant = ask
-        .variant
-        .map(|variant| format!("x-variant: {variant}\r\n"));
-    let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n";
-    let upgrade = if ask.upgrade { upgrade } else { "" };
-    let length = if *method == "POST" {
-        "content-length: 0\r\n"
-    } else {
-        ""
-    };
-    let variant = variant.unwrap_or_default();
-    format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{variant}{upgrade}{length}{more}\r\n")
+/// Where a request waits for so many edits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    Straight,
+    /// In the middle of its head.
+    Head(usize),
+    /// In the middle of its body.
+    Body(usize),
+    /// Before its answer begins.
+    Held(usize),
+    /// In the middle of its answer's body.
+    Drips(usize),
+}
+
+impl Pace {
+    /// The field that asks the backend for it.
+    fn field(self, ledger: &Ledger) -> Option<(&'static str, usize)> {
+        match self {
+            Self::Held(edits) => Some((UNTIL, ledger.newest() + edits)),
+            Self::Drips(edits) => Some((DRIPS, ledger.newest() + edits)),
+            Self::Straight | Self::Head(_) | Self::Body(_) => None,
+        }
+    }
+}
+
+fn head(ask: &Ask, pace: Pace, ledger: &Ledger) -> String {
+    let (host, path, method) = (&ask.host, &ask.path, ask.method);
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
+    if let Some(variant) = ask.variant {
+        text += &format!("x-variant: {variant}\r\n");
+    }
+    if ask.upgrade {
+        text += "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n";
+    }
+    if method == "POST" {
+        text += &format!("content-length: {}\r\n", ask.body);
+    }
+    if let Some((name, until)) = pace.field(ledger) {
+        text += &format!("{name}: {until}\r\n");
+    }
+    text + "\r\n"
 }
 
 /// A request over HTTP/1.1.
-async fn one(
-    stream: &mut Box<dyn Io>,
-    text: &str,
-    pause: Option<usize>,
-    ledger: &Ledger,
-) -> Option<Answer> {
-    let (first, second) = text.split_at(text.len() / 2);
-    stream.write_all(first.as_bytes()).await.ok()?;
-    if let Some(edits) = pause {
+async fn one(stream: &mut Box<dyn Io>, ask: &Ask, pace: Pace, ledger: &Ledger) -> Option<Answer> {
+    let mut bytes = head(ask, pace, ledger).into_bytes();
+    let stop = match pace {
+        Pace::Head(edits) => Some((bytes.len() / 2, edits)),
+        Pace::Body(edits) => Some((bytes.len() + ask.body / 2, edits)),
+        Pace::Straight | Pace::Held(_) | Pace::Drips(_) => None,
+    };
+    bytes.resize(bytes.len() + ask.body, b'b');
+    let at = stop.map_or(0, |(at, _)| at);
+    stream.write_all(&bytes[..at]).await.ok()?;
+    if let Some((_, edits)) = stop {
         stream.flush().await.ok()?;
         let until = ledger.newest() + edits;
         let mut told = ledger.told();
-        within("edits", told.wait_for(|done| *done >= until))
-            .await
-            .ok()?;
+        // Who is answered before all was sent does not go on: the proxy may have closed.
+        tokio::select! {
+            early = read_answer(stream) => return early.map(Answer::last),
+            waited = within("edits", told.wait_for(|done| *done >= until)) => waited.ok()?,
+        };
     }
-    stream.write_all(second.as_bytes()).await.ok()?;
+    stream.write_all(&bytes[at..]).await.ok()?;
     stream.flush().await.ok()?;
     within("an answer", read_answer(stream)).await
 }
@@ -488,17 +532,19 @@ async fn read_answer(stream: &mut Box<dyn Io>) -> Option<Answer> {
 async fn two(
     mut sender: http2::SendRequest<Full<Bytes>>,
     ask: &Ask,
-    until: Option<usize>,
+    pace: Pace,
+    ledger: &Ledger,
 ) -> Option<Answer> {
     let uri = format!("https://{}{}", ask.host, ask.path);
     let mut request = Request::builder().method(ask.method).uri(uri);
     if let Some(variant) = ask.variant {
         request = request.header("x-variant", variant);
     }
-    if let Some(until) = until {
-        request = request.header(UNTIL, until);
+    if let Some((name, until)) = pace.field(ledger) {
+        request = request.header(name, until);
     }
-    let request = request.body(Full::default()).unwrap();
+    let body = Full::from(vec![b'b'; ask.body]);
+    let request = request.body(body).unwrap();
     let answered = async {
         let response = sender.send_request(request).await.ok()?;
         let (parts, body) = response.into_parts();
@@ -509,7 +555,7 @@ async fn two(
 }
 
 /// A client that takes any certificate, and says which.
-fn config(props: &Props, hello: &Hello) -> ClientConfig {
+fn config(props: &Props, hello: &Hello, resumes: bool) -> ClientConfig {
     if hello.alpn == ["acme-tls/1"] {
         return ca(&[b"acme-tls/1"], &[&rustls::version::TLS13]);
     }
@@ -528,7 +574,9 @@ fn config(props: &Props, hello: &Hello) -> ClientConfig {
                 .unwrap()
         }
     };
-    config.resumption = Resumption::disabled();
+    if !resumes {
+        config.resumption = Resumption::disabled();
+    }
     config.alpn_protocols = hello
         .alpn
         .iter()

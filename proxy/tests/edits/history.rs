@@ -161,7 +161,7 @@ impl History {
 
     fn edit(&mut self) {
         type Do = fn(&mut History);
-        let all: [(&'static str, Do); 22] = [
+        let all: [(&'static str, Do); 23] = [
             ("move an HTTP route", Self::move_http),
             ("move an HTTP route", Self::move_http),
             ("move an HTTP route", Self::move_http),
@@ -193,6 +193,7 @@ impl History {
             ("a listener", Self::set_listener),
             ("a listener's hostname", Self::swap),
             ("a listener comes or goes", Self::toggle_listener),
+            ("a listener moves to another object", Self::rename),
             ("the port of either", Self::flip),
             ("a challenge", Self::challenge),
             ("a reject", Self::reject),
@@ -741,6 +742,39 @@ impl History {
         self.config.set(other);
     }
 
+    /// A listener goes, and one of another object takes its place with all that it has.
+    fn rename(&mut self) {
+        let names = self.names(Kind::Listener);
+        let old = self.random.pick(&names).clone();
+        let new = match old.strip_suffix("-moved") {
+            Some(name) => name.to_owned(),
+            None => format!("{old}-moved"),
+        };
+        if old.starts_with("Gateway") || old == FLIPPING || names.contains(&new) {
+            return;
+        }
+        let listener = self.config.get(Kind::Listener, &old).unwrap().clone();
+        self.config.remove(Kind::Listener, &old);
+        self.config.set(named(listener, &new));
+        for kind in [Kind::HttpRoute, Kind::TlsRoute] {
+            for name in self.names(kind) {
+                let mut resource = self.config.get(kind, &name).unwrap().clone();
+                let attachments = match &mut resource.resource {
+                    Some(Wire::HttpRoute(route)) => &mut route.attachments,
+                    Some(Wire::TlsRoute(route)) => &mut route.attachments,
+                    _ => continue,
+                };
+                attachments.retain(|attachment| attachment.listener != new);
+                for attachment in attachments {
+                    if attachment.listener == old {
+                        attachment.listener.clone_from(&new);
+                    }
+                }
+                self.config.set(resource);
+            }
+        }
+    }
+
     /// The third port is of the other layer, or of none.
     fn flip(&mut self) {
         let held = self.config.get(Kind::Listener, FLIPPING);
@@ -870,11 +904,17 @@ pub(crate) fn ask(random: &mut Random, of: &Dial) -> Ask {
     } else {
         (*random.pick(&paths)).to_owned()
     };
+    let method = if random.once_in(4) { "POST" } else { "GET" };
     Ask {
         host: own.unwrap_or_else(|| host(random).to_owned()),
         path,
-        method: if random.once_in(4) { "POST" } else { "GET" },
+        method,
         variant: random.once_in(5).then_some("blue"),
         upgrade: false,
+        body: if method == "POST" {
+            random.below(3) * 500
+        } else {
+            0
+        },
     }
 }

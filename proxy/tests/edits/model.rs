@@ -50,6 +50,8 @@ pub(crate) struct Ask {
     pub(crate) variant: Option<&'static str>,
     /// Asks for a WebSocket.
     pub(crate) upgrade: bool,
+    /// Bytes of its body.
+    pub(crate) body: usize,
 }
 
 /// What a connection comes to.
@@ -581,10 +583,11 @@ impl<'a> Model<'a> {
             let version = if two { 2 } else { 1 };
             let status = if upgrade { 101 } else { 200 };
             Some(Said::Answer(format!(
-                "{status} srv={name} {layer} v={version} host={} path={} asked={}",
+                "{status} srv={name} {layer} v={version} host={} path={} asked={} body={}",
                 ask.host,
                 head.path,
                 head.asked.join(","),
+                ask.body,
             )))
         });
         let answers = said.into_iter().flat_map(|said| match said {
@@ -641,8 +644,10 @@ impl Relayed {
         let Self { server, layer, two } = self;
         let version = if *two { 2 } else { 1 };
         let status = if ask.upgrade { 101 } else { 200 };
-        let (host, path) = (&ask.host, &ask.path);
-        format!("{status} srv={server} {layer} v={version} host={host} path={path} asked=")
+        let (host, path, body) = (&ask.host, &ask.path, ask.body);
+        format!(
+            "{status} srv={server} {layer} v={version} host={host} path={path} asked= body={body}"
+        )
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use vestibule_stream::ResourceKind;
 
 use super::bed::Bed;
-use super::clients::{Conn, World};
+use super::clients::{Conn, Pace, World};
 use super::gate::Stop;
 use super::history::{self, Edit, History, Ports, Random};
 use super::ledger::{Config, Ledger, difference};
@@ -246,11 +246,11 @@ enum Does {
     },
     /// Asks as a CA does.
     Ca,
-    /// Stops within its head, its hello, its handshake, or has the backend wait, until edits are done.
-    Head,
+    /// Stops within its hello or its handshake until edits are done.
     Hello,
     Handshake,
-    Held {
+    /// Stops within a request, or has the backend stop.
+    Paced {
         tls: bool,
     },
 }
@@ -270,14 +270,14 @@ const CLIENTS: &[Does] = &[
     Does::Socket { tls: true },
     Does::Socket { tls: true },
     Does::Ca,
-    Does::Head,
     Does::Hello,
     Does::Hello,
     Does::Handshake,
     Does::Handshake,
     Does::Handshake,
-    Does::Held { tls: false },
-    Does::Held { tls: true },
+    Does::Paced { tls: false },
+    Does::Paced { tls: false },
+    Does::Paced { tls: true },
 ];
 
 async fn client(world: Arc<World>, mut random: Random, ports: Ports, does: Does) {
@@ -285,15 +285,20 @@ async fn client(world: Arc<World>, mut random: Random, ports: Ports, does: Does)
         match does {
             Does::Once { tls } => {
                 let dial = history::dial(&mut random, ports, tls);
-                let mut conn = Conn::open(&world, "once", &dial, Stop::Never, 0).await;
-                conn.ask(&history::ask(&mut random, &dial), None, None)
+                let kind = if tls && random.once_in(2) {
+                    "resumes"
+                } else {
+                    "once"
+                };
+                let mut conn = Conn::open(&world, kind, &dial, Stop::Never, 0).await;
+                conn.ask(&history::ask(&mut random, &dial), Pace::Straight)
                     .await;
             }
             Does::Keeps { tls } => {
                 let dial = history::dial(&mut random, ports, tls);
                 let mut conn = Conn::open(&world, "keeps", &dial, Stop::Never, 0).await;
                 for _ in 0..40 {
-                    conn.ask(&history::ask(&mut random, &dial), None, None)
+                    conn.ask(&history::ask(&mut random, &dial), Pace::Straight)
                         .await;
                     if conn.is_closed() || world.is_over() {
                         break;
@@ -327,14 +332,22 @@ async fn client(world: Arc<World>, mut random: Random, ports: Ports, does: Does)
                 let mut conn = Conn::open(&world, "ca", &dial, Stop::Never, 0).await;
                 conn.no_ask();
             }
-            Does::Head => {
-                let tls = random.once_in(2);
+            Does::Paced { tls } => {
                 let dial = history::dial(&mut random, ports, tls);
-                let mut conn = Conn::open(&world, "head", &dial, Stop::Never, 0).await;
+                let mut conn = Conn::open(&world, "paced", &dial, Stop::Never, 0).await;
                 for _ in 0..3 {
-                    let pause = (!conn.is_two()).then(|| random.below(3));
-                    conn.ask(&history::ask(&mut random, &dial), None, pause)
-                        .await;
+                    let edits = 1 + random.below(2);
+                    let mut ask = history::ask(&mut random, &dial);
+                    let pace = match random.below(6) {
+                        0 => Pace::Head(edits),
+                        1 => Pace::Body(edits),
+                        2 => Pace::Drips(edits),
+                        _ => Pace::Held(edits),
+                    };
+                    if pace == Pace::Body(edits) {
+                        (ask.method, ask.body) = ("POST", 1000);
+                    }
+                    conn.ask(&ask, pace).await;
                     if conn.is_closed() || world.is_over() {
                         break;
                     }
@@ -350,21 +363,9 @@ async fn client(world: Arc<World>, mut random: Random, ports: Ports, does: Does)
                 let edits = 1 + random.below(2);
                 let mut conn = Conn::open(&world, kind, &dial, stop, edits).await;
                 for _ in 0..2 {
-                    conn.ask(&history::ask(&mut random, &dial), None, None)
+                    conn.ask(&history::ask(&mut random, &dial), Pace::Straight)
                         .await;
                     if conn.is_closed() {
-                        break;
-                    }
-                }
-            }
-            Does::Held { tls } => {
-                let dial = history::dial(&mut random, ports, tls);
-                let mut conn = Conn::open(&world, "held", &dial, Stop::Never, 0).await;
-                for _ in 0..3 {
-                    let until = world.ledger.newest() + 1 + random.below(2);
-                    let ask = history::ask(&mut random, &dial);
-                    conn.ask(&ask, Some(until), None).await;
-                    if conn.is_closed() || world.is_over() {
                         break;
                     }
                 }
@@ -390,8 +391,8 @@ async fn socket(world: &Arc<World>, random: &mut Random, ports: Ports, tls: bool
             ask.host.clone_from(&hello.name);
         }
         let mut conn = Conn::open(world, "socket", &dial, Stop::Never, 0).await;
-        (ask.upgrade, ask.method) = (!conn.is_two(), "GET");
-        conn.ask(&ask, None, None).await;
+        (ask.upgrade, ask.method, ask.body) = (!conn.is_two(), "GET", 0);
+        conn.ask(&ask, Pace::Straight).await;
         if conn.is_upgraded() {
             standing.push(conn);
             if standing.len() > 20 {

@@ -5,8 +5,10 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use futures::{StreamExt, stream};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::{CONNECTION, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Version};
@@ -27,6 +29,8 @@ pub(crate) const INNER: [&str; 2] = ["n0.internal", "n1.internal"];
 pub(crate) const NOBODYS: &str = "n9.internal";
 /// What a request asks its backend to wait for: that so many edits are done.
 pub(crate) const UNTIL: &str = "x-until";
+/// The same, in the middle of its answer's body.
+pub(crate) const DRIPS: &str = "x-drips";
 /// What request filters write, and the backend says that it saw.
 pub(crate) const ASKED: &str = "x-asked";
 /// What the backend says in its answer.
@@ -216,35 +220,57 @@ impl Host {
         };
     }
 
-    async fn answer(
-        mut self,
-        mut request: Request<Incoming>,
-        layer: &str,
-    ) -> Response<Full<Bytes>> {
-        let seen = seen(&self.name, layer, &request);
-        let field = |name| Some(request.headers().get(name)?.to_str().ok()?.to_owned());
-        let until = field(UNTIL).and_then(|text| text.parse::<usize>().ok());
-        let upgrade = request.headers().contains_key(UPGRADE);
-        if let Some(until) = until {
-            let _ = self.done.wait_for(|done| *done >= until).await;
+    async fn answer(self, mut request: Request<Incoming>, layer: &str) -> Response<Said> {
+        let number = |name| {
+            let field = request.headers().get(name)?;
+            field.to_str().ok()?.parse::<usize>().ok()
+        };
+        let (until, drips) = (number(UNTIL), number(DRIPS));
+        let mut seen = seen(&self.name, layer, &request);
+        let upgraded = request
+            .headers()
+            .contains_key(UPGRADE)
+            .then(|| hyper::upgrade::on(&mut request));
+        match request.into_body().collect().await {
+            Ok(body) => seen += &format!(" body={}", body.to_bytes().len()),
+            Err(_) => seen += " body=broken",
         }
+        wait_for(self.done.clone(), until).await;
         let answer = Response::builder().header(SEEN, seen);
-        if upgrade {
-            let upgraded = hyper::upgrade::on(&mut request);
-            tokio::spawn(async move {
-                if let Ok(upgraded) = upgraded.await {
-                    let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
-                    let _ = tokio::io::copy(&mut read, &mut write).await;
+        let Some(upgraded) = upgraded else {
+            let parts = [("o", None), ("k", drips)];
+            let body = stream::iter(parts).then(move |(part, until)| {
+                let done = self.done.clone();
+                async move {
+                    wait_for(done, until).await;
+                    Ok(Frame::data(Bytes::from(part)))
                 }
             });
-            let answer = answer.status(StatusCode::SWITCHING_PROTOCOLS);
-            let answer = answer
-                .header(UPGRADE, "websocket")
-                .header(CONNECTION, "upgrade");
-            return answer.body(Full::default()).unwrap();
-        }
-        let _ = request.into_body().collect().await;
-        answer.body(Full::from("ok")).unwrap()
+            let answer = answer.header("content-length", BODY.len());
+            return answer.body(BodyExt::boxed(StreamBody::new(body))).unwrap();
+        };
+        tokio::spawn(async move {
+            if let Ok(upgraded) = upgraded.await {
+                let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            }
+        });
+        let answer = answer.status(StatusCode::SWITCHING_PROTOCOLS);
+        let answer = answer
+            .header(UPGRADE, "websocket")
+            .header(CONNECTION, "upgrade");
+        answer.body(BodyExt::boxed(Empty::new())).unwrap()
+    }
+}
+
+/// What backends answer with.
+pub(crate) const BODY: &str = "ok";
+
+type Said = BoxBody<Bytes, Infallible>;
+
+async fn wait_for(mut done: watch::Receiver<usize>, until: Option<usize>) {
+    if let Some(until) = until {
+        let _ = done.wait_for(|done| *done >= until).await;
     }
 }
 
