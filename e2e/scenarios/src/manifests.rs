@@ -266,7 +266,7 @@ pub(crate) fn backend(namespace: &str, name: &str, image: &str) -> [Value; 2] {
     [deployment, service]
 }
 
-/// Name of the load balancer's ClusterRole, and of its binding.
+/// Name of the load balancer's `ClusterRole`, and of its binding.
 pub(crate) const BALANCER: &str = "vestibule-e2e-lb";
 
 /// The load balancer's namespace, identity, rights and Deployment.
