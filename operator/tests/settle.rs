@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::http::{Rule, http_route};
 use common::tls::{Trusts, config_map, policy};
 use common::*;
+use proptest::prelude::*;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::object::{Listener, Object, Protocol};
 use vestibule_model::selector::NamespaceScope;
@@ -72,6 +73,25 @@ impl World {
 
     fn get(&self, kind: ResourceKind, name: &str) -> Option<resource::Resource> {
         self.published.get(&ResourceKey::new(kind, name))?.decode()
+    }
+
+    /// Backends that a published route leads to, and that are not there.
+    fn missing(&self) -> Vec<String> {
+        let routes = self.published.keys();
+        let routes = routes.filter(|key| key.kind() == ResourceKind::HttpRoute);
+        let mut missing = Vec::new();
+        for key in routes {
+            let Some(resource::Resource::HttpRoute(route)) = self.get(key.kind(), &key.name) else {
+                continue;
+            };
+            for backend in route.rules.iter().flat_map(|rule| &rule.backends) {
+                let name = &backend.backend;
+                if !name.is_empty() && self.get(ResourceKind::Backend, name).is_none() {
+                    missing.push(format!("{name} of {key}"));
+                }
+            }
+        }
+        missing
     }
 
     /// Whether requests for the route get an answer of a backend, or why not.
@@ -429,4 +449,62 @@ fn nobody_waits_for_others() {
     assert!(world.get(ResourceKind::HttpRoute, "c/one").is_none());
     world.pass(GRACE);
     assert!(world.get(ResourceKind::HttpRoute, "c/one").is_some());
+}
+
+/// Changes of everything that a route depends on.
+fn any_change() -> impl Strategy<Value = Change> {
+    let objects = vec![
+        to("app", 1),
+        to("app", 2),
+        to("tls", 1),
+        to("nothing", 1),
+        service("b", "app", &[1]),
+        service("b", "app", &[2]),
+        renamed(service("b", "app", &[1])),
+        service("b", "tls", &[1]),
+        slice("b", "app", 0, 1, &[1, 2]),
+        slice("b", "app", 0, 1, &[]),
+        slice("b", "app", 0, 2, &[1]),
+        slice("b", "app", 1, 1, &[1]),
+        renamed(slice("b", "app", 1, 1, &[1])),
+        slice("b", "tls", 0, 1, &[1]),
+        config_map("b", "one", Trusts::Pair(0)),
+        policy("b", "one", 0, ("tls", None), Some("one")),
+        policy("b", "one", 0, ("tls", None), Some("two")),
+        grant("b", "routes", ("HTTPRoute", "a"), "Service"),
+        grant("b", "others", ("HTTPRoute", "a"), "Service"),
+        grant("b", "secrets", ("Gateway", "platform"), "Secret"),
+        secret("b", "one", Holds::Pair(0)),
+        gateway("one", vec![web(true)], NamespaceScope::All),
+    ];
+    (prop::sample::select(objects), prop::bool::weighted(0.7)).prop_map(|(object, there)| {
+        if there { put(object) } else { gone(&object) }
+    })
+}
+
+proptest! {
+    /// Whatever happens, a route leads to no backend that is not there, and in the end everything is
+    /// published as it was translated.
+    #[test]
+    fn what_is_published_fits_together_and_everything_is_in_the_end(
+        steps in prop::collection::vec((any_change(), 0_u32..4), 1..40),
+    ) {
+        let mut world = World::new(&with(base(true), app()), true);
+        for (change, thirds) in steps {
+            world.see(vec![change]);
+            prop_assert_eq!(world.missing(), Vec::<String>::new());
+            world.pass(GRACE / 3 * thirds);
+            prop_assert_eq!(world.missing(), Vec::<String>::new());
+        }
+        // What is held for another one waits no longer than that.
+        for _ in 0..4 {
+            world.pass(GRACE);
+        }
+        prop_assert_eq!(world.settle.deadline(), None);
+        prop_assert_eq!(world.settle.withheld().len(), 0);
+        let hashes = |all: &BTreeMap<ResourceKey, Encoded>| -> Vec<_> {
+            all.iter().map(|(key, it)| (key.clone(), it.hash())).collect()
+        };
+        prop_assert_eq!(hashes(&world.published), hashes(world.translator.resources()));
+    }
 }
