@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use vestibule_crds::watch::{Event, Scope, Watched, watch};
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
-use watch_support::Server;
+use watch_support::{PASS, Server};
 
 const GATEWAYS: &str = "gateways";
 
@@ -182,6 +182,34 @@ async fn a_watch_that_is_refused_as_gone_does_not_stay_there() {
     server.put(GATEWAYS, "a", "later", gateway());
     listener.until(|l| l.objects.len() == 2).await;
     assert_eq!(lists(&server), 2);
+}
+
+/// As when an API server is started anew under a list of several pages.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_breaks_off_removes_nothing() {
+    let server = Server::new();
+    for index in 0..1201 {
+        server.put(GATEWAYS, "a", &format!("g{index}"), gateway());
+    }
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    // The watch is refused; of three lists, two end after their first or second page.
+    server.fail([410, PASS, 503, PASS, PASS, 410]);
+    server.hang_up();
+    server.delete(GATEWAYS, "a", "g7");
+    server.put(GATEWAYS, "a", "later", gateway());
+    listener
+        .until(|l| {
+            assert!(l.objects.len() >= 1200, "something is taken for gone");
+            l.names().contains(&"later") && !l.names().contains(&"g7")
+        })
+        .await;
+    assert_eq!(listener.objects.len(), 1201);
+    assert_eq!(
+        listener.puts, 1202,
+        "what did not change does not come again"
+    );
+    assert!(lists(&server) >= 3 + 6, "{}", lists(&server));
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,9 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+/// In the place of a failure: the right answer.
+pub const PASS: u16 = 0;
+
 type Answer = UnsyncBoxBody<bytes::Bytes, Infallible>;
 
 /// A server; clones are the same one.
@@ -140,7 +143,7 @@ impl Server {
         if !kinds.iter().any(|(_, served)| served == plural) {
             return status(404);
         }
-        if let Some(code) = state.failures.pop_front() {
+        if let Some(code) = state.failures.pop_front().filter(|code| *code != PASS) {
             return status(code);
         }
         let query = request.uri().query().unwrap_or_default();
