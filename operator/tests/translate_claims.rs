@@ -18,6 +18,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
     Change, Claims, Output, Settings, Standing, Status, Translator,
 };
+use vestibule_stream::{ResourceKey, ResourceKind};
 
 /// A translator whose wishes come true at once, as if they were written.
 struct Run {
@@ -489,4 +490,28 @@ fn a_route_waits_until_its_name_is_recorded() {
     // Its status is written once.
     assert_eq!(run.translator.statuses()[&web], before);
     assert!(!output.statuses.contains_key(&web));
+}
+
+#[test]
+fn a_listener_that_gets_a_wider_name_only_waits() {
+    use vestibule_stream::proto::resource::Resource as Body;
+    let mut run = with_own(vec![passthrough("own", "own.example.org")]);
+    let edit = |hostname| set("a", "set", 1, "one", vec![passthrough("l", hostname)]);
+    run.put(edit("x.example.com"));
+    let key = ResourceKey::new(ResourceKind::Listener, "ListenerSet/a/set/l");
+    let Some(Body::Listener(old)) = run.translator.resources()[&key].decode() else {
+        panic!("a listener")
+    };
+    for (hostname, waits) in [("*.example.com", true), ("y.example.com", false)] {
+        run.translator.apply([Change::Put(edit(hostname))]);
+        // Its name is not recorded yet.
+        assert!(!run.translator.resources().contains_key(&key));
+        assert_eq!(
+            run.translator.listener_waits(&key, &old),
+            waits,
+            "{hostname}"
+        );
+    }
+    run.remove(Kind::ListenerSet, "a", "set");
+    assert!(!run.translator.listener_waits(&key, &old));
 }

@@ -362,7 +362,8 @@ impl Translator {
 
     /// Whether a listener that the proxies have as `old` is without a socket only until its name is recorded,
     /// and will then have every name on its port that it has now.
-    pub(crate) fn listener_waits(&self, name: &ResourceKey, old: &proto::Listener) -> bool {
+    #[must_use]
+    pub fn listener_waits(&self, name: &ResourceKey, old: &proto::Listener) -> bool {
         let waiting = self.listeners.iter().find(|(key, state)| {
             let waits = state.is_served() && !(state.claimed && state.bound);
             waits && listener_resource(key) == *name
