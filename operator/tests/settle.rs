@@ -245,8 +245,8 @@ fn renamed(object: Object) -> Object {
             Object::Service(service)
         }
         Object::EndpointSlice(mut slice) => {
-            for (name, _) in &mut slice.ports {
-                *name = format!("{name}-new").into();
+            for port in &mut slice.ports {
+                port.name = format!("{}-new", port.name).into();
             }
             Object::EndpointSlice(slice)
         }
