@@ -22,14 +22,14 @@ fn each_answer_is_of_one_configuration() {
     let seed = number("VESTIBULE_EDITS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
     let size = Size {
         edits: edits.unwrap_or(60),
-        clients: 6,
+        clients: 7,
         turns: 20,
         answers: 150,
     };
     let done = run(seed, size);
-    println!("seed {seed}: {done:?}");
+    println!("seed {seed}: {done}");
     assert!(
-        done.served > done.answers / 3,
-        "hardly anything is served: {done:?}"
+        done.served > done.answers / 4,
+        "hardly anything is served: {done}"
     );
 }

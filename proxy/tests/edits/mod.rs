@@ -10,3 +10,4 @@ pub(crate) mod plain;
 pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod servers;
+pub(crate) mod wire;

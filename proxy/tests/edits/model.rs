@@ -3,16 +3,16 @@
 //!
 //! An outcome is a line of text that has everything in it which a client and a backend can observe.
 
+mod http;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use vestibule_stream::{Resource, ResourceKind as Kind, proto};
 
 use super::ledger::Config;
-use super::servers::{ASKED, INNER, Props, Speaks};
-use crate::common::acme::{THUMBPRINT, TOKEN};
+use super::servers::{INNER, Props, Speaks};
 
-use proto::http_filter::Filter;
 use proto::listener::Protocol;
 use proto::resource::Resource as Wire;
 use proto::tls_listener::Mode;
@@ -65,6 +65,8 @@ pub(crate) enum Link {
         listener: String,
         shown: String,
         two: bool,
+        /// The client was asked for a certificate, and showed one of this authority.
+        showed: Option<usize>,
     },
     /// TLS with a certificate, and behind it a server that answers by itself. `None`: what it is
     /// spoken to it does not understand.
@@ -76,6 +78,17 @@ pub(crate) enum Link {
     Challenge {
         shown: String,
     },
+}
+
+/// A connection within TLS as its requests are asked about it.
+#[derive(Clone, Copy)]
+struct OverTls<'a> {
+    /// That it began with.
+    listener: &'a str,
+    /// Its server name.
+    name: &'a str,
+    /// An authority whose certificate the client showed.
+    showed: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -181,22 +194,26 @@ impl<'a> Model<'a> {
 
     /// The certificate that a client gets to see, if its handshake comes to an end.
     fn terminate(self, tls: &proto::TlsTerminate, hello: &Hello) -> Option<&'a str> {
-        if let Some(validation) = &tls.client_validation {
-            let trust = self.trust(&validation.trust_bundles, &self.props.clients)?;
-            let strict = validation.mode() == proto::ClientValidationMode::AllowValidOnly;
-            if strict
-                && !hello
-                    .shows
-                    .is_some_and(|authority| trust.contains(&authority))
-            {
-                return None;
-            }
+        if !self.admits(tls, hello.shows) {
+            return None;
         }
         if hello.alpn == ["acme-tls/1"] {
             return None;
         }
         let mut names = tls.certificates.iter();
         names.find_map(|name| self.certificate(name))
+    }
+
+    /// Whether a client is let in that showed a certificate of an authority, or none.
+    fn admits(self, tls: &proto::TlsTerminate, showed: Option<usize>) -> bool {
+        let Some(validation) = &tls.client_validation else {
+            return true;
+        };
+        let Some(trust) = self.trust(&validation.trust_bundles, &self.props.clients) else {
+            return false;
+        };
+        let strict = validation.mode() == proto::ClientValidationMode::AllowValidOnly;
+        !strict || showed.is_some_and(|authority| trust.contains(&authority))
     }
 
     /// What becomes of a connection, by the weights of backends one of several.
@@ -224,11 +241,13 @@ impl<'a> Model<'a> {
         let closed = vec![Link::Closed];
         match listener.protocol.as_ref().unwrap() {
             Protocol::Http(http) => {
-                let shown = self.terminate(http.terminate.as_ref().unwrap(), hello);
-                let link = shown.map(|shown| Link::Https {
+                let tls = http.terminate.as_ref().unwrap();
+                let asked = tls.client_validation.is_some();
+                let link = self.terminate(tls, hello).map(|shown| Link::Https {
                     listener: key.to_owned(),
                     shown: shown.to_owned(),
                     two: hello.alpn.contains(&"h2"),
+                    showed: hello.shows.filter(|_| asked),
                 });
                 link.map_or(closed, |link| vec![link])
             }
@@ -298,6 +317,31 @@ impl<'a> Model<'a> {
             links.push(Link::Closed);
         }
         links
+    }
+
+    /// Whether an endpoint that a TLS connection may be given to cannot be connected to.
+    pub(crate) fn may_fail(self, dial: &Dial) -> bool {
+        let Some((_, listener)) = dial
+            .tls
+            .as_ref()
+            .and_then(|hello| self.listener(dial.port, &hello.name))
+        else {
+            return false;
+        };
+        let backends = self.config.of(Kind::Backend);
+        let mut all = backends.filter_map(|(name, _)| self.backend(name));
+        all.any(|backend| {
+            let way = self.way(backend, listener).ok().flatten();
+            backend.endpoints.iter().filter_map(address).any(|address| {
+                match self.props.at(address).map(|server| server.speaks) {
+                    None => true,
+                    Some(Speaks::Tls(authority)) => {
+                        way.as_ref().is_some_and(|way| !way.reaches(authority))
+                    }
+                    Some(Speaks::One | Speaks::Two) => way.is_some(),
+                }
+            })
+        })
     }
 
     fn backend(self, name: &str) -> Option<&'a proto::Backend> {
@@ -385,11 +429,7 @@ impl<'a> Model<'a> {
         let mut found = BTreeSet::new();
         let mut failing = 0;
         for endpoint in &backend.endpoints {
-            let address = SocketAddr::new(
-                endpoint.address.parse().unwrap(),
-                u16::try_from(endpoint.port).unwrap(),
-            );
-            let server = self.props.at(address);
+            let server = address(endpoint).and_then(|address| self.props.at(address));
             match server.and_then(|server| each(server.speaks, &server.name)) {
                 Some(outcome) => {
                     found.insert(outcome);
@@ -433,171 +473,25 @@ impl<'a> Model<'a> {
             Link::Relay {
                 server: Some(of), ..
             } => vec![of.answer(ask)],
-            Link::Plain => self.http(dial.port, true, None, ask),
-            Link::Https { listener, .. } => self.http(dial.port, false, Some(listener), ask),
-        }
-    }
-
-    fn http(self, port: u16, plain: bool, own: Option<&str>, ask: &Ask) -> Vec<String> {
-        if self.layer(port) != Some(plain) {
-            return vec!["404".to_owned()];
-        }
-        if plain && let Some(token) = self.token(port, ask) {
-            return vec![token];
-        }
-        let Some((key, listener)) = self.listener(port, &ask.host) else {
-            return vec!["404".to_owned()];
-        };
-        if own.is_some_and(|own| own != key) {
-            return vec!["421".to_owned()];
-        }
-        if !matches!(&listener.protocol, Some(Protocol::Http(_))) {
-            return vec!["404".to_owned()];
-        }
-        let Some((rule, prefix)) = self.rule(key, ask) else {
-            return vec!["404".to_owned()];
-        };
-        let mut head = Head {
-            path: ask.path.clone(),
-            prefix,
-            ..Head::default()
-        };
-        if let Some(answer) = head.filter(&rule.filters) {
-            return vec![answer];
-        }
-        let weighted: Vec<_> = rule.backends.iter().filter(|of| of.weight > 0).collect();
-        if weighted.is_empty() {
-            return vec![head.own(500)];
-        }
-        let mut answers = Vec::new();
-        for of in weighted {
-            let mut head = head.clone();
-            if of.backend.is_empty() {
-                answers.push(head.own(500));
-            } else if let Some(answer) = head.filter(&of.filters) {
-                answers.push(answer);
-            } else {
-                let found = self.backend(&of.backend);
-                let found = found.filter(|backend| !backend.endpoints.is_empty());
-                match found {
-                    None => answers.push(head.own(503)),
-                    Some(backend) => answers.extend(self.forward(backend, listener, &head, ask)),
-                }
-            }
-        }
-        answers
-    }
-
-    fn token(self, port: u16, ask: &Ask) -> Option<String> {
-        let token = ask.path.strip_prefix(TOKEN_PATH)?;
-        let held = self.config.of(Kind::Challenge).any(|(_, resource)| {
-            let Some(Wire::Challenge(of)) = &resource.resource else {
-                return false;
-            };
-            let here = of
-                .bind
-                .as_ref()
-                .is_some_and(|bind| bind.port == u32::from(port));
-            let asked = matches!(&of.answer,
-                Some(proto::challenge::Answer::Http01(of)) if of.token == token);
-            here && asked && of.hostname == ask.host
-        });
-        held.then(|| match ask.method {
-            "GET" => format!("200 {TOKEN}.{THUMBPRINT}"),
-            _ => "405".to_owned(),
-        })
-    }
-
-    /// The rule that takes a request, and the prefix that it took of the path.
-    fn rule(self, listener: &str, ask: &Ask) -> Option<(&'a proto::HttpRule, String)> {
-        use std::cmp::Reverse;
-        let mut all = Vec::new();
-        for (key, resource) in self.config.of(Kind::HttpRoute) {
-            let Some(Wire::HttpRoute(route)) = &resource.resource else {
-                continue;
-            };
-            let Some(rank) = attached(&route.attachments, listener, &ask.host) else {
-                continue;
-            };
-            for (index, rule) in route.rules.iter().enumerate() {
-                let everything = [proto::HttpMatch::default()];
-                let matches = if rule.matches.is_empty() {
-                    &everything[..]
-                } else {
-                    &rule.matches
+            Link::Plain => self.http(dial.port, None, ask),
+            Link::Https {
+                listener, showed, ..
+            } => {
+                let name = dial.tls.as_ref().map(|hello| &*hello.name);
+                let tls = OverTls {
+                    listener,
+                    name: name.unwrap_or_default(),
+                    showed: *showed,
                 };
-                for (place, of) in matches.iter().enumerate() {
-                    let Some((path, prefix)) = holds(of, ask) else {
-                        continue;
-                    };
-                    let rest = (!of.method.is_empty(), of.headers.len(), of.query.len());
-                    let order = (
-                        Reverse(rank),
-                        Reverse(path),
-                        Reverse(rest),
-                        route.created,
-                        key,
-                        index,
-                        place,
-                    );
-                    all.push((order, rule, prefix));
-                }
+                self.http(dial.port, Some(tls), ask)
             }
         }
-        let best = all.into_iter().min_by(|a, b| a.0.cmp(&b.0))?;
-        Some((best.1, best.2))
     }
+}
 
-    fn forward(
-        self,
-        backend: &proto::Backend,
-        listener: &proto::Listener,
-        head: &Head,
-        ask: &Ask,
-    ) -> Vec<String> {
-        let Ok(way) = self.way(backend, listener) else {
-            return vec![head.own(500)];
-        };
-        let protocol = backend.protocol();
-        let upgrade = ask.upgrade && protocol != proto::BackendProtocol::H2c;
-        let broken = || Some(Said::Broken);
-        let said = self.endpoints(backend, |speaks, name| {
-            let (layer, two) = match (&way, speaks) {
-                (Some(way), Speaks::Tls(authority)) if way.reaches(authority) => {
-                    let two = match protocol {
-                        proto::BackendProtocol::H2c => true,
-                        proto::BackendProtocol::Websocket => false,
-                        proto::BackendProtocol::Unspecified => !upgrade,
-                    };
-                    (way.layer(), two)
-                }
-                (Some(_), _) => return None,
-                (None, Speaks::One) if protocol != proto::BackendProtocol::H2c => {
-                    ("tls=- cert=-".to_owned(), false)
-                }
-                (None, Speaks::Two) if protocol == proto::BackendProtocol::H2c => {
-                    ("tls=- cert=-".to_owned(), true)
-                }
-                (None, _) => return broken(),
-            };
-            let version = if two { 2 } else { 1 };
-            let status = if upgrade { 101 } else { 200 };
-            Some(Said::Answer(format!(
-                "{status} srv={name} {layer} v={version} host={} path={} asked={} body={}",
-                ask.host,
-                head.path,
-                head.asked.join(","),
-                ask.body,
-            )))
-        });
-        let answers = said.into_iter().flat_map(|said| match said {
-            Said::Answer(text) => vec![head.answered(text)],
-            Said::Failed => vec![head.own(503)],
-            // Whether it had begun with the request by then is as it comes.
-            Said::Broken => vec![head.own(502), head.own(503)],
-        });
-        answers.collect()
-    }
+fn address(endpoint: &proto::Endpoint) -> Option<SocketAddr> {
+    let port = u16::try_from(endpoint.port).ok()?;
+    Some(SocketAddr::new(endpoint.address.parse().ok()?, port))
 }
 
 /// That no endpoint of a backend could be connected to.
@@ -606,19 +500,6 @@ struct Failed;
 impl From<Failed> for Link {
     fn from(_: Failed) -> Self {
         Self::Closed
-    }
-}
-
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Said {
-    Answer(String),
-    Failed,
-    Broken,
-}
-
-impl From<Failed> for Said {
-    fn from(_: Failed) -> Self {
-        Self::Failed
     }
 }
 
@@ -651,62 +532,6 @@ impl Relayed {
     }
 }
 
-/// A request's and an answer's head as filters make them.
-#[derive(Clone, Default)]
-struct Head {
-    path: String,
-    prefix: String,
-    asked: Vec<String>,
-    answered: Vec<String>,
-}
-
-impl Head {
-    /// `Some`: the filters answer by themselves.
-    fn filter(&mut self, filters: &[proto::HttpFilter]) -> Option<String> {
-        for filter in filters {
-            if let Some(Filter::ResponseHeaders(of)) = &filter.filter {
-                self.answered
-                    .extend(of.add.iter().map(|field| field.value.clone()));
-            }
-        }
-        for filter in filters {
-            match filter.filter.as_ref().unwrap() {
-                Filter::ResponseHeaders(_) => {}
-                Filter::RequestHeaders(of) => {
-                    assert!(of.add.iter().all(|field| field.name == ASKED));
-                    self.asked
-                        .extend(of.add.iter().map(|field| field.value.clone()));
-                }
-                Filter::Rewrite(of) => {
-                    let path = of.path.as_ref().unwrap().path.as_ref().unwrap();
-                    let proto::path_modifier::Path::Prefix(with) = path else {
-                        panic!("the model has prefixes only");
-                    };
-                    let rest = &self.path[self.prefix.len()..];
-                    self.path = format!("{with}{rest}");
-                }
-                Filter::Redirect(of) => {
-                    return Some(self.answered(format!("{} to={}", of.status, of.hostname)));
-                }
-                Filter::Fail(status) => return Some(self.answered(status.to_string())),
-            }
-        }
-        None
-    }
-
-    fn own(&self, status: u16) -> String {
-        self.answered(status.to_string())
-    }
-
-    fn answered(&self, mut text: String) -> String {
-        if !self.answered.is_empty() {
-            text.push_str(" answered=");
-            text.push_str(&self.answered.join(","));
-        }
-        text
-    }
-}
-
 /// The rank of the most specific hostname of a route for `host` on a listener.
 fn attached(all: &[proto::Attachment], listener: &str, host: &str) -> Option<(u8, usize)> {
     let here = all
@@ -715,31 +540,6 @@ fn attached(all: &[proto::Attachment], listener: &str, host: &str) -> Option<(u8
     let names = here.flat_map(|attachment| &attachment.hostnames);
     let taking = names.filter(|name| takes(&name.r#match, host).is_some());
     taking.map(|name| rank(&name.rank)).max()
-}
-
-/// How well a match takes a request: the rank of its path, and the prefix.
-fn holds(of: &proto::HttpMatch, ask: &Ask) -> Option<((u8, usize), String)> {
-    use proto::http_match::Path;
-    let path = &*ask.path;
-    let found = match &of.path {
-        None => ((1, 0), String::new()),
-        Some(Path::Exact(exact)) => (exact == path).then(|| ((3, exact.len()), String::new()))?,
-        Some(Path::Prefix(prefix)) => {
-            let prefix = prefix.trim_end_matches('/');
-            let rest = path.strip_prefix(prefix)?;
-            let whole = rest.is_empty() || rest.starts_with('/');
-            whole.then(|| ((1, prefix.len()), prefix.to_owned()))?
-        }
-        Some(Path::Regex(_)) => panic!("the model has no regular expressions"),
-    };
-    let method = of.method.is_empty() || of.method == ask.method;
-    let headers = of.headers.iter().all(|header| {
-        let Some(proto::http_value_match::Value::Exact(exact)) = &header.value else {
-            panic!("the model has exact values only");
-        };
-        ask.variant.is_some_and(|variant| variant == exact)
-    });
-    (method && headers).then_some(found)
 }
 
 fn is_plain(listener: &proto::Listener) -> bool {

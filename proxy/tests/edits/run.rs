@@ -1,7 +1,7 @@
 //! A history with everybody who is there while it happens.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use vestibule_stream::ResourceKind;
 
 use super::bed::Bed;
-use super::clients::{Conn, Pace, World};
+use super::clients::{Conn, World};
 use super::gate::Stop;
 use super::history::{self, Edit, History, Ports, Random};
 use super::ledger::{Config, Ledger, difference};
 use super::model::Hello;
 use super::servers::Props;
+use super::wire::Pace;
 use crate::common::PATIENCE;
 
 /// How much is done.
@@ -31,7 +32,6 @@ pub(crate) struct Size {
 }
 
 /// What was done.
-#[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) edits: usize,
     pub(crate) answers: usize,
@@ -40,6 +40,23 @@ pub(crate) struct Done {
     pub(crate) met: usize,
     /// Answers by kind of client and status.
     pub(crate) kinds: BTreeMap<String, usize>,
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            edits,
+            answers,
+            served,
+            met,
+            kinds,
+        } = self;
+        write!(
+            f,
+            "{edits} edits with {met} requests in progress at each in the mean; {answers} answers, {served} of \
+             them by a backend: {kinds:?}"
+        )
+    }
 }
 
 /// Runs a history; panics with what was wrong.
