@@ -20,7 +20,7 @@ pub mod secrets;
 pub mod services;
 mod sources;
 pub mod statuses;
-mod store;
+pub mod store;
 mod sync;
 mod text;
 mod trouble;

@@ -1,5 +1,7 @@
 //! What is known and what follows from it: objects into the translator, resources to the publisher,
 //! wishes to the tasks that write. Synchronous; owned by the loop.
+//!
+//! Public for the scale bench, which drives it in the place of the loop and of an API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,24 +38,31 @@ const SAMPLE: usize = 16;
 
 /// Wishes to the tasks that write; none as long as not everything is known.
 #[derive(Debug)]
-pub(super) struct Wires {
-    pub(super) ports: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
-    pub(super) services: watch::Sender<Option<Arc<Wishes>>>,
-    pub(super) certificates: Register,
-    pub(super) teller: Teller,
+pub struct Wires {
+    /// Ports that need an internal one.
+    pub ports: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
+    /// Services in front of Gateways.
+    pub services: watch::Sender<Option<Arc<Wishes>>>,
+    /// Certificates that are asked for.
+    pub certificates: Register,
+    /// Events about objects.
+    pub teller: Teller,
 }
 
 /// The state of the loop.
-pub(super) struct Store {
-    pub(super) translator: Translator,
-    pub(super) planner: Planner,
+pub struct Store {
+    /// Translation.
+    pub translator: Translator,
+    /// Statuses.
+    pub planner: Planner,
     publisher: Arc<Publisher>,
     metrics: Metrics,
     ports_wished: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
     services_wished: watch::Sender<Option<Arc<Wishes>>>,
-    pub(super) certificates: Register,
+    /// Which certificates are asked for, and how far they are.
+    pub certificates: Register,
     /// Who holds which name.
-    pub(super) claims: Book,
+    pub claims: Book,
     teller: Teller,
     secret_namespaces: Namespaces,
     /// Kinds that are synced.
@@ -76,18 +85,20 @@ pub(super) struct Store {
     /// Objects by kind that are in the translator.
     known: BTreeSet<ObjectKey>,
     /// ListenerSets that had a status of ours and have lost their Gateway.
-    pub(super) orphans: BTreeSet<ObjectKey>,
+    pub orphans: BTreeSet<ObjectKey>,
     ports: BTreeMap<PortWish, Port>,
     allocation: Arc<Allocation>,
     /// What the Services have come to.
-    pub(super) fronts: Arc<Fronts>,
+    pub fronts: Arc<Fronts>,
     /// Sources are watched: what is newly used has to be read.
     sources_live: bool,
     wishing: bool,
 }
 
 impl Store {
-    pub(super) fn new(
+    /// A store that knows nothing yet.
+    #[must_use]
+    pub fn new(
         settings: Settings,
         publisher: Arc<Publisher>,
         planner: Planner,
@@ -127,12 +138,12 @@ impl Store {
     }
 
     /// Kinds that are synced.
-    pub(super) fn synced(&self) -> &BTreeSet<Kind> {
+    pub fn synced(&self) -> &BTreeSet<Kind> {
         &self.synced
     }
 
     /// Takes what the watches show.
-    pub(super) fn take(&mut self, events: impl IntoIterator<Item = Event>, now: Instant) {
+    pub fn take(&mut self, events: impl IntoIterator<Item = Event>, now: Instant) {
         let mut changes = Vec::new();
         for event in events {
             match event {
@@ -233,12 +244,12 @@ impl Store {
     }
 
     /// From now on the watch shows every source that is used; those used later have to be read.
-    pub(super) fn sources_are_watched(&mut self) {
+    pub fn sources_are_watched(&mut self) {
         self.sources_live = true;
     }
 
     /// Up to so many sources that are to be read now.
-    pub(super) fn sources_to_read(&mut self, count: usize) -> Vec<ObjectKey> {
+    pub fn sources_to_read(&mut self, count: usize) -> Vec<ObjectKey> {
         let mut sources = Vec::new();
         while sources.len() < count
             && let Some(source) = self.to_read.pop_first()
@@ -250,7 +261,7 @@ impl Store {
     }
 
     /// A source was read (`None`: there is none), or could not be.
-    pub(super) fn source_read(
+    pub fn source_read(
         &mut self,
         key: &ObjectKey,
         source: Result<Option<Object>, String>,
@@ -268,19 +279,19 @@ impl Store {
     }
 
     /// Whether a source is used and nothing is known of it.
-    pub(super) fn is_wanting(&self, source: &ObjectKey) -> bool {
+    pub fn is_wanting(&self, source: &ObjectKey) -> bool {
         self.used.contains(source) && !self.kept.contains(source)
     }
 
     /// Reads a source once more.
-    pub(super) fn read_again(&mut self, source: ObjectKey) {
+    pub fn read_again(&mut self, source: ObjectKey) {
         if self.is_wanting(&source) {
             self.to_read.insert(source);
         }
     }
 
     /// Takes the persisted allocation.
-    pub(super) fn allocation(&mut self, allocation: Arc<Allocation>, now: Instant) {
+    pub fn allocation(&mut self, allocation: Arc<Allocation>, now: Instant) {
         if Arc::ptr_eq(&allocation, &self.allocation) {
             return;
         }
@@ -305,7 +316,7 @@ impl Store {
     }
 
     /// Takes what the Services have come to.
-    pub(super) fn fronts(&mut self, fronts: Arc<Fronts>, now: Instant) {
+    pub fn fronts(&mut self, fronts: Arc<Fronts>, now: Instant) {
         if Arc::ptr_eq(&fronts, &self.fronts) {
             return;
         }
@@ -336,7 +347,7 @@ impl Store {
     }
 
     /// Everything is known: what is wished for may be told.
-    pub(super) fn wish(&mut self, now: Instant) {
+    pub fn wish(&mut self, now: Instant) {
         if !self.wishing {
             self.wishing = true;
             self.claims.begin(clock::both(now));
@@ -453,23 +464,23 @@ impl Store {
     }
 
     /// This replica leads, or no longer does.
-    pub(super) fn lead(&mut self, leads: bool, now: Instant) {
+    pub fn lead(&mut self, leads: bool, now: Instant) {
         self.claims.lead(leads, clock::both(now));
         self.apply(Vec::new(), now);
     }
 
     /// A list of all `HostnameClaim`s is being made from now on.
-    pub(super) fn list_claims(&mut self, now: Instant) {
+    pub fn list_claims(&mut self, now: Instant) {
         self.claims.list(now);
     }
 
     /// Whether one is to be made.
-    pub(super) fn claim_list_is_due(&self, now: Instant) -> bool {
+    pub fn claim_list_is_due(&self, now: Instant) -> bool {
         self.claims.list_is_due(now)
     }
 
     /// Takes a list of all `HostnameClaim`s. Says whether that is all, or another one is to be made.
-    pub(super) fn claims_listed(&mut self, list: Vec<Watched>, now: Instant) -> bool {
+    pub fn claims_listed(&mut self, list: Vec<Watched>, now: Instant) -> bool {
         let objects = list.into_iter().filter_map(|watched| {
             let claim = claims::read(&watched.object)?;
             let version = watched.resource_version.to_string();
@@ -481,7 +492,7 @@ impl Store {
     }
 
     /// Frees names whose grace is over.
-    pub(super) fn pass(&mut self, now: Instant) {
+    pub fn pass(&mut self, now: Instant) {
         if self.claims.deadline().is_some_and(|at| at <= now) {
             self.claims.pass(clock::both(now));
             self.apply(Vec::new(), now);
@@ -489,12 +500,12 @@ impl Store {
     }
 
     /// When [`Self::pass`] or [`Self::claim_to_write`] has something to do.
-    pub(super) fn claims_deadline(&self) -> Option<Instant> {
+    pub fn claims_deadline(&self) -> Option<Instant> {
         self.claims.deadline()
     }
 
     /// The next write of a `HostnameClaim` that is due.
-    pub(super) fn claim_to_write(&mut self, now: Instant) -> Option<Write> {
+    pub fn claim_to_write(&mut self, now: Instant) -> Option<Write> {
         let merge = self.translator.merge();
         let write = self.claims.next_write(now, |gateway| {
             let gateway = merge.gateway(gateway)?;
@@ -508,7 +519,7 @@ impl Store {
     }
 
     /// Takes what came of a write of a `HostnameClaim`.
-    pub(super) fn claim_written(&mut self, name: &ObjectName, outcome: Outcome, now: Instant) {
+    pub fn claim_written(&mut self, name: &ObjectName, outcome: Outcome, now: Instant) {
         self.claims.done(name, outcome, clock::both(now));
         for (_, namespace) in self.claims.take_troubled() {
             let first = ObjectKey::new(Kind::ListenerSet, namespace.clone(), "");
@@ -546,12 +557,12 @@ impl Store {
     }
 
     /// Takes the time, in seconds since 1970, at the start and whenever something depends on it.
-    pub(super) fn time(&mut self, seconds: i64, now: Instant) {
+    pub fn time(&mut self, seconds: i64, now: Instant) {
         self.apply(vec![Change::Time(seconds)], now);
     }
 
     /// Takes what the built-in engine says.
-    pub(super) fn issued(&mut self, told: Told, now: Instant) {
+    pub fn issued(&mut self, told: Told, now: Instant) {
         let knew = self.certificates.is_known();
         let (changes, issuers) = self.certificates.take(told);
         for issuer in issuers {
@@ -564,7 +575,7 @@ impl Store {
     }
 
     /// Takes what cert-manager's engine says.
-    pub(super) fn issued_by_others(&mut self, facts: Option<Arc<IssuanceFacts>>, now: Instant) {
+    pub fn issued_by_others(&mut self, facts: Option<Arc<IssuanceFacts>>, now: Instant) {
         let knew = self.certificates.is_known();
         let changes = self.certificates.take_others(facts);
         self.apply(changes, now);
@@ -574,7 +585,7 @@ impl Store {
     }
 
     /// Looks which certificates have come to every proxy.
-    pub(super) fn look_at_certificates(&mut self) {
+    pub fn look_at_certificates(&mut self) {
         self.certificates
             .look(&self.translator, &self.publisher, |engine, after| {
                 self.metrics.certificates.ready(engine, after);
@@ -611,7 +622,7 @@ impl Store {
     /// Publishes what is new, unless a source is being read that belongs to it, or it takes something from
     /// requests ([`Settle`]). Says whether statuses may be judged: what is not published must not count as
     /// in force, and of what settles the publisher knows that it is not.
-    pub(super) fn publish(&mut self, now: Instant) -> bool {
+    pub fn publish(&mut self, now: Instant) -> bool {
         let settled = self.settle.deadline().is_some_and(|at| at <= now);
         if self.dirty_since.is_none() && !settled {
             self.certificates.published();
@@ -668,17 +679,17 @@ impl Store {
     }
 
     /// Proxies that have not acknowledged what was published last.
-    pub(super) fn behind(&self) -> usize {
+    pub fn behind(&self) -> usize {
         self.publisher.programmed(&self.published).waiting_for.len()
     }
 
     /// Whether something is not published.
-    pub(super) fn is_dirty(&self) -> bool {
+    pub fn is_dirty(&self) -> bool {
         self.dirty_since.is_some()
     }
 
     /// When [`Self::publish`] has something to do though nothing happens.
-    pub(super) fn publish_at(&self) -> Option<Instant> {
+    pub fn publish_at(&self) -> Option<Instant> {
         self.sources_deadline().or(self.settle.deadline())
     }
 

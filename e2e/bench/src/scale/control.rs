@@ -1,87 +1,171 @@
-//! The operator's part without an API server: events in as JSON, through decoding, translation, the
-//! publisher and the planner of statuses; a status that is written comes back as an event, as it would
-//! from a watch. The same parts as `vestibule-operator`, in the order of its loop.
+//! The operator without an API server: its own store, which takes events in as JSON and makes of them
+//! translation, claims, certificate requests, internal ports and what the proxies are sent; and its
+//! planner of statuses. This is the loop around it, with what an API server would do: what is written
+//! comes back as an event, as it would from a watch, and what is read is the object as it is now.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use serde_json::Value;
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use vestibule_crds::vestibule::{ClaimEntry, ClaimGateway, HostnameClaimSpec};
+use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::Object;
+use vestibule_model::object::{Address, Object, ServiceParameters};
 use vestibule_model::policy::Policy;
-use vestibule_operator::cluster::services::Fronts;
+use vestibule_operator::claims::{self, Book, Outcome, Seen, Write};
+use vestibule_operator::cluster::events::{News, Teller};
+use vestibule_operator::cluster::metrics::Metrics;
+use vestibule_operator::cluster::ports::allocation::Allocation;
+use vestibule_operator::cluster::services::{Front, Wishes};
 use vestibule_operator::cluster::statuses::plan::{Live, Next, Planner, Timing};
 use vestibule_operator::cluster::statuses::{self, Facts};
-use vestibule_operator::publish::{Changes, Publisher};
-use vestibule_operator::translate::{Binds, CONTROLLER, Change, Claims, Settings, Translator};
-use vestibule_stream::ResourceKey;
+use vestibule_operator::cluster::store::{Store, Wires};
+use vestibule_operator::issuance::{self, Desk, Register, Requests};
+use vestibule_operator::publish::Publisher;
+use vestibule_operator::translate::{
+    Assigned, Binds, CONTROLLER, Claims, PortWish, ServiceSettings, Settings,
+};
 
-use super::world::{Id, World};
+use super::world::{GATEWAY, Id, World};
 
 /// Statuses that are looked at before events have their turn, as in the operator.
 const LOOKS: usize = 64;
 /// Events that are translated at a time, as in the operator.
 pub(crate) const BATCH: usize = 1024;
+/// Secrets that are read, and claims that are written, in one turn, as in the operator.
+const READS: usize = 8;
+const CLAIM_WRITES: usize = 16;
 /// The time that statuses say.
 const NOW: i64 = 1_767_323_045;
-
 /// A bench has one term.
 const TERM: u64 = 1;
+
+/// What the operator asked of the API server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// Statuses written.
+    pub(crate) statuses: u64,
+    /// `HostnameClaim`s written.
+    pub(crate) claims: u64,
+    /// Secrets read.
+    pub(crate) reads: u64,
+}
+
+/// What the operator holds besides objects and resources.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    /// Names that are held, and the `HostnameClaim`s that say so.
+    pub(crate) names: usize,
+    pub(crate) claims: usize,
+    /// Certificates that an engine is asked for.
+    pub(crate) requests: usize,
+    /// Internal ports.
+    pub(crate) ports: usize,
+}
 
 /// The operator.
 pub(crate) struct Control {
     /// Its objects.
     pub(crate) world: World,
-    translator: Translator,
-    planner: Planner,
+    store: Store,
     publisher: Arc<Publisher>,
-    fronts: Fronts,
-    orphans: BTreeSet<ObjectKey>,
+    ports: watch::Receiver<Option<Arc<BTreeSet<PortWish>>>>,
+    allocation: Arc<Allocation>,
+    services: watch::Receiver<Option<Arc<Wishes>>>,
+    requests: watch::Receiver<Option<Arc<Requests>>>,
+    desk: Desk,
+    desk_news: watch::Receiver<()>,
+    told: mpsc::Receiver<News>,
     /// The last resource version.
     version: u64,
-    /// Statuses written that have not come back.
-    echoes: VecDeque<(Id, Value)>,
-    /// Statuses written.
-    pub(crate) writes: u64,
+    /// Written, and not come back.
+    echoes: VecDeque<Event>,
+    /// What was asked so far.
+    pub(crate) asked: Asked,
 }
 
 impl Control {
-    /// A leader that knows nothing yet and serves on loopback, on these ports.
-    pub(crate) fn new(
-        world: World,
-        publisher: Arc<Publisher>,
-        ports: BTreeMap<u16, u16>,
-    ) -> Result<Self> {
-        let translator = Translator::new(Settings {
+    /// An operator that knows nothing yet, whose proxies bind loopback; internal ports are given out from
+    /// `port` on.
+    pub(crate) fn new(world: World, publisher: Arc<Publisher>, port: u16) -> Result<Self> {
+        let (ports_wished, ports) = watch::channel(None);
+        let (services_wished, services) = watch::channel(None);
+        let (register, wires) = Register::new();
+        let desk = wires.desk.clone();
+        let (desk_news, requests) = (desk.for_loop(), wires.requests.clone());
+        // The built-in engine is off; certificates are asked of another one.
+        tokio::spawn(issuance::refuse(wires));
+        let (teller, told) = Teller::new();
+        let settings = Settings {
             controller: CONTROLLER.into(),
             policy: Policy::default(),
-            claims: Claims::Assumed,
-            binds: Binds::Direct {
-                address: [127, 0, 0, 1].into(),
-                ports,
+            claims: Claims::Told,
+            binds: Binds::Allocated {
+                address: Ipv4Addr::LOCALHOST.into(),
+                services: ServiceSettings {
+                    release: "vestibule".into(),
+                    namespace: "vestibule-system".into(),
+                    cluster_domain: "cluster.local".into(),
+                    selector: [("app.kubernetes.io/component".into(), "proxy".into())].into(),
+                    defaults: ServiceParameters::default(),
+                },
             },
-        });
-        let mut planner = Planner::new(Timing::default());
-        publisher.lead(TERM).context("leading")?;
-        planner.lead(Instant::now());
+        };
+        let mut store = Store::new(
+            settings,
+            Arc::clone(&publisher),
+            Planner::new(Timing::default()),
+            Metrics::default(),
+            None,
+            Book::new(claims::GRACE),
+            Wires {
+                ports: ports_wished,
+                services: services_wished,
+                certificates: register,
+                teller,
+            },
+        );
+        store.time(NOW, Instant::now());
         Ok(Self {
             world,
-            translator,
-            planner,
+            store,
             publisher,
-            fronts: Fronts::new(),
-            orphans: BTreeSet::new(),
+            ports,
+            allocation: Arc::new(Allocation::from_json(&format!("{{\"next\":{port}}}"))?),
+            services,
+            requests,
+            desk,
+            desk_news,
+            told,
             version: 0,
             echoes: VecDeque::new(),
-            writes: 0,
+            asked: Asked::default(),
         })
     }
 
-    /// Takes these objects as they are now, and publishes what follows. Returns the resources that
-    /// changed.
-    pub(crate) fn put(&mut self, ids: &[Id]) -> Result<Vec<ResourceKey>> {
+    /// Everything is known that there is: from now on the operator leads, and what is wished for is done.
+    pub(crate) fn lead(&mut self) -> Result<()> {
+        let now = Instant::now();
+        self.store.sources_are_watched();
+        self.store.wish(now);
+        self.publisher.lead(TERM).context("leading")?;
+        self.store.list_claims(now);
+        ensure!(
+            self.store.claims_listed(Vec::new(), now),
+            "one list of no claims is not enough"
+        );
+        self.store.lead(true, now);
+        self.store.planner.lead(now);
+        self.store.issued_by_others(Some(Arc::default()), now);
+        Ok(())
+    }
+
+    /// Takes these objects as they are now.
+    pub(crate) fn put(&mut self, ids: &[Id]) -> Result<()> {
         let events = ids
             .iter()
             .map(|id| self.event(*id))
@@ -91,7 +175,10 @@ impl Control {
 
     /// What the API server would send of an object as it is now.
     pub(crate) fn event(&mut self, id: Id) -> Result<Vec<u8>> {
-        let live = self.world.key(id).and_then(|key| self.planner.live(&key));
+        let live = self
+            .world
+            .key(id)
+            .and_then(|key| self.store.planner.live(&key));
         let status = live.map(Live::status).filter(|status| !status.is_null());
         self.event_with(id, status)
     }
@@ -105,124 +192,265 @@ impl Control {
         ))?)
     }
 
-    /// Takes events and publishes what follows.
-    pub(crate) fn take(&mut self, events: &[Vec<u8>]) -> Result<Vec<ResourceKey>> {
-        let mut changes = Vec::with_capacity(events.len());
-        for event in events {
-            let mut body: Value = serde_json::from_slice(event)?;
-            let status = body.get_mut("status").map(Value::take).unwrap_or_default();
-            let metadata =
-                |name: &str| body.get("metadata").and_then(|metadata| metadata.get(name));
-            let version: Arc<str> = metadata("resourceVersion")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .into();
-            let generation = metadata("generation")
-                .and_then(Value::as_i64)
-                .unwrap_or_default();
-            let (object, _) = vestibule_crds::decode(body)
-                .into_object()
-                .context("an object of a kind that this build does not read")?;
-            anyhow::ensure!(
-                !matches!(object, Object::Unreadable(..)),
-                "the bench wrote an object wrong: {object:?}"
-            );
-            let key = object.key();
-            if has_status(key.kind) {
-                self.planner
-                    .observe(&key, Live::new(version, generation, &status));
-            }
-            changes.push(Change::Put(object));
-        }
-        let output = self.translator.apply(changes);
-        for key in output.statuses.keys() {
-            self.planner.touch(key);
-        }
-        let mut changes = Changes::new();
-        let mut keys = Vec::new();
-        for (key, resource) in output.resources {
-            keys.push(key.clone());
-            match resource {
-                Some(encoded) => changes.upsert_encoded(encoded),
-                None => changes.remove(key),
-            }
-        }
-        if !changes.is_empty() {
-            self.publisher.update(changes);
-        }
-        Ok(keys)
+    /// Takes events.
+    pub(crate) fn take(&mut self, events: &[Vec<u8>]) -> Result<()> {
+        let events = events
+            .iter()
+            .map(|event| watched(event))
+            .collect::<Result<Vec<_>>>()?;
+        self.store.take(events, Instant::now());
+        Ok(())
     }
 
-    /// One turn of the operator's loop: a look at some statuses, and the events that follow. Says
-    /// whether there is more to do at once.
+    /// One turn of the operator's loop. Says whether there is more to do at once.
     pub(crate) fn turn(&mut self) -> Result<bool> {
-        let facts = Facts {
-            translator: &self.translator,
-            publisher: &self.publisher,
-            controller: CONTROLLER,
-            fronts: &self.fronts,
-            orphans: &self.orphans,
-            issuers: &BTreeMap::new(),
-            issuer_selector: None,
-            issuance_known: true,
+        let now = Instant::now();
+        let mut more = self.come_back(now)?;
+        self.store.pass(now);
+        more |= self.write_claims(now)?;
+        more |= self.read_secrets(now)?;
+        if self.store.publish(now) {
+            more |= self.write_statuses(now)?;
+        }
+        Ok(more)
+    }
+
+    /// What came of earlier wishes and writes.
+    fn come_back(&mut self, now: Instant) -> Result<bool> {
+        let mut more = false;
+        if self.desk_news.has_changed()? {
+            self.desk_news.mark_unchanged();
+            self.store.issued(self.desk.take(), now);
+            more = true;
+        }
+        if self.ports.has_changed()?
+            && let Some(wanted) = self.ports.borrow_and_update().clone()
+        {
+            // It is persisted before it counts.
+            let persisted = self.allocation.settle(&wanted).to_json();
+            self.allocation = Arc::new(Allocation::from_json(&persisted)?);
+            self.store.allocation(Arc::clone(&self.allocation), now);
+            more = true;
+        }
+        if self.services.has_changed()?
+            && let Some(wishes) = self.services.borrow_and_update().clone()
+        {
+            let front = || Front {
+                assigned: Some(Assigned {
+                    addresses: vec![Address::Ip(Ipv4Addr::new(192, 0, 2, 1).into())],
+                    problem: None,
+                }),
+                alias: None,
+            };
+            let fronts = wishes.keys().map(|uid| (uid.clone(), front())).collect();
+            self.store.fronts(Arc::new(fronts), now);
+            more = true;
+        }
+        while self.told.try_recv().is_ok() {}
+        if !self.echoes.is_empty() {
+            self.store.take(self.echoes.drain(..), now);
+            more = true;
+        }
+        Ok(more)
+    }
+
+    fn write_claims(&mut self, now: Instant) -> Result<bool> {
+        let mut more = false;
+        for _ in 0..CLAIM_WRITES {
+            let Some(write) = self.store.claim_to_write(now) else {
+                break;
+            };
+            more = true;
+            self.asked.claims += 1;
+            let seen = self.write(&write)?;
+            self.store
+                .claim_written(&write.name, Outcome::Written(seen), now);
+        }
+        Ok(more)
+    }
+
+    /// Makes a write: the answer is the object, and the watch shows it.
+    fn write(&mut self, write: &Write) -> Result<Option<Seen>> {
+        let Some(content) = &write.content else {
+            self.echoes.push_back(Event::Remove(ObjectKey {
+                kind: Kind::HostnameClaim,
+                name: write.name.clone(),
+            }));
+            return Ok(None);
         };
+        self.version += 1;
+        let spec = HostnameClaimSpec {
+            gateway: ClaimGateway {
+                name: content.gateway.to_string(),
+                uid: content.gateway_uid.to_string(),
+            },
+            namespace: content.namespace.to_string(),
+            count: i32::try_from(content.entries.len())?,
+            entries: content.entries.iter().map(ClaimEntry::from).collect(),
+        };
+        let event = serde_json::to_vec(&json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+            "metadata": {
+                "namespace": write.name.namespace, "name": write.name.name,
+                "uid": format!("claim-{}", write.name.name),
+                "resourceVersion": self.version.to_string(),
+                "labels": { "app.kubernetes.io/managed-by": "vestibule" },
+                "ownerReferences": [{
+                    "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+                    "name": GATEWAY, "uid": content.gateway_uid,
+                }],
+            },
+            "spec": spec,
+        }))?;
+        let Event::Put(answer) = watched(&event)? else {
+            anyhow::bail!("an object that is no object");
+        };
+        let Object::HostnameClaim(claim) = answer.object else {
+            anyhow::bail!("the bench wrote a claim wrong: {:?}", answer.object);
+        };
+        self.echoes.push_back(watched(&event)?);
+        Ok(Some((Arc::new(claim), self.version.to_string())))
+    }
+
+    fn read_secrets(&mut self, now: Instant) -> Result<bool> {
+        let mut more = false;
+        for key in self.store.sources_to_read(READS) {
+            more = true;
+            self.asked.reads += 1;
+            let id = World::find(key.kind.as_str(), &key.name.name);
+            let object = match id {
+                Some(id) => {
+                    let event = self.event(id)?;
+                    match watched(&event)? {
+                        Event::Put(watched) => Some(watched.object),
+                        _ => None,
+                    }
+                }
+                None => None,
+            };
+            self.store.source_read(&key, Ok(object), now);
+        }
+        Ok(more)
+    }
+
+    fn write_statuses(&mut self, now: Instant) -> Result<bool> {
         let mut more = true;
+        let mut written = Vec::new();
         for _ in 0..LOOKS {
-            let now = Instant::now();
-            let next = self.planner.next(now, LOOKS, |key, live, old| {
+            let Store {
+                planner,
+                translator,
+                fronts,
+                orphans,
+                certificates,
+                ..
+            } = &mut self.store;
+            let facts = Facts {
+                translator,
+                publisher: &self.publisher,
+                controller: CONTROLLER,
+                fronts,
+                orphans,
+                issuers: certificates.issuers(),
+                issuer_selector: None,
+                issuance_known: certificates.is_known(),
+            };
+            let next = planner.next(now, LOOKS, |key, live, old| {
                 statuses::judge(&facts, NOW, (key, live, old))
             });
             let Next::Write(job) = next else {
                 more = next == Next::More;
                 break;
             };
-            self.writes += 1;
+            self.asked.statuses += 1;
             self.version += 1;
-            let generation = self
-                .planner
-                .live(&job.key)
-                .map_or(1, |live| live.generation);
+            let generation = planner.live(&job.key).map_or(1, |live| live.generation);
             let live = Live::new(self.version.to_string().into(), generation, &job.status);
-            self.planner.done(&job.key, Ok(live), now);
+            planner.done(&job.key, Ok(live), now);
             let id = World::find(job.key.kind.as_str(), &job.key.name.name);
-            self.echoes.extend(id.map(|id| (id, job.status)));
+            written.extend(id.map(|id| (id, job.status)));
         }
-        let echoes = self.echoes.drain(..).collect::<Vec<_>>();
-        more |= !echoes.is_empty();
-        let events = echoes
-            .into_iter()
-            .map(|(id, status)| self.event_with(id, Some(status)))
-            .collect::<Result<Vec<_>>>()?;
-        if !events.is_empty() {
-            self.take(&events)?;
+        for (id, status) in written {
+            let event = self.event_with(id, Some(status))?;
+            self.echoes.push_back(watched(&event)?);
+            more = true;
         }
         Ok(more)
     }
 
     /// What the proxies acknowledged has moved.
     pub(crate) fn facts_moved(&mut self) {
-        self.planner.touch_waiting();
+        self.store.planner.touch_waiting();
+        self.store.look_at_certificates();
+    }
+
+    /// Whether something has still to be published, or a name to be recorded before it can be.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.store.is_dirty() || !self.echoes.is_empty() || self.store.claims.counts().pending > 0
+    }
+
+    /// Proxies that have not acknowledged what was published last.
+    pub(crate) fn behind(&self) -> usize {
+        self.store.behind()
     }
 
     /// Statuses that wait for proxies.
     pub(crate) fn waiting(&self) -> usize {
-        self.planner.waiting()
+        self.store.planner.waiting()
     }
 
-    /// Every resource.
-    pub(crate) fn resources(&self) -> Vec<ResourceKey> {
-        self.translator.resources().keys().cloned().collect()
+    /// How many resources there are.
+    pub(crate) fn resources(&self) -> usize {
+        self.store.translator.resources().len()
     }
 
-    /// When the planner wants to be asked even if nothing happens.
+    /// What is held besides.
+    pub(crate) fn held(&self) -> Held {
+        let claims = self.store.claims.counts();
+        Held {
+            names: claims.held,
+            claims: claims.objects,
+            requests: self
+                .requests
+                .borrow()
+                .as_ref()
+                .map_or(0, |requests| requests.len()),
+            ports: self.allocation.len(),
+        }
+    }
+
+    /// The internal port that stands for a port of the Gateway.
+    pub(crate) fn internal(&self, port: u16) -> Result<u16> {
+        let mut given = self.allocation.iter();
+        let found = given.find(|(wish, _)| wish.port.get() == port);
+        let (_, internal) = found.with_context(|| format!("no internal port for {port}"))?;
+        Ok(internal)
+    }
+
+    /// When statuses are due even if nothing happens.
+    pub(crate) fn statuses_due(&self) -> Option<Instant> {
+        self.store.planner.deadline()
+    }
+
+    /// When there is something to do even if nothing happens.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.planner.deadline()
+        let due = [
+            self.store.planner.deadline(),
+            self.store.claims_deadline(),
+            self.store.publish_at(),
+        ];
+        due.into_iter().flatten().min()
     }
 
     /// The objects that are not Programmed=True in the status that was written last.
     pub(crate) fn not_programmed(&self) -> Vec<ObjectKey> {
         let holds = |key: &ObjectKey| {
-            let status = self.planner.live(key).map(Live::status).unwrap_or_default();
+            let status = self
+                .store
+                .planner
+                .live(key)
+                .map(Live::status)
+                .unwrap_or_default();
             let conditions = status
                 .get("conditions")
                 .and_then(Value::as_array)
@@ -233,7 +461,8 @@ impl Control {
                     && condition.get("status").and_then(Value::as_str) == Some("True")
             })
         };
-        self.translator
+        self.store
+            .translator
             .objects()
             .map(|(key, _)| key)
             .filter(|key| matches!(key.kind, Kind::Gateway | Kind::ListenerSet) && !holds(key))
@@ -242,6 +471,28 @@ impl Control {
     }
 }
 
-fn has_status(kind: Kind) -> bool {
-    kind.is_route() || matches!(kind, Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet)
+/// An event of a watch.
+fn watched(event: &[u8]) -> Result<Event> {
+    let mut body: Value = serde_json::from_slice(event)?;
+    let status = body.get_mut("status").map(Value::take).unwrap_or_default();
+    let metadata = |name: &str| -> Arc<str> {
+        let metadata = body.get("metadata").and_then(|metadata| metadata.get(name));
+        metadata.and_then(Value::as_str).unwrap_or_default().into()
+    };
+    let (uid, resource_version) = (metadata("uid"), metadata("resourceVersion"));
+    let (object, findings) = vestibule_crds::decode(body)
+        .into_object()
+        .context("an object of a kind that this build does not read")?;
+    ensure!(
+        !matches!(object, Object::Unreadable(..)),
+        "the bench wrote an object wrong: {object:?}"
+    );
+    Ok(Event::Put(Box::new(Watched {
+        key: object.key(),
+        object,
+        findings,
+        uid,
+        resource_version,
+        status,
+    })))
 }

@@ -1,5 +1,5 @@
-//! The scale bench: the operator's translation and publishing, and a proxy on the real stream, with a
-//! few ListenerSets and with thousands, side by side. Prints a table; asserts no time.
+//! The scale bench: the operator's own store and statuses, and a proxy on the real stream, with a few
+//! ListenerSets and with thousands, side by side. Prints a table; asserts no time.
 
 mod control;
 pub(crate) mod part;
@@ -21,8 +21,14 @@ use crate::{network, sys, watch_for_stop};
 use part::{Loaded, Round};
 use world::Routes;
 
-/// Ports of one part: for TLS, the stream, the proxy's admin endpoint, for HTTP.
+/// Ports of one part: the stream, the proxy's admin endpoint, and two that the operator gives out.
 const PORTS: u16 = 4;
+/// What a part runs.
+const INCLUDED: &str = "In each size: the operator's store (watch events decoded, translation, claims with their \
+    HostnameClaims, certificate requests, internal ports, wishes for Services, Secrets read), its publisher and its \
+    statuses, and a proxy on the stream. Half of the listeners end TLS, each with a Secret of its own. Left out: the \
+    API server and its answers' time, admission, the engines that issue certificates, the writes of Services, the \
+    Lease.";
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
@@ -46,7 +52,7 @@ pub(crate) struct ScaleArgs {
     #[arg(long)]
     json: Option<PathBuf>,
     /// Stay in the machine's network namespace, and take ports from this one on.
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(16_000..=32_000))]
     shared_network: Option<u16>,
 }
 
@@ -86,6 +92,7 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<()> {
          edits one by one, and as many back to back, at each size in turn.\n",
         args.rounds, args.edits
     );
+    println!("{INCLUDED}\n");
     let mut outcomes = Vec::new();
     for routes in &args.routes {
         let measured = measure(args, *routes, &folder.0, [proxy_core, own_core])?;

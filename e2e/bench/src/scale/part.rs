@@ -1,7 +1,6 @@
 //! One size of the scale bench: a process that is the operator, with a vestibule-proxy beside it. Told
 //! by lines on standard input what to do next; answers each with a line of JSON.
 
-use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -13,11 +12,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use vestibule_operator::publish::{self, Publisher};
-use vestibule_stream::ResourceKey;
 
 use super::control::{BATCH, Control};
-use super::probe::{self, Probe};
-use super::world::{Edit, Routes, World};
+use super::probe::{self, Probe, Request};
+use super::world::{Answer, Edit, Routes, World};
 use crate::child::Guarded;
 use crate::{proc, sys};
 
@@ -27,6 +25,8 @@ const PROXY: &str = "proxy";
 const PAGE: usize = 500;
 /// Longest that anything may take.
 const PATIENCE: Duration = Duration::from_mins(10);
+/// Longest wait without a look at whether the proxy lives.
+const LOOK: Duration = Duration::from_secs(1);
 /// Between two edits, so that each is alone.
 const PAUSE: Duration = Duration::from_millis(4);
 const MEBIBYTE: f64 = 1_048_576.0;
@@ -46,7 +46,7 @@ pub(crate) struct PartArgs {
     /// The core the proxies run on.
     #[arg(long)]
     proxy_core: usize,
-    /// First of the ports that are taken: for TLS, the stream, the proxy's admin endpoint, for HTTP.
+    /// First of the ports that are taken: the stream, the proxy's admin endpoint, and internal ports.
     #[arg(long)]
     port: u16,
     /// Where the proxies' logs go.
@@ -86,6 +86,16 @@ pub(crate) struct Loaded {
     pub(crate) objects: usize,
     /// Resources that follow from them.
     pub(crate) resources: usize,
+    /// Names that are held, and the `HostnameClaim`s that say so.
+    pub(crate) names: usize,
+    pub(crate) claims: usize,
+    /// Certificates that an engine is asked for.
+    pub(crate) requests: usize,
+    /// Internal ports.
+    pub(crate) ports: usize,
+    /// Writes of claims, and reads of Secrets that came before they were used.
+    pub(crate) claim_writes: u64,
+    pub(crate) reads: u64,
     /// Seconds until everything was acknowledged.
     pub(crate) acked: f64,
     /// Seconds until every status was written, Programmed=True.
@@ -117,6 +127,8 @@ pub(crate) struct Edited {
     pub(crate) bytes: u64,
     /// Statuses written for it.
     pub(crate) writes: u64,
+    /// Claims written for it.
+    pub(crate) claims: u64,
     /// Asked again since the answer did not show it though it was acknowledged.
     pub(crate) late: u32,
 }
@@ -182,7 +194,7 @@ impl Part {
         let backends = probe::backends().await?;
         let publisher = Publisher::new(publish::Config::default());
         publisher.set_ready(BTreeSet::from([PROXY.to_owned()]));
-        let stream = ([127, 0, 0, 1], args.port + 1).into();
+        let stream = ([127, 0, 0, 1], args.port).into();
         let server = publish::server()
             .add_service(publish::service(&publisher))
             .serve(stream);
@@ -191,25 +203,18 @@ impl Part {
                 eprintln!("the stream ended: {error}");
             }
         });
-        let ports = BTreeMap::from([(443, args.port), (80, args.port + 3)]);
-        let world = World::new(args.sets, args.routes, backends);
+        let world = World::new(args.sets, args.routes, backends)?;
         let mut part = Self {
             sets: args.sets,
-            control: Control::new(world, Arc::clone(&publisher), ports)?,
+            control: Control::new(world, Arc::clone(&publisher), args.port + 2)?,
             facts: publisher.facts(),
             publisher,
-            probe: Probe::new(
-                args.routes,
-                match args.routes {
-                    Routes::Tls => args.port,
-                    Routes::Http => args.port + 3,
-                },
-            )?,
+            probe: Probe::new()?,
             proxy: Some(proxy(args, "first")?),
         };
         part.control.put(&World::platform())?;
-        let keys = part.control.resources();
-        part.acked(&keys).await?;
+        part.control.lead()?;
+        part.acked().await?;
         part.settle().await?;
         Ok(part)
     }
@@ -219,7 +224,7 @@ impl Part {
         let us = std::process::id();
         let before = [Used::of(us), Used::of(self.proxy_pid())];
         let own_before = sys::own_cpu().as_secs_f64();
-        let writes = self.control.writes;
+        let asked = self.control.asked;
         let teams = self.control.world.teams();
         let objects = teams.iter().map(Vec::len).sum();
         let mut lists: Vec<_> = teams.iter().map(|list| list.chunks(PAGE)).collect();
@@ -244,8 +249,7 @@ impl Part {
                 tokio::task::yield_now().await;
             }
         }
-        let keys = self.control.resources();
-        self.acked(&keys).await?;
+        self.acked().await?;
         let acked = begin.elapsed().as_secs_f64();
         self.settle().await?;
         let programmed = begin.elapsed().as_secs_f64();
@@ -259,12 +263,19 @@ impl Part {
         let mut after = [Used::of(us), Used::of(self.proxy_pid())];
         // The proxy is a child, whose CPU is another figure.
         after[0].cpu = sys::own_cpu().as_secs_f64();
+        let held = self.control.held();
         let mut loaded = Loaded {
             objects,
-            resources: keys.len(),
+            resources: self.control.resources(),
+            names: held.names,
+            claims: held.claims,
+            requests: held.requests,
+            ports: held.ports,
+            claim_writes: self.control.asked.claims - asked.claims,
+            reads: self.control.asked.reads - asked.reads,
             acked,
             programmed,
-            writes: self.control.writes - writes,
+            writes: self.control.asked.statuses - asked.statuses,
             operator: [
                 Used {
                     cpu: own_before,
@@ -284,13 +295,24 @@ impl Part {
     async fn traffic(&self) -> Result<()> {
         for set in [0, self.sets / 2, self.sets - 1] {
             for listener in [0, 1, 15] {
-                let name = self.control.world.hostname(set, listener);
-                let answer = self.probe.ask(&self.probe.request(&name)?).await?;
+                let answer = self.probe.ask(&self.request(set, listener)?).await?;
                 let due = self.control.world.answer(set, listener);
-                ensure!(answer == Some(due), "{name} is answered by {answer:?}");
+                ensure!(
+                    answer == Some(due),
+                    "listener {listener} of set {set} is answered by {answer:?}"
+                );
             }
         }
         Ok(())
+    }
+
+    /// What is to be asked on a listener.
+    fn request(&self, set: usize, listener: usize) -> Result<Request> {
+        let world = &self.control.world;
+        let way = world.way(listener);
+        let port = self.control.internal(way.port())?;
+        self.probe
+            .request(way, port, &world.hostname(set, listener))
     }
 
     /// The proxy ends, and one that holds nothing takes its place, and everything.
@@ -339,8 +361,8 @@ impl Part {
         let (begin, before) = (Instant::now(), us());
         for (number, edit) in (from + count..from + 2 * count).zip(kinds()) {
             let object = self.control.world.edit(self.spread(number), edit);
-            let keys = self.control.put(&[object])?;
-            self.acked(&keys).await?;
+            self.control.put(&[object])?;
+            self.acked().await?;
         }
         self.settle().await?;
         let after = us();
@@ -359,21 +381,19 @@ impl Part {
     async fn edit(&mut self, set: usize, edit: Edit) -> Result<Edited> {
         let object = self.control.world.edit(set, edit);
         let listener = edit.listener();
-        let request = self
-            .probe
-            .request(&self.control.world.hostname(set, listener))?;
-        let due = self.control.world.answer(set, listener);
+        let request = self.request(set, listener)?;
+        let due: Answer = self.control.world.answer(set, listener);
         let was = self.probe.ask(&request).await?;
         ensure!(
             was != Some(due),
             "{edit:?} of set {set} is served before it is made"
         );
         let event = self.control.event(object)?;
-        let before = (self.sent(), self.control.writes);
+        let before = (self.sent(), self.control.asked);
 
         let begin = Instant::now();
-        let keys = self.control.take(&[event])?;
-        self.acked(&keys).await?;
+        self.control.take(&[event])?;
+        self.acked().await?;
         let acked = begin.elapsed();
         let mut late = 0;
         while self.probe.ask(&request).await? != Some(due) {
@@ -388,7 +408,8 @@ impl Part {
             acked: acked.as_secs_f64() * 1e3,
             served: served.as_secs_f64() * 1e3,
             bytes: self.sent() - before.0,
-            writes: self.control.writes - before.1,
+            writes: self.control.asked.statuses - before.1.statuses,
+            claims: self.control.asked.claims - before.1.claims,
             late,
         })
     }
@@ -403,18 +424,22 @@ impl Part {
         proxies.get(PROXY).map_or(0, |status| status.sent.bytes)
     }
 
-    /// Until the proxy has these resources in force.
-    async fn acked(&mut self, keys: &[ResourceKey]) -> Result<()> {
+    /// Until everything that follows from what was taken is published, and in force in the proxy.
+    async fn acked(&mut self) -> Result<()> {
         let begin = Instant::now();
         loop {
-            self.facts.mark_unchanged();
-            let programmed = self.publisher.programmed(keys);
-            if programmed.fact().is_some() {
+            if self.facts.has_changed()? {
+                self.facts.mark_unchanged();
                 self.control.facts_moved();
+            }
+            let more = self.control.turn()?;
+            if !self.control.is_under_way() && self.control.behind() == 0 {
                 return Ok(());
             }
-            if let Some((proxy, reject)) = programmed.rejects.first() {
-                bail!("{proxy} rejects {reject:?}");
+            for (proxy, status) in self.publisher.proxies() {
+                if let Some(reject) = status.rejects.first() {
+                    bail!("{proxy} rejects {reject:?}");
+                }
             }
             if let Some(proxy) = &mut self.proxy
                 && let Some(ended) = proxy.ended()?
@@ -425,7 +450,16 @@ impl Part {
                 begin.elapsed() < PATIENCE,
                 "not acknowledged within {PATIENCE:?}"
             );
-            let _ = tokio::time::timeout(Duration::from_secs(1), self.facts.changed()).await;
+            if more {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let left = |at: Instant| at.saturating_duration_since(Instant::now());
+            let wait = self.control.deadline().map_or(LOOK, left).min(LOOK);
+            if let Ok(changed) = tokio::time::timeout(wait, self.facts.changed()).await {
+                changed?;
+                self.control.facts_moved();
+            }
         }
     }
 
@@ -436,17 +470,16 @@ impl Part {
             while self.control.turn()? {
                 tokio::task::yield_now().await;
             }
-            if self.control.waiting() == 0 && self.control.deadline().is_none() {
+            let rests = !self.control.is_under_way() && self.control.statuses_due().is_none();
+            if self.control.waiting() == 0 && rests {
                 return Ok(());
             }
             ensure!(
                 begin.elapsed() < PATIENCE,
                 "statuses wait for more than {PATIENCE:?}"
             );
-            let wait = self
-                .control
-                .deadline()
-                .map_or(PATIENCE, |at| at.saturating_duration_since(Instant::now()));
+            let left = |at: Instant| at.saturating_duration_since(Instant::now());
+            let wait = self.control.deadline().map_or(LOOK, left).min(LOOK);
             if let Ok(changed) = tokio::time::timeout(wait, self.facts.changed()).await {
                 changed?;
                 self.control.facts_moved();
@@ -460,10 +493,10 @@ fn proxy(args: &PartArgs, log: &str) -> Result<Guarded> {
     let mut command = Command::new(&args.proxy);
     command
         .arg("--config-stream")
-        .arg(format!("127.0.0.1:{}", args.port + 1))
+        .arg(format!("127.0.0.1:{}", args.port))
         .args(["--name", PROXY])
         .arg("--admin")
-        .arg(format!("127.0.0.1:{}", args.port + 2))
+        .arg(format!("127.0.0.1:{}", args.port + 1))
         .args(["--shutdown-delay-seconds", "0", "--drain-seconds", "0"])
         .args(["--access-log", "false"])
         .env("RUST_LOG", "warn");

@@ -77,6 +77,18 @@ fn brought_in(outcomes: &[Outcome]) -> Vec<Line> {
         line(outcomes, "objects, resources on the stream", "", |one| {
             format!("{}, {}", one.loaded.objects, one.loaded.resources)
         }),
+        line(
+            outcomes,
+            "names held, HostnameClaims, certificates requested, internal ports",
+            "",
+            |one| {
+                let loaded = &one.loaded;
+                format!(
+                    "{}, {}, {}, {}",
+                    loaded.names, loaded.claims, loaded.requests, loaded.ports
+                )
+            },
+        ),
         line(outcomes, "all of them acknowledged, s", "", |one| {
             format!("{:.2}", one.loaded.acked)
         }),
@@ -86,9 +98,18 @@ fn brought_in(outcomes: &[Outcome]) -> Vec<Line> {
             "",
             |one| format!("{:.2}", one.loaded.programmed),
         ),
-        line(outcomes, "statuses written for that", "", |one| {
-            one.loaded.writes.to_string()
-        }),
+        line(
+            outcomes,
+            "for that: statuses written, claims written, Secrets read",
+            "",
+            |one| {
+                let loaded = &one.loaded;
+                format!(
+                    "{}, {}, {}",
+                    loaded.writes, loaded.claim_writes, loaded.reads
+                )
+            },
+        ),
         line(outcomes, "CPU for that: operator, proxy, s", "", |one| {
             let used = |[before, after]: [super::part::Used; 2]| after.cpu - before.cpu;
             format!(
@@ -140,13 +161,14 @@ fn edited(outcomes: &[Outcome]) -> Vec<Line> {
     for edit in Edit::ALL {
         lines.push(line(
             outcomes,
-            &format!("{}: statuses written, most", edit.title()),
+            &format!("{}: statuses, claims written, most", edit.title()),
             "",
             |one| {
-                let writes = edits(one)
-                    .filter(|edited| edited.edit == edit)
-                    .map(|edit| edit.writes);
-                writes.max().unwrap_or(0).to_string()
+                let most = |of: fn(&Edited) -> u64| {
+                    let edits = edits(one).filter(|edited| edited.edit == edit);
+                    edits.map(of).max().unwrap_or(0)
+                };
+                format!("{}, {}", most(|one| one.writes), most(|one| one.claims))
             },
         ));
     }

@@ -1,9 +1,14 @@
 //! The objects of the scale bench, as an API server would send them: many teams with ListenerSets of
-//! sixteen listeners, a route each, all on one Gateway. Made when asked for, so that they take no memory.
+//! sixteen listeners, a route each, all on one Gateway; half of the listeners end TLS, each with a Secret
+//! of its own. Made when asked for, so that they take no memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use anyhow::Result;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 use vestibule_model::key::{Kind, ObjectKey};
 
@@ -13,7 +18,11 @@ pub(crate) const NAMESPACES: usize = 50;
 pub(crate) const LISTENERS: usize = 16;
 /// The one Gateway's namespace and name.
 const PLATFORM: &str = "platform";
-const GATEWAY: &str = "edge";
+pub(crate) const GATEWAY: &str = "edge";
+/// Listeners from this one on end TLS.
+const TERMINATING: usize = LISTENERS / 2;
+/// In a certificate that has taken the place of another one.
+pub(crate) const RENEWED: &str = "renewed";
 const GROUP: &str = "gateway.networking.k8s.io/v1";
 
 /// Which kind of route leads from listener to backend.
@@ -31,9 +40,9 @@ const GROUP: &str = "gateway.networking.k8s.io/v1";
 )]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Routes {
-    /// TLSRoutes on TLS listeners of mode Passthrough.
+    /// TLSRoutes on TLS listeners, of mode Passthrough and of mode Terminate.
     Tls,
-    /// HTTPRoutes on HTTP listeners.
+    /// HTTPRoutes on HTTP and HTTPS listeners.
     Http,
 }
 
@@ -56,6 +65,27 @@ impl fmt::Display for Routes {
     }
 }
 
+/// How a client asks on a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A request in plaintext, on port 80.
+    Plain,
+    /// A `ClientHello` that goes through to the backend, on port 443.
+    Hello,
+    /// A request within TLS, on port 443.
+    Within,
+}
+
+impl Way {
+    /// The Gateway's port.
+    pub(crate) fn port(self) -> u16 {
+        match self {
+            Self::Plain => 80,
+            Self::Hello | Self::Within => 443,
+        }
+    }
+}
+
 /// An object of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Id {
@@ -69,6 +99,8 @@ pub(crate) enum Id {
     Set(usize),
     /// A route of a set: set, listener.
     Route(usize, usize),
+    /// The certificate of a listener: set, listener.
+    Secret(usize, usize),
     /// A Service of a set.
     Service(usize, To),
     /// Its EndpointSlice.
@@ -105,11 +137,18 @@ pub(crate) enum Edit {
     ListenerHostname,
     /// A Service, to which sixteen routes lead, has another endpoint.
     Endpoint,
+    /// A Secret has another certificate.
+    Certificate,
 }
 
 impl Edit {
     /// Every kind.
-    pub(crate) const ALL: [Self; 3] = [Self::RouteBackend, Self::ListenerHostname, Self::Endpoint];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::RouteBackend,
+        Self::ListenerHostname,
+        Self::Endpoint,
+        Self::Certificate,
+    ];
 
     /// The listener whose traffic shows it.
     pub(crate) fn listener(self) -> usize {
@@ -117,6 +156,7 @@ impl Edit {
             Self::ListenerHostname => 0,
             Self::RouteBackend => 1,
             Self::Endpoint => 2,
+            Self::Certificate => TERMINATING,
         }
     }
 
@@ -126,6 +166,7 @@ impl Edit {
             Self::RouteBackend => "a route's backend",
             Self::ListenerHostname => "a listener's hostname",
             Self::Endpoint => "an endpoint",
+            Self::Certificate => "a certificate",
         }
     }
 }
@@ -136,7 +177,17 @@ struct State {
     moved_route: bool,
     new_hostname: bool,
     new_endpoint: bool,
+    new_certificate: bool,
     generation: u32,
+}
+
+/// Who answers, and with which certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Letter of the backend.
+    pub(crate) backend: u8,
+    /// Whether the certificate shown has taken the place of another one.
+    pub(crate) renewed: bool,
 }
 
 /// All objects.
@@ -147,16 +198,28 @@ pub(crate) struct World {
     /// Ports of the backends A, B and C.
     backends: [u16; 3],
     edited: BTreeMap<usize, State>,
+    /// One for all certificates: making as many would take longer than what is measured.
+    key: KeyPair,
 }
 
 impl World {
     /// So many sets, with these backends on loopback.
-    pub(crate) fn new(sets: usize, routes: Routes, backends: [u16; 3]) -> Self {
-        Self {
+    pub(crate) fn new(sets: usize, routes: Routes, backends: [u16; 3]) -> Result<Self> {
+        Ok(Self {
             sets,
             routes,
             backends,
             edited: BTreeMap::new(),
+            key: KeyPair::generate()?,
+        })
+    }
+
+    /// How a client asks on a listener.
+    pub(crate) fn way(&self, listener: usize) -> Way {
+        match self.routes {
+            _ if listener >= TERMINATING => Way::Within,
+            Routes::Tls => Way::Hello,
+            Routes::Http => Way::Plain,
         }
     }
 
@@ -183,6 +246,9 @@ impl World {
                 .collect(),
             services(Id::Service),
             services(Id::Slice),
+            (0..self.sets)
+                .flat_map(|set| (TERMINATING..LISTENERS).map(move |n| Id::Secret(set, n)))
+                .collect(),
         ]
     }
 
@@ -204,6 +270,10 @@ impl World {
                 state.new_endpoint ^= true;
                 Id::Slice(set, To::Web)
             }
+            Edit::Certificate => {
+                state.new_certificate ^= true;
+                Id::Secret(set, edit.listener())
+            }
         }
     }
 
@@ -214,14 +284,21 @@ impl World {
     }
 
     /// Who answers on a listener now.
-    pub(crate) fn answer(&self, set: usize, listener: usize) -> u8 {
+    pub(crate) fn answer(&self, set: usize, listener: usize) -> Answer {
         let state = self.state(set);
         let moved = listener == Edit::RouteBackend.listener() && state.moved_route;
-        match (moved, state.new_endpoint) {
-            (true, _) => b'B',
-            (false, false) => b'A',
-            (false, true) => b'C',
+        Answer {
+            backend: match (moved, state.new_endpoint) {
+                (true, _) => b'B',
+                (false, false) => b'A',
+                (false, true) => b'C',
+            },
+            renewed: self.is_renewed(set, listener),
         }
+    }
+
+    fn is_renewed(&self, set: usize, listener: usize) -> bool {
+        listener == Edit::Certificate.listener() && self.state(set).new_certificate
     }
 
     fn state(&self, set: usize) -> State {
@@ -278,6 +355,7 @@ impl World {
                     "metadata": { "name": name, "labels": { "kubernetes.io/metadata.name": name } },
                 })
             }
+            Id::Secret(set, listener) => self.secret(set, listener),
             Id::Set(set) => self.set(set),
             Id::Route(set, listener) => self.route(set, listener),
             Id::Service(set, to) => json!({
@@ -313,12 +391,26 @@ impl World {
         let listener = |number: usize| {
             let mut listener =
                 json!({ "name": section(number), "hostname": self.hostname(set, number) });
-            let more = match self.routes {
-                Routes::Tls => {
-                    json!({ "port": 443, "protocol": "TLS", "tls": { "mode": "Passthrough" } })
-                }
-                Routes::Http => json!({ "port": 80, "protocol": "HTTP" }),
+            let way = self.way(number);
+            let tls = match way {
+                Way::Plain => Value::Null,
+                Way::Hello => json!({ "mode": "Passthrough" }),
+                Way::Within => json!({
+                    "mode": "Terminate",
+                    "certificateRefs": [{ "name": format!("set-{set}-{number}") }],
+                }),
             };
+            let protocol = match (self.routes, way) {
+                (Routes::Tls, _) => "TLS",
+                (Routes::Http, Way::Within) => "HTTPS",
+                (Routes::Http, _) => "HTTP",
+            };
+            let mut more = json!({ "port": way.port(), "protocol": protocol });
+            if !tls.is_null()
+                && let Some(more) = more.as_object_mut()
+            {
+                more.insert("tls".into(), tls);
+            }
             if let (Some(listener), Value::Object(more)) = (listener.as_object_mut(), more) {
                 listener.extend(more);
             }
@@ -326,10 +418,34 @@ impl World {
         };
         json!({
             "apiVersion": GROUP, "kind": "ListenerSet",
-            "metadata": { "namespace": team(set), "name": format!("set-{set}") },
+            "metadata": {
+                "namespace": team(set), "name": format!("set-{set}"),
+                "annotations": { "cert-manager.io/cluster-issuer": "letsencrypt" },
+            },
             "spec": {
                 "parentRef": { "namespace": PLATFORM, "name": GATEWAY },
                 "listeners": (0..LISTENERS).map(listener).collect::<Vec<_>>(),
+            },
+        })
+    }
+
+    fn secret(&self, set: usize, listener: usize) -> Value {
+        let name = self.hostname(set, listener);
+        let mut names = vec![name.clone()];
+        if self.is_renewed(set, listener) {
+            names.push(format!("{RENEWED}.{name}"));
+        }
+        let made = CertificateParams::new(names).and_then(|params| params.self_signed(&self.key));
+        // Names that the bench made are names; an empty certificate would not be Programmed.
+        let pem = made
+            .map(|certificate| certificate.pem())
+            .unwrap_or_default();
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+            "metadata": { "namespace": team(set), "name": format!("set-{set}-{listener}") },
+            "data": {
+                "tls.crt": BASE64_STANDARD.encode(pem),
+                "tls.key": BASE64_STANDARD.encode(self.key.serialize_pem()),
             },
         })
     }
@@ -383,6 +499,7 @@ impl World {
         match (kind, numbers.next()) {
             ("ListenerSet", None) => Some(Id::Set(set)),
             ("TLSRoute" | "HTTPRoute", Some(Ok(listener))) => Some(Id::Route(set, listener)),
+            ("Secret", Some(Ok(listener))) => Some(Id::Secret(set, listener)),
             _ => None,
         }
     }
@@ -419,7 +536,7 @@ mod tests {
 
     #[test]
     fn an_edit_changes_its_object_and_what_answers() {
-        let mut world = World::new(3, Routes::Tls, [1, 2, 3]);
+        let mut world = World::new(3, Routes::Tls, [1, 2, 3]).unwrap();
         for edit in Edit::ALL {
             let before = (
                 world.hostname(1, edit.listener()),
@@ -449,6 +566,7 @@ mod tests {
     fn names_lead_back_to_objects() {
         assert_eq!(World::find("ListenerSet", "set-12"), Some(Id::Set(12)));
         assert_eq!(World::find("TLSRoute", "set-12-3"), Some(Id::Route(12, 3)));
+        assert_eq!(World::find("Secret", "set-12-9"), Some(Id::Secret(12, 9)));
         assert_eq!(World::find("Gateway", "edge"), None);
     }
 }
