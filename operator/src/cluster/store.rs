@@ -138,6 +138,7 @@ impl Store {
     }
 
     /// Kinds that are synced.
+    #[must_use]
     pub fn synced(&self) -> &BTreeSet<Kind> {
         &self.synced
     }
@@ -279,6 +280,7 @@ impl Store {
     }
 
     /// Whether a source is used and nothing is known of it.
+    #[must_use]
     pub fn is_wanting(&self, source: &ObjectKey) -> bool {
         self.used.contains(source) && !self.kept.contains(source)
     }
@@ -475,6 +477,7 @@ impl Store {
     }
 
     /// Whether one is to be made.
+    #[must_use]
     pub fn claim_list_is_due(&self, now: Instant) -> bool {
         self.claims.list_is_due(now)
     }
@@ -500,6 +503,7 @@ impl Store {
     }
 
     /// When [`Self::pass`] or [`Self::claim_to_write`] has something to do.
+    #[must_use]
     pub fn claims_deadline(&self) -> Option<Instant> {
         self.claims.deadline()
     }
@@ -679,16 +683,19 @@ impl Store {
     }
 
     /// Proxies that have not acknowledged what was published last.
+    #[must_use]
     pub fn behind(&self) -> usize {
         self.publisher.programmed(&self.published).waiting_for.len()
     }
 
     /// Whether something is not published.
+    #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.dirty_since.is_some()
     }
 
     /// When [`Self::publish`] has something to do though nothing happens.
+    #[must_use]
     pub fn publish_at(&self) -> Option<Instant> {
         self.sources_deadline().or(self.settle.deadline())
     }

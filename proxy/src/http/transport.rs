@@ -132,8 +132,8 @@ pub(super) struct Counted {
 struct Loss(Pin<Box<dyn Future<Output = io::Error> + Send>>);
 
 impl Loss {
-    /// Has a descriptor of its own, as the runtime wakes one that waits for errors only while it is
-    /// held on to.
+    /// Has a descriptor of its own, since a wait for errors borrows the stream, and HTTP goes on with
+    /// that.
     fn of(socket: &TcpStream) -> io::Result<Self> {
         let socket = TcpStream::from_std(SockRef::from(socket).try_clone()?.into())?;
         Ok(Self(Box::pin(async move {
