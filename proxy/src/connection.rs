@@ -578,9 +578,12 @@ async fn connect(
         if tried.len() >= ATTEMPTS || Instant::now() >= end {
             return Err(reason);
         }
-        match decide_again(record, (random, &tried)) {
-            Some(next) => credentials = credentials.map(|_| next),
-            None => return Err(reason),
+        if let Some(next) = decide_again(record, (random, &tried)) {
+            credentials = credentials.map(|_| next);
+        } else {
+            // As it was decided at first.
+            let other = backend.endpoint(random, &tried).ok_or(reason)?;
+            record.backend = Some((other, backend));
         }
         plane.metrics.connect_retries.inc();
         record.connect_retries = record.connect_retries.saturating_add(1);
@@ -594,8 +597,8 @@ fn decide_again(record: &mut Record, choice: (u64, &[SocketAddr])) -> Option<Cre
     let snapshot = plane.snapshot.load();
     let selected = snapshot.select(record.bind(), record.server_name.as_ref());
     let Selection { listener, route } = selected.ok()?;
-    let begun = record.listener()?.mode.kind();
-    if listener.mode.kind() != begun {
+    // The client has seen this one's certificate, and was validated by it.
+    if !Arc::ptr_eq(&listener, record.listener()?) {
         return None;
     }
     let before = (record.route.clone(), record.backend.clone());

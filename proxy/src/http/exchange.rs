@@ -338,13 +338,11 @@ impl Exchange<'_> {
         let sent = match &mut lease.sender {
             Sender::One(sender) => {
                 // A new connection is ready as soon as its task has run.
-                match sender.ready().await {
-                    Ok(()) => sender.try_send_request(request).await,
-                    Err(_) => {
-                        trace.awaited = false;
-                        return Err(Unanswered::Unseen(Box::new(request)));
-                    }
+                if sender.ready().await.is_err() {
+                    trace.awaited = false;
+                    return Err(Unanswered::Unseen(Box::new(request)));
                 }
+                sender.try_send_request(request).await
             }
             Sender::Two(sender, _) => sender.try_send_request(request).await,
         };

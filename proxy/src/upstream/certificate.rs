@@ -44,10 +44,12 @@ pub(crate) enum Credentials {
 }
 
 impl Credentials {
-    /// Tells versions apart; 0 where nothing is shown.
+    /// Tells versions apart; 0 where nothing is shown. `Missing` is another one: a connection that was opened
+    /// without a certificate must not be used where one has to be shown.
     pub(super) fn id(&self) -> u64 {
         match self {
-            Self::None | Self::Missing => 0,
+            Self::None => 0,
+            Self::Missing => u64::MAX,
             Self::Certificate(certificate) => certificate.id,
         }
     }
