@@ -502,6 +502,29 @@ async fn a_backend_that_comes_back_without_tls_is_spoken_to_in_plaintext() {
 
 // ---- Connections that stand
 
+/// A connection to the backend that stands must not be used where a new one would not be made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_is_not_held_fails_requests_that_could_use_an_old_connection() {
+    let ca = Authority::new("backends");
+    let far = Slow::start(&ca, "old", First::IsServed, b"http/1.1").await;
+    far.go();
+    let mut rig = Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", HOST, None),
+            versioned(OLD, "v1"),
+            secured(OLD, &[far.address]),
+            Authority::bundle(BUNDLE, &[&ca]),
+        ]
+    });
+    // Requests of one connection are of one worker, which keeps its connections to backends.
+    let mut stream = rig.connect().await;
+    assert_eq!(turns::ask_on(&mut stream).await, "200 old v1");
+    let web = http(rig.address.port(), "web", HOST, None);
+    change(&mut rig, vec![showing(web, SHOWN)], &[]);
+    assert_eq!(turns::ask_on(&mut stream).await, "500 - v1");
+    assert_eq!(far.connections.load(Ordering::SeqCst), 1);
+}
+
 /// A listener that goes while another one of another object takes its name: who is connected is served on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listener_that_moves_to_another_object_misdirects_nobody() {

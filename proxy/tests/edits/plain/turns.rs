@@ -54,6 +54,13 @@ async fn turns(
     counts
 }
 
+/// One request on a connection that stays, and who answered.
+pub(super) async fn ask_on(stream: &mut TcpStream) -> String {
+    let text = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    within("an answer", one_answer(stream)).await
+}
+
 /// Who answered, on a connection that stays.
 async fn one_answer(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
