@@ -23,7 +23,7 @@ use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
 use crate::plane::HelloPermit;
 use crate::relay::{End, Relay, Side};
-use crate::table::{Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched};
+use crate::table::{Listener, Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched};
 use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
 use crate::upstream::{Credentials, Stream};
 
@@ -597,8 +597,11 @@ fn decide_again(record: &mut Record, choice: (u64, &[SocketAddr])) -> Option<Cre
     let snapshot = plane.snapshot.load();
     let selected = snapshot.select(record.bind(), record.server_name.as_ref());
     let Selection { listener, route } = selected.ok()?;
-    // The client has seen this one's certificate, and was validated by it.
-    if !Arc::ptr_eq(&listener, record.listener()?) {
+    // Where TLS ends here, the client has seen this one's certificate, and was validated by it.
+    let begun = record.listener()?;
+    let passes = |of: &Listener| matches!(of.mode, Mode::Passthrough);
+    let same = Arc::ptr_eq(&listener, begun) || (passes(&listener) && passes(begun));
+    if !same {
         return None;
     }
     let before = (record.route.clone(), record.backend.clone());

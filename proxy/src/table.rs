@@ -172,6 +172,14 @@ pub struct WeightedBackend {
     pub(crate) backend: Option<Slot<Backend>>,
 }
 
+impl WeightedBackend {
+    /// Whether the reference is valid; the share of an invalid one is closed.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.backend.is_some()
+    }
+}
+
 /// A route as connections see it.
 #[derive(Debug)]
 pub struct Route {

@@ -144,8 +144,8 @@ async fn ends_its_side(
     client.write_all(request.as_bytes()).await.unwrap();
     let mut backend = held.request(end).await;
     client.shutdown().await.unwrap();
-    let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{first}");
-    backend.write_all(head.as_bytes()).await.unwrap();
+    let text = format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{first}");
+    backend.write_all(text.as_bytes()).await.unwrap();
     // By now the proxy has seen the end, and goes on.
     let mut text = read_until(&mut client, "first").await;
     backend.write_all(second.as_bytes()).await.unwrap();
@@ -243,8 +243,8 @@ async fn late(mut client: impl AsyncRead + AsyncWrite + Unpin, held: &Held, leng
     let mut backend = held.request("\r\n\r\n").await;
     client.shutdown().await.unwrap();
     let sends = tokio::spawn(async move {
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
-        backend.write_all(head.as_bytes()).await.unwrap();
+        let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+        backend.write_all(text.as_bytes()).await.unwrap();
         send(&mut backend, 7, length as u64).await;
         backend
     });
@@ -315,8 +315,8 @@ async fn a_request_that_was_cut_is_given_up() {
     assert_eq!(parse(&String::from_utf8(text).unwrap()).status, 400);
 
     let mut client = rig.connect().await;
-    let head = request("GET / HTTP/1.1", "x-cut");
-    client.write_all(head.as_bytes()).await.unwrap();
+    let text = request("GET / HTTP/1.1", "x-cut");
+    client.write_all(text.as_bytes()).await.unwrap();
     client.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut client).await.unwrap(), b"");
 }
@@ -361,8 +361,8 @@ async fn a_client_that_closed_is_missed_when_the_answer_comes() {
     let mut backend = held.request("\r\n\r\n").await;
     // To the proxy this is no different from ending one side, until it writes.
     drop(client);
-    let head = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n";
-    backend.write_all(head).await.unwrap();
+    let text = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n";
+    backend.write_all(text).await.unwrap();
     let writes = async { while backend.write_all(b"more").await.is_ok() {} };
     within("the end of the exchange", writes).await;
     rig.wait_closed(CloseReason::ClientReset, 1).await;

@@ -234,8 +234,11 @@ impl Publisher {
 
     /// Says of which resources a change is published later ([`settle`]); it does not count as in force.
     pub fn withhold(&self, keys: BTreeSet<ResourceKey>) {
-        let before = std::mem::replace(&mut self.state.lock().withheld, keys.clone());
-        if before != keys {
+        let mut state = self.state.lock();
+        let changes = state.withheld != keys;
+        state.withheld = keys;
+        drop(state);
+        if changes {
             self.moved();
         }
     }

@@ -225,12 +225,12 @@ fn answers(rule: &proto::HttpRule) -> bool {
     })
 }
 
-fn bundle_key(name: &String) -> ResourceKey {
-    ResourceKey::new(ResourceKind::TrustBundle, name.clone())
+fn bundle_key(name: &str) -> ResourceKey {
+    ResourceKey::new(ResourceKind::TrustBundle, name)
 }
 
-fn certificate_key(name: &String) -> ResourceKey {
-    ResourceKey::new(ResourceKind::Certificate, name.clone())
+fn certificate_key(name: &str) -> ResourceKey {
+    ResourceKey::new(ResourceKind::Certificate, name)
 }
 
 /// What a resource refers to.
@@ -239,12 +239,12 @@ fn references(resource: &resource::Resource) -> Vec<ResourceKey> {
         resource::Resource::Backend(backend) => {
             let tls = backend.tls.iter();
             tls.flat_map(|tls| &tls.trust_bundles)
-                .map(bundle_key)
+                .map(|name| bundle_key(name))
                 .collect()
         }
-        resource::Resource::Listener(listener) => {
-            certificates(listener).map(certificate_key).collect()
-        }
+        resource::Resource::Listener(listener) => certificates(listener)
+            .map(|name| certificate_key(name))
+            .collect(),
         route => targets(route).into_iter().map(backend_key).collect(),
     }
 }

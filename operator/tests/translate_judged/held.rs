@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use vestibule_model::hostname::Hostname;
 use vestibule_proxy::apply::{NoSockets, State};
-use vestibule_proxy::table::{BindKey, Route, Unmatched};
+use vestibule_proxy::table::{BindKey, Route, Snapshot, Unmatched};
 use vestibule_stream::{Change, Encoded, Generation, Resource, ResourceKey};
 
 use crate::judge::Answer;
@@ -48,6 +48,11 @@ impl Held {
         }
         let rejects = self.state.apply(&change, &mut NoSockets);
         assert_eq!(rejects, [], "a proxy rejects what was published");
+    }
+
+    /// The configuration that the proxy goes by.
+    pub(crate) fn snapshot(&self) -> &Snapshot {
+        self.state.snapshot()
     }
 
     /// What a TLS connection to a port comes to.

@@ -18,7 +18,7 @@ use vestibule_model::object::{Gateway, Object, Protocol};
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Settings, Status, Translator};
-use vestibule_proxy::table::{Pick, Route};
+use vestibule_proxy::table::{Pick, Route, Snapshot};
 
 use held::Held;
 use judge::{Answer, Judge, Objects};
@@ -113,7 +113,7 @@ impl Run {
                 let (answer, route) = self.served(port, name);
                 assert_eq!(answer, judge.answer(port, name), "{port} {name:?}");
                 if let Some(route) = route {
-                    check_backends(&judge, &route);
+                    check_backends(&judge, self.proxy.snapshot(), &route);
                 }
             }
         }
@@ -180,7 +180,7 @@ impl Run {
     }
 }
 
-fn check_backends(judge: &Judge<'_>, route: &Route) {
+fn check_backends(judge: &Judge<'_>, snapshot: &Snapshot, route: &Route) {
     let written = judge.routes().find(|written| {
         written.kind() == Kind::TlsRoute && *written.name().to_string() == *route.key
     });
@@ -188,19 +188,21 @@ fn check_backends(judge: &Judge<'_>, route: &Route) {
     let weighted: Vec<(u32, bool)> = route
         .backends()
         .iter()
-        .map(|b| (b.weight, b.backend.is_some()))
+        .map(|b| (b.weight, b.is_valid()))
         .collect();
     let plain: Vec<(u32, bool)> = expected.iter().map(|(w, e)| (*w, e.is_some())).collect();
     assert_eq!(weighted, plain, "{}", route.key);
     let mut reached = BTreeSet::new();
     for step in 0..256_u64 {
-        reached.insert(match route.pick((step << 56) | ((step & 3) << 30)) {
-            Pick::Endpoint(SocketAddr::V4(at), _) => format!("{}", at.ip().octets()[3]),
-            Pick::Endpoint(at, _) => panic!("the world has no {at}"),
-            Pick::InvalidBackend => "invalid".into(),
-            Pick::NoEndpoints => "empty".into(),
-            Pick::NoWeight => "no weight".into(),
-        });
+        reached.insert(
+            match route.pick(snapshot, (step << 56) | ((step & 3) << 30), &[]) {
+                Pick::Endpoint(SocketAddr::V4(at), _) => format!("{}", at.ip().octets()[3]),
+                Pick::Endpoint(at, _) => panic!("the world has no {at}"),
+                Pick::InvalidBackend => "invalid".into(),
+                Pick::NoEndpoints => "empty".into(),
+                Pick::NoWeight => "no weight".into(),
+            },
+        );
     }
     let mut reachable = BTreeSet::new();
     for (_, endpoints) in expected.iter().filter(|(weight, _)| *weight > 0) {

@@ -1,6 +1,7 @@
 //! Clients of every kind, and the comparison of what they get with what the model says.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,6 +26,9 @@ use crate::common::within;
 
 type AskedOf = (usize, u16, Link, Ask);
 
+/// What connections to a configuration, by its number, come to.
+type Links = HashMap<(usize, Dial), Arc<Vec<Link>>>;
+
 /// What all clients share.
 pub(crate) struct World {
     pub(crate) props: Arc<Props>,
@@ -41,7 +45,7 @@ pub(crate) struct World {
     pub(crate) faults: Mutex<Vec<String>>,
     pub(crate) ended: AtomicBool,
     configs: Mutex<HashMap<(Hello, bool), Arc<ClientConfig>>>,
-    links: Mutex<HashMap<(usize, Dial), Arc<Vec<Link>>>>,
+    links: Mutex<Links>,
     said: Mutex<HashMap<AskedOf, Arc<Vec<String>>>>,
 }
 
@@ -309,14 +313,19 @@ impl Conn {
         );
         for spell in world.ledger.within(self.begun..=to) {
             let links = world.links(&spell.config, &self.dial);
-            fault += &format!("  {}..={}: {links:?}\n", spell.first, spell.last);
+            writeln!(fault, "  {}..={}: {links:?}", spell.first, spell.last).unwrap();
         }
-        fault += &format!("  {before} candidates before\n");
+        writeln!(fault, "  {before} candidates before").unwrap();
         for candidate in rest.iter().take(4) {
-            fault += &format!("  if {:?} since {}:\n", candidate.link, candidate.first);
+            writeln!(
+                fault,
+                "  if {:?} since {}:",
+                candidate.link, candidate.first
+            )
+            .unwrap();
             for spell in &spells {
                 let said = world.said(&spell.config, &self.dial, &candidate.link, ask);
-                fault += &format!("    {}..={}: {said:?}\n", spell.first, spell.last);
+                writeln!(fault, "    {}..={}: {said:?}", spell.first, spell.last).unwrap();
             }
         }
         world.faults.lock().push(fault);
@@ -381,7 +390,7 @@ impl Conn {
             let mut fault = format!("{}: {:?}: shown {shown:?}\n", self.kind, self.dial);
             for spell in self.world.ledger.within(self.begun..=to) {
                 let links = self.world.links(&spell.config, &self.dial);
-                fault += &format!("  {}..={}: {links:?}\n", spell.first, spell.last);
+                writeln!(fault, "  {}..={}: {links:?}", spell.first, spell.last).unwrap();
             }
             self.world.faults.lock().push(fault);
         }

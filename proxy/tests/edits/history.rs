@@ -25,7 +25,7 @@ const TRUST: &str = "ConfigMap/team-a/ca";
 const CLIENTS: &str = "ConfigMap/infra/clients";
 const SHOWN: &str = "infra/gateway";
 
-/// SplitMix64.
+/// `SplitMix64`.
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -468,8 +468,9 @@ impl<'a> Model<'a> {
     /// The answers that a request may get on a connection that came to `link`.
     pub(crate) fn answer(self, dial: &Dial, link: &Link, ask: &Ask) -> Vec<String> {
         match link {
-            Link::Closed | Link::Challenge { .. } => vec![CLOSED.to_owned()],
-            Link::Relay { server: None, .. } => vec![CLOSED.to_owned()],
+            Link::Closed | Link::Challenge { .. } | Link::Relay { server: None, .. } => {
+                vec![CLOSED.to_owned()]
+            }
             Link::Relay {
                 server: Some(of), ..
             } => vec![of.answer(ask)],

@@ -392,7 +392,7 @@ async fn client(world: Arc<World>, mut random: Random, ports: Ports, does: Does)
     }
 }
 
-/// Keeps WebSockets open, up to a number of them, and has bytes come back on each.
+/// Keeps `WebSockets` open, up to a number of them, and has bytes come back on each.
 async fn socket(world: &Arc<World>, random: &mut Random, ports: Ports, tls: bool) {
     let mut standing: Vec<Conn> = Vec::new();
     let mut round = 0_u64;

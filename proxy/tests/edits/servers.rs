@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -232,7 +233,7 @@ impl Host {
             .contains_key(UPGRADE)
             .then(|| hyper::upgrade::on(&mut request));
         match request.into_body().collect().await {
-            Ok(body) => seen += &format!(" body={}", body.to_bytes().len()),
+            Ok(body) => write!(seen, " body={}", body.to_bytes().len()).unwrap(),
             Err(_) => seen += " body=broken",
         }
         wait_for(self.done.clone(), until).await;

@@ -1,5 +1,6 @@
 //! What clients write and read: requests at their pace, answers as lines, handshakes with anybody.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full};
@@ -91,16 +92,16 @@ fn head(ask: &Ask, pace: Pace, ledger: &Ledger) -> String {
     let (host, path, method) = (&ask.host, &ask.path, ask.method);
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
     if let Some(variant) = ask.variant {
-        text += &format!("x-variant: {variant}\r\n");
+        write!(text, "x-variant: {variant}\r\n").unwrap();
     }
     if ask.upgrade {
         text += "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n";
     }
     if method == "POST" {
-        text += &format!("content-length: {}\r\n", ask.body);
+        write!(text, "content-length: {}\r\n", ask.body).unwrap();
     }
     if let Some((name, until)) = pace.field(ledger) {
-        text += &format!("{name}: {until}\r\n");
+        write!(text, "{name}: {until}\r\n").unwrap();
     }
     text + "\r\n"
 }

@@ -20,14 +20,14 @@ use vestibule_operator::claims::{self, Book, Outcome, Seen, Write};
 use vestibule_operator::cluster::events::{News, Teller};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::ports::allocation::Allocation;
-use vestibule_operator::cluster::services::{Front, Wishes};
+use vestibule_operator::cluster::services::{Front, FrontPorts, Wishes};
 use vestibule_operator::cluster::statuses::plan::{Live, Next, Planner, Timing};
 use vestibule_operator::cluster::statuses::{self, Facts};
 use vestibule_operator::cluster::store::{Store, Wires};
 use vestibule_operator::issuance::{self, Desk, Register, Requests};
 use vestibule_operator::publish::Publisher;
 use vestibule_operator::translate::{
-    Assigned, Binds, CONTROLLER, Claims, PortWish, ServiceSettings, Settings,
+    Assigned, Binds, CONTROLLER, Claims, PortWish, ServiceSettings, ServiceWish, Settings,
 };
 
 use super::world::{GATEWAY, Id, World};
@@ -235,14 +235,21 @@ impl Control {
         if self.services.has_changed()?
             && let Some(wishes) = self.services.borrow_and_update().clone()
         {
-            let front = || Front {
+            let front = |wish: &ServiceWish| Front {
                 assigned: Some(Assigned {
                     addresses: vec![Address::Ip(Ipv4Addr::new(192, 0, 2, 1).into())],
                     problem: None,
                 }),
+                ports: match wish {
+                    ServiceWish::Make(service) => service.ports.clone(),
+                    ServiceWish::Keep => FrontPorts::new(),
+                },
                 alias: None,
             };
-            let fronts = wishes.keys().map(|uid| (uid.clone(), front())).collect();
+            let fronts = wishes
+                .iter()
+                .map(|(uid, wish)| (uid.clone(), front(wish)))
+                .collect();
             self.store.fronts(Arc::new(fronts), now);
             more = true;
         }

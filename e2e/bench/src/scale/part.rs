@@ -224,7 +224,7 @@ impl Part {
         let us = std::process::id();
         let before = [Used::of(us), Used::of(self.proxy_pid())];
         let own_before = sys::own_cpu().as_secs_f64();
-        let asked = self.control.asked;
+        let asked_before = self.control.asked;
         let teams = self.control.world.teams();
         let objects = teams.iter().map(Vec::len).sum();
         let mut lists: Vec<_> = teams.iter().map(|list| list.chunks(PAGE)).collect();
@@ -271,11 +271,11 @@ impl Part {
             claims: held.claims,
             requests: held.requests,
             ports: held.ports,
-            claim_writes: self.control.asked.claims - asked.claims,
-            reads: self.control.asked.reads - asked.reads,
+            claim_writes: self.control.asked.claims - asked_before.claims,
+            reads: self.control.asked.reads - asked_before.reads,
             acked,
             programmed,
-            writes: self.control.asked.statuses - asked.statuses,
+            writes: self.control.asked.statuses - asked_before.statuses,
             operator: [
                 Used {
                     cpu: own_before,

@@ -172,6 +172,10 @@ impl Edit {
 }
 
 /// How a set differs from what it was at first.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each edit of the bench goes forth and back"
+)]
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     moved_route: bool,

@@ -256,7 +256,7 @@ impl History {
     /// The third port is of the other layer, or of none.
     pub(super) fn flip(&mut self) {
         let held = self.config.get(Kind::Listener, FLIPPING);
-        let plain = held.is_some_and(|held| is_plain_resource(held));
+        let plain = held.is_some_and(is_plain_resource);
         if held.is_some() && self.random.once_in(3) {
             return self.config.remove(Kind::Listener, FLIPPING);
         }
