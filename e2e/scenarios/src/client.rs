@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    fn of(error: &io::Error) -> Self {
+    pub(crate) fn of(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::TimedOut => Self::Timeout,
             io::ErrorKind::ConnectionRefused => Self::Refused,

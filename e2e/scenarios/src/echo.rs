@@ -1,37 +1,53 @@
 //! `echo`: the backend. Answers every request with who it is and what it saw of the connection.
 //!
-//! It speaks as much HTTP/1.1 as curl needs: a request's head, no body, connections kept open.
+//! It speaks as much HTTP/1.1 as curl needs: a request's head, no body, connections kept open, WebSockets. Told to
+//! stop, it ends as a well-behaved application does; told to fail, it fails in one of three ways.
+
+mod serve;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use futures::future::select_all;
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificate::Authority;
 
 /// A protocol that nobody but this backend offers: who sees it agreed on has spoken with the backend.
 pub(crate) const OWN_ALPN: &[u8] = b"vestibule-e2e";
-/// Longest head of a request, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
+/// How long connections that are in use may go on after the last one was accepted.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Arguments of `echo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Address for plain connections.
+    /// Addresses for plain connections (repeatable).
     #[arg(long, default_value = "0.0.0.0:8080")]
-    plain: SocketAddr,
-    /// Address for TLS connections.
+    plain: Vec<SocketAddr>,
+    /// Addresses for TLS connections (repeatable).
     #[arg(long, default_value = "0.0.0.0:8443")]
-    tls: SocketAddr,
+    tls: Vec<SocketAddr>,
+    /// Addresses for connections of both kinds: the first byte says which (repeatable).
+    #[arg(long)]
+    either: Vec<SocketAddr>,
+    /// Address that stays in order whatever the others do. A request to `/be/refuse`, `/be/reset`, `/be/hang` or
+    /// `/be/well` says what the others do from then on.
+    #[arg(long)]
+    steady: Option<SocketAddr>,
+    /// Seconds to go on as before when told to stop, until everybody knows.
+    #[arg(long, default_value_t = 0)]
+    linger: u64,
     /// Directory with tls.crt and tls.key; without it a certificate is made at start.
     #[arg(long)]
     certificate: Option<PathBuf>,
@@ -57,35 +73,91 @@ pub(crate) struct Answer {
     pub(crate) sni: Option<String>,
     /// Whose address the backend saw: a proxy's.
     pub(crate) peer: String,
+    /// The pod's port that was connected to.
+    #[serde(default)]
+    pub(crate) port: u16,
+}
+
+/// How it is with the backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// It answers.
+    Well,
+    /// Nobody listens, and what was open is closed.
+    Refuse,
+    /// Connections are taken and reset.
+    Reset,
+    /// Connections are taken, and never answered.
+    Hang,
+    /// It is about to end: nothing new is taken, and idle connections are closed.
+    Ending,
+}
+
+impl FromStr for Health {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "well" => Self::Well,
+            "refuse" => Self::Refuse,
+            "reset" => Self::Reset,
+            "hang" => Self::Hang,
+            _ => bail!("no such way to fail: {text}"),
+        })
+    }
+}
+
+/// What all connections share.
+#[derive(Clone)]
+struct Shared {
+    pod: Arc<str>,
+    namespace: Arc<str>,
+    acceptor: TlsAcceptor,
+    health: watch::Sender<Health>,
+    /// Held by every connection: when all of them are gone, so are they.
+    alive: mpsc::Sender<()>,
 }
 
 /// Serves until it is told to stop.
 pub(crate) async fn run(args: Args) -> Result<()> {
-    let plain = TcpListener::bind(args.plain).await.context("plain")?;
-    let tls = TcpListener::bind(args.tls).await.context("TLS")?;
-    let acceptor = TlsAcceptor::from(Arc::new(configuration(&args)?));
-    let identity = Arc::new((args.pod, args.namespace));
+    let (alive, mut all_gone) = mpsc::channel(1);
+    let (health, _) = watch::channel(Health::Well);
+    let shared = Shared {
+        acceptor: TlsAcceptor::from(Arc::new(configuration(&args)?)),
+        pod: args.pod.as_str().into(),
+        namespace: args.namespace.as_str().into(),
+        health: health.clone(),
+        alive,
+    };
     // The first process of a container is not ended by a signal that it does not handle.
     let mut terminated = signal(SignalKind::terminate())?;
-    loop {
-        tokio::select! {
-            Ok((stream, peer)) = plain.accept() => {
-                prompt(&stream);
-                let identity = identity.clone();
-                tokio::spawn(async move { answer(stream, &identity, None, peer).await });
-            }
-            Ok((stream, peer)) = tls.accept() => {
-                prompt(&stream);
-                tokio::spawn(answer_tls(stream, acceptor.clone(), identity.clone(), peer));
-            }
-            _ = terminated.recv() => return Ok(()),
+    let kinds = [
+        (&args.plain, serve::Kind::Plain),
+        (&args.tls, serve::Kind::Tls),
+        (&args.either, serve::Kind::Either),
+    ];
+    let mut listeners = Vec::new();
+    for (addresses, kind) in kinds {
+        for &address in addresses {
+            listeners.push(tokio::spawn(serve::listen(address, kind, shared.clone())));
         }
     }
-}
-
-/// Without it the answer behind a session ticket waits for its acknowledgement: 40 ms.
-fn prompt(stream: &TcpStream) {
-    let _ = stream.set_nodelay(true);
+    if let Some(address) = args.steady {
+        let kind = serve::Kind::Steady;
+        listeners.push(tokio::spawn(serve::listen(address, kind, shared.clone())));
+    }
+    drop(shared);
+    let waited = async {
+        terminated.recv().await;
+        tokio::time::sleep(Duration::from_secs(args.linger)).await;
+    };
+    tokio::select! {
+        (ended, _, _) = select_all(listeners) => return ended?,
+        () = waited => {}
+    }
+    health.send_replace(Health::Ending);
+    let _ = timeout(PATIENCE, all_gone.recv()).await;
+    Ok(())
 }
 
 fn configuration(args: &Args) -> Result<ServerConfig> {
@@ -107,61 +179,4 @@ fn configuration(args: &Args) -> Result<ServerConfig> {
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![OWN_ALPN.to_vec(), b"http/1.1".to_vec()];
     Ok(config)
-}
-
-async fn answer_tls(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    identity: Arc<(String, String)>,
-    peer: SocketAddr,
-) {
-    // A client that does not finish its handshake is that client's business.
-    if let Ok(stream) = acceptor.accept(stream).await {
-        let sni = stream.get_ref().1.server_name().map(str::to_owned);
-        answer(stream, &identity, sni, peer).await;
-    }
-}
-
-async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: S,
-    identity: &(String, String),
-    sni: Option<String>,
-    peer: SocketAddr,
-) {
-    let answer = Answer {
-        pod: identity.0.clone(),
-        namespace: identity.1.clone(),
-        sni,
-        peer: peer.ip().to_string(),
-    };
-    let Ok(body) = serde_json::to_string(&answer) else {
-        return;
-    };
-    let response = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}\n",
-        body.len() + 1
-    );
-    let mut head = Vec::new();
-    loop {
-        match head.windows(4).position(|four| four == b"\r\n\r\n") {
-            Some(end) => {
-                head.drain(..end + 4);
-                if stream.write_all(response.as_bytes()).await.is_err()
-                    || stream.flush().await.is_err()
-                {
-                    return;
-                }
-            }
-            None if head.len() > MAX_HEAD => return,
-            None => match stream.read_buf(&mut head).await {
-                Ok(0) => {
-                    // The other side may still read: end in order.
-                    let _ = stream.shutdown().await;
-                    return;
-                }
-                Ok(_) => {}
-                Err(_) => return,
-            },
-        }
-    }
 }

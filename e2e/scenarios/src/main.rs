@@ -17,10 +17,13 @@ mod manifests;
 mod needles;
 mod openssl;
 mod report;
+mod requests;
 mod runner;
 mod scenarios;
 mod tools;
+mod traffic;
 mod wait;
+mod websocket;
 mod world;
 
 use std::path::PathBuf;

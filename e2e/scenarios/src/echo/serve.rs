@@ -1,0 +1,220 @@
+//! The backend's connections.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::{Answer, Health, Shared};
+use crate::websocket;
+
+/// Longest head of a request, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+/// First byte of a TLS connection.
+const HANDSHAKE: u8 = 0x16;
+
+/// What a port takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Plain,
+    Tls,
+    Either,
+    /// Plain, and as it should be while the others fail.
+    Steady,
+}
+
+/// Takes connections until the backend ends.
+pub(super) async fn listen(address: SocketAddr, kind: Kind, shared: Shared) -> Result<()> {
+    let mut health = shared.health.subscribe();
+    loop {
+        let now = *health.borrow_and_update();
+        if now == Health::Ending {
+            return Ok(());
+        }
+        if closed(now, kind) {
+            health.changed().await?;
+            continue;
+        }
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("{kind:?} {address}"))?;
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => {
+                    // A client that is gone before it was taken is no matter.
+                    if let Ok((stream, peer)) = accepted {
+                        tokio::spawn(connection(stream, peer, kind, shared.clone()));
+                    }
+                }
+                changed = health.changed() => {
+                    changed?;
+                    if closed(*health.borrow_and_update(), kind) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether nobody listens.
+fn closed(health: Health, kind: Kind) -> bool {
+    match health {
+        Health::Refuse => kind != Kind::Steady,
+        Health::Ending => true,
+        Health::Well | Health::Reset | Health::Hang => false,
+    }
+}
+
+async fn connection(stream: TcpStream, peer: SocketAddr, kind: Kind, shared: Shared) {
+    // Without it the answer behind a session ticket waits for its acknowledgement: 40 ms.
+    let _ = stream.set_nodelay(true);
+    let mut health = shared.health.subscribe();
+    if *health.borrow_and_update() == Health::Reset && kind != Kind::Steady {
+        // Closed with something unread, a connection is reset.
+        let _ = stream.readable().await;
+        return;
+    }
+    let mut answer = Answer {
+        pod: shared.pod.to_string(),
+        namespace: shared.namespace.to_string(),
+        sni: None,
+        peer: peer.ip().to_string(),
+        port: stream.local_addr().map_or(0, |local| local.port()),
+    };
+    let tls = match kind {
+        Kind::Plain | Kind::Steady => false,
+        Kind::Tls => true,
+        Kind::Either => {
+            let mut first = [0];
+            matches!(stream.peek(&mut first).await, Ok(1)) && first[0] == HANDSHAKE
+        }
+    };
+    if tls {
+        // A client that does not finish its handshake is that client's business.
+        if let Ok(stream) = shared.acceptor.accept(stream).await {
+            answer.sni = stream.get_ref().1.server_name().map(str::to_owned);
+            converse(stream, &answer, kind, health, &shared).await;
+        }
+    } else {
+        converse(stream, &answer, kind, health, &shared).await;
+    }
+}
+
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    answer: &Answer,
+    kind: Kind,
+    mut health: watch::Receiver<Health>,
+    shared: &Shared,
+) {
+    let Ok(body) = serde_json::to_string(answer) else {
+        return;
+    };
+    let response = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}\n",
+        body.len() + 1
+    );
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+            bytes.drain(..end + 4);
+            if kind == Kind::Steady {
+                told(&head, shared);
+            }
+            if let Some(key) = field(&head, "sec-websocket-key") {
+                return talk(stream, key, health).await;
+            }
+            if stream.write_all(response.as_bytes()).await.is_err() || stream.flush().await.is_err()
+            {
+                return;
+            }
+        } else if bytes.len() > MAX_HEAD {
+            return;
+        } else {
+            let failing = kind != Kind::Steady;
+            let now = *health.borrow_and_update();
+            let (hangs, resets) = (
+                failing && now == Health::Hang,
+                failing && now == Health::Reset,
+            );
+            let most = if resets { 1 } else { MAX_HEAD };
+            let mut rest = (&mut stream).take(most as u64);
+            let read = tokio::select! {
+                read = rest.read_buf(&mut bytes), if !hangs => Some(read),
+                changed = health.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    None
+                }
+            };
+            match read {
+                // Dropped with the rest unread, a connection is reset.
+                Some(Ok(1..)) if resets => return,
+                Some(Ok(1..)) => {}
+                Some(Err(_)) => return,
+                // The other side may still read: end in order.
+                Some(Ok(0)) => break,
+                None => match *health.borrow() {
+                    Health::Ending if bytes.is_empty() => break,
+                    Health::Refuse if failing => break,
+                    _ => {}
+                },
+            }
+        }
+    }
+    let _ = stream.shutdown().await;
+}
+
+/// Does as the request to the steady port says.
+fn told(head: &str, shared: &Shared) {
+    let path = head.split(' ').nth(1).unwrap_or_default();
+    if let Some(how) = path.strip_prefix("/be/")
+        && let Ok(health) = how.parse()
+    {
+        shared.health.send_replace(health);
+    }
+}
+
+/// Value of a header field.
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().skip(1).find_map(|line| {
+        let (found, value) = line.split_once(':')?;
+        found.eq_ignore_ascii_case(name).then(|| value.trim())
+    })
+}
+
+/// Sends every text back, until either side ends.
+async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    key: &str,
+    mut health: watch::Receiver<Health>,
+) {
+    let response = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-accept: {}\r\n\r\n",
+        websocket::accept(key)
+    );
+    if stream.write_all(response.as_bytes()).await.is_err() || stream.flush().await.is_err() {
+        return;
+    }
+    loop {
+        let text = tokio::select! {
+            text = websocket::receive(&mut stream) => text,
+            ended = health.wait_for(|health| *health == Health::Ending) => {
+                drop(ended);
+                break;
+            }
+        };
+        let Ok(Some(text)) = text else { break };
+        if websocket::send(&mut stream, &text, None).await.is_err() {
+            break;
+        }
+    }
+    let _ = tokio::time::timeout(Duration::from_secs(1), stream.shutdown()).await;
+}
