@@ -1,6 +1,7 @@
 //! The scenarios on a cluster, and the helpers that they run in it: backend, load balancer, clients.
 
 mod api;
+mod app;
 mod applies;
 mod ca;
 mod certificate;
@@ -16,6 +17,7 @@ mod load;
 mod manifests;
 mod needles;
 mod openssl;
+mod proxies;
 mod report;
 mod requests;
 mod runner;

@@ -292,12 +292,20 @@ impl Clients {
     }
 
     /// Has them all stop, waits for what is under way, and gives what came since the last time.
-    pub(crate) async fn stop(self) -> anyhow::Result<Tallies> {
+    pub(crate) async fn stop(mut self) -> anyhow::Result<Tallies> {
         self.shared.stop.send_replace(true);
-        for client in self.running {
+        for client in std::mem::take(&mut self.running) {
             client.await?;
         }
         Ok(std::mem::take(&mut *self.shared.tallies.lock()))
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        for client in &self.running {
+            client.abort();
+        }
     }
 }
 

@@ -8,11 +8,13 @@ mod cases;
 mod certificates;
 mod certmanager;
 mod documentation;
+mod edits;
 mod faults;
 mod handover;
 mod install;
 mod keys;
 mod latency;
+mod live_route;
 mod one_port;
 mod ownership;
 mod programmed;
@@ -204,6 +206,12 @@ pub(crate) fn all() -> Vec<Scenario> {
             "no-webhook",
             webhook::without_webhooks_only_guarded_writes_are_refused
         ),
+        scenario!(
+            Alone,
+            "live-route",
+            live_route::a_route_that_serves_is_edited_all_the_time
+        ),
+        scenario!(Alone, "edits", edits::nothing_fails_while_anything_changes),
         scenario!(Alone, "acme-kill", acme::the_next_leader_resumes_the_order),
         scenario!(Alone, "takeover", faults::a_follower_takes_over),
         scenario!(
@@ -225,6 +233,12 @@ pub(crate) fn all() -> Vec<Scenario> {
         // Its thousand objects are deleted for a minute.
         scenario!(Alone, "many", bad_input::a_thousand_listener_sets_at_once),
         scenario!(Asked, "scale", scale::thousands_of_routes),
+        scenario!(Asked, "edits-many", edits::each_edit_two_hundred_times),
+        scenario!(
+            Asked,
+            "edits-all",
+            edits::everything_at_once_for_ten_minutes
+        ),
         scenario!(Asked, "twenty-acme", acme::twenty_certificates),
         scenario!(Asked, "five-hundred-acme", acme::five_hundred_at_once),
         scenario!(

@@ -1,0 +1,56 @@
+//! Each proxy by itself: where it serves a port of a Gateway, past the Service that spreads connections over all.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::api::{self, items, name, text};
+use crate::world::{NAMESPACE, PROXY, World, is_ready};
+
+/// A proxy's pod, and its address for a port of a Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Door {
+    /// The pod's name.
+    pub(crate) pod: String,
+    /// The pod's own address, with the internal port.
+    pub(crate) address: SocketAddr,
+}
+
+/// Those of all proxies that are ready.
+pub(crate) async fn doors(world: &World, gateway: (&str, &str), port: u16) -> Result<Vec<Door>> {
+    let internal = internal_port(world, gateway, port).await?;
+    let mut doors = Vec::new();
+    for pod in world.pods(PROXY).await? {
+        if is_ready(&pod) {
+            let ip: IpAddr = text(&pod, "/status/podIP").parse().context("podIP")?;
+            doors.push(Door {
+                pod: name(&pod).to_owned(),
+                address: SocketAddr::new(ip, internal),
+            });
+        }
+    }
+    ensure!(!doors.is_empty(), "no proxy is ready");
+    Ok(doors)
+}
+
+/// The port of the proxies that stands for a port of the Gateway.
+async fn internal_port(world: &World, gateway: (&str, &str), port: u16) -> Result<u16> {
+    let object = world
+        .api
+        .must_get(api::GATEWAY, gateway.0, gateway.1)
+        .await?;
+    let uid = text(&object, "/metadata/uid");
+    let selector = format!("vestibule.dev/gateway-uid={uid}");
+    let services = world.api.list(api::SERVICE, NAMESPACE, &selector).await?;
+    let [service] = services.as_slice() else {
+        bail!("{} Services for one Gateway", services.len());
+    };
+    let number = |entry: &Value, field: &str| entry.get(field).and_then(Value::as_u64);
+    let internal = items(service, "/spec/ports")
+        .iter()
+        .find(|entry| number(entry, "port") == Some(port.into()))
+        .and_then(|entry| number(entry, "targetPort"))
+        .with_context(|| format!("the Service has no port {port}"))?;
+    Ok(u16::try_from(internal)?)
+}
