@@ -115,6 +115,7 @@ struct Shared {
     acceptor: TlsAcceptor,
     health: watch::Sender<Health>,
     /// Held by every connection: when all of them are gone, so are they.
+    #[expect(dead_code, reason = "it is dropped")]
     alive: mpsc::Sender<()>,
 }
 

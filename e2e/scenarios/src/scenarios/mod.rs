@@ -19,6 +19,7 @@ mod one_port;
 mod ownership;
 mod programmed;
 mod quiet;
+mod ready;
 mod scale;
 mod tenants;
 mod tls_ends;
@@ -205,6 +206,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             Alone,
             "no-webhook",
             webhook::without_webhooks_only_guarded_writes_are_refused
+        ),
+        scenario!(
+            Alone,
+            "ready",
+            ready::the_first_request_after_the_status_succeeds
         ),
         scenario!(
             Alone,
