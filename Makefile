@@ -56,6 +56,10 @@ bench-admission: ## The webhook's answers at 10 and at 2,500 ListenerSets (a min
 	cargo build --quiet --profile $(or $(PROFILE),release) -p vestibule-bench
 	target/$(or $(PROFILE),release)/vestibule-bench admission $(ARGS)
 
+.PHONY: bench-cluster
+bench-cluster: ## gateway-api-bench's methods on a cluster, beside what it published of others (a quarter of an hour)
+	e2e/cluster/e2e --filter install --filter bench-
+
 .PHONY: build
 build: ## Release binaries: vestibule, and the three that the images hold
 	cargo build --locked --release -p vestibule-cli -p vestibule-proxy -p vestibule-operator

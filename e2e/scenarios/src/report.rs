@@ -91,6 +91,14 @@ impl Usage {
     }
 }
 
+/// Resident memory (the working set) of the component's pod that has most, in megabytes.
+pub(crate) async fn resident(world: &World, component: &str) -> Result<f64> {
+    let samples = samples(world).await?;
+    let prefix = world.component(component);
+    let of = samples.iter().filter(|(pod, _)| pod.starts_with(&prefix));
+    Ok(megabytes(of.map(|(_, s)| s.working_set).max().unwrap_or(0)))
+}
+
 /// Sizes of the images under test, as the nodes have them.
 pub(crate) async fn images(world: &World) -> Result<Vec<String>> {
     let mut sizes = BTreeMap::new();

@@ -4,11 +4,13 @@ mod acme;
 mod admission;
 mod authority;
 mod bad_input;
+mod bench;
 mod cases;
 mod certificates;
 mod certmanager;
 mod documentation;
 mod edits;
+mod failing;
 mod faults;
 mod handover;
 mod install;
@@ -217,7 +219,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             "live-route",
             live_route::a_route_that_serves_is_edited_all_the_time
         ),
-        scenario!(Alone, "edits", edits::nothing_fails_while_anything_changes),
+        scenario!(
+            Alone,
+            "edits-few",
+            edits::nothing_fails_while_anything_changes
+        ),
         scenario!(Alone, "acme-kill", acme::the_next_leader_resumes_the_order),
         scenario!(Alone, "takeover", faults::a_follower_takes_over),
         scenario!(
@@ -239,12 +245,21 @@ pub(crate) fn all() -> Vec<Scenario> {
         // Its thousand objects are deleted for a minute.
         scenario!(Alone, "many", bad_input::a_thousand_listener_sets_at_once),
         scenario!(Asked, "scale", scale::thousands_of_routes),
+        scenario!(Asked, "dying-pod", failing::a_pod_dies_without_a_word),
         scenario!(Asked, "edits-many", edits::each_edit_two_hundred_times),
         scenario!(
             Asked,
             "edits-all",
             edits::everything_at_once_for_ten_minutes
         ),
+        // Their names begin alike: `make bench-cluster` asks for all of them, and the table comes last.
+        scenario!(Asked, "bench-attached", bench::attached_routes),
+        scenario!(Asked, "bench-probe", bench::probe),
+        scenario!(Asked, "bench-changes", bench::route_changes),
+        scenario!(Asked, "bench-routes", bench::route_scale),
+        scenario!(Asked, "bench-sets", bench::listener_set_scale),
+        scenario!(Asked, "bench-failover", bench::backend_failover),
+        scenario!(Asked, "bench-table", bench::table),
         scenario!(Asked, "twenty-acme", acme::twenty_certificates),
         scenario!(Asked, "five-hundred-acme", acme::five_hundred_at_once),
         scenario!(
