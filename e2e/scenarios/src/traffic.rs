@@ -235,7 +235,7 @@ impl Clients {
         let target = target.clone();
         self.hold(Way::HeldPassed, move || {
             let target = target.clone();
-            async move { target.open().await.map(Held::Passed) }
+            async move { target.open().await.map(|open| Held::Passed(Box::new(open))) }
         });
     }
 
@@ -328,7 +328,7 @@ async fn ask_kept(origin: &Origin, kept: &mut Option<(Connection, usize)>) -> Re
 
 enum Held {
     WebSocket(WebSocket),
-    Passed(Conversation),
+    Passed(Box<Conversation>),
 }
 
 impl Held {

@@ -175,11 +175,11 @@ impl Scene<'_> {
         self.team.api.create(api::HTTP_ROUTE, space, &route).await?;
         self.stated(api::HTTP_ROUTE, &name, conditions::is_attached)
             .await?;
-        let stated = started.elapsed();
+        let took = started.elapsed();
         let mut wrong = self.must_answer(&origin, "the route's status").await;
         let asked = finish(probers, &mut wrong).await?;
         Ok(New {
-            stated,
+            stated: took,
             asked,
             wrong,
         })
@@ -220,11 +220,11 @@ impl Scene<'_> {
         );
         let (mut wrong, of_route) = (of_set?, of_route?);
         wrong.extend(of_route);
-        let stated = started.elapsed();
+        let took = started.elapsed();
         wrong.extend(self.must_answer(&origin, "both statuses").await);
         let asked = finish(probers, &mut wrong).await?;
         Ok(New {
-            stated,
+            stated: took,
             asked,
             wrong,
         })

@@ -144,7 +144,7 @@ async fn brought_in(
     .await?;
     let made = started.elapsed();
     until("complete statuses", WITHIN, async || complete().await).await?;
-    let stated = started.elapsed().saturating_sub(made);
+    let rest = started.elapsed().saturating_sub(made);
     let lines = usage.finish(world).await?;
     let figure = format!(
         "{what}: proxy {:.0} MB ({:.0} before), operator {:.0} MB ({:.0}); {count} objects in {:.0} s, complete {:.1} s \
@@ -154,7 +154,7 @@ async fn brought_in(
         resident(world, OPERATOR).await?,
         before.1,
         made.as_secs_f64(),
-        stated.as_secs_f64()
+        rest.as_secs_f64()
     );
     keep(world, method, &figure).await?;
     Ok(Verdict::Passed([vec![figure], lines].concat()))

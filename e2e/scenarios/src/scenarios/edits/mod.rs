@@ -113,7 +113,7 @@ impl Row {
 /// Each kind of edit five times, three lanes at a time; then the proxies and the operators are restarted once. (The
 /// API server is killed by `api-away`, proxies and operators by other scenarios, too.)
 pub(super) async fn nothing_fails_while_anything_changes(stage: &Stage) -> Result<Verdict> {
-    let scenes = Scenes::new(stage).await?;
+    let scenes = Box::pin(Scenes::new(stage)).await?;
     let [beside, _] = PAUSES;
     let lanes = tokio::try_join!(
         scenes.run(Lane::Routes, EVERYDAY, beside),
@@ -128,7 +128,7 @@ pub(super) async fn nothing_fails_while_anything_changes(stage: &Stage) -> Resul
 
 /// Each kind 200 times, one after another.
 pub(super) async fn each_edit_two_hundred_times(stage: &Stage) -> Result<Verdict> {
-    let scenes = Scenes::new(stage).await?;
+    let scenes = Box::pin(Scenes::new(stage)).await?;
     let count = setting("VESTIBULE_EDITS", MANY)?;
     let mut rows = Vec::new();
     for lane in [Lane::Routes, Lane::Pods, Lane::Platform, Lane::Restarts] {
@@ -139,7 +139,7 @@ pub(super) async fn each_edit_two_hundred_times(stage: &Stage) -> Result<Verdict
 
 /// All kinds in turn in every lane, and all lanes at once, for ten minutes.
 pub(super) async fn everything_at_once_for_ten_minutes(stage: &Stage) -> Result<Verdict> {
-    let scenes = Scenes::new(stage).await?;
+    let scenes = Box::pin(Scenes::new(stage)).await?;
     let minutes = setting("VESTIBULE_MINUTES", MINUTES)?;
     let until = Instant::now() + Duration::from_secs(minutes * 60);
     let clients =

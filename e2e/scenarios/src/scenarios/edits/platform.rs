@@ -224,12 +224,12 @@ pub(super) async fn grants(scene: &Scene, _: usize) -> Result<()> {
     let (platform, _) = scene.team.parent();
     let all = format!("*.{}", scene.domain);
     let narrow = format!("*.nothing.{}", scene.domain);
-    let spare = format!("{space}-spare");
-    grant(scene, &spare, &all).await?;
+    let second = format!("{space}-spare");
+    grant(scene, &second, &all).await?;
     for hostname in [narrow.as_str(), "*", &all] {
         grant(scene, space, hostname).await?;
     }
-    scene.delete(api::HOSTNAME_GRANT, platform, &spare).await?;
+    scene.delete(api::HOSTNAME_GRANT, platform, &second).await?;
     for (comes, goes) in [("spare", "own"), ("own", "spare")] {
         let leave = leave(scene, comes);
         scene.put(api::REFERENCE_GRANT, space, &leave).await?;

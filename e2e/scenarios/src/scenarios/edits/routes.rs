@@ -71,7 +71,7 @@ pub(super) async fn filters(scene: &Scene, number: usize) -> Result<()> {
         ]),
     };
     scene.routes_lead_to(&[(WEB, FIRST, 1)], filters).await?;
-    let expected = (number % 3 != 0).then_some(value.as_str());
+    let expected = (!number.is_multiple_of(3)).then_some(value.as_str());
     scene
         .everywhere(&scene.host("www"), |(got, _)| {
             let field = got.fields.get(FIELD).and_then(|value| value.to_str().ok());
