@@ -187,7 +187,8 @@ impl Scene<'_> {
 
     /// A set with a certificate of its own, and its route. The two statuses come in any order, and each counts.
     async fn set(&self, number: usize) -> Result<New> {
-        let host = format!("site.s{number}.{}", self.domain);
+        // Not below the wildcard: until the set is there, nobody has the name.
+        let host = format!("site.s{number}.sets-{}", self.domain);
         let space = &self.team.namespace;
         let name = format!("set-{number}");
         let leaf = self.team.authority.leaf(&[&host])?;
