@@ -142,8 +142,8 @@ pub(super) async fn everything_at_once_for_ten_minutes(stage: &Stage) -> Result<
     let scenes = Box::pin(Scenes::new(stage)).await?;
     let minutes = setting("VESTIBULE_MINUTES", MINUTES)?;
     let until = Instant::now() + Duration::from_secs(minutes * 60);
-    let clients =
-        [Lane::Routes, Lane::Pods, Lane::Platform].map(|lane| scenes.clients(lane, PAUSES[0]));
+    let clients = [Lane::Routes, Lane::Pods, Lane::Platform]
+        .map(|lane| scenes.clients(lane, PAUSES[0], false));
     let made = tokio::try_join!(
         scenes.in_turn(Lane::Routes, until),
         scenes.in_turn(Lane::Pods, until),
@@ -228,10 +228,13 @@ impl<'a> Scenes<'a> {
         }
     }
 
-    /// The clients of a lane.
-    fn clients(&self, lane: Lane, pause: Duration) -> Result<Clients> {
+    /// The clients of a lane. Where proxies are restarted nobody can hold a connection.
+    fn clients(&self, lane: Lane, pause: Duration, holding: bool) -> Result<Clients> {
         let scene = self.scene(lane);
         let mut clients = scene.clients(pause)?;
+        if holding {
+            scene.hold(&mut clients)?;
+        }
         if lane == Lane::Platform {
             let own = scene::own_host(&self.stage.name);
             scene.visit(&mut clients, &own, pause)?;
@@ -253,7 +256,7 @@ impl<'a> Scenes<'a> {
         pause: Duration,
     ) -> Result<Vec<Row>> {
         let scene = self.scene(lane);
-        let clients = self.clients(lane, pause)?;
+        let clients = self.clients(lane, pause, lane != Lane::Restarts)?;
         let mut rows = Vec::new();
         for kind in kinds() {
             if kind.lane != lane || !(names.is_empty() || names.contains(&kind.name)) {

@@ -157,14 +157,19 @@ impl Scene {
         Target::new(address, host, self.team.authority.roots()?)
     }
 
-    /// Clients of every kind for what is edited; those that hold something hold it to the backend that stays.
+    /// Clients of every kind for what is edited, who hold nothing.
     pub(super) fn clients(&self, pause: Duration) -> Result<Clients> {
         let mut clients = Clients::new();
         self.visit(&mut clients, &self.host("www"), pause)?;
         clients.arrive_passed(&self.target(self.address, &self.passed("www"))?, RATE);
+        Ok(clients)
+    }
+
+    /// Adds those that hold a connection to the backend that stays. It ends with the proxy that it goes through.
+    pub(super) fn hold(&self, clients: &mut Clients) -> Result<()> {
         clients.hold_websocket(&self.origin(&self.host("still"), Version::One)?);
         clients.hold_passed(&self.target(self.address, &self.passed("still"))?);
-        Ok(clients)
+        Ok(())
     }
 
     /// Adds clients with requests for a hostname.
