@@ -4,9 +4,10 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::scene::{STILL, Scene, WEB};
-use crate::api;
+use crate::api::{self, items};
 use crate::app::{self, PLAIN, TLS};
 use crate::echo::Answer;
+use crate::wait::{LATER, until};
 
 /// The ports of a Service that routes lead to at first.
 const FIRST: [u16; 2] = [80, 443];
@@ -114,13 +115,35 @@ pub(super) async fn service_port(scene: &Scene, _: usize) -> Result<()> {
         scene.patch(api::SERVICE, WEB, &change).await.map(drop)
     };
     has(&both).await?;
+    endpoints_have(scene, &both).await?;
     scene.routes_lead_to(&[(WEB, MOVED, 1)], none()).await?;
     scene.answered_by(is_on([PLAIN[1], TLS[1]])).await?;
     has(&without(FIRST)).await?;
     has(&both).await?;
+    endpoints_have(scene, &both).await?;
     scene.routes_lead_to(&[(WEB, FIRST, 1)], none()).await?;
     scene.answered_by(is_on([PLAIN[0], TLS[0]])).await?;
     has(&without(MOVED)).await
+}
+
+/// Waits until the Service's endpoints have these ports: before, a route to one of them leads nowhere.
+async fn endpoints_have(scene: &Scene, ports: &[Value]) -> Result<()> {
+    until("endpoints of all ports", LATER, async || {
+        let selector = format!("kubernetes.io/service-name={WEB}");
+        let (api, space) = (&scene.world.api, &scene.team.namespace);
+        let slices = api.list(api::ENDPOINT_SLICE, space, &selector).await?;
+        let there = |port: &Value| {
+            let has = |slice: &Value| {
+                items(slice, "/ports")
+                    .iter()
+                    .any(|p| p["name"] == port["name"])
+            };
+            slices.iter().any(has)
+        };
+        ensure!(ports.iter().all(there), "some are missing");
+        Ok::<_, anyhow::Error>(())
+    })
+    .await
 }
 
 /// The Service's targetPort is another one of the pods, and the old one again.
