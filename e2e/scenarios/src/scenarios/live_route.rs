@@ -1,4 +1,4 @@
-//! A route that serves is edited again and again, while one client asks as fast as it is answered: the method of
+//! A route that serves is edited again and again, while clients ask as fast as they are answered: the method of
 //! gateway-api-bench's "route changes".
 
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ use crate::world::{CLASS, Stage};
 
 /// Edits of every day. What failed, failed after 53 to 73.
 const EDITS: usize = 100;
+/// Clients of each kind. The public method has one; more of them find sooner what a request can run into.
+const CLIENTS: usize = 8;
 /// Pause after an edit.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Names of the Gateway and of everything behind it.
@@ -54,8 +56,10 @@ pub(super) async fn edited(stage: &Stage, edits: usize) -> Result<Tallies> {
         .await?;
     }
     let mut clients = Clients::new();
-    for origin in &origins {
-        clients.stay(origin, Duration::ZERO);
+    for _ in 0..CLIENTS {
+        for origin in &origins {
+            clients.stay(origin, Duration::ZERO);
+        }
     }
     let started = Instant::now();
     let edited = async {
