@@ -58,7 +58,8 @@ pub(super) async fn backend_failover(stage: &Stage) -> Result<Verdict> {
     backs.sort_unstable();
     let back = percentile(&backs, 1.0);
     let figure = format!(
-        "{:.2} % lost while 1 of {PODS} pods refuses; used again {} of {} times, after {:.1} s at most",
+        "{:.2} % lost while 1 of {PODS} pods refuses (what was refused is tried elsewhere); used again {} of {} times, \
+         after {:.1} s at most",
         lost / lines.len().max(1) as f64,
         backs.len(),
         lines.len(),
