@@ -69,7 +69,9 @@ impl Tallies {
             Ok(_) => self.ok += 1,
             Err(failure) => {
                 let why = match &failure {
-                    Failure::Answer(text) => text.clone(),
+                    Failure::Answer(text) | Failure::Tls(text) | Failure::Other(text) => {
+                        text.clone()
+                    }
                     failure => failure.reason().to_owned(),
                 };
                 *self.failed.entry((way, why)).or_default() += 1;
