@@ -58,7 +58,7 @@ bench-admission: ## The webhook's answers at 10 and at 2,500 ListenerSets (a min
 
 .PHONY: bench-cluster
 bench-cluster: ## gateway-api-bench's methods on a cluster, beside what it published of others (a quarter of an hour)
-	e2e/cluster/e2e --filter install --filter bench-
+	e2e/cluster/e2e --filter bench-
 
 .PHONY: build
 build: ## Release binaries: vestibule, and the three that the images hold
