@@ -1,21 +1,22 @@
 # What every script that fetches something shares. Sourced, not run.
 # shellcheck shell=bash
 
-# Runs a command until it succeeds: a server or a mirror that fails is often there again a moment later. It makes
-# six attempts, and waits 2, 4, 8, 16 and 32 seconds between them (VESTIBULE_RETRY_SECONDS is the first wait).
+# Runs a command until it succeeds: a server or a mirror that fails is often there again a moment later, and
+# sometimes a few minutes later. It makes eight attempts, and waits 2, 4, 8, 16, 32, 64 and 64 seconds between them
+# (VESTIBULE_RETRY_SECONDS is the first wait).
 # What a failed attempt leaves behind is the command's own to clean up.
 retry() { # what command...
     local what=$1 attempt=1 pause=${VESTIBULE_RETRY_SECONDS:-2} status
     shift
     until "$@"; do
         status=$?
-        if ((attempt == 6)); then
+        if ((attempt == 8)); then
             echo "$what: failed, $attempt attempts made" >&2
             return "$status"
         fi
         echo "$what: attempt $attempt failed; trying again in $pause s" >&2
         sleep "$pause"
-        attempt=$((attempt + 1)) pause=$((pause * 2))
+        attempt=$((attempt + 1)) pause=$((pause < 64 ? pause * 2 : pause))
     done
 }
 
