@@ -1,8 +1,9 @@
 //! Attached routes, and the probe.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -98,7 +99,16 @@ pub(in super::super) async fn probe(stage: &Stage) -> Result<Verdict> {
     let space = plain_gateway(stage).await?;
     backend(stage, &space, 1).await?;
     let address = world.address(&space, GATEWAY, 80).await?;
-    let (mut times, mut errors) = (Vec::with_capacity(count), 0);
+    // The nodes take a new Service's address when they come to it; until then it is refused, and no proxy's fault.
+    let nobody = Origin::plain(address, "nobody.bench.test", Version::One);
+    until("the address to be there", SOON, async || {
+        let got = nobody.ask().await.map_err(|f| anyhow!("{f:?}"))?;
+        ensure!(got.status == 404, "{got}");
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
+    let mut times = Vec::with_capacity(count);
+    let mut errors = BTreeMap::<String, usize>::new();
     for number in 0..count {
         let origin = Origin::plain(address, &host(number), Version::One);
         let mut connection = origin.open().await.ok();
@@ -118,13 +128,15 @@ pub(in super::super) async fn probe(stage: &Stage) -> Result<Verdict> {
                 }
                 Err(failure) => Err(failure),
             };
-            match got.map(|got| got.status) {
-                Ok(200) => break,
-                Ok(404) => {}
-                _ => {
-                    connection = None;
-                    errors += 1;
-                }
+            let error = match got {
+                Ok(got) if got.status == 200 => break,
+                Ok(got) if got.status == 404 => None,
+                Ok(got) => Some(got.to_string()),
+                Err(failure) => Some(failure.reason().to_owned()),
+            };
+            if let Some(error) = error {
+                connection = None;
+                *errors.entry(error).or_default() += 1;
             }
             ensure!(started.elapsed() < SOON, "route {number} is not served");
             tokio::time::sleep(TRY).await;
@@ -138,12 +150,18 @@ pub(in super::super) async fn probe(stage: &Stage) -> Result<Verdict> {
     latest.sort_unstable();
     let at = |times: &[Duration], share| percentile(times, share).as_millis();
     let figure = format!(
-        "p50 {} ms, p90 {} ms, p99 {} ms, max {} ms over {count} routes (last 50: p50 {} ms), {errors} errors",
+        "p50 {} ms, p90 {} ms, p99 {} ms, max {} ms over {count} routes (last 50: p50 {} ms), {} errors{}",
         at(&times, 0.5),
         at(&times, 0.9),
         at(&times, 0.99),
         at(&times, 1.0),
-        at(&latest, 0.5)
+        at(&latest, 0.5),
+        errors.values().sum::<usize>(),
+        if errors.is_empty() {
+            String::new()
+        } else {
+            format!(": {errors:?}")
+        }
     );
     keep(world, "probe", &figure).await?;
     Ok(Verdict::noting(figure))
