@@ -173,11 +173,10 @@ fn is_declared(world: &World, port: u16, name: &str, served: &Served) -> bool {
 fn shadows(world: &World, tenant: &str, port: u16, name: &str, served: &Served) -> bool {
     let mut on_port = world
         .sets_of(tenant)
-        .filter(|l| l.port.is_some_and(|at| at.get() == port));
-    on_port.any(|l| {
+        .filter(|(_, l)| l.port.is_some_and(|at| at.get() == port));
+    on_port.any(|(set, l)| {
         let host = l.hostname.to_string();
-        let is_it = |set: &str| served.listener == format!("ListenerSet/{tenant}/{set}/{}", l.name);
-        let other = !["set-0", "set-1"].iter().any(|set| is_it(set));
+        let other = served.listener != format!("ListenerSet/{tenant}/{set}/{}", l.name);
         let before = specificity(&host) >= specificity(&served.pattern);
         speaks(&l.protocol) != "TLS" || other && matches(&host, name) && before
     })

@@ -394,7 +394,7 @@ impl World {
             if self.let_go.contains_key(name) || self.taken.contains(name) {
                 continue;
             }
-            let speaks_otherwise = self.sets_of(owner).any(|l| {
+            let speaks_otherwise = self.sets_of(owner).any(|(_, l)| {
                 name_of(l).0 == name.0 && (name_of(l).1 != name.1 || !l.allowed_kinds.is_empty())
             });
             if !speaks_otherwise {
@@ -408,13 +408,14 @@ impl World {
         self.services.check_kept(self);
     }
 
-    /// Every listener that a tenant declares.
-    pub(crate) fn sets_of(&self, tenant: &str) -> impl Iterator<Item = &Listener> {
+    /// Every listener that a tenant declares, with the name of its set.
+    pub(crate) fn sets_of(&self, tenant: &str) -> impl Iterator<Item = (&str, &Listener)> {
         let objects = self.server.objects.values();
-        objects.flat_map(move |(object, _)| match object {
-            Object::ListenerSet(set) if *set.name.namespace == *tenant => set.listeners.as_slice(),
-            _ => &[],
-        })
+        let sets = objects.filter_map(move |(object, _)| match object {
+            Object::ListenerSet(set) if *set.name.namespace == *tenant => Some(set),
+            _ => None,
+        });
+        sets.flat_map(|set| set.listeners.iter().map(|of| (&*set.name.name, of)))
     }
 
     /// Whether a namespace may have names, as far as grants go.
@@ -566,7 +567,7 @@ impl World {
     /// Whether the owner of a name declares it, and whether that was taken from it.
     fn declares(&self, name: &Name, owner: &str) -> (bool, bool) {
         let mut declared = self.sets_of(owner);
-        let declared = declared.any(|l| name_of(l) == *name && l.allowed_kinds.is_empty());
+        let declared = declared.any(|(_, l)| name_of(l) == *name && l.allowed_kinds.is_empty());
         let (port, use_, host) = name;
         let own = self.own.map(|host| HOSTS[host]);
         let by_gateway = match port {
