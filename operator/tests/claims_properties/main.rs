@@ -144,3 +144,16 @@ fn a_leader_that_goes_before_its_first_write() {
     world.step(Op::Rest);
     world.check_end();
 }
+
+/// The tenant's own doing, though the listeners of its two sets have one name.
+#[test]
+fn a_listener_of_another_set_of_the_tenant() {
+    let mut world = World::new();
+    let listener = |host| vec![(1, 0, host, false)];
+    world.step(Op::Route(1, 0, vec![0], vec![Some((1, 1))]));
+    world.step(Op::Set(1, 1, listener(2)));
+    world.step(Op::Rest);
+    world.step(Op::Set(1, 0, listener(0)));
+    world.step(Op::Rest);
+    world.check_end();
+}
