@@ -15,9 +15,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long an endpoint is passed over first, and longest.
+/// How long an endpoint is passed over first.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long at most if it takes no connections: a request that tries it goes elsewhere.
+const LONGEST_CONNECT: Duration = Duration::from_secs(4);
+/// How long at most if it does not answer: a request that tries it may be lost.
+const LONGEST_ANSWER: Duration = Duration::from_secs(30);
 /// Requests in a row that an endpoint has to leave without an answer before it is passed over. A single
 /// one may be the fault of the request.
 const UNANSWERED: u32 = 3;
@@ -29,6 +32,15 @@ pub(crate) enum Failure {
     Connect,
     /// It took a request, and broke off or did not answer in time.
     Answer,
+}
+
+impl Failure {
+    fn longest_pause(self) -> Duration {
+        match self {
+            Self::Connect => LONGEST_CONNECT,
+            Self::Answer => LONGEST_ANSWER,
+        }
+    }
 }
 
 /// An endpoint whose last use failed.
@@ -110,7 +122,7 @@ impl Health {
         trouble.pause = match (trouble.pause, failure) {
             (Duration::ZERO, Failure::Answer) if trouble.unanswered < UNANSWERED => return None,
             (Duration::ZERO, _) => FIRST_PAUSE,
-            (pause, _) if std::mem::take(&mut trouble.tried) => (pause * 2).min(LONGEST_PAUSE),
+            (pause, _) if std::mem::take(&mut trouble.tried) => (pause * 2).min(failure.longest_pause()),
             // A request that was under way when the pause began.
             _ => return None,
         };
@@ -190,15 +202,17 @@ mod tests {
     #[test]
     fn a_pause_has_a_longest() {
         let [one, ..] = endpoints();
-        let health = Health::default();
-        let mut now = Instant::now();
-        let mut last = health.failed(one, Failure::Connect, now).unwrap();
-        for _ in 0..20 {
-            now += last;
-            assert_eq!(chosen(&health, now), Some(one));
-            last = health.failed(one, Failure::Connect, now).unwrap();
+        for failure in [Failure::Connect, Failure::Answer] {
+            let health = Health::default();
+            let mut now = Instant::now();
+            let mut last = health.failed(one, Failure::Connect, now).unwrap();
+            for _ in 0..20 {
+                now += last;
+                assert_eq!(chosen(&health, now), Some(one));
+                last = health.failed(one, failure, now).unwrap();
+            }
+            assert_eq!(last, failure.longest_pause());
         }
-        assert_eq!(last, LONGEST_PAUSE);
     }
 
     #[test]
