@@ -122,7 +122,9 @@ impl Health {
         trouble.pause = match (trouble.pause, failure) {
             (Duration::ZERO, Failure::Answer) if trouble.unanswered < UNANSWERED => return None,
             (Duration::ZERO, _) => FIRST_PAUSE,
-            (pause, _) if std::mem::take(&mut trouble.tried) => (pause * 2).min(failure.longest_pause()),
+            (pause, _) if std::mem::take(&mut trouble.tried) => {
+                (pause * 2).min(failure.longest_pause())
+            }
             // A request that was under way when the pause began.
             _ => return None,
         };

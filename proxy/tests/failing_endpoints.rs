@@ -114,8 +114,8 @@ async fn an_endpoint_that_refuses_costs_no_request() {
         assert_eq!(post(&rig).await.status, 200, "POST {n}");
     }
     assert!(metric(&rig, "endpoints_passed_over_total") >= 1);
-    // Every pause is longer than the one before, so that most requests never meet it.
-    assert!(metric(&rig, "backend_connect_retries_total") < 20);
+    // A third of the requests would meet it if it were not left alone.
+    assert!(metric(&rig, "backend_connect_retries_total") < 30);
 }
 
 #[tokio::test(flavor = "multi_thread")]
