@@ -27,3 +27,14 @@ may_fetch() { # what
         "run e2e/prepare outside of it, then this again" >&2
     return 1
 }
+
+# Runs a command without the open files that this shell has besides its input, output and errors. mmdebstrap has
+# apt write to the next free descriptor by way of `sh`, and dash takes no number above 9: who starts with nine open
+# files would be told "apt download failed" of packages that could be had.
+closed() { (
+    for fd in /proc/self/fd/*; do
+        fd=${fd##*/}
+        ((fd <= 2)) || exec {fd}>&-
+    done
+    exec "$@"
+); }

@@ -55,6 +55,7 @@ pub(crate) fn settings(policy: Policy, address: IpAddr, ports: BTreeMap<u16, u16
         controller: CONTROLLER.into(),
         policy,
         claims: Claims::Assumed,
+        shim_for_sets: false,
         binds: Binds::Direct { address, ports },
     }
 }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use vestibule_crds::yaml;
 use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason};
 use vestibule_model::finding::{Finding, Severity};
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::key::ObjectKey;
 use vestibule_model::object::{Address, Object, Port, ServiceParameters};
 use vestibule_model::policy::Policy;
 use vestibule_operator::translate::{
@@ -254,6 +254,7 @@ impl Case {
             policy: self.policy.clone(),
             binds,
             claims: Claims::Assumed,
+            shim_for_sets: false,
         });
         let output = translator.apply(self.objects.iter().cloned().map(Change::Put));
         if let Some(cluster) = &self.cluster {
@@ -434,20 +435,34 @@ fn outcome(case: &Case) -> BTreeMap<String, Expected> {
 }
 
 /// Admission refuses what status refuses, with the same words, but for what depends on others.
+///
+/// Of a name that somebody holds it says the same as the status. Here nobody holds what no `HostnameClaim` says, so
+/// that somebody else asked for a name first comes out in the status alone, or, where both are on one port, as a conflict
+/// of listeners.
 fn admission_agrees_with_status(case: &Case) {
     let translator = case.translated();
+    let is_conflict =
+        |reason| matches!(reason, Reason::HostnameConflict | Reason::ProtocolConflict);
+    let own = |findings: &[Finding]| -> BTreeSet<(Reason, String)> {
+        findings
+            .iter()
+            .filter(|f| !is_circumstantial(f.reason) && !is_conflict(f.reason))
+            .map(|f| (f.reason, f.to_string()))
+            .collect()
+    };
+    // The listener or hostname that conflicts.
+    let conflicts = |findings: &[Finding], is_meant: &dyn Fn(Reason) -> bool| -> BTreeSet<String> {
+        let meant = findings.iter().filter(|f| is_meant(f.reason));
+        meant
+            .map(|f| {
+                f.field
+                    .trim_end_matches(".protocol")
+                    .trim_end_matches(".hostname")
+                    .to_owned()
+            })
+            .collect()
+    };
     for (key, (_, said)) in case.reviewed() {
-        // Admission knows what routes hold, and no routes: who is first among those that hold nothing yet comes
-        // out in the status.
-        let is_among_routes =
-            |reason| key.kind == Kind::TlsRoute && reason == Reason::HostnameConflict;
-        let of = |findings: &[Finding]| -> BTreeSet<(Reason, String)> {
-            findings
-                .iter()
-                .filter(|f| !is_circumstantial(f.reason) && !is_among_routes(f.reason))
-                .map(|f| (f.reason, f.to_string()))
-                .collect()
-        };
         let in_status = translator
             .findings()
             .get(&key)
@@ -457,7 +472,19 @@ fn admission_agrees_with_status(case: &Case) {
             && translator.statuses().contains_key(&key)
             && case.policy.mode_in(&key.name.namespace) != vestibule_model::policy::Mode::Off
         {
-            assert_eq!(of(&said), of(in_status), "{}: {key}", case.name);
+            let name = &case.name;
+            assert_eq!(own(&said), own(in_status), "{name}: {key}");
+            let refused = conflicts(&said, &is_conflict);
+            let lost = conflicts(in_status, &is_conflict);
+            assert!(
+                refused.is_subset(&lost),
+                "{name}: {key}: {refused:?}, {lost:?}"
+            );
+            let of_ports = conflicts(in_status, &|reason| reason == Reason::ProtocolConflict);
+            assert!(
+                of_ports.is_subset(&refused),
+                "{name}: {key}: {of_ports:?}, {refused:?}"
+            );
         }
     }
 }

@@ -19,6 +19,8 @@ use vestibule_model::key::VESTIBULE_GROUP;
 use crate::text::quote;
 
 const PREFIX: &str = "cert-manager.io/";
+/// To the built-in engine what `cert-manager.io/ignore-tls-listeners` is to cert-manager.
+const ACME_IGNORED: &str = "vestibule.dev/ignore-tls-listeners";
 const HTTP01_FALLBACK: &str = "acme.cert-manager.io/http01-parentreffallback";
 const HTTP01_CLASS: &str = "acme.cert-manager.io/http01-ingress-class";
 const HTTP01_CLASS_NAME: &str = "acme.cert-manager.io/http01-ingress-ingressclassname";
@@ -26,7 +28,7 @@ const HTTP01_CLASS_NAME: &str = "acme.cert-manager.io/http01-ingress-ingressclas
 /// Annotations that are read here, beside those that name issuers
 /// ([`ANNOTATIONS`](vestibule_model::issuer::ANNOTATIONS)). Of a Gateway or ListenerSet nothing else in its
 /// metadata changes what comes of it.
-pub const CERTIFICATE_ANNOTATIONS: [&str; 26] = [
+pub const CERTIFICATE_ANNOTATIONS: [&str; 27] = [
     HTTP01_CLASS,
     HTTP01_CLASS_NAME,
     HTTP01_FALLBACK,
@@ -53,6 +55,7 @@ pub const CERTIFICATE_ANNOTATIONS: [&str; 26] = [
     "cert-manager.io/subject-serialnumber",
     "cert-manager.io/subject-streetaddresses",
     "cert-manager.io/usages",
+    ACME_IGNORED,
 ];
 
 /// What cert-manager issues for, if nothing else is said.
@@ -119,7 +122,8 @@ pub(crate) fn annotations(meta: &ObjectMeta) -> CertificateAnnotations {
         http01_parent_fallback: reader.full(HTTP01_FALLBACK).is_some_and(is_true),
         http01_ingress_class: reader.non_empty(HTTP01_CLASS),
         http01_ingress_class_name: reader.non_empty(HTTP01_CLASS_NAME),
-        ignored_listeners: reader.ignored_listeners(),
+        ignored_listeners: listeners(reader.get("ignore-tls-listeners")),
+        acme_ignored_listeners: listeners(reader.full(ACME_IGNORED)),
         labels: meta.labels.clone().unwrap_or_default(),
     };
     CertificateAnnotations {
@@ -401,15 +405,13 @@ impl<'a> Reader<'a> {
         }
         (annotations, labels)
     }
+}
 
-    fn ignored_listeners(&self) -> BTreeSet<Arc<str>> {
-        let names = self.get("ignore-tls-listeners").unwrap_or_default();
-        let names = names.split(',').map(str::trim);
-        names
-            .filter(|name| !name.is_empty())
-            .map(Into::into)
-            .collect()
-    }
+/// Names of listeners, separated by commas.
+fn listeners(text: Option<&str>) -> BTreeSet<Arc<str>> {
+    let names = text.unwrap_or_default().split(',').map(str::trim);
+    let names = names.filter(|name| !name.is_empty());
+    names.map(Into::into).collect()
 }
 
 /// As Go's `strconv.ParseBool` has it; whatever it does not know is false.

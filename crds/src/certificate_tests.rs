@@ -46,6 +46,7 @@ fn everything_that_cert_manager_reads_is_read() {
             r#"{"annotations":{"a":"b"},"labels":{"c":"d"}}"#,
         ),
         ("cert-manager.io/ignore-tls-listeners", "one, two,"),
+        ("vestibule.dev/ignore-tls-listeners", "three"),
         ("acme.cert-manager.io/http01-parentreffallback", "true"),
         ("acme.cert-manager.io/http01-ingress-class", "traefik"),
     ]);
@@ -83,6 +84,8 @@ fn everything_that_cert_manager_reads_is_read() {
     assert_eq!(options.secret_labels["c"], "d");
     let ignored: Vec<Arc<str>> = options.ignored_listeners.iter().cloned().collect();
     assert_eq!(texts(&ignored), ["one", "two"]);
+    let ignored: Vec<Arc<str>> = options.acme_ignored_listeners.iter().cloned().collect();
+    assert_eq!(texts(&ignored), ["three"]);
     assert!(options.http01_parent_fallback);
     assert_eq!(options.http01_ingress_class.as_deref(), Some("traefik"));
 }

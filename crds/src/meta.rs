@@ -32,8 +32,11 @@ pub(crate) fn name(meta: &ObjectMeta) -> ObjectName {
 pub(crate) fn issuers(meta: &ObjectMeta) -> IssuerAnnotations {
     let [issuer, cluster_issuer, kind, group, acme, cluster_acme] = ANNOTATIONS.map(|key| {
         let value = meta.annotations.as_ref()?.get(key)?;
-        (!value.is_empty()).then(|| Arc::from(value.as_str()))
+        Some(Arc::from(value.as_str()))
     });
+    // As for cert-manager, an empty name of an issuer is a choice, and a wrong one; an empty kind is none.
+    let said = |value: Option<Arc<str>>| value.filter(|value| !value.is_empty());
+    let (kind, group) = (said(kind), said(group));
     IssuerAnnotations {
         cert_manager_issuer: issuer,
         cert_manager_cluster_issuer: cluster_issuer,

@@ -51,6 +51,8 @@ fn lines(decoded: Decoded) -> Vec<String> {
         Object::GatewayParameters(o) => all(&o.findings, &[]),
         Object::EndpointSlice(o) => all(&o.findings, &[]),
         Object::BackendTlsPolicy(o) => all(&o.findings, &[]),
+        Object::HostnameGrant(o) => all(&o.findings, &[]),
+        Object::HostnameClaim(o) => all(&o.findings, &[]),
         _ => Vec::new(),
     };
     lines.extend(all(&beside, &[]));
@@ -129,7 +131,8 @@ spec:
         gateway.issuers.cert_manager_cluster_issuer.as_deref(),
         Some("le")
     );
-    assert_eq!(gateway.issuers.cert_manager_issuer, None);
+    // Empty, and there all the same.
+    assert_eq!(gateway.issuers.cert_manager_issuer.as_deref(), Some(""));
     let labels = [("tenant".to_owned(), "yes".to_owned())].into();
     assert!(
         gateway

@@ -71,3 +71,49 @@ fn schemas_are_structural_and_bounded() {
         }
     }
 }
+
+/// The schema of the `spec` of a kind of ours.
+fn spec_of(kind: &str) -> Value {
+    let crds = crds().expect("CRDs serialize");
+    let crd = crds
+        .iter()
+        .find(|(_, crd)| crd["spec"]["names"]["kind"] == kind);
+    let (_, crd) = crd.expect("a CRD");
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
+}
+
+/// An API server refuses a claim that is to both a hostname and a port, or to neither.
+#[test]
+fn a_claim_is_to_a_hostname_or_to_a_port() {
+    let spec = spec_of("HostnameClaim");
+    assert_eq!(spec["required"], json!(["gateway", "holder", "since"]));
+    let rules = spec["x-kubernetes-validations"].as_array().expect("rules");
+    let rules: Vec<&Value> = rules.iter().map(|rule| &rule["rule"]).collect();
+    let expected = [
+        "has(self.hostname) != has(self.port)",
+        "has(self.port) == has(self.protocol)",
+    ];
+    assert_eq!(rules, expected);
+    // With null a field would be there for these rules, and be absent for whoever reads the object.
+    for field in ["hostname", "port", "protocol"] {
+        let schema = &spec["properties"][field];
+        assert!(schema["type"].is_string(), "{schema}");
+        assert_eq!(schema.get("nullable"), None, "{field}");
+    }
+    let protocols = json!(["HTTP", "TLS", "TCP", "UDP"]);
+    assert_eq!(spec["properties"]["protocol"]["enum"], protocols);
+}
+
+#[test]
+fn a_grant_gives_or_shares_hostnames() {
+    let spec = spec_of("HostnameGrant");
+    assert_eq!(spec["required"], json!(["namespaces"]));
+    let rules = spec["x-kubernetes-validations"].as_array().expect("rules");
+    assert_eq!(rules.len(), 1);
+    // An asterisk that stands for itself is escaped.
+    let asterisk = |field: &str| {
+        let pattern = &spec["properties"][field]["items"]["pattern"];
+        pattern.as_str().expect("a pattern").contains(r"\*")
+    };
+    assert!(asterisk("hostnames") && !asterisk("sharedHostnames"));
+}

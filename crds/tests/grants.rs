@@ -5,7 +5,7 @@ use vestibule_crds::status::{Observed, grant as render};
 use vestibule_crds::{Decoded, decode};
 use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
 use vestibule_model::finding::Finding;
-use vestibule_model::hostname::HostPattern;
+use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::{Object, Protocol};
 use vestibule_model::ownership::{HostnameGrant, Limits};
@@ -158,6 +158,24 @@ fn a_hostname_that_is_none_gives_only_itself_up() {
     assert_eq!(fields, expected);
     let nothing = read(&json!({"namespaces": {"names": ["a"]}, "hostnames": []}));
     assert_eq!(nothing.findings[0].field, "spec.hostnames");
+}
+
+#[test]
+fn a_shared_hostname_is_given_to_nobody() {
+    let shared = json!(["Docs.Example.com.", "*.example.com", "10.0.0.1"]);
+    let grant = read(&json!({"namespaces": {"names": ["a"]}, "sharedHostnames": shared}));
+    assert_eq!(grant.hostnames, []);
+    let names: Vec<&str> = grant.shared.iter().map(Hostname::as_str).collect();
+    assert_eq!(names, ["docs.example.com"]);
+    let fields: Vec<&str> = grant.findings.iter().map(|f| &*f.field).collect();
+    assert_eq!(
+        fields,
+        ["spec.sharedHostnames[1]", "spec.sharedHostnames[2]"]
+    );
+    // What cannot be read elsewhere makes it share nothing, as it makes it give nothing.
+    let void =
+        json!({"namespaces": {"names": ["a"]}, "sharedHostnames": ["a.example"], "ports": [0]});
+    assert!(read(&void).shared.is_empty());
 }
 
 #[test]

@@ -170,10 +170,12 @@ def role_checks:
   # What holds the operator speaks of this release.
   ([all_of("ValidatingAdmissionPolicy") | select(component | startswith("admission-") | not) | component] | sort
     | ([$objects[] | select(.kind == "ValidatingWebhookConfiguration") | "webhook-configuration"]) as $webhook
-    | if . == ["certificates", "secrets", "services"] + $webhook then empty else "admission policies hold \(.)" end),
+    | if . == ["certificates", "claims", "secrets", "services"] + $webhook then empty else "admission policies hold \(.)" end),
   (all_of("ValidatingAdmissionPolicy")
     | complain(.spec.failurePolicy != "Fail"; "fails open"),
-      complain((component | startswith("admission-") | not) and .spec.matchConditions[0].expression != "request.userInfo.username == 'system:serviceaccount:\($namespace):\(fullname)-operator'";
+      # What holds the operator is about it; what holds everybody else's hands off its claims is not.
+      (if component == "claims" then "!=" else "==" end) as $is
+    | complain((component | startswith("admission-") | not) and .spec.matchConditions[0].expression != "request.userInfo.username \($is) 'system:serviceaccount:\($namespace):\(fullname)-operator'";
           "is about somebody else"),
       complain(named("ValidatingAdmissionPolicyBinding"; .metadata.name) | not; "is not bound")),
   # What holds tenants leaves the system's namespaces and its own alone, and neither statuses nor deletions.

@@ -133,6 +133,7 @@ impl Proxy {
             (ResourceKind::HttpRoute, counts.http_routes),
             (ResourceKind::TrustBundle, counts.trust_bundles),
             (ResourceKind::Challenge, counts.challenges),
+            (ResourceKind::HostnameOwner, counts.hostname_owners),
         ] {
             assert_eq!(
                 kinds.get(kind.label()).copied().unwrap_or(0),

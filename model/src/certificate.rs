@@ -105,8 +105,10 @@ pub struct CertificateOptions {
     pub http01_ingress_class: Option<Arc<str>>,
     /// `acme.cert-manager.io/http01-ingress-ingressclassname`.
     pub http01_ingress_class_name: Option<Arc<str>>,
-    /// `ignore-tls-listeners`: listeners of the object that cert-manager is not asked for.
+    /// `cert-manager.io/ignore-tls-listeners`: listeners of the object that cert-manager is not asked for.
     pub ignored_listeners: BTreeSet<Arc<str>>,
+    /// `vestibule.dev/ignore-tls-listeners`: those that the built-in engine is not asked for.
+    pub acme_ignored_listeners: BTreeSet<Arc<str>>,
     /// Labels of the object, which its Certificates carry too.
     pub labels: Labels,
 }
@@ -118,6 +120,7 @@ impl CertificateOptions {
     pub fn same_certificate(&self, other: &Self) -> bool {
         let bare = |options: &Self| Self {
             ignored_listeners: BTreeSet::new(),
+            acme_ignored_listeners: BTreeSet::new(),
             labels: Labels::new(),
             ..options.clone()
         };

@@ -1,9 +1,10 @@
 //! ACME challenges: how a CA checks a name, and whether the check may be answered for somebody.
 //!
-//! A challenge for a name is answered only where the listener selected for that name on that port belongs
-//! to the requester's namespace, or none matches, or it is the Gateway's own and no other namespace's route
-//! is selected for the name on it. Otherwise whoever terminates a name on some port would get a certificate
-//! for what another tenant serves under that name on 443.
+//! A challenge for a name that belongs to a tenant is answered for that one alone. One for any other name is
+//! answered only where the listener selected for that name on that port belongs to the requester's namespace, or
+//! none matches, or it is the Gateway's own and no other namespace's route is selected for the name on it.
+//! Otherwise whoever terminates a name on some port would get a certificate for what somebody else serves under
+//! that name on 443.
 
 use std::fmt;
 use std::sync::Arc;
@@ -69,12 +70,13 @@ impl fmt::Display for ChallengeType {
 /// Whether the challenge for a name may be answered on its port of a Gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reach {
-    /// The listener selected for the name belongs to the requester's namespace, or none matches, or it is
-    /// the Gateway's own and no other namespace's route is selected for the name on it.
+    /// The name is the requester's. Or it is no tenant's, and the listener selected for it belongs to the
+    /// requester's namespace, or none matches, or it is the Gateway's own and no other namespace's route is selected
+    /// for the name on it.
     Ours,
     /// Nothing listens on the port with a protocol that carries the challenge.
     NoListener,
-    /// Somebody else is selected there. Says nothing about whom.
+    /// The name is somebody else's, or somebody else is selected there. Says nothing about whom.
     Others,
 }
 

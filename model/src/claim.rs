@@ -1,165 +1,158 @@
-//! Claims: which namespace holds which name on which port of which Gateway, so that nobody takes it by
-//! being older.
+//! Claims: which namespace holds which hostname on a Gateway, and what each of its ports speaks.
 //!
 //! Upstream's precedence goes by the age of objects, and so an old one that later adds a hostname would take
-//! it from a younger one that serves it. A claim is the memory that stands against that: it decides between
-//! namespaces; inside one, upstream's order holds. What is not held yet goes by upstream's order (ADR 16).
+//! it from a younger one that serves it. A claim is the memory that stands against that. A hostname is held on the
+//! whole Gateway, for every port, protocol and kind of route ([`crate::names`]); a port is held for what it speaks
+//! ([`crate::port`]). What is not held yet goes by upstream's order (ADR 16).
 //!
 //! Written by the operator only, as `HostnameClaim` objects in the Gateway's namespace.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use crate::condition::Reason;
+use sha2::Digest as _;
+
 use crate::conflict::{Group, Transport};
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::key::ObjectName;
 use crate::merge::PortKey;
 use crate::object::{Meta, Port};
-use crate::reversed::Patterns;
 
-/// What a name is claimed for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ClaimUse {
-    /// A listener that speaks HTTP.
-    Http,
-    /// A listener that speaks HTTPS or TLS.
-    Tls,
-    /// A listener of bytes or datagrams (TCP, UDP): it has the whole port.
-    Raw,
-    /// A hostname of TLSRoutes, as their listener leaves it.
-    TlsRoute,
+/// Longest part of a Gateway's name in the name of an object, which has 253 characters at most.
+const MOST_OF_A_NAME: usize = 200;
+
+/// What can be held on a Gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Claimed {
+    /// Hostnames, on every port. [`HostPattern::Any`] is every name that no other claim is about.
+    Names(HostPattern),
+    /// A port: what it speaks.
+    Port(Port, Transport),
 }
 
-impl ClaimUse {
-    /// The word in a `HostnameClaim`.
-    #[must_use]
-    pub fn as_str(self, transport: Transport) -> &'static str {
-        match self {
-            Self::Http => "HTTP",
-            Self::Tls => "TLS",
-            Self::Raw => transport.as_str(),
-            Self::TlsRoute => "TLSRoute",
-        }
-    }
-
-    /// Reads the word of a `HostnameClaim`.
-    #[must_use]
-    pub fn from_text(text: &str) -> Option<(Self, Transport)> {
-        Some(match text {
-            "HTTP" => (Self::Http, Transport::Tcp),
-            "TLS" => (Self::Tls, Transport::Tcp),
-            "TLSRoute" => (Self::TlsRoute, Transport::Tcp),
-            raw => (Self::Raw, Transport::from_text(raw)?),
-        })
-    }
-
-    /// What protocols of listeners it stands for; none for routes.
-    #[must_use]
-    pub fn group(self) -> Option<Group> {
-        match self {
-            Self::Http => Some(Group::Http),
-            Self::Tls => Some(Group::Tls),
-            Self::Raw => Some(Group::Raw),
-            Self::TlsRoute => None,
-        }
-    }
-}
-
-impl From<Group> for ClaimUse {
-    fn from(group: Group) -> Self {
-        match group {
-            Group::Http => Self::Http,
-            Group::Tls => Self::Tls,
-            Group::Raw => Self::Raw,
-        }
-    }
-}
-
-/// What one namespace can hold: names, for a use, on a port of a Gateway. Ordered by port, so that
-/// everything about one port is a range.
+/// What one claim is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimKey {
     /// The Gateway.
     pub gateway: ObjectName,
-    /// The port.
-    pub port: Port,
-    /// TCP or UDP.
-    pub transport: Transport,
-    /// What for.
-    pub use_: ClaimUse,
-    /// The names: as the listener writes them; what a route's hostname and its listener's have in common;
-    /// [`HostPattern::Any`] for [`ClaimUse::Raw`].
-    pub names: HostPattern,
+    /// What of it.
+    pub of: Claimed,
 }
 
 impl ClaimKey {
-    /// The key for `names` of a use on a port.
+    /// The claim to hostnames on a Gateway.
     #[must_use]
-    pub fn new(port: &PortKey, use_: ClaimUse, names: &HostPattern) -> Self {
+    pub fn names(gateway: &ObjectName, names: &HostPattern) -> Self {
+        Self {
+            gateway: gateway.clone(),
+            of: Claimed::Names(names.clone()),
+        }
+    }
+
+    /// The claim to a port.
+    #[must_use]
+    pub fn port(port: &PortKey) -> Self {
         Self {
             gateway: port.gateway.clone(),
-            port: port.port,
-            transport: port.transport,
-            use_,
-            names: match use_ {
-                ClaimUse::Raw => HostPattern::Any,
-                _ => names.clone(),
-            },
+            of: Claimed::Port(port.port, port.transport),
         }
     }
 
-    /// Its port.
+    /// The port that it is about, if it is about one.
     #[must_use]
-    pub fn port_key(&self) -> PortKey {
-        PortKey {
-            gateway: self.gateway.clone(),
-            port: self.port,
-            transport: self.transport,
+    pub fn port_key(&self) -> Option<PortKey> {
+        match self.of {
+            Claimed::Names(_) => None,
+            Claimed::Port(port, transport) => Some(PortKey {
+                gateway: self.gateway.clone(),
+                port,
+                transport,
+            }),
         }
     }
 
-    /// The least key of a port.
+    /// The least key of a Gateway.
     #[must_use]
-    pub fn first_of(port: &PortKey) -> Self {
-        Self::new(port, ClaimUse::Http, &HostPattern::Any)
+    pub fn first_of_gateway(gateway: &ObjectName) -> Self {
+        Self::names(gateway, &HostPattern::Any)
+    }
+
+    /// The name of the `HostnameClaim` that says who holds it: the Gateway's name, or as much of it as there is room
+    /// for, and 128 bits of the SHA-256 of the Gateway's name and the key. So two claims of one key have one name, and
+    /// the API server lets only one of them come to be; and a name for a given key cannot be found by chance.
+    #[must_use]
+    pub fn object_name(&self) -> ObjectName {
+        let gateway = &self.gateway;
+        let text = match &self.of {
+            Claimed::Names(names) => format!("{}\0hostname/{names}", gateway.name),
+            Claimed::Port(port, transport) => {
+                format!("{}\0port/{port}/{}", gateway.name, transport.as_str())
+            }
+        };
+        let digest = sha2::Sha256::digest(text.as_bytes());
+        let mut name = gateway.name.get(..MOST_OF_A_NAME).unwrap_or(&gateway.name);
+        name = name.trim_end_matches(['.', '-']);
+        let mut name = format!("{name}-");
+        for byte in digest.iter().take(16) {
+            let _ = write!(name, "{byte:02x}");
+        }
+        ObjectName::new(gateway.namespace.clone(), name)
     }
 }
 
 impl fmt::Display for ClaimKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            gateway,
-            port,
-            names,
-            ..
-        } = self;
-        let use_ = self.use_.as_str(self.transport);
-        match names {
-            HostPattern::Any => write!(f, "{gateway}:{port}/{use_}"),
-            names => write!(f, "{gateway}:{port}/{use_}/{names}"),
+        let gateway = &self.gateway;
+        match &self.of {
+            Claimed::Names(HostPattern::Any) => write!(f, "{gateway}/*"),
+            Claimed::Names(names) => write!(f, "{gateway}/{names}"),
+            Claimed::Port(port, transport) => {
+                write!(f, "{gateway}:{port}/{}", transport.as_str())
+            }
         }
     }
 }
 
-/// One entry of a `HostnameClaim`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClaimEntry {
-    /// The port.
-    pub port: Port,
-    /// TCP or UDP.
-    pub transport: Transport,
-    /// What for.
-    pub use_: ClaimUse,
-    /// The names.
-    pub names: HostPattern,
-    /// Since when, in seconds since the epoch.
-    pub since: i64,
+/// Who holds what a claim is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Holder {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// Of a port: what it speaks.
+    pub speaks: Option<Group>,
 }
 
-/// `HostnameClaim`, Vestibule's own kind: some of what a namespace holds on a Gateway.
+impl Holder {
+    /// The holder of a port that speaks this.
+    #[must_use]
+    pub fn of_port(namespace: Arc<str>, group: Group) -> Self {
+        Self {
+            namespace,
+            speaks: Some(group),
+        }
+    }
+}
+
+/// The holder of hostnames.
+impl From<Arc<str>> for Holder {
+    fn from(namespace: Arc<str>) -> Self {
+        Self {
+            namespace,
+            speaks: None,
+        }
+    }
+}
+
+/// The holder of hostnames.
+impl From<&str> for Holder {
+    fn from(namespace: &str) -> Self {
+        Self::from(Arc::<str>::from(namespace))
+    }
+}
+
+/// `HostnameClaim`, Vestibule's own kind: which namespace holds a hostname or a port of a Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostnameClaim {
     /// Name; the namespace is the Gateway's.
@@ -168,12 +161,16 @@ pub struct HostnameClaim {
     pub meta: Meta,
     /// `spec.gateway.name`.
     pub gateway: Arc<str>,
-    /// `spec.gateway.uid`.
+    /// `spec.gateway.uid`: the Gateway's when this was written last.
     pub gateway_uid: Arc<str>,
-    /// `spec.namespace`: who holds it.
-    pub namespace: Arc<str>,
-    /// What it holds; entries that cannot be read are left out.
-    pub entries: Vec<ClaimEntry>,
+    /// What it is about; none if that cannot be read.
+    pub key: Option<ClaimKey>,
+    /// `spec.holder`, the namespace that holds it, and what a port speaks (`spec.protocol`).
+    pub holder: Holder,
+    /// `spec.since`: since when, in seconds since the epoch.
+    pub since: i64,
+    /// `spec.unusedSince`: since when the holder has not used it, in seconds since the epoch.
+    pub unused_since: Option<i64>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
@@ -185,44 +182,21 @@ impl HostnameClaim {
         ObjectName::new(self.name.namespace.clone(), self.gateway.clone())
     }
 
-    /// The keys it holds, and since when.
-    pub fn keys(&self) -> impl Iterator<Item = (ClaimKey, i64)> {
-        let gateway = self.gateway();
-        self.entries.iter().map(move |entry| {
-            let port = PortKey {
-                gateway: gateway.clone(),
-                port: entry.port,
-                transport: entry.transport,
-            };
-            (ClaimKey::new(&port, entry.use_, &entry.names), entry.since)
-        })
+    /// What its holder holds by it. An object that cannot be read, or whose name is another one than what it is about
+    /// gives ([`ClaimKey::object_name`]), counts for nothing: there would be two answers to who holds a name.
+    #[must_use]
+    pub fn held_key(&self) -> Option<&ClaimKey> {
+        let key = self.key.as_ref()?;
+        let refused = self.findings.iter().any(Finding::refuses);
+        (!refused && key.object_name() == self.name).then_some(key)
     }
 }
 
-/// What is to be said of a route's hostname that another namespace holds.
-#[must_use]
-pub fn taken(field: String, hostname: &HostPattern, port: u16) -> Finding {
-    let name = match hostname {
-        HostPattern::Any => "every hostname".to_owned(),
-        pattern => format!("hostname {:?}", pattern.to_string()),
-    };
-    Finding::refused(
-        Reason::HostnameConflict,
-        field,
-        format!("{name} is another's on port {port}, and left out here"),
-        "use another hostname, or have the present route or listener removed first",
-    )
-}
-
-/// Who says to hold a key: since when, the namespace, and the object that says it. The least one does.
-type Contender = (i64, Arc<str>, ObjectName);
-
-/// What `HostnameClaim` objects come to: where they contradict each other, who has held a name longer holds
-/// it; of two since the same second, the namespace that is first by name.
+/// What `HostnameClaim` objects say. There is one object per key, so they cannot contradict each other.
 #[derive(Debug, Clone, Default)]
 pub struct Holders {
     objects: BTreeMap<ObjectName, Arc<HostnameClaim>>,
-    keys: BTreeMap<ClaimKey, BTreeSet<Contender>>,
+    keys: BTreeMap<ClaimKey, Arc<HostnameClaim>>,
 }
 
 impl Holders {
@@ -232,209 +206,32 @@ impl Holders {
         &mut self,
         name: &ObjectName,
         claim: Option<Arc<HostnameClaim>>,
-    ) -> BTreeMap<ClaimKey, Option<Arc<str>>> {
-        let mut touched = BTreeSet::new();
-        if let Some(old) = self.objects.remove(name) {
-            for (key, since) in old.keys() {
-                if let Some(contenders) = self.keys.get_mut(&key) {
-                    contenders.remove(&(since, old.namespace.clone(), name.clone()));
-                    if contenders.is_empty() {
-                        self.keys.remove(&key);
-                    }
-                }
-                touched.insert(key);
-            }
+    ) -> BTreeMap<ClaimKey, Option<Holder>> {
+        let mut changes = BTreeMap::new();
+        let old = self.objects.remove(name);
+        if let Some(key) = old.as_ref().and_then(|old| old.held_key()) {
+            self.keys.remove(key);
+            changes.insert(key.clone(), None);
         }
         if let Some(claim) = claim {
-            for (key, since) in claim.keys() {
-                let contender = (since, claim.namespace.clone(), name.clone());
-                self.keys.entry(key.clone()).or_default().insert(contender);
-                touched.insert(key);
+            if let Some(key) = claim.held_key() {
+                self.keys.insert(key.clone(), claim.clone());
+                changes.insert(key.clone(), Some(claim.holder.clone()));
             }
             self.objects.insert(name.clone(), claim);
         }
-        touched
-            .into_iter()
-            .map(|key| {
-                let holder = self.holder(&key).map(|(namespace, _)| namespace.clone());
-                (key, holder)
-            })
-            .collect()
+        changes
     }
 
-    /// Who holds a key, and since when.
+    /// The object that says who holds a key.
     #[must_use]
-    pub fn holder(&self, key: &ClaimKey) -> Option<(&Arc<str>, i64)> {
-        let (since, namespace, _) = self.keys.get(key)?.first()?;
-        Some((namespace, *since))
+    pub fn claim(&self, key: &ClaimKey) -> Option<&Arc<HostnameClaim>> {
+        self.keys.get(key)
     }
 
-    /// The object that a key's holder has it by.
-    #[must_use]
-    pub fn place(&self, key: &ClaimKey) -> Option<&ObjectName> {
-        let (.., name) = self.keys.get(key)?.first()?;
-        Some(name)
-    }
-
-    /// How many keys are held.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// Whether none is.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
-    /// An object.
+    /// An object, whether or not it counts.
     #[must_use]
     pub fn object(&self, name: &ObjectName) -> Option<&Arc<HostnameClaim>> {
         self.objects.get(name)
-    }
-
-    /// Every object.
-    pub fn objects(&self) -> impl Iterator<Item = &Arc<HostnameClaim>> {
-        self.objects.values()
-    }
-
-    /// Every key that is held, with its holder and since when.
-    pub fn iter(&self) -> impl Iterator<Item = (&ClaimKey, &Arc<str>, i64)> {
-        self.keys.iter().filter_map(|(key, contenders)| {
-            let (since, namespace, _) = contenders.first()?;
-            Some((key, namespace, *since))
-        })
-    }
-}
-
-/// What is held on one port.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Holdings {
-    /// By listeners.
-    keys: BTreeMap<Group, Patterns<Arc<str>>>,
-    /// How many keys each namespace holds, by group.
-    counts: BTreeMap<Group, BTreeMap<Arc<str>, usize>>,
-    /// By TLSRoutes.
-    routes: Patterns<Arc<str>>,
-}
-
-/// Who holds something of which group: the one namespace, or (`None`) several.
-pub(crate) type Profile = BTreeMap<Group, Option<Arc<str>>>;
-
-impl Holdings {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.routes.is_empty()
-    }
-
-    /// Records who holds `names` for listeners.
-    pub(crate) fn set(&mut self, group: Group, names: &HostPattern, holder: Option<Arc<str>>) {
-        let keys = self.keys.entry(group).or_default();
-        let old = match holder.clone() {
-            Some(holder) => keys.insert(names, holder),
-            None => keys.remove(names),
-        };
-        if keys.is_empty() {
-            self.keys.remove(&group);
-        }
-        if let Some(old) = old
-            && let Some(counts) = self.counts.get_mut(&group)
-        {
-            if let Some(count) = counts.get_mut(&old) {
-                *count -= 1;
-                if *count == 0 {
-                    counts.remove(&old);
-                }
-            }
-            if counts.is_empty() {
-                self.counts.remove(&group);
-            }
-        }
-        if let Some(holder) = holder {
-            *self
-                .counts
-                .entry(group)
-                .or_default()
-                .entry(holder)
-                .or_default() += 1;
-        }
-    }
-
-    /// Records who holds `names` for TLSRoutes.
-    pub(crate) fn set_route(&mut self, names: &HostPattern, holder: Option<Arc<str>>) {
-        match holder {
-            Some(holder) => self.routes.insert(names, holder),
-            None => self.routes.remove(names),
-        };
-    }
-
-    pub(crate) fn holder(&self, group: Group, names: &HostPattern) -> Option<&Arc<str>> {
-        self.keys.get(&group)?.get(names)
-    }
-
-    pub(crate) fn route_holder(&self, names: &HostPattern) -> Option<&Arc<str>> {
-        self.routes.get(names)
-    }
-
-    /// What is held for listeners that covers all of `names`, and by whom: the most specific first.
-    pub(crate) fn covering<'a>(
-        &'a self,
-        group: Group,
-        names: &'a HostPattern,
-    ) -> impl Iterator<Item = (&'a HostPattern, &'a Arc<str>)> {
-        let keys = self.keys.get(&group).into_iter();
-        keys.flat_map(move |keys| keys.covering(names))
-    }
-
-    /// What is held for TLSRoutes of `names`, and by whom.
-    pub(crate) fn routes_in<'a>(
-        &'a self,
-        names: &'a HostPattern,
-    ) -> impl Iterator<Item = (&'a HostPattern, &'a Arc<str>)> {
-        self.routes.covered(names)
-    }
-
-    pub(crate) fn has_routes(&self) -> bool {
-        !self.routes.is_empty()
-    }
-
-    pub(crate) fn profile(&self) -> Profile {
-        self.counts
-            .iter()
-            .map(|(group, counts)| {
-                let mut namespaces = counts.keys();
-                let first = namespaces.next().filter(|_| namespaces.next().is_none());
-                (*group, first.cloned())
-            })
-            .collect()
-    }
-
-    /// The namespace that holds all that is held.
-    pub(crate) fn only_holder(&self) -> Option<&Arc<str>> {
-        let mut holders = self.counts.values().flat_map(BTreeMap::keys);
-        let first = holders.next()?;
-        holders.all(|holder| holder == first).then_some(first)
-    }
-
-    /// The groups of which something is held.
-    pub(crate) fn groups(&self) -> BTreeSet<Group> {
-        self.counts.keys().copied().collect()
-    }
-
-    /// Whether anything of this group is held.
-    pub(crate) fn has(&self, group: Group) -> bool {
-        self.counts.contains_key(&group)
-    }
-
-    /// Whether another namespace holds something that another group than this one speaks.
-    pub(crate) fn is_foreign_to(&self, group: Group, namespace: &str) -> bool {
-        self.counts.iter().any(|(held, counts)| {
-            *held != group && counts.keys().any(|holder| **holder != *namespace)
-        })
-    }
-
-    /// The group that is held, if one is.
-    pub(crate) fn spoken(&self) -> Option<Group> {
-        self.counts.keys().next().copied()
     }
 }

@@ -6,7 +6,9 @@
 //! conflicted, yet keep their slot; across objects, and inside one ListenerSet, the first one wins
 //! and only later ones are marked.
 //!
-//! Between namespaces whoever holds a name ([`crate::claim`]) comes before whoever does not, however old.
+//! Whose a hostname is on the Gateway is another question ([`crate::names`]), and comes first: a listener whose
+//! namespace may not have its hostname takes no part here, and one whose namespace holds it comes before one that
+//! only asks for it, however old.
 //!
 //! [`PortClaims`] answers for one port.
 
@@ -126,9 +128,14 @@ pub struct Claim {
     pub protocol: Protocol,
     /// For which names.
     pub hostname: HostPattern,
-    /// Whether the proxies get it once nothing stands in its way: it takes some kind of route, and its
-    /// Gateway lets its protocol be served. No connection comes to another one.
+    /// Whether it takes some kind of route, and says how TLS is served. One that does not is never served, so it asks
+    /// for no hostname either.
+    pub takes_routes: bool,
+    /// Whether the proxies get it once nothing stands in its way: it takes routes, and its Gateway lets its protocol
+    /// be served. No connection comes to another one.
     pub served: bool,
+    /// Whether its namespace has the hostname on the Gateway, rather than asking for it.
+    pub has_name: bool,
 }
 
 impl Claim {
@@ -157,8 +164,6 @@ pub enum Conflict {
     Protocol,
     /// Both at once.
     Both,
-    /// Routes of another namespace hold some of the names, and connections for them would come here.
-    Route,
 }
 
 impl Conflict {
@@ -171,7 +176,7 @@ impl Conflict {
     #[must_use]
     pub fn reason(self) -> Reason {
         match self {
-            Self::Hostname | Self::Route => Reason::HostnameConflict,
+            Self::Hostname => Reason::HostnameConflict,
             Self::Protocol => Reason::ProtocolConflict,
             Self::Both => Reason::ListenerConflict,
         }
@@ -189,13 +194,6 @@ impl Conflict {
                 "hostname",
                 format!("{name} on port {port} is taken by another listener on Gateway {gateway}"),
                 "use another hostname or port, or have the present listener removed first",
-            ),
-            Self::Route => (
-                "hostname",
-                format!(
-                    "{name} on port {port} would take connections from a route that has a hostname of them on another listener of Gateway {gateway}"
-                ),
-                "use another hostname or port, or have the present route removed first",
             ),
             Self::Protocol => (
                 "protocol",

@@ -6,13 +6,15 @@
 
 use std::sync::Arc;
 
-use crate::certificate::CertificateAnnotations;
+use crate::certificate::{CertificateAnnotations, CertificateOptions};
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::ObjectName;
 use crate::object::{Gateway, Listener, ListenerSet};
 
-/// The issuer annotations of one object, as written.
+/// The issuer annotations of one object, as written. A name that is there and empty is a choice too, which nothing can
+/// be issued by: cert-manager 1.21 goes by presence when a ListenerSet inherits, so whoever writes it gets nothing of
+/// the Gateway's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IssuerAnnotations {
     /// `cert-manager.io/issuer`
@@ -48,6 +50,17 @@ pub enum Engine {
     Acme,
 }
 
+impl Engine {
+    /// Whether it is not asked for a listener of the object with these options.
+    #[must_use]
+    pub fn ignores(self, options: &CertificateOptions, listener: &str) -> bool {
+        match self {
+            Self::CertManager => options.ignored_listeners.contains(listener),
+            Self::Acme => options.acme_ignored_listeners.contains(listener),
+        }
+    }
+}
+
 /// The issuer chosen for an object's listeners.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IssuerRef {
@@ -69,18 +82,26 @@ impl IssuerAnnotations {
     }
 
     fn all_named(&self) -> impl Iterator<Item = &'static str> {
+        self.names().map(|(_, key)| key)
+    }
+
+    /// The annotation that is to name an issuer and is empty, if one is.
+    fn empty(&self) -> Option<&'static str> {
+        let mut empty = self.names().filter(|(name, _)| name.is_empty());
+        empty.next().map(|(_, key)| key)
+    }
+
+    /// The names of issuers that are there, with their annotations.
+    fn names(&self) -> impl Iterator<Item = (&Arc<str>, &'static str)> {
+        let [issuer, cluster_issuer, _, _, acme, cluster_acme] = ANNOTATIONS;
         [
-            &self.cert_manager_issuer,
-            &self.cert_manager_cluster_issuer,
-            &None,
-            &None,
-            &self.acme_issuer,
-            &self.acme_cluster_issuer,
+            (&self.cert_manager_issuer, issuer),
+            (&self.cert_manager_cluster_issuer, cluster_issuer),
+            (&self.acme_issuer, acme),
+            (&self.acme_cluster_issuer, cluster_acme),
         ]
-        .map(Option::is_some)
         .into_iter()
-        .zip(ANNOTATIONS)
-        .filter_map(|(named, key)| named.then_some(key))
+        .filter_map(|(name, key)| Some((name.as_ref()?, key)))
     }
 
     /// The issuer this object names, if any; a refusal if its annotations contradict one another.
@@ -88,6 +109,14 @@ impl IssuerAnnotations {
         let named: Vec<&str> = self.all_named().collect();
         if let [first, second, ..] = named[..] {
             return Err(contradiction(first, second));
+        }
+        if let Some(key) = self.empty() {
+            return Err(Finding::refused(
+                Reason::InvalidAnnotation,
+                format!("metadata.annotations[{key}]"),
+                "is empty, so no certificate is requested, and no issuer is taken over from a Gateway",
+                "name an issuer, or remove the annotation",
+            ));
         }
         let cert_manager = |name: &Arc<str>, kind: &str, group: &str| IssuerRef {
             engine: Engine::CertManager,
@@ -140,15 +169,44 @@ pub fn choose(
 ) -> Result<Option<IssuerRef>, Finding> {
     match set.choice()? {
         Some(own) => Ok(Some(own)),
-        None => gateway.choice().map_err(|finding| Finding {
-            field: "spec.parentRef".into(),
-            message: format!(
-                "annotations of Gateway {name} name issuers that contradict one another, so no certificate is requested"
-            ),
-            action: "name an issuer on the ListenerSet, or ask the owner of the Gateway".into(),
-            ..finding
+        None => gateway.choice().map_err(|finding| {
+            let what = match finding.reason {
+                Reason::ContradictingIssuers => "name issuers that contradict one another",
+                _ => "have an empty name of an issuer",
+            };
+            Finding {
+                field: "spec.parentRef".into(),
+                message: format!(
+                    "annotations of Gateway {name} {what}, so no certificate is requested"
+                ),
+                action: "name an issuer on the ListenerSet, or ask the owner of the Gateway".into(),
+                ..finding
+            }
         }),
     }
+}
+
+/// Why a listener of a set is not issued for where cert-manager itself makes the certificates of ListenerSets: its set
+/// names an issuer of the built-in engine, and cert-manager follows the Gateway's annotation for it all the same. The
+/// two would write one Secret in turn.
+#[must_use]
+pub fn asked_twice(set: &ListenerSet, gateway: &Gateway, listener: &str) -> Option<Finding> {
+    let own = set.issuers.choice().ok()??;
+    let theirs = gateway.issuers.choice().ok()??;
+    let twice = own.engine == Engine::Acme && theirs.engine == Engine::CertManager;
+    let excepted = Engine::CertManager.ignores(&set.certificates.options, listener);
+    (twice && !excepted).then(|| {
+        Finding::refused(
+            Reason::ContradictingIssuers,
+            "spec.parentRef",
+            format!(
+                "cert-manager makes the certificates of ListenerSets here and follows annotation {} of Gateway {}, so the issuer that this set names is not asked",
+                gateway.issuers.named().unwrap_or_default(),
+                gateway.name
+            ),
+            "name the listener in annotation cert-manager.io/ignore-tls-listeners, or name an issuer of cert-manager's instead",
+        )
+    })
 }
 
 /// What is wrong with the annotations of a ListenerSet about its certificates. Without `gateway`, which is not

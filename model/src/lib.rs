@@ -21,6 +21,7 @@ pub mod issuance;
 pub mod issuer;
 pub mod key;
 pub mod merge;
+pub mod names;
 pub mod object;
 pub mod ownership;
 pub mod policy;

@@ -3,20 +3,24 @@
 //! One index, used by the operator to translate and by the webhook to admit, so that both judge from
 //! the same facts. Each change returns whose verdict it may have changed; nothing else needs a look.
 
+mod names;
 mod newcomer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::attach::{admit_set, supported_kinds};
-use crate::claim::{ClaimKey, ClaimUse};
+use crate::claim::ClaimKey;
 use crate::conflict::{Claim, Conflict, PortClaims, Precedence, Transport};
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
-use crate::key::{ListenerKey, ObjectName, ParentKey};
+use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
+use crate::names::{GatewayNames, NameDecision, Source};
 use crate::object::{Gateway, GatewayClass, Listener, ListenerSet, Port, Protocol};
 use crate::ownership::{Grants, Owners, Standings};
 use crate::selector::Labels;
+
+pub use names::RouteAsks;
 
 /// A port of one Gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +32,21 @@ pub struct PortKey {
     /// TCP or UDP.
     pub transport: Transport,
 }
+
+impl PortKey {
+    /// The least key of a Gateway.
+    #[must_use]
+    pub fn first_of(gateway: &ObjectName) -> Self {
+        Self {
+            gateway: gateway.clone(),
+            port: Port::MIN,
+            transport: Transport::Tcp,
+        }
+    }
+}
+
+/// Whether a Gateway is there, and whether it is ours.
+type Presence = (bool, bool);
 
 /// What became of a ListenerSet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,8 +70,12 @@ pub struct Affected {
     pub listeners: BTreeSet<ListenerKey>,
     /// Whose routes may have other hostnames of their own; see [`Merge::is_touched`].
     pub owners: Vec<Owners>,
-    /// Names that another namespace holds now, or none any more.
+    /// Routes that have other names now, or wait for none any more.
+    pub routes: BTreeSet<ObjectKey>,
+    /// What somebody else may hold now, or is to hold.
     pub claims: BTreeSet<ClaimKey>,
+    /// Names that may belong to another namespace now, by Gateway; see [`GatewayNames::owner_at`].
+    pub owned: BTreeSet<(ObjectName, HostPattern)>,
 }
 
 /// Classes, Gateways, ListenerSets and namespaces, and the claims that follow from them.
@@ -69,6 +92,16 @@ pub struct Merge {
     ports: BTreeMap<PortKey, PortClaims>,
     /// Where each object's claims are.
     claimed: BTreeMap<ParentKey, BTreeMap<ListenerKey, PortKey>>,
+    /// Whose the names of each Gateway are.
+    names: BTreeMap<ObjectName, GatewayNames>,
+    /// The listeners of each object whose names are in there, and of which Gateway.
+    named: BTreeMap<ParentKey, (ObjectName, BTreeSet<ListenerKey>)>,
+    /// Where each route asks for names.
+    asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, Source)>>,
+    /// Whoever is to hold a name counts as its holder.
+    assumes: bool,
+    /// Who that was when it was looked at last.
+    assumed: BTreeMap<(ObjectName, HostPattern), Arc<str>>,
     /// Who may use which names.
     pub(crate) grants: Grants,
     pub(crate) standings: Standings,
@@ -91,24 +124,23 @@ impl Merge {
 
     /// Takes a new version of a GatewayClass, or its removal.
     pub fn put_class(&mut self, name: &Arc<str>, class: Option<GatewayClass>) -> Affected {
+        let gateways = self.gateways_by_class.get(name).cloned();
+        let gateways = gateways.unwrap_or_default();
+        let before: Vec<Presence> = gateways.iter().map(|of| self.presence(of)).collect();
         match class {
             Some(class) => self.classes.insert(name.clone(), class),
             None => self.classes.remove(name),
         };
         let mut affected = Affected::default();
-        for gateway in self
-            .gateways_by_class
-            .get(name)
-            .cloned()
-            .unwrap_or_default()
-        {
-            self.settle_gateway(&gateway, &mut affected);
+        for (gateway, before) in gateways.iter().zip(before) {
+            self.settle_gateway(gateway, before, &mut affected);
         }
         affected
     }
 
     /// Takes a new version of a Gateway, or its removal.
     pub fn put_gateway(&mut self, name: &ObjectName, gateway: Option<Arc<Gateway>>) -> Affected {
+        let before = self.presence(name);
         if let Some(old) = self.gateways.remove(name) {
             forget(&mut self.gateways_by_class, &old.class, name);
         }
@@ -120,7 +152,7 @@ impl Merge {
             self.gateways.insert(name.clone(), gateway);
         }
         let mut affected = Affected::default();
-        self.settle_gateway(name, &mut affected);
+        self.settle_gateway(name, before, &mut affected);
         affected
     }
 
@@ -157,72 +189,14 @@ impl Merge {
             None => self.namespaces.remove(name),
         };
         let mut affected = Affected::default();
+        let gateways: Vec<ObjectName> = self.names.keys().cloned().collect();
+        let namespaces = BTreeSet::from([name.clone()]);
+        for gateway in gateways {
+            self.recheck_names(&gateway, Some(&namespaces), &mut affected);
+        }
         let sets = self.sets_by_namespace.get(name).cloned();
         self.settle_sets(sets.unwrap_or_default(), &mut affected);
         affected
-    }
-
-    /// Takes who holds what from now on; `None`: nobody does.
-    pub fn put_claims(&mut self, changes: BTreeMap<ClaimKey, Option<Arc<str>>>) -> Affected {
-        let mut affected = Affected::default();
-        for (key, holder) in changes {
-            if self.holder(&key) == holder.as_ref() {
-                continue;
-            }
-            let at = key.port_key();
-            let port = self.ports.entry(at.clone()).or_default();
-            affected.listeners.extend(match key.use_.group() {
-                Some(group) => port.hold(group, &key.names, holder),
-                None => port.hold_route(&key.names, holder),
-            });
-            if port.is_empty() {
-                self.ports.remove(&at);
-            }
-            affected.claims.insert(key);
-        }
-        affected
-    }
-
-    /// The namespace that holds a key.
-    #[must_use]
-    pub fn holder(&self, key: &ClaimKey) -> Option<&Arc<str>> {
-        let port = self.ports.get(&key.port_key())?;
-        match key.use_.group() {
-            Some(group) => port.holder(group, &key.names),
-            None => port.route_holder(&key.names),
-        }
-    }
-
-    /// The port on which `names` are another namespace's, for a TLSRoute of `namespace` on this listener, which
-    /// has them in common with it: their holder's, or, while nobody holds them for routes, those of whoever
-    /// holds a more specific listener's names that connections for them would come to. The Gateway's own
-    /// namespace stands above claims.
-    #[must_use]
-    pub fn route_taken(
-        &self,
-        namespace: &Arc<str>,
-        listener: &ListenerKey,
-        names: &HostPattern,
-    ) -> Option<Port> {
-        let (port, claim) = self.claim(listener)?;
-        if port.gateway.namespace == *namespace {
-            return None;
-        }
-        let claims = self.ports.get(port)?;
-        let taken = match claims.route_holder(names) {
-            Some(holder) => holder != namespace,
-            None => claims.is_reserved(names, claim.names(), namespace),
-        };
-        taken.then_some(port.port)
-    }
-
-    /// What a ListenerSet's listener that takes part has to hold. The Gateway's own need not.
-    #[must_use]
-    pub fn claim_key(&self, listener: &ListenerKey) -> Option<ClaimKey> {
-        let (port, claim) = self.claim(listener)?;
-        let use_ = ClaimUse::from(claim.protocol.group());
-        matches!(listener.parent, ParentKey::ListenerSet(_))
-            .then(|| ClaimKey::new(port, use_, claim.names()))
     }
 
     /// Whether a Gateway lets ListenerSets of this namespace in.
@@ -348,9 +322,13 @@ impl Merge {
         Some((key, self.ports.get(key)?.claim(listener)?))
     }
 
-    /// Whether a listener that takes part conflicts with another one.
+    /// Whether a listener conflicts with another one on its port, or with whoever has its hostname.
     #[must_use]
     pub fn conflict(&self, listener: &ListenerKey) -> Option<Conflict> {
+        let with_holder = self.refused_name(listener);
+        if let Some(conflict) = with_holder.and_then(NameDecision::conflict) {
+            return Some(conflict);
+        }
         let (key, claim) = self.claim(listener)?;
         self.ports.get(key)?.conflict(claim)
     }
@@ -363,8 +341,19 @@ impl Merge {
             .unwrap_or(false)
     }
 
-    fn settle_gateway(&mut self, name: &ObjectName, affected: &mut Affected) {
+    fn presence(&self, gateway: &ObjectName) -> Presence {
+        (
+            self.is_known_gateway(gateway),
+            self.gateway(gateway).is_some(),
+        )
+    }
+
+    fn settle_gateway(&mut self, name: &ObjectName, before: Presence, affected: &mut Affected) {
         affected.gateways.insert(name.clone());
+        if self.presence(name) != before {
+            self.mark_claims(name, affected);
+        }
+        self.settle_own_names(name, affected);
         let claims = self
             .gateway(name)
             .map(|gateway| gateway_claims(gateway))
@@ -393,20 +382,8 @@ impl Merge {
         for name in sets {
             let set = self.sets.get(&name).map(Arc::as_ref);
             affected.listeners.extend(self.standings.judge(&name, set));
-            let claims = match self.sets.get(&name) {
-                Some(set) if !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed => set
-                    .gateway
-                    .as_ref()
-                    .map(|gateway| {
-                        set_claims(set, gateway, self.gateway(gateway).map(Arc::as_ref))
-                            .filter(|(_, _, claim)| self.not_owned(&claim.listener).is_none())
-                            .map(|(_, key, claim)| (key, claim))
-                            .collect()
-                    })
-                    .unwrap_or_default(),
-                _ => Vec::new(),
-            };
-            self.settle_claims(&ParentKey::ListenerSet(name), claims, affected);
+            self.settle_names_of(&name, affected);
+            self.settle_ports_of(&name, affected);
         }
     }
 
@@ -427,6 +404,7 @@ impl Merge {
             let port = self.ports.entry(key.clone()).or_default();
             if port.claim(&listener) != Some(&claim) {
                 affected.listeners.extend(port.insert(claim));
+                affected.claims.insert(ClaimKey::port(&key));
             }
             after.insert(listener, key);
         }
@@ -442,6 +420,7 @@ impl Merge {
     fn retract(&mut self, key: &PortKey, listener: &ListenerKey, affected: &mut Affected) {
         if let Some(port) = self.ports.get_mut(key) {
             affected.listeners.extend(port.remove(listener));
+            affected.claims.insert(ClaimKey::port(key));
             if port.is_empty() {
                 self.ports.remove(key);
             }
@@ -507,7 +486,9 @@ fn claim(
             precedence,
             protocol: listener.protocol.clone(),
             hostname: listener.hostname.clone(),
+            takes_routes: !kinds.is_empty() && !bare,
             served: guard.is_none() && !kinds.is_empty() && !bare,
+            has_name: true,
         },
     ))
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::condition::Reason;
 use crate::finding::Finding;
-use crate::hostname::HostPattern;
+use crate::hostname::{HostPattern, Hostname};
 use crate::issuer::IssuerRef;
 use crate::key::ObjectName;
 use crate::object::{Meta, Port, Protocol};
@@ -36,6 +36,8 @@ pub struct HostnameGrant {
     pub namespaces: GrantedNamespaces,
     /// `spec.hostnames` that can be read: what. [`HostPattern::Any`] is "*". Empty: nothing.
     pub hostnames: Vec<HostPattern>,
+    /// `spec.sharedHostnames`: what the namespaces share with whoever holds it.
+    pub shared: BTreeSet<Hostname>,
     /// `spec.ports`; empty: any.
     pub ports: BTreeSet<Port>,
     /// `spec.protocols`; empty: any.
@@ -98,6 +100,7 @@ impl HostnameGrant {
             gateways: BTreeSet::new(),
             namespaces: GrantedNamespaces::default(),
             hostnames: Vec::new(),
+            shared: BTreeSet::new(),
             ports: BTreeSet::new(),
             protocols: BTreeSet::new(),
             issuers: None,
@@ -256,7 +259,7 @@ impl Grants {
     }
 
     /// What they come to for a namespace, whose labels are `labels`, on a Gateway.
-    fn domain<'a>(
+    pub(crate) fn domain<'a>(
         &'a self,
         gateway: &'a ObjectName,
         namespace: &'a str,
@@ -367,6 +370,22 @@ impl Domain<'_> {
             format!("{what} is not granted to namespace {namespace} {with} of Gateway {gateway}"),
             "use what is granted to the namespace, or ask the owner of the Gateway for a HostnameGrant",
         )
+    }
+
+    /// The most specific pattern of those granted that covers all of `names`, on whatever port. All patterns that cover
+    /// one name lie inside each other, so there is only one.
+    pub(crate) fn granted(&self, names: &HostPattern) -> Option<&HostPattern> {
+        let granted = self.grants.iter().flatten();
+        let granted = granted.flat_map(|grant| &grant.hostnames);
+        granted
+            .filter(|granted| granted.covers(names))
+            .max_by_key(|granted| granted.specificity())
+    }
+
+    /// Whether the namespace shares a name with whoever holds it.
+    pub(crate) fn shares(&self, name: &Hostname) -> bool {
+        let mut grants = self.grants.iter().flatten();
+        grants.any(|grant| grant.shared.contains(name))
     }
 
     /// Whether a certificate for a listener of `names` on this port with this protocol may come from `issuer`:

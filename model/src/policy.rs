@@ -75,7 +75,7 @@ fn is_private(suffix: &str) -> bool {
     PRIVATE_SUFFIXES.contains(&suffix)
 }
 
-fn is_public_suffix(suffix: &str) -> bool {
+pub(crate) fn is_public_suffix(suffix: &str) -> bool {
     match suffix.split_once('.') {
         None => !is_private(suffix),
         Some((registry, country)) => {

@@ -252,6 +252,7 @@ impl Arguments {
                 exempt: self.exempt_namespace.iter().cloned().collect(),
             },
             claims: Claims::Told,
+            shim_for_sets: self.cert_manager_listener_sets == Maker::CertManager,
             binds: Binds::Allocated {
                 address: Ipv6Addr::UNSPECIFIED.into(),
                 services,

@@ -1,5 +1,5 @@
-//! Writes of which nobody knows what came of them: they may land at any time, or never. Whatever happens, a
-//! name that anybody is told to hold stands in an object of theirs and in no one else's.
+//! Writes of which nobody knows what came of them: they may land at any time, or never. Whatever happens, the
+//! object of a name that somebody is told to hold says so.
 
 mod claims_support;
 
@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use claims_support::*;
 use proptest::prelude::*;
-use vestibule_model::claim::ClaimKey;
-use vestibule_operator::claims::{Outcome, Write};
-use vestibule_operator::translate::Standing;
+use vestibule_model::claim::{ClaimKey, Holder};
+use vestibule_model::conflict::Group;
+use vestibule_operator::claims::{Action, Outcome, Request};
+use vestibule_operator::translate::ClaimState;
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 const NAMES: usize = 3;
+/// Beside the names there is a port.
+const PORT: usize = NAMES;
 /// An API server gives a request up by then.
 const GIVEN_UP: Duration = Duration::from_mins(1);
 
@@ -21,112 +24,138 @@ const GIVEN_UP: Duration = Duration::from_mins(1);
 fn a_create_that_lands_late_takes_no_name_from_whoever_has_it_now() {
     let mut world = World::leading();
     let shop = name("shop.example.com");
-    world.wish(&shop, "a");
-    let late = world.next_write().expect("a write");
+    world.want(&shop, "a");
+    let late = world.next().expect("a request");
     world.done(&late, Outcome::Unknown);
-    // The older set goes before anything is known, and the younger one's turn has come.
-    world.wish(&shop, "b");
-    world.pass(Duration::from_secs(2));
-    let write = world.begin_write().expect("a write");
-    assert_eq!(write.name, late.name, "it is made sure of first");
-    world.done(&write, Outcome::Unknown);
-    assert!(matches!(world.land(&late), Outcome::Written(_)));
-    for _ in 0..4 {
-        world.pass(Duration::from_secs(40));
-        world.rest();
-        if world.holder(&shop) == Some("a") {
-            // Nobody in `a` wants it.
-            world.say([(&shop, Some(Standing::Revoked))]);
-        } else if world.holder(&shop).is_none() {
-            world.wish(&shop, "b");
-        }
-    }
+    // Another one's turn has come before anything is known.
+    world.want(&shop, "b");
+    let read = world.next().expect("a request");
+    assert_eq!(read.action, Action::Read, "it is made sure of first");
+    let outcome = world.land(&read);
+    world.done(&read, outcome);
+    let create = world.next().expect("a request");
+    assert!(matches!(world.land(&create), Outcome::Known(Some(_))));
+    // There is one object per name: the late one finds it.
+    assert!(matches!(world.land(&late), Outcome::Moved));
+    let outcome = Outcome::Known(world.seen(&create.name));
+    world.done(&create, outcome);
     assert_eq!(
         (world.holder(&shop), world.stands(&shop)),
-        (Some("b"), vec!["b"])
+        (Some("b"), Some("b"))
     );
 }
 
 #[test]
-fn a_create_that_may_land_late_finds_its_place_taken_until_it_cannot() {
+fn a_create_that_lands_before_the_next_one_is_taken_for_what_it_is() {
     let mut world = World::leading();
     let shop = name("shop.example.com");
-    world.wish(&shop, "a");
-    let late = world.next_write().expect("a write");
+    world.want(&shop, "a");
+    let late = world.next().expect("a request");
     world.done(&late, Outcome::Unknown);
-    world.pass(Duration::from_secs(2));
+    world.want(&shop, "b");
+    let read = world.next().expect("a request");
+    let outcome = world.land(&read);
+    world.done(&read, outcome);
+    let create = world.next().expect("a request");
+    assert!(matches!(world.land(&late), Outcome::Known(Some(_))));
+    let outcome = world.land(&create);
+    assert!(matches!(outcome, Outcome::Moved));
+    world.done(&create, outcome);
     world.rest();
-    assert_eq!(world.holder(&shop), Some("a"));
-    world.say([(&shop, Some(Standing::Revoked))]);
+    assert_eq!(
+        (world.holder(&shop), world.stands(&shop)),
+        (Some("a"), Some("a"))
+    );
+    // Nobody in `a` asks for it any more.
+    world.say([(&shop, Some(ClaimState::Revoked))]);
+    world.want(&shop, "b");
     world.rest();
-    assert_eq!(world.holder(&shop), None);
-    world.give(&shop, "b");
-    assert!(matches!(world.land(&late), Outcome::Moved));
-    assert_eq!(world.stands(&shop), ["b"]);
-    world.pass(GIVEN_UP * 2);
-    world.rest();
-    assert_eq!(world.objects.len(), 1, "nothing is left of it");
+    assert_eq!(
+        (world.holder(&shop), world.stands(&shop)),
+        (Some("b"), Some("b"))
+    );
 }
 
 #[test]
-fn a_removal_that_may_land_late_is_made_sure_of_before_the_holder_is_served_again() {
-    let mut world = World::leading();
-    let shop = name("shop.example.com");
-    world.give(&shop, "a");
-    world.give(&name("cart.example.com"), "a");
-    world.say([(&shop, Some(Standing::Revoked))]);
-    let late = world.next_write().expect("a write");
-    world.done(&late, Outcome::Unknown);
-    // It is allowed again, and there at once.
-    world.wish(&shop, "a");
-    assert_eq!(world.holder(&shop), None);
-    world.pass(Duration::from_secs(2));
-    world.rest();
-    assert_eq!(world.holder(&shop), Some("a"));
-    assert!(matches!(world.land(&late), Outcome::Moved));
-    assert_eq!(world.stands(&shop), ["a"]);
-}
-
-#[test]
-fn a_create_without_an_answer_that_is_refused_from_then_on_keeps_its_names_from_nobody_for_ever() {
-    for ours in [true, false] {
+fn what_takes_a_name_and_may_land_late_is_made_sure_of_before_the_holder_is_served_again() {
+    for rival in [None, Some("b")] {
         let mut world = World::leading();
         let shop = name("shop.example.com");
-        world.wish(&shop, "a");
-        let late = world.next_write().expect("a write");
+        world.give(&shop, "a");
+        world.say([(&shop, Some(ClaimState::Revoked))]);
+        if let Some(rival) = rival {
+            world.want(&shop, rival);
+        }
+        let late = world.next().expect("a request");
         world.done(&late, Outcome::Unknown);
-        world.wish(&shop, "b");
-        if !ours {
-            world.uids.clear();
-            world.book.gateways_moved();
-            world.say([(&shop, None)]);
-        }
-        for round in 0..12 {
-            world.pass(Duration::from_secs(10));
-            while let Some(write) = world.begin_write() {
-                let outcome = if write.name == late.name {
-                    Outcome::Refused
-                } else {
-                    assert!(round >= 8, "the create may land still");
-                    world.land(&write)
-                };
-                world.done(&write, outcome);
-            }
-        }
+        // It is allowed again, and there at once.
+        world.want(&shop, "a");
+        world.news();
+        assert_eq!(world.holder(&shop), None);
         world.rest();
-        assert_eq!(world.next_write(), None);
-        let expected = ours.then_some("b");
-        assert_eq!(world.holder(&shop), expected);
-        assert_eq!(world.stands(&shop), Vec::from_iter(expected));
-        assert_eq!(world.book.counts().pending, 0);
-        assert_eq!(world.book.deadline(), None);
+        assert_eq!(world.holder(&shop), Some("a"));
+        assert!(matches!(world.land(&late), Outcome::Moved));
+        assert_eq!(world.stands(&shop), Some("a"));
     }
+}
+
+#[test]
+fn a_create_without_an_answer_that_is_refused_from_then_on_keeps_its_name_from_nobody() {
+    let mut world = World::leading();
+    let shop = name("shop.example.com");
+    world.want(&shop, "a");
+    let late = world.next().expect("a request");
+    world.done(&late, Outcome::Unknown);
+    world.want(&shop, "b");
+    for _ in 0..12 {
+        world.pass(Duration::from_secs(10));
+        while let Some(request) = world.begin() {
+            let outcome = match request.action {
+                Action::Read => world.land(&request),
+                _ => Outcome::Refused,
+            };
+            world.done(&request, outcome);
+        }
+    }
+    assert_eq!(world.store.counts().pending, 1);
+    world.pass(Duration::from_secs(40));
+    world.rest();
+    assert_eq!(
+        (world.holder(&shop), world.stands(&shop)),
+        (Some("b"), Some("b"))
+    );
+    assert_eq!(world.store.counts().pending, 0);
+    assert_eq!(world.store.deadline(), None);
+}
+
+/// A pass of which nobody knows what came: its port can be passed on again, and be taken from whoever has it then.
+#[test]
+fn a_pass_that_lands_late_gives_no_port_back() {
+    let mut world = World::leading();
+    let port = port(443);
+    let (a, b) = (speaking("a", Group::Tls), speaking("b", Group::Tls));
+    world.give(&port, a);
+    world.say([(&port, Some(ClaimState::Passed("b".into())))]);
+    let late = world.next().expect("a request");
+    world.done(&late, Outcome::Unknown);
+    assert_eq!(world.told.get(&port), Some(&b));
+    world.say([(&port, Some(ClaimState::Passed("c".into())))]);
+    world.rest();
+    let c = speaking("c", Group::Tls);
+    assert_eq!(
+        (world.told.get(&port), world.says(&port)),
+        (Some(&c), Some(&c))
+    );
+    assert!(matches!(world.land(&late), Outcome::Moved));
+    assert_eq!(world.says(&port), Some(&c));
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
-    /// A tenant wants a name, or no longer does.
+    /// A tenant wants a name or the port, or no longer does.
     Want(usize, usize, bool),
+    /// Whether a tenant wants the port for TLS; else for HTTP.
+    Speak(usize, bool),
     /// A tenant may have names, or may not.
     Allow(usize, bool),
     Pass(u64),
@@ -149,7 +178,8 @@ fn an_op() -> impl Strategy<Value = Op> {
     let known =
         prop_oneof![4 => Just(Known::All), 1 => Just(Known::Refused), 4 => Just(Known::Nothing)];
     prop_oneof![
-        6 => (0..TENANTS.len(), 0..NAMES, any::<bool>()).prop_map(|(t, n, b)| Op::Want(t, n, b)),
+        6 => (0..TENANTS.len(), 0..=PORT, any::<bool>()).prop_map(|(t, n, b)| Op::Want(t, n, b)),
+        2 => (0..TENANTS.len(), any::<bool>()).prop_map(|(t, b)| Op::Speak(t, b)),
         1 => (0..TENANTS.len(), any::<bool>()).prop_map(|(t, b)| Op::Allow(t, b)),
         4 => (1..100_u64).prop_map(Op::Pass),
         6 => Just(Op::Begin),
@@ -164,8 +194,10 @@ struct Sim {
     keys: Vec<ClaimKey>,
     wanted: BTreeSet<(usize, usize)>,
     allowed: BTreeSet<usize>,
-    under_way: Vec<(Write, Duration)>,
-    late: Vec<(Write, Duration)>,
+    /// What each tenant wants the port for.
+    speaks: [Group; TENANTS.len()],
+    under_way: Vec<(Request, Duration)>,
+    late: Vec<(Request, Duration)>,
     now: Duration,
 }
 
@@ -175,7 +207,9 @@ impl Sim {
             world: World::leading(),
             keys: (0..NAMES)
                 .map(|n| name(&format!("n{n}.example.com")))
+                .chain([port(443)])
                 .collect(),
+            speaks: [Group::Tls; TENANTS.len()],
             wanted: BTreeSet::new(),
             allowed: (0..TENANTS.len()).collect(),
             under_way: Vec::new(),
@@ -184,36 +218,23 @@ impl Sim {
         }
     }
 
-    /// What translation would say: the first tenant that wants a name is to have it.
+    /// What translation would say: the first tenant that wants something is to have it.
     fn translate(&mut self) {
-        for _ in 0..4 {
-            let standings: Vec<_> = self
-                .keys
-                .iter()
-                .enumerate()
-                .map(|(n, key)| {
-                    let wants =
-                        |t: usize| self.wanted.contains(&(t, n)) && self.allowed.contains(&t);
-                    let standing = match self.world.told.get(key) {
-                        Some(holder) => {
-                            let tenant = TENANTS.iter().position(|t| **t == **holder).unwrap();
-                            Some(if !self.allowed.contains(&tenant) {
-                                Standing::Revoked
-                            } else if wants(tenant) {
-                                Standing::Kept
-                            } else {
-                                Standing::Left
-                            })
-                        }
-                        None => (0..TENANTS.len())
-                            .find(|t| wants(*t))
-                            .map(|t| Standing::Wished(TENANTS[t].into())),
-                    };
-                    (key.clone(), standing)
+        for _ in 0..6 {
+            let keys = self.keys.iter().enumerate();
+            let states: Vec<_> = keys
+                .map(|(n, key)| match self.world.told.get(key) {
+                    Some(holder) if n == PORT => (key.clone(), Some(self.state_of_port(holder))),
+                    Some(holder) => (key.clone(), Some(self.state_of_name(n, holder))),
+                    None => {
+                        let first = self.wanting(n).next();
+                        let wanted = first.map(|t| ClaimState::Wanted(self.holder_of(n, t)));
+                        (key.clone(), wanted)
+                    }
                 })
                 .collect();
             self.world
-                .say(standings.iter().map(|(key, s)| (key, s.clone())));
+                .say(states.iter().map(|(key, s)| (key, s.clone())));
             if self.world.news().is_empty() {
                 break;
             }
@@ -221,12 +242,62 @@ impl Sim {
         self.check();
     }
 
+    fn wanting(&self, n: usize) -> impl Iterator<Item = usize> {
+        (0..TENANTS.len())
+            .filter(move |t| self.wanted.contains(&(*t, n)) && self.allowed.contains(t))
+    }
+
+    fn holder_of(&self, n: usize, tenant: usize) -> Holder {
+        match n {
+            PORT => speaking(TENANTS[tenant], self.speaks[tenant]),
+            _ => TENANTS[tenant].into(),
+        }
+    }
+
+    fn state_of_name(&self, n: usize, holder: &Holder) -> ClaimState {
+        let tenant = tenant(holder);
+        if !self.allowed.contains(&tenant) {
+            ClaimState::Revoked
+        } else if self.wanted.contains(&(tenant, n)) {
+            ClaimState::Used
+        } else {
+            ClaimState::Unused
+        }
+    }
+
+    fn state_of_port(&self, holder: &Holder) -> ClaimState {
+        let of = tenant(holder);
+        let speaks = |t: &usize| Some(self.speaks[*t]) == holder.speaks;
+        let alone = self.wanting(PORT).eq([of]);
+        if alone && !speaks(&of) {
+            return ClaimState::Revoked;
+        }
+        let mut users: Vec<usize> = self.wanting(PORT).filter(speaks).collect();
+        users.sort_by_key(|t| *t != of);
+        match users.first() {
+            Some(t) if *t == of => ClaimState::Used,
+            Some(t) => ClaimState::Passed(TENANTS[*t].into()),
+            None if self.allowed.contains(&of) => ClaimState::Unused,
+            None => ClaimState::Revoked,
+        }
+    }
+
     fn check(&self) {
         for key in &self.keys {
-            let stands = self.world.stands(key);
-            assert!(stands.len() <= 1, "{key} stands for {stands:?}");
-            if let Some(holder) = self.world.holder(key) {
-                assert_eq!(stands, [holder], "{key} is told to be {holder}'s");
+            let Some(holder) = self.world.told.get(key) else {
+                continue;
+            };
+            let says = self.world.says(key);
+            if key.port_key().is_some() {
+                // A port is passed on before that is written: what it speaks is the same.
+                let group = says.map(|says| says.speaks);
+                assert_eq!(
+                    group,
+                    Some(holder.speaks),
+                    "{key} is told to be {holder:?}'s"
+                );
+            } else {
+                assert_eq!(says, Some(holder), "{key} is told to be {holder:?}'s");
             }
         }
     }
@@ -238,6 +309,9 @@ impl Sim {
             }
             Op::Want(tenant, name, false) => {
                 self.wanted.remove(&(tenant, name));
+            }
+            Op::Speak(tenant, tls) => {
+                self.speaks[tenant] = if tls { Group::Tls } else { Group::Http };
             }
             Op::Allow(tenant, true) => {
                 self.allowed.insert(tenant);
@@ -254,8 +328,8 @@ impl Sim {
                     .retain(|(_, begun)| now.saturating_sub(*begun) < GIVEN_UP);
             }
             Op::Begin => {
-                if let Some(write) = self.world.begin_write() {
-                    self.under_way.push((write, self.now));
+                if let Some(request) = self.world.begin() {
+                    self.under_way.push((request, self.now));
                 }
             }
             Op::End(n, known, lands) => {
@@ -275,7 +349,7 @@ impl Sim {
         self.translate();
     }
 
-    fn end(&mut self, write: &Write, begun: Duration, known: Known, lands: bool) {
+    fn end(&mut self, write: &Request, begun: Duration, known: Known, lands: bool) {
         let outcome = match known {
             Known::All => self.world.land(write),
             Known::Refused => Outcome::Refused,
@@ -309,28 +383,22 @@ impl Sim {
         }
         assert!(self.world.unseen.is_empty());
         for (n, key) in self.keys.clone().iter().enumerate() {
-            let mut wanting = (0..TENANTS.len())
-                .filter(|t| self.wanted.contains(&(*t, n)) && self.allowed.contains(t));
-            let holder = self.world.holder(key);
-            assert_eq!(
-                self.world.stands(key),
-                holder.into_iter().collect::<Vec<_>>()
-            );
-            assert_eq!(
-                holder.is_some(),
-                wanting.next().is_some(),
-                "{key}: {holder:?}"
-            );
+            let holder = self.world.told.get(key);
+            assert_eq!(self.world.says(key), holder);
+            let wanting = self.wanting(n).next();
+            assert_eq!(holder.is_some(), wanting.is_some(), "{key}: {holder:?}");
         }
-        let counts = self.world.book.counts();
+        let counts = self.world.store.counts();
         assert_eq!((counts.pending, counts.grace), (0, 0));
-        assert!(
-            self.world
-                .objects
-                .values()
-                .all(|o| !o.content.entries.is_empty())
-        );
+        assert_eq!(self.world.objects.len(), counts.held);
     }
+}
+
+fn tenant(holder: &Holder) -> usize {
+    let mut tenants = TENANTS.iter();
+    tenants
+        .position(|t| **t == *holder.namespace)
+        .expect("a tenant")
 }
 
 proptest! {

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use common::*;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::claims::{Book, Counts, GRACE, Outcome, SLAB, Time};
+use vestibule_operator::claims::{ClaimStore, Counts, GRACE, GatewayState, Outcome, Time};
 use vestibule_operator::translate::{Change, Claims, Output, Settings, Translator, Work};
+use vestibule_stream::ResourceKind;
 
 struct Leader {
     translator: Translator,
-    book: Book,
+    store: ClaimStore,
     time: Time,
     version: u64,
 }
 
-/// What a change cost: writes of objects, entries in them, and units of translation.
+/// What a change cost: writes of objects, and units of translation.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Cost {
     writes: usize,
-    entries: usize,
     work: Work,
 }
 
@@ -40,12 +40,12 @@ impl Leader {
         };
         let mut leader = Self {
             translator: Translator::new(settings),
-            book: Book::new(GRACE),
+            store: ClaimStore::new(GRACE),
             time,
             version: 0,
         };
-        leader.book.begin(time);
-        leader.book.lead(true, time);
+        leader.store.begin(time);
+        leader.store.lead(true, time);
         let own = vec![passthrough("own", "own.example.com")];
         let objects = [our_class(), gateway("one", own, NamespaceScope::All)];
         leader.make(objects.map(Change::Put));
@@ -56,25 +56,29 @@ impl Leader {
         let mut sum = Output::default();
         let mut cost = Cost::default();
         let output = self.translator.apply(changes);
-        self.book.translated(output.claims.clone(), self.time);
+        self.store.translated(output.claims.clone(), self.time);
         sum.merge(output);
         loop {
-            let news = self.book.take_news();
+            let news = self.store.take_updates();
             if !news.is_empty() {
                 let output = self.translator.claims(news);
-                self.book.translated(output.claims.clone(), self.time);
+                self.store.translated(output.claims.clone(), self.time);
                 sum.merge(output);
             }
             self.time.now += Duration::from_millis(50);
-            let Some(write) = self.book.next_write(self.time.now, |_| Some("uid".into())) else {
+            let ours = |_: &_| GatewayState::Ours("uid".into());
+            let Some(request) = self.store.next_request(self.time.now, ours) else {
                 break;
             };
             self.version += 1;
             cost.writes += 1;
-            cost.entries += write.content.as_ref().map_or(0, |c| c.entries.len());
-            let seen = write.stored(self.version);
-            self.book
-                .done(&write.name, Outcome::Written(seen), self.time);
+            let seen = request.stored(self.version);
+            let is_gone = seen.is_none();
+            self.store
+                .done(&request.name, Outcome::Known(seen), self.time);
+            if is_gone {
+                self.store.observe(&request.name, None, self.time);
+            }
         }
         cost.work = sum.work;
         cost
@@ -105,8 +109,11 @@ impl Leader {
         .map(|change| self.make([change]))
     }
 
+    /// How many listeners are published.
     fn served(&self) -> usize {
-        self.translator.resources().len()
+        let published = self.translator.resources().keys();
+        let listeners = published.filter(|key| key.kind() == ResourceKind::Listener);
+        listeners.count()
     }
 }
 
@@ -129,13 +136,9 @@ fn edits_cost_the_same(sizes: [(usize, usize); 3]) {
         let cost = leader.fill(names, namespaces);
         let filled = begin.elapsed();
         assert_eq!(leader.served(), names + 1);
-        // Every object is written once, as full as it can be.
-        assert_eq!(
-            cost.writes,
-            namespaces * (names / namespaces).div_ceil(SLAB)
-        );
-        assert_eq!(cost.entries, names);
-        let counts = leader.book.counts();
+        // Every object is written once.
+        assert_eq!(cost.writes, names);
+        let counts = leader.store.counts();
         assert_eq!((counts.held, counts.pending), (names, 0));
         let begin = Instant::now();
         let edits = leader.edits();
@@ -144,7 +147,7 @@ fn edits_cost_the_same(sizes: [(usize, usize); 3]) {
             begin.elapsed()
         );
         for cost in &edits {
-            assert!(cost.entries <= SLAB && cost.writes <= 1, "{cost:?}");
+            assert!(cost.writes <= 1, "{cost:?}");
         }
         costs.insert(names, edits.map(|cost| cost.work));
     }
@@ -163,11 +166,11 @@ fn names_that_are_let_go_leave_no_object_behind() {
     });
     let cost = leader.make(sets.collect::<Vec<_>>());
     assert_eq!(cost.writes, 0, "they stay for the grace");
-    assert_eq!(leader.book.counts().grace, 1_000);
+    assert_eq!(leader.store.counts().grace, 1_000);
     leader.time.now += GRACE + Duration::from_secs(1);
-    leader.book.pass(leader.time);
+    leader.store.pass(leader.time);
     let cost = leader.make([]);
-    assert_eq!((cost.writes, cost.entries), (1_000_usize.div_ceil(SLAB), 0));
-    assert_eq!(leader.book.counts(), Counts::default());
+    assert_eq!(cost.writes, 1_000);
+    assert_eq!(leader.store.counts(), Counts::default());
     assert_eq!(leader.served(), 1);
 }

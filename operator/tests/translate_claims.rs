@@ -1,35 +1,44 @@
-//! Names held by listeners and routes of one port: who has which, case by case.
+//! Names that belong to one namespace on a Gateway, and what its ports speak: who has which, case by case.
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::grants::hostname_grant;
+use common::http::{Rule, http_route};
 use common::*;
-use vestibule_model::claim::{ClaimKey, ClaimUse};
+use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::{ConditionType, Reason, Truth};
-use vestibule_model::conflict::Transport;
+use vestibule_model::conflict::{Group, Transport};
+use vestibule_model::hostname::Hostname;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::merge::PortKey;
-use vestibule_model::object::{Listener, Object, Port, Protocol};
+use vestibule_model::object::{GatewayClass, Listener, Object, Port, Protocol};
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
-    Change, Claims, Output, Settings, Standing, Status, Translator,
+    Change, ClaimState, Claims, Output, Settings, Status, Translator,
 };
+use vestibule_stream::proto::resource::Resource as Body;
 use vestibule_stream::{ResourceKey, ResourceKind};
 
 /// A translator whose wishes come true at once, as if they were written.
 struct Run {
     translator: Translator,
-    standings: BTreeMap<ClaimKey, Option<Standing>>,
+}
+
+fn open(mut listener: Listener) -> Listener {
+    listener.allowed_namespaces = NamespaceScope::All;
+    listener
 }
 
 fn shared() -> Listener {
-    let mut shared = passthrough("shared", "*.example.com");
-    shared.allowed_namespaces = NamespaceScope::All;
-    shared
+    open(passthrough("shared", "*.example.com"))
+}
+
+/// The Gateway's own port 80, for everybody's routes.
+fn plain() -> Listener {
+    open(listener("plain", 80, Protocol::Http, "", None))
 }
 
 /// It takes no kind of route, so the proxies never get it.
@@ -50,20 +59,22 @@ fn with_own(own: Vec<Listener>) -> Run {
     };
     let mut run = Run {
         translator: Translator::new(settings),
-        standings: BTreeMap::new(),
     };
     run.put(our_class());
     run.put(gateway("one", own, NamespaceScope::All));
     run
 }
 
-fn key_of(use_: ClaimUse, hostname: &str) -> ClaimKey {
-    let port = PortKey {
+fn names(hostname: &str) -> ClaimKey {
+    ClaimKey::names(&ObjectName::new("platform", "one"), &pattern(hostname))
+}
+
+fn port(number: u16) -> ClaimKey {
+    ClaimKey::port(&PortKey {
         gateway: ObjectName::new("platform", "one"),
-        port: Port::new(443).expect("a port"),
+        port: Port::new(number).expect("a port"),
         transport: Transport::Tcp,
-    };
-    ClaimKey::new(&port, use_, &pattern(hostname))
+    })
 }
 
 fn on_gateway(tenant: &str, created: i64, hosts: &[&str]) -> Object {
@@ -71,28 +82,52 @@ fn on_gateway(tenant: &str, created: i64, hosts: &[&str]) -> Object {
     route(tenant, "web", created, vec![to], hosts, Vec::new())
 }
 
+fn http_on_gateway(tenant: &str, created: i64, hosts: &[&str]) -> Object {
+    let to = parent("Gateway", Some("platform"), "one", None);
+    http_route(
+        (tenant, "web", created),
+        vec![to],
+        hosts,
+        &[Rule::Plain],
+        &[],
+    )
+}
+
 fn on_set(tenant: &str, of: &str, created: i64, hosts: &[&str]) -> Object {
     let to = parent("ListenerSet", Some(of), "set", None);
     route(tenant, "web", created, vec![to], hosts, Vec::new())
 }
 
+fn one(tenant: &str, created: i64, listener: Listener) -> Object {
+    set(tenant, "set", created, "one", vec![listener])
+}
+
 impl Run {
     fn apply(&mut self, change: Change) -> Output {
         let mut output = self.translator.apply([change]);
-        self.standings.extend(output.claims.clone());
         for _ in 0..10 {
-            let wished = self.translator.standings().iter();
-            let wished = wished.filter_map(|(key, standing)| match standing {
-                Standing::Wished(namespace) => Some((key.clone(), Some(namespace.clone()))),
-                _ => None,
+            let told = self.translator.claim_states().iter();
+            let told = told.filter_map(|(key, state)| {
+                let holder = match state {
+                    ClaimState::Wanted(holder) => Some(holder.clone()),
+                    ClaimState::Passed(to) => {
+                        let before = self.translator.merge().holder(key)?;
+                        Some(Holder {
+                            namespace: to.clone(),
+                            ..before
+                        })
+                    }
+                    // The name is taken away at once, a port only where something else waits for it.
+                    ClaimState::Revoked if key.port_key().is_some() => None,
+                    _ => return None,
+                };
+                Some((key.clone(), holder))
             });
-            let told: BTreeMap<ClaimKey, Option<Arc<str>>> = wished.collect();
+            let told: BTreeMap<ClaimKey, Option<Holder>> = told.collect();
             if told.is_empty() {
                 return output;
             }
-            let later = self.translator.claims(told);
-            self.standings.extend(later.claims.clone());
-            output.merge(later);
+            output.merge(self.translator.claims(told));
         }
         panic!("wishes do not come to an end");
     }
@@ -106,42 +141,69 @@ impl Run {
     }
 
     /// The grace is over.
-    fn free(&mut self, use_: ClaimUse, hostname: &str) {
-        let key = key_of(use_, hostname);
-        self.apply(Change::Claims(BTreeMap::from([(key, None)])));
+    fn free(&mut self, hostname: &str) {
+        self.apply(Change::Claims(BTreeMap::from([(names(hostname), None)])));
     }
 
-    fn standing(&self, use_: ClaimUse, hostname: &str) -> Option<&Standing> {
-        self.translator.standings().get(&key_of(use_, hostname))
+    fn state(&self, key: &ClaimKey) -> Option<&ClaimState> {
+        self.translator.claim_states().get(key)
     }
 
-    fn holder(&self, use_: ClaimUse, hostname: &str) -> Option<&str> {
-        let holder = self.translator.merge().holder(&key_of(use_, hostname));
-        holder.map(AsRef::as_ref)
+    fn holder(&self, hostname: &str) -> Option<String> {
+        let holder = self.translator.merge().holder(&names(hostname));
+        holder.map(|holder| holder.namespace.to_string())
+    }
+
+    /// Who holds a port, and what it speaks.
+    fn speaks(&self, number: u16) -> Option<(String, Group)> {
+        let holder = self.translator.merge().holder(&port(number))?;
+        Some((holder.namespace.to_string(), holder.speaks?))
     }
 
     /// The hostnames that a tenant's route `web` has in the proxies' table.
     fn published(&self, tenant: &str) -> Vec<String> {
-        use prost::Message as _;
-        use vestibule_stream::proto::resource::Resource as Body;
-        let resources = self.translator.resources().iter();
         let mut names = Vec::new();
+        let resources = self.translator.resources().iter();
         for (_, encoded) in resources.filter(|(key, _)| *key.name == *format!("{tenant}/web")) {
-            let resource =
-                vestibule_stream::proto::Resource::decode(encoded.upsert().resource.as_ref());
-            if let Some(Body::TlsRoute(route)) = resource.expect("a resource").resource {
-                let attached = route.attachments.into_iter().flat_map(|a| a.hostnames);
-                names.extend(attached.map(|hostname| hostname.r#match));
-            }
+            let attachments = match encoded.decode() {
+                Some(Body::TlsRoute(route)) => route.attachments,
+                Some(Body::HttpRoute(route)) => route.attachments,
+                _ => continue,
+            };
+            let attached = attachments.into_iter().flat_map(|a| a.hostnames);
+            names.extend(attached.map(|hostname| hostname.r#match));
         }
         names
     }
 
-    fn route_accepted(&self, tenant: &str) -> (Truth, Reason) {
-        let Some(Status::Route(status)) =
-            self.translator
-                .statuses()
-                .get(&ObjectKey::new(Kind::TlsRoute, tenant, "web"))
+    /// Whether the proxies are told that a tenant's HTTPRoute serves its names beside their owner.
+    fn shares(&self, tenant: &str) -> bool {
+        let key = ResourceKey::new(ResourceKind::HttpRoute, format!("{tenant}/web"));
+        let held = self.translator.resources().get(&key);
+        let Some(Body::HttpRoute(route)) = held.and_then(vestibule_stream::Encoded::decode) else {
+            return false;
+        };
+        let mut attached = route.attachments.iter().flat_map(|a| &a.hostnames);
+        attached.any(|hostname| hostname.shared)
+    }
+
+    /// Whom the proxies are told that a pattern belongs to.
+    fn owner(&self, hostname: &str) -> Option<String> {
+        let key = ResourceKey::new(
+            ResourceKind::HostnameOwner,
+            format!("platform/one/{hostname}"),
+        );
+        match self.translator.resources().get(&key)?.decode()? {
+            Body::HostnameOwner(owner) => Some(owner.tenant),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn accepted(&self, kind: Kind, tenant: &str) -> (Truth, Reason) {
+        let Some(Status::Route(status)) = self
+            .translator
+            .statuses()
+            .get(&ObjectKey::new(kind, tenant, "web"))
         else {
             panic!("no status")
         };
@@ -149,6 +211,14 @@ impl Run {
         let accepted = conditions.find(|c| c.kind == ConditionType::Accepted);
         let accepted = accepted.expect("a condition");
         (accepted.truth, accepted.reason)
+    }
+
+    fn route_accepted(&self, tenant: &str) -> (Truth, Reason) {
+        self.accepted(Kind::TlsRoute, tenant)
+    }
+
+    fn http_accepted(&self, tenant: &str) -> (Truth, Reason) {
+        self.accepted(Kind::HttpRoute, tenant)
     }
 
     /// What the first listener of a tenant's set says of conflicts.
@@ -167,213 +237,323 @@ impl Run {
 }
 
 const LOST: (Truth, Reason) = (Truth::False, Reason::HostnameConflict);
+const ACCEPTED: (Truth, Reason) = (Truth::True, Reason::Accepted);
 const OUT: Option<(Truth, Reason)> = Some((Truth::True, Reason::HostnameConflict));
+const FINE: Option<(Truth, Reason)> = Some((Truth::False, Reason::NoConflicts));
+
+/// The attacks of issue 14: another team's name by an HTTPRoute on the Gateway's own port 80, or by a listener on
+/// another port, by whatever is older than what the name's holder has.
+#[test]
+fn a_name_is_one_namespaces_on_every_port_and_for_every_kind_of_route() {
+    let mut run = with_own(vec![plain(), shared()]);
+    run.put(one("a", 5, passthrough("l", "x.example.com")));
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("a"));
+    assert_eq!(run.owner("x.example.com").as_deref(), Some("a"));
+
+    run.put(http_on_gateway("b", 1, &["x.example.com"]));
+    assert_eq!(run.http_accepted("b"), LOST);
+    assert_eq!(run.published("b"), [""; 0]);
+    run.put(on_gateway("b", 1, &["x.example.com"]));
+    assert_eq!(run.route_accepted("b"), LOST);
+    for attack in [
+        listener("l", 80, Protocol::Http, "x.example.com", None),
+        listener("l", 8080, Protocol::Http, "x.example.com", None),
+        passthrough("l", "x.example.com"),
+        listener(
+            "l",
+            8443,
+            Protocol::Tls,
+            "x.example.com",
+            Some(Tls::Passthrough),
+        ),
+    ] {
+        run.put(one("b", 1, attack));
+        assert_eq!(run.conflicted("b"), OUT);
+    }
+    // A certificate for it is for its holder alone, whatever the port.
+    let name = Hostname::parse("x.example.com").expect("a hostname");
+    let of = run
+        .translator
+        .merge()
+        .names(&ObjectName::new("platform", "one"));
+    assert_eq!(of.and_then(|of| of.owner(&name)).as_deref(), Some("a"));
+
+    // A wildcard and no hostname at all do not include it: the proxies know whose it is.
+    for wide in ["*.example.com", ""] {
+        run.put(http_on_gateway("b", 1, &[wide]));
+        assert_eq!(run.http_accepted("b"), ACCEPTED, "{wide}");
+        assert_eq!(run.owner(wide).as_deref(), Some("b"), "{wide}");
+        assert_eq!(run.owner("x.example.com").as_deref(), Some("a"), "{wide}");
+    }
+
+    // During the grace it is still its holder's.
+    run.remove(Kind::ListenerSet, "a", "set");
+    assert_eq!(
+        run.state(&names("x.example.com")),
+        Some(&ClaimState::Unused)
+    );
+    run.put(http_on_gateway("b", 1, &["x.example.com"]));
+    assert_eq!(run.http_accepted("b"), LOST);
+    assert_eq!(run.owner("x.example.com").as_deref(), Some("a"));
+    run.free("x.example.com");
+    assert_eq!(run.http_accepted("b"), ACCEPTED);
+    assert_eq!(run.owner("x.example.com").as_deref(), Some("b"));
+}
+
+#[test]
+fn what_an_http_route_holds_is_no_listeners() {
+    let mut run = with_own(vec![plain()]);
+    run.put(http_on_gateway("a", 5, &["x.example.com"]));
+    assert_eq!(run.published("a"), ["x.example.com"]);
+    run.put(one("b", 1, passthrough("l", "x.example.com")));
+    assert_eq!(run.conflicted("b"), OUT);
+    run.put(one("a", 9, passthrough("l", "x.example.com")));
+    assert_eq!(run.conflicted("a"), FINE);
+    // The listener keeps the name when the route goes.
+    run.remove(Kind::HttpRoute, "a", "web");
+    assert_eq!(run.state(&names("x.example.com")), Some(&ClaimState::Used));
+}
+
+#[test]
+fn of_two_routes_without_hostnames_one_has_every_other_name() {
+    let mut run = with_own(vec![plain()]);
+    run.put(http_on_gateway("a", 5, &[]));
+    run.put(http_on_gateway("b", 1, &[]));
+    assert_eq!(run.http_accepted("a"), ACCEPTED);
+    assert_eq!(run.http_accepted("b"), LOST);
+    assert_eq!(run.owner("").as_deref(), Some("a"));
+}
+
+#[test]
+fn a_shared_name_is_served_by_the_routes_of_those_who_share_it() {
+    let mut run = with_own(vec![plain(), shared()]);
+    let mut all = hostname_grant("all", &["a"], &["*.example.com"]);
+    run.put(Object::HostnameGrant(all.clone()));
+    run.put(http_on_gateway("a", 5, &["x.example.com"]));
+    run.put(http_on_gateway("b", 1, &["x.example.com"]));
+    assert_eq!(
+        run.http_accepted("b"),
+        (Truth::False, Reason::HostnameNotOwned)
+    );
+    let mut share = hostname_grant("share", &["b"], &[]);
+    share.shared = BTreeSet::from([Hostname::parse("x.example.com").expect("a hostname")]);
+    run.put(Object::HostnameGrant(share));
+    assert_eq!(run.http_accepted("b"), ACCEPTED);
+    assert_eq!(run.published("b"), ["x.example.com"]);
+    assert_eq!((run.shares("a"), run.shares("b")), (false, true));
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("a"));
+    assert_eq!(run.owner("x.example.com").as_deref(), Some("a"));
+    // Neither for listeners nor for other routes, and nobody holds anything by it.
+    run.put(on_gateway("b", 1, &["x.example.com"]));
+    assert_eq!(
+        run.route_accepted("b"),
+        (Truth::False, Reason::HostnameNotOwned)
+    );
+    run.put(one("b", 1, passthrough("l", "x.example.com")));
+    assert_eq!(run.conflicted("b"), None);
+    all.hostnames = Vec::new();
+    run.put(Object::HostnameGrant(all));
+    assert_eq!(
+        run.state(&names("x.example.com")),
+        Some(&ClaimState::Revoked)
+    );
+    run.free("x.example.com");
+    assert_eq!(run.holder("x.example.com"), None);
+    assert_eq!(run.published("b"), ["x.example.com"]);
+    // When the sharing ends, the name is lost at once.
+    run.remove(Kind::HostnameGrant, "platform", "share");
+    assert_eq!(run.published("b"), [""; 0]);
+}
+
+#[test]
+fn proxies_forget_whose_names_are_with_their_gateway() {
+    let mut run = with_own(vec![shared()]);
+    run.put(one("a", 5, passthrough("l", "x.example.com")));
+    run.put(on_gateway("b", 5, &["y.example.com"]));
+    let owners = |run: &Run| {
+        let all = ["*.example.com", "x.example.com", "y.example.com"];
+        all.map(|names| run.owner(names).unwrap_or_default())
+    };
+    assert_eq!(owners(&run), ["platform", "a", "b"]);
+    run.remove(Kind::Gateway, "platform", "one");
+    assert_eq!(run.translator.resources().len(), 0);
+    run.put(gateway("one", vec![shared()], NamespaceScope::All));
+    assert_eq!(owners(&run), ["platform", "a", "b"]);
+    // Another controller's class.
+    run.put(Object::GatewayClass(GatewayClass {
+        controller: "example.com/other".into(),
+        ..class_of_ours()
+    }));
+    assert_eq!(run.translator.resources().len(), 0);
+}
+
+fn class_of_ours() -> GatewayClass {
+    match our_class() {
+        Object::GatewayClass(class) => class,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Where nobody keeps a record, as in a check of manifests.
+#[test]
+fn without_a_record_a_shared_name_is_served_as_well() {
+    let mut share = hostname_grant("share", &["b"], &[]);
+    share.shared = BTreeSet::from([Hostname::parse("x.example.com").expect("a hostname")]);
+    let translator = translated([
+        our_class(),
+        gateway("one", vec![plain()], NamespaceScope::All),
+        Object::HostnameGrant(hostname_grant("all", &["a"], &["*.example.com"])),
+        Object::HostnameGrant(share),
+        http_on_gateway("a", 5, &["x.example.com"]),
+        http_on_gateway("b", 1, &["x.example.com"]),
+    ]);
+    let run = Run { translator };
+    assert_eq!(run.owner("x.example.com").as_deref(), Some("a"));
+    assert_eq!((run.shares("a"), run.shares("b")), (false, true));
+}
+
+#[test]
+fn what_a_port_speaks_is_held_as_long_as_anybody_is_there() {
+    let mut run = with_own(Vec::new());
+    run.put(one("a", 5, passthrough("l", "a.example.com")));
+    assert_eq!(run.speaks(443), Some(("a".into(), Group::Tls)));
+    run.put(one("b", 6, passthrough("l", "b.example.com")));
+    // Older, and it speaks something else.
+    run.put(one(
+        "c",
+        1,
+        listener("l", 443, Protocol::Http, "c.example.com", None),
+    ));
+    assert_eq!(
+        run.conflicted("c"),
+        Some((Truth::True, Reason::ProtocolConflict))
+    );
+    assert_eq!(run.conflicted("b"), FINE);
+    run.remove(Kind::ListenerSet, "a", "set");
+    assert_eq!(run.speaks(443), Some(("b".into(), Group::Tls)));
+    assert_eq!(run.state(&port(443)), Some(&ClaimState::Used));
+    assert_eq!(
+        run.conflicted("c"),
+        Some((Truth::True, Reason::ProtocolConflict))
+    );
+    run.remove(Kind::ListenerSet, "b", "set");
+    assert_eq!(run.state(&port(443)), Some(&ClaimState::Unused));
+    assert_eq!(
+        run.conflicted("c"),
+        Some((Truth::True, Reason::ProtocolConflict))
+    );
+    run.apply(Change::Claims(BTreeMap::from([(port(443), None)])));
+    assert_eq!(run.speaks(443), Some(("c".into(), Group::Http)));
+    assert_eq!(run.conflicted("c"), FINE);
+}
+
+/// Who is alone on a port may have it speak something else.
+#[test]
+fn who_is_alone_on_a_port_may_change_what_it_speaks() {
+    let mut run = with_own(vec![]);
+    run.put(one("a", 2, passthrough("l", "x.example.com")));
+    assert_eq!(run.speaks(443), Some(("a".into(), Group::Tls)));
+    let plain = listener("l", 443, Protocol::Http, "x.example.com", None);
+    run.put(set("a", "older", 1, "one", vec![plain]));
+    assert_eq!(run.speaks(443), Some(("a".into(), Group::Http)));
+    assert_eq!(run.state(&port(443)), Some(&ClaimState::Used));
+    assert_eq!(
+        run.conflicted("a"),
+        Some((Truth::True, Reason::ProtocolConflict))
+    );
+}
 
 #[test]
 fn what_the_gateways_own_namespace_serves_is_no_tenants() {
     let mut run = with_own(vec![shared()]);
     run.put(on_gateway("platform", 5, &["x.example.com"]));
-    assert_eq!(
-        run.holder(ClaimUse::TlsRoute, "x.example.com"),
-        Some("platform")
-    );
-    let listener = vec![passthrough("l", "x.example.com")];
-    run.put(set("a", "set", 1, "one", listener));
+    assert_eq!(run.holder("x.example.com"), None);
+    assert_eq!(run.owner("x.example.com").as_deref(), Some("platform"));
+    run.put(one("a", 1, passthrough("l", "x.example.com")));
     assert_eq!(run.conflicted("a"), OUT);
     assert_eq!(run.published("platform"), ["x.example.com"]);
-    // What a tenant holds for a route is the own namespace's once it has a route for it.
+    // What a tenant holds is the own namespace's once it has a route for it.
     run.put(on_gateway("a", 1, &["y.example.com"]));
-    assert_eq!(run.holder(ClaimUse::TlsRoute, "y.example.com"), Some("a"));
+    assert_eq!(run.holder("y.example.com").as_deref(), Some("a"));
     run.put(on_gateway(
         "platform",
         5,
         &["x.example.com", "y.example.com"],
     ));
-    let revoked = run.standing(ClaimUse::TlsRoute, "y.example.com");
-    assert_eq!(revoked, Some(&Standing::Revoked));
-    run.free(ClaimUse::TlsRoute, "y.example.com");
     assert_eq!(
-        run.holder(ClaimUse::TlsRoute, "y.example.com"),
-        Some("platform")
+        run.state(&names("y.example.com")),
+        Some(&ClaimState::Revoked)
     );
-}
-
-/// A tenant that wants its port for another protocol itself holds it for that one only.
-#[test]
-fn who_speaks_otherwise_lets_go() {
-    let mut run = with_own(vec![]);
-    run.put(set(
-        "a",
-        "set",
-        2,
-        "one",
-        vec![passthrough("l", "x.example.com")],
-    ));
-    assert_eq!(
-        run.standing(ClaimUse::Tls, "x.example.com"),
-        Some(&Standing::Kept)
-    );
-    let plain = listener("l", 443, Protocol::Http, "x.example.com", None);
-    run.put(set("a", "older", 1, "one", vec![plain]));
-    assert_eq!(
-        run.standing(ClaimUse::Http, "x.example.com"),
-        Some(&Standing::Kept)
-    );
-    assert_eq!(
-        run.standing(ClaimUse::Tls, "x.example.com"),
-        Some(&Standing::Left)
-    );
+    assert_eq!(run.route_accepted("a"), LOST);
+    assert_eq!(run.owner("y.example.com").as_deref(), Some("platform"));
+    run.free("y.example.com");
+    assert_eq!(run.holder("y.example.com"), None);
 }
 
 #[test]
-fn a_listener_that_is_never_served_does_not_switch_a_route_off() {
-    for parked in [
-        parked("l", "x.example.com"),
-        passthrough("l", "x.example.com"),
-    ] {
-        let mut run = with_own(vec![shared()]);
-        run.put(on_gateway("a", 5, &["x.example.com"]));
-        assert_eq!(run.holder(ClaimUse::TlsRoute, "x.example.com"), Some("a"));
-        // Older in everything.
-        run.put(set("b", "set", 1, "one", vec![parked]));
-        run.put(on_gateway("b", 1, &["x.example.com"]));
-        assert_eq!(run.published("a"), ["x.example.com"]);
-        assert_eq!(run.published("b"), [""; 0]);
-        assert_eq!(run.route_accepted("b"), LOST);
-        assert_eq!(run.conflicted("b"), OUT);
-        assert_eq!(run.holder(ClaimUse::Tls, "x.example.com"), None);
-        assert_eq!(
-            run.standing(ClaimUse::TlsRoute, "x.example.com"),
-            Some(&Standing::Kept)
-        );
-        // Who lets go is followed, after the grace.
-        run.remove(Kind::TlsRoute, "a", "web");
-        assert_eq!(run.published("b"), [""; 0]);
-        assert_eq!(run.conflicted("b"), OUT);
-        run.free(ClaimUse::TlsRoute, "x.example.com");
-        assert_eq!(run.published("b"), ["x.example.com"]);
-    }
-}
-
-#[test]
-fn a_parked_listener_takes_no_name_from_routes_and_gets_no_claim() {
+fn a_listener_that_is_never_served_asks_for_nothing() {
     let mut run = with_own(vec![shared()]);
-    run.put(set(
-        "b",
-        "set",
-        1,
-        "one",
-        vec![parked("l", "x.example.com")],
-    ));
-    assert_eq!(run.standing(ClaimUse::Tls, "x.example.com"), None);
+    run.put(one("b", 1, parked("l", "x.example.com")));
+    assert_eq!(run.state(&names("x.example.com")), None);
     run.put(on_gateway("a", 5, &["x.example.com"]));
     assert_eq!(run.published("a"), ["x.example.com"]);
     // Unparked it is too late.
-    run.put(set(
-        "b",
-        "set",
-        1,
-        "one",
-        vec![passthrough("l", "x.example.com")],
-    ));
+    run.put(one("b", 1, passthrough("l", "x.example.com")));
     assert_eq!(run.conflicted("b"), OUT);
     assert_eq!(run.published("a"), ["x.example.com"]);
+    run.put(on_gateway("b", 1, &["x.example.com"]));
+    assert_eq!(run.route_accepted("b"), LOST);
+    // Who lets go is followed, after the grace.
+    run.remove(Kind::TlsRoute, "a", "web");
+    assert_eq!(run.published("b"), [""; 0]);
+    assert_eq!(run.conflicted("b"), OUT);
+    run.free("x.example.com");
+    assert_eq!(run.published("b"), ["x.example.com"]);
+    assert_eq!(run.conflicted("b"), FINE);
 }
 
 #[test]
-fn a_wildcard_listener_takes_no_held_name_unless_it_is_served_inside() {
-    let mut any = shared();
-    any.hostname = pattern("");
-    let mut run = with_own(vec![any]);
+fn a_wildcard_stands_beside_names_inside_it_and_closes_the_others() {
+    let mut run = with_own(vec![open(passthrough("any", ""))]);
     run.put(on_gateway("a", 5, &["x.example.com", "*.other.com"]));
-    run.put(set(
-        "b",
-        "set",
-        1,
-        "one",
-        vec![passthrough("l", "*.example.com")],
-    ));
-    assert_eq!(run.conflicted("b"), OUT);
-    // With a listener of its own inside, the name is not concerned any more.
-    run.put(set(
-        "a",
-        "set",
-        6,
-        "one",
-        vec![passthrough("l", "x.example.com")],
-    ));
-    assert_eq!(run.holder(ClaimUse::Tls, "x.example.com"), Some("a"));
-    assert_eq!(run.holder(ClaimUse::Tls, "*.example.com"), Some("b"));
-    // A listener inside a wildcard that a route holds is free, without grants.
-    run.put(set(
-        "c",
-        "set",
-        7,
-        "one",
-        vec![passthrough("l", "y.other.com")],
-    ));
-    assert_eq!(run.holder(ClaimUse::Tls, "y.other.com"), Some("c"));
+    run.put(one("b", 1, passthrough("l", "*.example.com")));
+    assert_eq!(run.conflicted("b"), FINE);
+    assert_eq!(run.owner("x.example.com").as_deref(), Some("a"));
+    run.put(one("a", 6, passthrough("l", "x.example.com")));
+    assert_eq!(run.conflicted("a"), FINE);
+    assert_eq!(run.holder("*.example.com").as_deref(), Some("b"));
+    // A name inside a wildcard that another tenant holds is not free.
+    run.put(one("c", 7, passthrough("l", "y.other.com")));
+    assert_eq!(run.conflicted("c"), OUT);
+    run.put(one("c", 7, passthrough("l", "*.com")));
+    let wide = Some((Truth::False, Reason::PublicSuffixWildcard));
+    let status = run
+        .translator
+        .statuses()
+        .get(&key(Kind::ListenerSet, "c", "set"));
+    let Some(Status::Listeners(status)) = status else {
+        panic!("no status")
+    };
+    let mut conditions = status.listeners[0].conditions.iter();
+    let accepted = conditions.find(|c| c.kind == ConditionType::Accepted);
+    assert_eq!(accepted.map(|c| (c.truth, c.reason)), wide);
 }
 
 #[test]
-fn a_loser_does_not_lock_out_who_holds_the_name_by_a_route() {
-    let mut run = with_own(vec![shared()]);
-    run.put(on_gateway("a", 5, &["x.example.com"]));
-    run.put(set(
-        "b",
-        "set",
-        1,
-        "one",
-        vec![passthrough("l", "x.example.com")],
-    ));
-    run.put(set(
-        "a",
-        "set",
-        9,
-        "one",
-        vec![passthrough("l", "x.example.com")],
-    ));
-    assert_eq!(run.holder(ClaimUse::Tls, "x.example.com"), Some("a"));
-    assert_eq!(
-        run.conflicted("a"),
-        Some((Truth::False, Reason::NoConflicts))
-    );
-}
-
-#[test]
-fn what_a_listener_holds_is_not_for_routes_on_a_wider_one() {
-    let mut run = with_own(vec![shared()]);
-    run.put(set(
-        "b",
-        "set",
-        1,
-        "one",
-        vec![passthrough("l", "x.example.com")],
-    ));
-    run.put(on_gateway("a", 0, &["x.example.com"]));
-    assert_eq!(run.route_accepted("a"), LOST);
-    // Made anew within the grace, it is as it was.
-    run.remove(Kind::ListenerSet, "b", "set");
-    assert_eq!(run.published("a"), [""; 0]);
-    assert_eq!(
-        run.standing(ClaimUse::Tls, "x.example.com"),
-        Some(&Standing::Left)
-    );
-    run.free(ClaimUse::Tls, "x.example.com");
-    assert_eq!(run.published("a"), ["x.example.com"]);
-    assert_eq!(run.route_accepted("a"), (Truth::True, Reason::Accepted));
-}
-
-#[test]
-fn a_route_on_anothers_listener_does_not_keep_that_listener_out() {
+fn a_route_on_anothers_listener_uses_that_ones_name() {
     let mut run = with_own(vec![shared()]);
     run.put(on_set("a", "b", 1, &["x.example.com"]));
-    let mut open = passthrough("l", "x.example.com");
-    open.allowed_namespaces = NamespaceScope::All;
-    run.put(set("b", "set", 1, "one", vec![open]));
-    assert_eq!(run.holder(ClaimUse::Tls, "x.example.com"), Some("b"));
-    assert_eq!(run.holder(ClaimUse::TlsRoute, "x.example.com"), Some("a"));
+    run.put(one("b", 1, open(passthrough("l", "x.example.com"))));
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("b"));
     assert_eq!(run.published("a"), ["x.example.com"]);
+    // On a listener without a hostname it asks for the set's namespace.
+    run.put(one("b", 1, open(passthrough("l", ""))));
+    assert_eq!(run.holder("").as_deref(), Some("b"));
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("b"));
+    run.put(one("c", 1, passthrough("l", "y.example.com")));
+    run.put(on_set("a", "b", 1, &["y.example.com"]));
+    assert_eq!(run.published("a"), [""; 0]);
+    assert_eq!(run.route_accepted("a"), LOST);
 }
 
 #[test]
@@ -386,7 +566,7 @@ fn what_the_gateway_speaks_is_not_settled_by_what_is_held() {
         "one",
         vec![listener("l", 443, Protocol::Http, "", None)],
     ));
-    assert_eq!(run.holder(ClaimUse::Http, ""), Some("b"));
+    assert_eq!(run.speaks(443), Some(("b".into(), Group::Http)));
     run.put(set(
         "a",
         "set",
@@ -399,12 +579,12 @@ fn what_the_gateway_speaks_is_not_settled_by_what_is_held() {
         Some((Truth::True, Reason::ProtocolConflict))
     );
     run.put(gateway("one", vec![shared()], NamespaceScope::All));
-    assert_eq!(run.holder(ClaimUse::Tls, "x.example.com"), Some("a"));
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("a"));
     assert_eq!(
         run.conflicted("a"),
         Some((Truth::False, Reason::NoConflicts))
     );
-    assert_eq!(run.standing(ClaimUse::Http, ""), Some(&Standing::Revoked));
+    assert_eq!(run.speaks(443), None);
 }
 
 #[test]
@@ -415,7 +595,7 @@ fn routes_contend_for_what_their_hostnames_and_the_listeners_have_in_common() {
     // Whoever was there first, however it is written; a route without hostnames has its listener's.
     for first in [&["*.example.com"][..], &[""]] {
         run.put(on_gateway("a", 5, first));
-        assert_eq!(run.holder(ClaimUse::TlsRoute, "a.example.com"), Some("a"));
+        assert_eq!(run.holder("a.example.com").as_deref(), Some("a"));
         run.put(on_gateway("b", 1, &["a.example.com"]));
         assert_eq!(run.published("a"), ["a.example.com"]);
         assert_eq!(run.published("b"), [""; 0]);
@@ -432,8 +612,8 @@ fn routes_contend_for_what_their_hostnames_and_the_listeners_have_in_common() {
     assert_eq!(run.published("a"), ["a.example.com"]);
     run.remove(Kind::TlsRoute, "a", "web");
     assert_eq!(
-        run.standing(ClaimUse::TlsRoute, "a.example.com"),
-        Some(&Standing::Left)
+        run.state(&names("a.example.com")),
+        Some(&ClaimState::Unused)
     );
     run.put(Object::HostnameGrant(hostname_grant(
         "a",
@@ -441,8 +621,8 @@ fn routes_contend_for_what_their_hostnames_and_the_listeners_have_in_common() {
         &["b.example.com"],
     )));
     assert_eq!(
-        run.standing(ClaimUse::TlsRoute, "a.example.com"),
-        Some(&Standing::Revoked)
+        run.state(&names("a.example.com")),
+        Some(&ClaimState::Revoked)
     );
 }
 
@@ -453,8 +633,8 @@ fn a_listener_of_the_gateway_that_lets_the_holders_routes_in_no_more_takes_the_n
     let own = passthrough("own", "x.example.com");
     run.put(gateway("one", vec![shared(), own], NamespaceScope::All));
     assert_eq!(
-        run.standing(ClaimUse::TlsRoute, "x.example.com"),
-        Some(&Standing::Revoked)
+        run.state(&names("x.example.com")),
+        Some(&ClaimState::Revoked)
     );
 }
 
@@ -494,7 +674,6 @@ fn a_route_waits_until_its_name_is_recorded() {
 
 #[test]
 fn a_listener_that_gets_a_wider_name_only_waits() {
-    use vestibule_stream::proto::resource::Resource as Body;
     let mut run = with_own(vec![passthrough("own", "own.example.org")]);
     let edit = |hostname| set("a", "set", 1, "one", vec![passthrough("l", hostname)]);
     run.put(edit("x.example.com"));

@@ -64,7 +64,8 @@ fn all_served(translator: &Translator) {
         panic!("a Gateway has listeners")
     };
     assert_eq!(status.attached_listener_sets, SETS);
-    assert_eq!(translator.resources().len(), SETS + 1);
+    // Each set's listener and whose its name is; the Gateway's listener and whose its name is.
+    assert_eq!(translator.resources().len(), 2 * (SETS + 1));
 }
 
 #[test]
@@ -77,7 +78,8 @@ fn all_at_once_is_one_pass_over_each() {
         gateways: 1,
         // Each set's, the Gateway's and the class's.
         statuses: SETS + 2,
-        claims: SETS,
+        // Each set's name, and the port.
+        claims: SETS + 1,
         ..Work::default()
     };
     assert_eq!(output.work, expected);
@@ -106,7 +108,8 @@ fn one_after_the_other_each_costs_the_same() {
             listeners: 1,
             gateways: 1,
             statuses: 2,
-            claims: 1,
+            // Its name, and the port.
+            claims: 2,
             ..Work::default()
         };
         assert_eq!(work, expected);

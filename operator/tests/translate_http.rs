@@ -234,6 +234,7 @@ fn every_part_of_a_rule_is_on_the_stream() {
             hostnames: vec![proto::RouteHostname {
                 r#match: "a.example.com".into(),
                 rank: "a.example.com".into(),
+                shared: false,
             }],
         }],
         rules: vec![first, second, third],
@@ -464,7 +465,8 @@ fn a_route_goes_with_what_let_it_in() {
     assert_eq!(attached(&world), 1);
     let route = key(Kind::HttpRoute, "red", "web");
     let output = world.apply([Change::Remove(route)]);
-    assert_eq!(output.resources.len(), 2, "the route and its backend");
+    let touched = output.resources.len();
+    assert_eq!(touched, 3, "the route, its backend, and whose its name is");
     assert_eq!(attached(&world), 0);
 }
 

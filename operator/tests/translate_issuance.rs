@@ -26,7 +26,6 @@ use vestibule_operator::translate::{
 
 const OURS: Reach = Reach::Ours;
 const NONE: Reach = Reach::NoListener;
-const OTHERS: Reach = Reach::Others;
 
 fn host(text: &str) -> Hostname {
     Hostname::parse(text).expect("a hostname")
@@ -167,11 +166,10 @@ fn a_name_that_is_ours_on_443_is_asked_for() {
 
 #[test]
 fn what_others_serve_on_443_is_not_got_from_another_port() {
-    // A terminates the name on 8443; B passes it through on 443: by a listener of its own, by a wildcard of
-    // its own, or by a route on the Gateway's.
+    // A terminates the name on 8443; B, who came first, passes it through on 443: by a listener of its own, or by a
+    // route on the Gateway's.
     let theirs = [
         vec![tenant("b", vec![passthrough("l", "x.example.com")])],
-        vec![tenant("b", vec![passthrough("l", "*.example.com")])],
         vec![route(
             "b",
             "route",
@@ -191,13 +189,13 @@ fn what_others_serve_on_443_is_not_got_from_another_port() {
                     // Nor by way of a listener of A's own on port 80.
                     ours.push(http("http", "x.example.com"));
                 }
-                let ours = with(tenant("a", ours), issuers.clone());
+                let ours = with(set("a", "set", 2, "one", ours), issuers.clone());
                 let mut world = world(vec![shared], theirs.clone().into_iter().chain([ours]));
                 assert_eq!(request(&world, "a", "cert"), None);
-                assert_eq!(
-                    said(&world, "a", "l"),
-                    Some((Truth::False, Reason::ServedByOthers))
-                );
+                let object = key(Kind::ListenerSet, "a", "set");
+                let mut of_a = conditions(&world, &object, "l").iter();
+                assert!(of_a.any(|c| c.reason == Reason::HostnameConflict));
+                assert_eq!(said(&world, "a", "l"), None);
                 // Not even if somebody came to have an order.
                 for kind in ChallengeType::ALL {
                     let (key, answer) = challenge(kind, "x.example.com", "a");
@@ -229,7 +227,7 @@ fn messages_name_nothing_of_others() {
     );
     let status = &world.statuses()[&key(Kind::ListenerSet, "a", "set")];
     let text = format!("{status:?} {:?}", world.findings());
-    assert!(text.contains("another namespace serves"));
+    assert!(text.contains("belongs to another namespace"));
     for name in ["secretive", "hidden", "covert"] {
         let of_a = format!("{status:?}");
         assert!(!of_a.contains(name), "{of_a}");
@@ -298,7 +296,8 @@ fn reach_is_of_the_listener_selected_on_the_port() {
         ),
         set("b", "plain", 2, "one", vec![http("l", "x.example.com")]),
     ];
-    assert_eq!(reach(elsewhere(), plain), Some([OURS, OTHERS]));
+    // It does not get the name there.
+    assert_eq!(reach(elsewhere(), plain), Some([OURS, NONE]));
     // HTTPS on 443 of another protocol than the challenge's port takes: TCP is none of ours.
     let wrong = vec![listener("own", 443, Protocol::Http, "", None)];
     assert_eq!(reach(wrong, vec![]), Some([NONE, NONE]));
@@ -327,24 +326,24 @@ fn on_the_gateways_own_listener_it_is_the_route_that_counts() {
     };
     let own = route("a", "own", 5, at("tls"), &["x.example.com"], to());
     assert_eq!(reach(vec![own.clone()]), Some([OURS, OURS]));
-    // Of two of the same name the older one is selected.
-    let younger = route("b", "same", 6, at("tls"), &["x.example.com"], to());
-    assert_eq!(reach(vec![own.clone(), younger]), Some([OURS, OURS]));
-    let older = route("b", "same", 4, at("tls"), &["x.example.com"], to());
-    assert_eq!(reach(vec![own, older]), None);
-    // HTTP: whoever shares the name has its paths.
+    // Another's route does not get the name, unless it is older than everything that asks for it.
+    for (created, reached) in [(6, Some([OURS, OURS])), (0, None)] {
+        let other = route("b", "same", created, at("tls"), &["x.example.com"], to());
+        assert_eq!(reach(vec![own.clone(), other]), reached);
+    }
+    // The name is A's, so the proxies leave out what others have around it, and answer for A before anything else.
     let plain =
         |ns, hosts: &[&str]| http_route((ns, "plain", 1), at("http"), hosts, &[Rule::Plain], &to());
     assert_eq!(
         reach(vec![plain("a", &["x.example.com"])]),
         Some([OURS, OURS])
     );
-    assert_eq!(reach(vec![plain("b", &[])]), Some([OURS, OTHERS]));
+    assert_eq!(reach(vec![plain("b", &[])]), Some([OURS, OURS]));
     assert_eq!(
         reach(vec![plain("a", &["x.example.com"]), plain("b", &[])]),
         Some([OURS, OURS])
     );
-    // "Everything to HTTPS" of the platform's is in nobody's way; that of another tenant is.
+    // Nor is "everything to HTTPS" in the way, or what the platform has for all names.
     let redirect = |namespace| {
         let mut route = plain(namespace, &[]);
         if let Object::HttpRoute(route) = &mut route {
@@ -360,23 +359,31 @@ fn on_the_gateways_own_listener_it_is_the_route_that_counts() {
         route
     };
     assert_eq!(reach(vec![redirect("platform")]), Some([OURS, OURS]));
-    assert_eq!(reach(vec![redirect("b")]), Some([OURS, OTHERS]));
-    assert_eq!(reach(vec![plain("platform", &[])]), Some([OURS, OTHERS]));
+    assert_eq!(reach(vec![redirect("b")]), Some([OURS, OURS]));
+    assert_eq!(reach(vec![plain("platform", &[])]), Some([OURS, OURS]));
 }
 
 #[test]
-fn cert_manager_may_ask_by_http_so_others_on_80_stand_in_its_way() {
-    let theirs = tenant("b", vec![http("l", "x.example.com")]);
-    for (issuers, asked) in [(acme(), true), (cert_manager(), false)] {
-        let ours = with(
-            tenant("a", vec![ends("l", 443, "x.example.com", "a", "cert")]),
-            issuers,
-        );
-        let world = world(
-            vec![passthrough("own", "own.example.com")],
-            [theirs.clone(), ours],
-        );
-        assert_eq!(request(&world, "a", "cert").is_some(), asked);
+fn a_wildcard_of_another_namespace_is_in_no_owners_way() {
+    let theirs = |port: u16| {
+        let listener = match port {
+            80 => http("l", "*.example.com"),
+            _ => passthrough("l", "*.example.com"),
+        };
+        tenant("b", vec![listener])
+    };
+    for (issuers, port) in [
+        (acme(), 80),
+        (cert_manager(), 80),
+        (acme(), 443),
+        (cert_manager(), 443),
+    ] {
+        let ours = tenant("a", vec![ends("l", 8443, "x.example.com", "a", "cert")]);
+        let own = passthrough("own", "own.example.com");
+        let world = world(vec![own], [theirs(port), with(ours, issuers)]);
+        let reach = reach_of(&world, "a", "cert", "x.example.com");
+        let http = if port == 80 { OURS } else { Reach::NoListener };
+        assert_eq!(reach, Some([OURS, http]), "{port}");
     }
 }
 
@@ -540,6 +547,15 @@ fn options_are_cert_managers() {
     let ours = world_of(set(acme(), "victim.example.com"));
     let asked: Vec<String> = ours.requests().keys().map(ToString::to_string).collect();
     assert_eq!(asked, ["a/first", "a/ignored", "a/second"]);
+    // It has an annotation of its own for what it is not asked for.
+    let options = CertificateOptions {
+        acme_ignored_listeners: BTreeSet::from(["ignored".into()]),
+        ..CertificateOptions::default()
+    };
+    let object = with(with_options(tenant("a", listeners()), options), acme());
+    let ours = world_of(object);
+    let asked: Vec<String> = ours.requests().keys().map(ToString::to_string).collect();
+    assert_eq!(asked, ["a/first", "a/second"]);
 }
 
 #[test]

@@ -692,6 +692,7 @@ proptest! {
         let mut world = translated(final_objects(&history).into_values());
         world.apply(final_inputs(&history));
         let listeners = tls_on_443(&world);
+        let owners = owners(&world);
         let asked = world.requests().values().flat_map(|request| {
             let gateway = request.gateway.to_string();
             let tenant = request.secret.namespace.to_string();
@@ -703,9 +704,19 @@ proptest! {
             (challenge.gateway, name, challenge.tenant)
         });
         for (gateway, name, tenant) in asked.chain(answered) {
+            let owner = owners
+                .iter()
+                .filter(|(at, pattern, _)| *at == gateway && pattern.matches(&name))
+                .max_by_key(|(_, pattern, _)| pattern.specificity())
+                .map(|(.., owner)| &**owner);
+            let may_serve = |key: &str| {
+                key.starts_with("Gateway/")
+                    || owner.is_none_or(|owner| key.split('/').nth(1) == Some(owner))
+            };
             let selected = listeners
                 .iter()
                 .filter(|(_, at, pattern)| *at == gateway && pattern.matches(&name))
+                .filter(|(key, ..)| may_serve(key))
                 .max_by_key(|(_, _, pattern)| pattern.specificity());
             if let Some((key, _, _)) = selected
                 && let Some(key) = key.strip_prefix("ListenerSet/")
@@ -815,13 +826,15 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
     }
 }
 
+/// The resources as the proxies read them.
+fn messages(world: &Translator) -> impl Iterator<Item = proto::Resource> {
+    let held = world.resources().values();
+    held.map(|encoded| proto::Resource::decode(encoded.upsert().resource).expect("a resource"))
+}
+
 /// Listeners with TLS on port 443 as the proxies hold them: name, Gateway, hostname.
 fn tls_on_443(world: &Translator) -> Vec<(String, String, HostPattern)> {
-    let messages = world
-        .resources()
-        .values()
-        .map(|encoded| proto::Resource::decode(encoded.upsert().resource).expect("a resource"));
-    messages
+    messages(world)
         .filter_map(|message| match message.resource? {
             resource::Resource::Listener(listener) if listener.port == 443 => {
                 let tls = match listener.protocol.as_ref()? {
@@ -835,12 +848,20 @@ fn tls_on_443(world: &Translator) -> Vec<(String, String, HostPattern)> {
         .collect()
 }
 
+/// Whose names are, as the proxies hold it: Gateway, pattern, namespace.
+fn owners(world: &Translator) -> Vec<(String, HostPattern, String)> {
+    messages(world)
+        .filter_map(|message| match message.resource? {
+            resource::Resource::HostnameOwner(of) => {
+                Some((of.gateway, pattern(&of.hostname), of.tenant))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
 fn challenges(world: &Translator) -> Vec<proto::Challenge> {
-    let messages = world
-        .resources()
-        .values()
-        .map(|encoded| proto::Resource::decode(encoded.upsert().resource).expect("a resource"));
-    messages
+    messages(world)
         .filter_map(|message| match message.resource? {
             resource::Resource::Challenge(challenge) => Some(challenge),
             _ => None,
@@ -934,12 +955,29 @@ fn names_of(objects: &BTreeMap<ObjectKey, Object>, which: impl Fn(&ObjectKey) ->
         .collect()
 }
 
-/// A set takes a name of B's if it claims the same one on a port of the same Gateway, or makes the
-/// port speak something else (which takes all of them).
+/// A set takes a name of B's if it claims the same one on the same Gateway, or makes a port speak something else
+/// (which takes all of them); a route, if it asks for the same name.
 fn takes_none_of(object: &Object, names: &Names) -> bool {
+    if let Some(route) = object.as_route() {
+        let mut asked = route.hostnames().iter();
+        return asked.all(|(_, asked)| {
+            let mut theirs = names.iter();
+            theirs.all(|(_, theirs)| {
+                theirs.hostname.intersect(asked).as_ref() != Some(&theirs.hostname)
+            })
+        });
+    }
     let Object::ListenerSet(set) = object else {
         return true;
     };
+    let same = |listener: &Listener| {
+        names
+            .iter()
+            .any(|(_, theirs)| theirs.hostname == listener.hostname)
+    };
+    if set.listeners.iter().any(same) {
+        return false;
+    }
     set.listeners.iter().all(|listener| {
         names
             .iter()

@@ -16,6 +16,7 @@ use vestibule_operator::translate::{
     Assigned, Binds, Change, Claims, GatewayService, PortWish, ServiceSettings, ServiceWish,
     Settings, Translator,
 };
+use vestibule_stream::{ResourceKey, ResourceKind};
 
 use common::{gateway, listener, our_class};
 
@@ -24,6 +25,7 @@ const UID: &str = "6a5e0f3e-2f0e-4f9c-9d35-8f1f0f6f7a11";
 fn settings(defaults: ServiceParameters) -> Settings {
     Settings {
         claims: Claims::Assumed,
+        shim_for_sets: false,
         binds: Binds::Allocated {
             address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             services: ServiceSettings {
@@ -372,7 +374,7 @@ fn an_edit_that_is_wrong_costs_no_address() {
     };
     translator.apply([Change::Addresses(UID.into(), Some(addresses))]);
     let before = translator.resources().clone();
-    let names = |resources: &BTreeMap<vestibule_stream::ResourceKey, vestibule_stream::Encoded>| {
+    let names = |resources: &BTreeMap<ResourceKey, vestibule_stream::Encoded>| {
         resources.keys().cloned().collect::<Vec<_>>()
     };
     // Parameters that are not there.
@@ -487,7 +489,12 @@ fn where_nothing_is_served_the_first_own_port_keeps_the_address() {
     let translator = translated(ServiceParameters::default(), vec![our_class(), of_no_use]);
     assert_eq!(translator.ports().iter().collect::<Vec<_>>(), [&wish(80)]);
     assert_eq!(service_of(&translator).ports.len(), 1);
-    assert!(translator.resources().is_empty(), "nothing answers there");
+    // The name is the Gateway's all the same.
+    let mut kinds = translator.resources().keys().map(ResourceKey::kind);
+    assert!(
+        kinds.all(|kind| kind == ResourceKind::HostnameOwner),
+        "nothing answers there"
+    );
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod names;
 mod parse;
 mod parse_http;
 mod parsing;
+mod resolver;
 mod terminate;
 mod tls;
 mod trust;
@@ -25,7 +26,9 @@ use arc_swap::ArcSwap;
 use vestibule_model::hostname::HostPattern;
 use vestibule_stream::{Change, Reject, Resource, ResourceKey, ResourceKind};
 
-pub use dump::{BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, RouteDump, StateDump};
+pub use dump::{
+    BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, RouteDump, StateDump,
+};
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
 
@@ -33,8 +36,8 @@ use crate::expiry::Expiries;
 use crate::metrics::Metrics;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
-    Backend, BindKey, ClientCertificate, Generation, Layer, Listener, Mode, NotServing, Place,
-    Route, Routes, Snapshot, Target, WeightedBackend,
+    AttachedNames, Backend, BindKey, ClientCertificate, Generation, Layer, Listener, Mode,
+    NotServing, Place, Route, Routes, Snapshot, Target, WeightedBackend,
 };
 use crate::tenants::Tenants;
 use crate::upstream;
@@ -42,7 +45,7 @@ use backend_tls::TlsSpec;
 use challenges::HeldChallenge;
 use http::HeldHttpRoute;
 use names::Names;
-use parse::{ListenerSpec, Protocol, RouteSpec};
+use parse::{ListenerSpec, OwnerSpec, Protocol, RouteSpec};
 use parsing::Parsing;
 use terminate::HeldTerminate;
 use tls::{ConfigFactory, HeldCertificate};
@@ -100,6 +103,8 @@ pub struct Counts {
     pub trust_bundles: usize,
     /// Challenges held.
     pub challenges: usize,
+    /// Patterns of hostnames that a namespace owns.
+    pub hostname_owners: usize,
 }
 
 struct HeldListener {
@@ -117,7 +122,8 @@ impl HeldListener {
 }
 
 struct HeldRoute {
-    spec: Vec<(Arc<str>, HostPattern, HostPattern)>,
+    /// By listener.
+    attachments: Box<[(Arc<str>, AttachedNames)]>,
     route: Arc<Route>,
 }
 
@@ -134,7 +140,8 @@ struct HeldBackend {
 pub struct State {
     published: Arc<ArcSwap<Snapshot>>,
     snapshot: Snapshot,
-    listeners: BTreeMap<Arc<str>, HeldListener>,
+    /// In boxes: a tree has room for half as many again as are there.
+    listeners: BTreeMap<Arc<str>, Box<HeldListener>>,
     /// Routes by listener, also of listeners that are not held (yet).
     tables: HashMap<Arc<str>, Routes>,
     routes: BTreeMap<Arc<str>, HeldRoute>,
@@ -293,6 +300,12 @@ impl State {
         for name in dirty {
             self.place(&name);
         }
+        for name in removed(ResourceKind::HostnameOwner) {
+            self.drop_owner(name);
+        }
+        for owner in parsed.owners {
+            self.hold_owner(owner);
+        }
         // After the listeners: a challenge is of a port that is open.
         for name in removed(ResourceKind::Challenge) {
             self.drop_challenge(name);
@@ -406,7 +419,7 @@ impl State {
         rebuild: &mut BTreeSet<Arc<str>>,
     ) {
         self.drop_certificate(name, rebuild);
-        let name = self.names.intern(name);
+        let name = self.certificate_name(name);
         self.show(&name, Some(&certificate));
         self.expiries.add(certificate.not_after, &name);
         self.certificates.insert(name, certificate);
@@ -416,8 +429,21 @@ impl State {
         if let Some((name, old)) = self.certificates.remove_entry(name) {
             self.expiries.remove(old.not_after, &name);
         }
-        let certificate = self.names.intern(name);
-        rebuild.extend(self.certificate_users.of(&certificate).cloned());
+        rebuild.extend(self.certificate_users.of(&name.into()).cloned());
+    }
+
+    /// The name of a certificate as it is known here already, so that it is kept once.
+    fn certificate_name(&self, name: &str) -> Arc<str> {
+        let held = self.certificates.get_key_value(name).map(|(name, _)| name);
+        let known = held.or_else(|| self.certificate_users.known(name));
+        known.map_or_else(|| name.into(), Arc::clone)
+    }
+
+    /// The same for a listener.
+    fn listener_name(&self, name: &str) -> Arc<str> {
+        let held = self.listeners.get_key_value(name).map(|(name, _)| name);
+        let known = held.or_else(|| self.tables.get_key_value(name).map(|(name, _)| name));
+        known.map_or_else(|| name.into(), Arc::clone)
     }
 
     fn hold_route(&mut self, name: &str, spec: &RouteSpec, dirty: &mut BTreeSet<Arc<str>>) {
@@ -435,40 +461,31 @@ impl State {
         let tenant = self.names.intern(&spec.tenant);
         let route = Arc::new(Route::new(Arc::clone(&key), tenant, spec.created, backends));
         let mut attachments = Vec::with_capacity(spec.attachments.len());
-        for (listener, of_match, of_rank) in &spec.attachments {
-            let listener = self.names.intern(listener);
+        for (listener, names) in &spec.attachments {
+            let listener = self.listener_name(listener);
             self.tables
                 .entry(Arc::clone(&listener))
                 .or_insert_with(Routes::new)
                 .tls
-                .insert(of_match, of_rank, &route);
+                .insert(names, &route);
             self.work.route_entries += 1;
             dirty.insert(Arc::clone(&listener));
-            // Mostly the two are the same text, kept once.
-            let of_rank = if of_rank == of_match {
-                of_match
-            } else {
-                of_rank
-            };
-            attachments.push((listener, of_match.clone(), of_rank.clone()));
+            attachments.push((listener, names.clone()));
         }
-        attachments.shrink_to_fit();
-        self.routes.insert(
-            key,
-            HeldRoute {
-                spec: attachments,
-                route,
-            },
-        );
+        let held = HeldRoute {
+            attachments: attachments.into(),
+            route,
+        };
+        self.routes.insert(key, held);
     }
 
     fn drop_route(&mut self, name: &str, dirty: &mut BTreeSet<Arc<str>>) {
         let Some(old) = self.routes.remove(name) else {
             return;
         };
-        for (listener, of_match, of_rank) in &old.spec {
+        for (listener, names) in &old.attachments {
             if let Some(table) = self.tables.get_mut(listener) {
-                table.tls.remove(of_match, of_rank, &old.route);
+                table.tls.remove(names, &old.route);
                 self.work.route_entries += 1;
                 if table.is_empty() {
                     self.tables.remove(listener);
@@ -478,6 +495,19 @@ impl State {
         }
         for backend in old.route.backends() {
             self.release(backend.backend);
+        }
+    }
+
+    fn hold_owner(&mut self, owner: OwnerSpec) {
+        let gateway = self.names.intern(&owner.gateway);
+        let tenant = self.names.intern(&owner.tenant);
+        self.snapshot.set_owner(&gateway, owner.names, tenant);
+    }
+
+    fn drop_owner(&mut self, name: &str) {
+        // What was held had a good name.
+        if let Ok((gateway, names)) = parse::owned(name) {
+            self.snapshot.clear_owner(gateway, &names);
         }
     }
 
@@ -574,7 +604,7 @@ impl State {
         }
     }
 
-    fn drop_listener(&mut self, name: &str) -> Option<HeldListener> {
+    fn drop_listener(&mut self, name: &str) -> Option<Box<HeldListener>> {
         let (key, old) = self.listeners.remove_entry(name)?;
         if let Some(terminate) = &old.terminate {
             self.release_terminate(&key, terminate);
@@ -583,7 +613,7 @@ impl State {
     }
 
     fn hold_listener(&mut self, name: &str, spec: ListenerSpec) -> Arc<str> {
-        let key = self.names.intern(name);
+        let key = self.listener_name(name);
         let gateway = self.names.intern(&spec.gateway);
         let tenant = self.names.intern(&spec.tenant);
         // Tickets outlive every edit of the listener but one that makes it somebody else's.
@@ -613,15 +643,13 @@ impl State {
                 .and_then(HeldTerminate::client_validation),
             backend_certificate: spec.backend_certificate.map(|name| self.shown_slot(&name)),
         });
-        self.listeners.insert(
-            Arc::clone(&key),
-            HeldListener {
-                bind: spec.bind,
-                pattern: spec.pattern,
-                terminate,
-                built,
-            },
-        );
+        let held = HeldListener {
+            bind: spec.bind,
+            pattern: spec.pattern,
+            terminate,
+            built,
+        };
+        self.listeners.insert(Arc::clone(&key), Box::new(held));
         key
     }
 
@@ -694,6 +722,7 @@ impl State {
             certificates: self.certificates.len(),
             trust_bundles: self.trusts.len(),
             challenges: self.challenges.len(),
+            hostname_owners: self.snapshot.owners().len(),
         }
     }
 
@@ -707,6 +736,7 @@ impl State {
         metrics.held("certificate", counts.certificates);
         metrics.held("trustbundle", counts.trust_bundles);
         metrics.held("challenge", counts.challenges);
+        metrics.held("hostname-owner", counts.hostname_owners);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let generation = self.snapshot.generation();
         metrics.config_term.set(signed(generation.term));

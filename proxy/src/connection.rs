@@ -15,16 +15,18 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::accesslog::Record;
+use crate::backend::Backend;
 use crate::challenge::{self, Answer, Challenge, Outcome, Question};
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
-use crate::dial::{self, ATTEMPTS, Carries};
+use crate::dial::{self, Carries};
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
 use crate::plane::HelloPermit;
 use crate::relay::{End, Relay, Side};
 use crate::table::{Listener, Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched};
 use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
+use crate::tried::Tried;
 use crate::upstream::{Credentials, Stream};
 
 /// Why a connection ended. Closed, so that it can be a metric label.
@@ -97,6 +99,10 @@ pub enum CloseReason {
     IdleTimeout,
     /// The client broke the HTTP protocol.
     HttpError,
+    /// The client of an HTTP/2 connection cancelled too many requests.
+    TooManyCancels,
+    /// The client of an HTTP/2 connection sent too many frames that ask for nothing.
+    TooManyFrames,
     /// A terminated client broke the TLS protocol after the handshake.
     TlsError,
     /// A terminated connection protected as many records as its keys allow.
@@ -147,6 +153,8 @@ impl CloseReason {
             Self::ClientStalled => "ClientStalled",
             Self::IdleTimeout => "IdleTimeout",
             Self::HttpError => "HttpError",
+            Self::TooManyCancels => "TooManyCancels",
+            Self::TooManyFrames => "TooManyFrames",
             Self::TlsError => "TlsError",
             Self::KeysExhausted => "KeysExhausted",
             Self::Internal => "Internal",
@@ -454,7 +462,9 @@ fn decide(
     let credentials = snapshot.credentials(&listener);
     record.select(listener);
     if !matches!(mode, Mode::Https(_)) {
-        pick(&snapshot, record, route, (random, &[]))?;
+        pick(&snapshot, record, route, random, |backend| {
+            backend.endpoint(random, |_| true)
+        })?;
     }
     Ok(Decision::Serve(mode, credentials))
 }
@@ -492,7 +502,8 @@ fn pick(
     snapshot: &Snapshot,
     record: &mut Record,
     route: Option<Arc<Route>>,
-    (random, tried): (u64, &[SocketAddr]),
+    random: u64,
+    endpoint: impl FnOnce(&Backend) -> Option<SocketAddr>,
 ) -> Result<(), CloseReason> {
     let Some(route) = route else {
         return Err(match record.server_name {
@@ -500,7 +511,7 @@ fn pick(
             None => CloseReason::NoServerName,
         });
     };
-    let pick = route.pick(snapshot, random, tried);
+    let pick = route.pick_with(snapshot, random, endpoint);
     record.route = Some(route);
     match pick {
         Pick::Endpoint(address, backend) => {
@@ -558,13 +569,13 @@ async fn connect(
 ) -> Result<Stream, CloseReason> {
     let plane = Arc::clone(record.plane());
     let end = Instant::now() + plane.limits.connect_deadline;
-    let mut tried = Vec::with_capacity(ATTEMPTS);
+    let mut tried = Tried::default();
     loop {
         let Some((endpoint, backend)) = record.backend.clone() else {
             return Err(CloseReason::NoEndpoints);
         };
         let left = end.saturating_duration_since(Instant::now());
-        let allowed = dial::share(left, &backend.target, tried.len());
+        let allowed = tried.share(left, &backend.target, credentials.as_ref());
         let carries = credentials
             .as_ref()
             .map_or(Carries::Passthrough, Carries::Terminated);
@@ -574,15 +585,21 @@ async fn connect(
             Err(CloseReason::BackendTlsInvalid) => return Err(CloseReason::BackendTlsInvalid),
             Err(reason) => reason,
         };
-        tried.push(endpoint);
-        if tried.len() >= ATTEMPTS || Instant::now() >= end {
+        tried.push(endpoint, &backend.target, credentials.as_ref());
+        if Instant::now() >= end {
             return Err(reason);
         }
-        if let Some(next) = decide_again(record, (random, &tried)) {
+        let terminates = credentials.is_some();
+        let again = decide_again(record, random, |backend, shown| {
+            let shown = terminates.then_some(shown);
+            tried.next(backend, random, shown)
+        });
+        if let Some(next) = again {
             credentials = credentials.map(|_| next);
         } else {
-            // As it was decided at first.
-            let other = backend.endpoint(random, &tried).ok_or(reason)?;
+            // As it was decided before.
+            let other = tried.next(&backend, random, credentials.as_ref());
+            let other = other.ok_or(reason)?;
             record.backend = Some((other, backend));
         }
         plane.metrics.connect_retries.inc();
@@ -592,7 +609,11 @@ async fn connect(
 
 /// Picks another endpoint by the snapshot in force; none if it does nothing for this connection as it has
 /// begun. What the backend is shown comes with it.
-fn decide_again(record: &mut Record, choice: (u64, &[SocketAddr])) -> Option<Credentials> {
+fn decide_again(
+    record: &mut Record,
+    random: u64,
+    next: impl FnOnce(&Backend, &Credentials) -> Option<SocketAddr>,
+) -> Option<Credentials> {
     let plane = Arc::clone(record.plane());
     let snapshot = plane.snapshot.load();
     let selected = snapshot.select(record.bind(), record.server_name.as_ref());
@@ -605,11 +626,13 @@ fn decide_again(record: &mut Record, choice: (u64, &[SocketAddr])) -> Option<Cre
         return None;
     }
     let before = (record.route.clone(), record.backend.clone());
-    if pick(&snapshot, record, route, choice).is_err() {
+    let shown = snapshot.credentials(&listener);
+    let picked = pick(&snapshot, record, route, random, |of| next(of, &shown));
+    if picked.is_err() {
         (record.route, record.backend) = before;
         return None;
     }
-    Some(snapshot.credentials(&listener))
+    Some(shown)
 }
 
 /// Has the kernel find out about peers that vanished: asks after `idle`, and gives up after as many

@@ -8,15 +8,12 @@ use std::time::{Duration, Instant};
 
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::backend::{Backend, Target};
+use crate::backend::Backend;
 use crate::connection::{CloseReason, set_keepalive};
 use crate::deadline::within;
 use crate::health::Failure;
 use crate::plane::DataPlane;
 use crate::upstream::{self, Credentials, Stream};
-
-/// Endpoints that are tried for one connection or request.
-pub(crate) const ATTEMPTS: usize = 3;
 
 /// What a connection to a backend carries.
 #[derive(Clone, Copy)]
@@ -53,14 +50,6 @@ pub(crate) async fn connect(
         }
     }
     result
-}
-
-/// The part of the time that is left which one endpoint may take after `tried` others: one that vanished
-/// must leave time for those to come.
-pub(crate) fn share(left: Duration, target: &Target, tried: usize) -> Duration {
-    let all = target.endpoints.len().min(ATTEMPTS);
-    let parts = all.saturating_sub(tried).max(1);
-    left / u32::try_from(parts).unwrap_or(u32::MAX)
 }
 
 /// Connects to one endpoint over TCP.

@@ -20,7 +20,7 @@ use clap::Parser;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
-use vestibule_proxy::http::{HttpLimits, Repeat};
+use vestibule_proxy::http::{EscapedSlashes, HttpLimits, Repeat, Underscores};
 use vestibule_proxy::plane::Limits;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
 use vestibule_stream::Identity;
@@ -100,9 +100,20 @@ struct HttpArgs {
     /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
     #[arg(long, env = "VESTIBULE_HTTP_RESETS", default_value_t = Limits::default().http.resets)]
     http_resets: usize,
+    /// Requests that a client may cancel before their answer is complete, on an HTTP/2 connection, beyond as
+    /// many as it lets come to their end, and a few in a second.
+    #[arg(long, env = "VESTIBULE_HTTP_CANCELS", default_value_t = Limits::default().http.cancels)]
+    http_cancels: u32,
     /// Which requests are tried again, once, after their connection to the backend broke before an answer.
     #[arg(long, env = "VESTIBULE_HTTP_REPEAT", default_value = "idempotent")]
     http_repeat: RepeatArg,
+    /// What becomes of request headers whose name has an underscore, which some backends read as a dash.
+    #[arg(long, env = "VESTIBULE_HTTP_UNDERSCORES", default_value = "drop")]
+    http_underscores: UnderscoresArg,
+    /// What becomes of requests whose path has a slash written as `%2f`, `\` or `%5c`, which backends may
+    /// take for a slash and routes do not.
+    #[arg(long, env = "VESTIBULE_HTTP_ESCAPED_SLASHES", default_value = "refuse")]
+    http_escaped_slashes: EscapedSlashesArg,
 }
 
 /// The names of [`Repeat`].
@@ -123,6 +134,45 @@ impl From<RepeatArg> for Repeat {
     }
 }
 
+/// The names of [`Underscores`].
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum UnderscoresArg {
+    /// They are taken out.
+    Drop,
+    /// The request is answered with 400.
+    Refuse,
+    /// They are passed on, unless with dashes they are fields that the proxy sets or takes out.
+    Allow,
+}
+
+impl From<UnderscoresArg> for Underscores {
+    fn from(underscores: UnderscoresArg) -> Self {
+        match underscores {
+            UnderscoresArg::Drop => Self::Drop,
+            UnderscoresArg::Refuse => Self::Refuse,
+            UnderscoresArg::Allow => Self::Allow,
+        }
+    }
+}
+
+/// The names of [`EscapedSlashes`].
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum EscapedSlashesArg {
+    /// The request is answered with 400.
+    Refuse,
+    /// The path is matched and passed on as it is written.
+    Keep,
+}
+
+impl From<EscapedSlashesArg> for EscapedSlashes {
+    fn from(slashes: EscapedSlashesArg) -> Self {
+        match slashes {
+            EscapedSlashesArg::Refuse => Self::Refuse,
+            EscapedSlashesArg::Keep => Self::Keep,
+        }
+    }
+}
+
 impl From<HttpArgs> for HttpLimits {
     fn from(args: HttpArgs) -> Self {
         Self {
@@ -133,7 +183,10 @@ impl From<HttpArgs> for HttpLimits {
             stall: Duration::from_secs(args.http_stall_seconds),
             streams: args.http_streams,
             resets: args.http_resets,
+            cancels: args.http_cancels,
             repeat: args.http_repeat.into(),
+            underscores: args.http_underscores.into(),
+            escaped_slashes: args.http_escaped_slashes.into(),
         }
     }
 }

@@ -6,18 +6,23 @@
 //! without a hostname), and then the most specific route *of that listener*; a listener without a
 //! matching route closes the connection, it never hands it to a less specific listener. Without a
 //! server name no route matches.
+//!
+//! On a Gateway a hostname belongs to one namespace. Listeners and routes of other namespaces that
+//! match it are left out, as if they were not there; of the others the most specific one is selected.
 
 use std::cmp::Reverse;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
+use rpds::RedBlackTreeMapSync;
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
 pub use crate::backend::{Backend, Target};
 use crate::challenge::{Challenge, ChallengePlace, Challenges, Question};
 use crate::http::HttpTable;
+use crate::owners::{Guard, Owners};
+use crate::pattern_map::PatternMap;
 use crate::slot_map::{Slot, SlotMap};
 use crate::tenants::Usage;
 pub use crate::upstream::ClientCertificate;
@@ -150,6 +155,13 @@ pub struct Listener {
     pub usage: Arc<Usage>,
 }
 
+impl Listener {
+    /// Whether the Gateway itself declares it, rather than a ListenerSet.
+    fn is_own(&self) -> bool {
+        self.key.starts_with("Gateway/")
+    }
+}
+
 /// Where a connection goes.
 #[derive(Debug, Clone)]
 pub enum Pick {
@@ -218,22 +230,32 @@ impl Route {
         &self.backends
     }
 
-    /// Picks a backend by weight and one of its endpoints that are not in `tried`, as `snapshot` has it,
-    /// which this route is of. The upper half of `random` chooses the backend, the lower half the endpoint.
+    /// Picks a backend by weight and one of its endpoints, as `snapshot` has it, which this route is of. The upper
+    /// half of `random` chooses the backend, the lower half the endpoint.
     #[must_use]
-    pub fn pick(&self, snapshot: &Snapshot, random: u64, tried: &[SocketAddr]) -> Pick {
+    pub fn pick(&self, snapshot: &Snapshot, random: u64) -> Pick {
+        self.pick_with(snapshot, random, |of| of.endpoint(random, |_| true))
+    }
+
+    /// The same, with the endpoint that `endpoint` chooses.
+    pub(crate) fn pick_with(
+        &self,
+        snapshot: &Snapshot,
+        random: u64,
+        endpoint: impl FnOnce(&Backend) -> Option<SocketAddr>,
+    ) -> Pick {
         let Some(picked) = by_weight(&self.backends, |of| of.weight, self.total, random) else {
             return Pick::NoWeight;
         };
         let Some(slot) = picked.backend else {
             return Pick::InvalidBackend;
         };
-        let endpoint = |backend: &Arc<Backend>| {
-            let address = backend.endpoint(random, tried)?;
-            Some(Pick::Endpoint(address, Arc::clone(backend)))
-        };
         let backend = snapshot.backend(slot);
-        backend.and_then(endpoint).unwrap_or(Pick::NoEndpoints)
+        let picked = backend.and_then(|backend| {
+            let address = endpoint(backend)?;
+            Some(Pick::Endpoint(address, Arc::clone(backend)))
+        });
+        picked.unwrap_or(Pick::NoEndpoints)
     }
 }
 
@@ -272,6 +294,16 @@ pub struct Selection {
     pub route: Option<Arc<Route>>,
 }
 
+/// What was selected for an HTTP request.
+pub(crate) struct HttpSelection<'a> {
+    /// The most specific listener.
+    pub(crate) listener: Arc<Listener>,
+    /// Its routes.
+    pub(crate) routes: HttpTable,
+    /// Which of them may serve the request's host.
+    pub(crate) guard: Guard<'a>,
+}
+
 /// Why no listener was selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmatched {
@@ -283,75 +315,6 @@ pub enum Unmatched {
     NoServerName,
 }
 
-/// Values by hostname pattern, with the lookup that specificity asks for.
-#[derive(Clone)]
-pub(crate) struct PatternMap<V> {
-    exact: HashTrieMapSync<Hostname, V>,
-    wildcard: HashTrieMapSync<Hostname, V>,
-    any: Option<V>,
-}
-
-impl<V: Clone> PatternMap<V> {
-    pub(crate) fn new() -> Self {
-        Self {
-            exact: HashTrieMapSync::new_sync(),
-            wildcard: HashTrieMapSync::new_sync(),
-            any: None,
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.any.is_none() && self.exact.is_empty() && self.wildcard.is_empty()
-    }
-
-    pub(crate) fn get(&self, pattern: &HostPattern) -> Option<&V> {
-        match pattern {
-            HostPattern::Any => self.any.as_ref(),
-            HostPattern::Wildcard(suffix) => self.wildcard.get(suffix),
-            HostPattern::Exact(name) => self.exact.get(name),
-        }
-    }
-
-    pub(crate) fn insert(&mut self, pattern: HostPattern, value: V) {
-        match pattern {
-            HostPattern::Any => self.any = Some(value),
-            HostPattern::Wildcard(suffix) => self.wildcard.insert_mut(suffix, value),
-            HostPattern::Exact(name) => self.exact.insert_mut(name, value),
-        }
-    }
-
-    pub(crate) fn remove(&mut self, pattern: &HostPattern) {
-        match pattern {
-            HostPattern::Any => self.any = None,
-            HostPattern::Wildcard(suffix) => {
-                self.wildcard.remove_mut(suffix);
-            }
-            HostPattern::Exact(name) => {
-                self.exact.remove_mut(name);
-            }
-        }
-    }
-
-    fn values(&self) -> impl Iterator<Item = &V> {
-        self.exact
-            .values()
-            .chain(self.wildcard.values())
-            .chain(self.any.as_ref())
-    }
-
-    /// The values of every pattern that matches `name`, most specific pattern first.
-    pub(crate) fn matching<'a>(&'a self, name: &'a Hostname) -> impl Iterator<Item = &'a V> {
-        self.exact
-            .get(name)
-            .into_iter()
-            .chain(
-                name.parents()
-                    .filter_map(|suffix| self.wildcard.get(suffix)),
-            )
-            .chain(self.any.as_ref())
-    }
-}
-
 /// Place of a route among those that match one name: [`vestibule_model::hostname::route_precedence`]
 /// as a key. The smallest wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -361,21 +324,46 @@ struct Precedence {
     key: Arc<str>,
 }
 
+/// The names for which a route is on a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AttachedNames {
+    /// What is matched.
+    pub(crate) pattern: HostPattern,
+    /// What ranks the route among those that match: the hostname as written.
+    pub(crate) rank: HostPattern,
+    /// Whether it serves them beside whoever owns them.
+    pub(crate) shared: bool,
+}
+
 /// A route under the pattern it matches.
 #[derive(Clone)]
 struct Row {
     pattern: HostPattern,
     rank: Specificity,
+    of: Admitted,
+}
+
+/// A route, and whether it serves its names beside their owner.
+#[derive(Clone)]
+struct Admitted {
     route: Arc<Route>,
+    shared: bool,
+}
+
+impl Admitted {
+    fn passes(&self, guard: Guard<'_>) -> bool {
+        self.shared || guard.admits(&self.route.tenant)
+    }
 }
 
 impl Row {
     fn precedence(&self) -> (Reverse<Specificity>, i64, &str) {
-        (Reverse(self.rank), self.route.created, &self.route.key)
+        let route = &self.of.route;
+        (Reverse(self.rank), route.created, &route.key)
     }
 }
 
-type Indexed = PatternMap<RedBlackTreeMapSync<Precedence, Arc<Route>>>;
+type Indexed = PatternMap<RedBlackTreeMapSync<Precedence, Admitted>>;
 
 /// Rows up to which a listener's routes are a plain list. Tests have few routes and want both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };
@@ -393,7 +381,7 @@ enum Rows {
 
 impl RouteTable {
     pub(crate) fn new() -> Self {
-        Self(Rows::Few(Arc::from([])))
+        Self(Rows::Few(Arc::default()))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -403,12 +391,15 @@ impl RouteTable {
         }
     }
 
-    /// Adds a route under the pattern it matches and the pattern that ranks it.
-    pub(crate) fn insert(&mut self, pattern: &HostPattern, rank: &HostPattern, route: &Arc<Route>) {
+    /// Adds a route for the names for which it is here.
+    pub(crate) fn insert(&mut self, names: &AttachedNames, route: &Arc<Route>) {
         let row = Row {
-            pattern: pattern.clone(),
-            rank: rank.specificity(),
-            route: Arc::clone(route),
+            pattern: names.pattern.clone(),
+            rank: names.rank.specificity(),
+            of: Admitted {
+                route: Arc::clone(route),
+                shared: names.shared,
+            },
         };
         match &mut self.0 {
             Rows::Few(rows) if rows.len() < FEW => {
@@ -426,12 +417,12 @@ impl RouteTable {
     }
 
     /// Takes out what [`Self::insert`] added.
-    pub(crate) fn remove(&mut self, pattern: &HostPattern, rank: &HostPattern, route: &Route) {
-        let rank = rank.specificity();
+    pub(crate) fn remove(&mut self, names: &AttachedNames, route: &Route) {
+        let (pattern, rank) = (&names.pattern, names.rank.specificity());
         match &mut self.0 {
             Rows::Few(rows) => {
                 let stays = |row: &&Row| {
-                    row.pattern != *pattern || row.rank != rank || row.route.key != route.key
+                    row.pattern != *pattern || row.rank != rank || row.of.route.key != route.key
                 };
                 *rows = rows.iter().filter(stays).cloned().collect();
             }
@@ -439,18 +430,18 @@ impl RouteTable {
         }
     }
 
-    fn select<'a>(&'a self, name: &'a Hostname) -> Option<&'a Arc<Route>> {
+    fn select<'a>(&'a self, name: &'a Hostname, guard: Guard<'_>) -> Option<&'a Arc<Route>> {
         match &self.0 {
             Rows::Few(rows) => rows
                 .iter()
-                .filter(|row| row.pattern.matches(name))
+                .filter(|row| row.pattern.matches(name) && row.of.passes(guard))
                 .min_by(|a, b| a.precedence().cmp(&b.precedence()))
-                .map(|row| &row.route),
+                .map(|row| &row.of.route),
             Rows::Many(index) => index
                 .matching(name)
-                .filter_map(RedBlackTreeMapSync::first)
+                .filter_map(|routes| routes.iter().find(|(_, of)| of.passes(guard)))
                 .min_by(|a, b| a.0.cmp(b.0))
-                .map(|(_, route)| route),
+                .map(|(_, of)| &of.route),
         }
     }
 }
@@ -460,7 +451,7 @@ fn insert(index: &mut Indexed, row: Row) {
         .get(&row.pattern)
         .cloned()
         .unwrap_or_else(RedBlackTreeMapSync::new_sync);
-    routes.insert_mut(precedence(row.rank, &row.route), row.route);
+    routes.insert_mut(precedence(row.rank, &row.of.route), row.of);
     index.insert(row.pattern, routes);
 }
 
@@ -533,9 +524,9 @@ impl OfKind {
         }
     }
 
-    fn select(&self, name: &Hostname) -> Option<Arc<Route>> {
+    fn select(&self, name: &Hostname, guard: Guard<'_>) -> Option<Arc<Route>> {
         match self {
-            Self::Tls(routes) => routes.select(name).cloned(),
+            Self::Tls(routes) => routes.select(name, guard).cloned(),
             Self::Http(_) => None,
         }
     }
@@ -589,6 +580,7 @@ pub(crate) type Place = (BindKey, Layer, HostPattern);
 pub struct Snapshot {
     generation: Generation,
     binds: RedBlackTreeMapSync<BindKey, Bind>,
+    owners: Owners,
     challenges: Challenges,
     backends: SlotMap<Backend>,
     client_certificates: SlotMap<ClientCertificate>,
@@ -599,6 +591,7 @@ impl Default for Snapshot {
         Self {
             generation: Generation::default(),
             binds: RedBlackTreeMapSync::new_sync(),
+            owners: Owners::default(),
             challenges: Challenges::default(),
             backends: SlotMap::default(),
             client_certificates: SlotMap::default(),
@@ -625,18 +618,62 @@ impl Snapshot {
 
     /// The listener for a request that came in on `bind` for `host`, in plaintext or as a TLS
     /// connection for that name would have it, and its HTTP routes.
-    pub(crate) fn select_http(
-        &self,
+    pub(crate) fn select_http<'a>(
+        &'a self,
         bind: &BindKey,
         layer: Layer,
-        host: Option<&Hostname>,
-    ) -> Option<(Arc<Listener>, HttpTable)> {
+        host: Option<&'a Hostname>,
+    ) -> Option<HttpSelection<'a>> {
         let listeners = self.binds.get(bind)?.of(layer);
-        let entry = match host {
-            Some(host) => listeners.matching(host).next(),
-            None => listeners.any.as_ref(),
-        };
-        entry.map(|entry| (Arc::clone(&entry.listener), entry.routes.http()))
+        let (entry, guard) = self.serving(listeners, host)?;
+        Some(HttpSelection {
+            listener: Arc::clone(&entry.listener),
+            routes: entry.routes.http(),
+            guard,
+        })
+    }
+
+    /// The most specific of a bind's listeners that may serve `name`, and which of its routes may.
+    ///
+    /// A listener of a ListenerSet serves names that its namespace owns, and such as nobody does. The Gateway's own
+    /// listeners are everybody's: there each route is judged.
+    fn serving<'a>(
+        &'a self,
+        listeners: &'a PatternMap<Entry>,
+        name: Option<&'a Hostname>,
+    ) -> Option<(&'a Entry, Guard<'a>)> {
+        // Listeners of one bind are of one Gateway nearly always, and many of them may match a long name.
+        let mut known: Option<(&str, Option<&str>)> = None;
+        listeners.matching_or_any(name).find_map(|entry| {
+            let listener = &*entry.listener;
+            let owner = match known {
+                Some((gateway, owner)) if *gateway == *listener.gateway => owner,
+                _ => self.owners.owner(&listener.gateway, name),
+            };
+            known = Some((&listener.gateway, owner));
+            let Some(owner) = owner else {
+                return Some((entry, Guard::OPEN));
+            };
+            if listener.is_own() {
+                return Some((entry, Guard::new(owner, &listener.tenant)));
+            }
+            (*owner == *listener.tenant).then_some((entry, Guard::OPEN))
+        })
+    }
+
+    /// Says whose the names of a pattern are on a Gateway.
+    pub(crate) fn set_owner(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<str>) {
+        self.owners.set(gateway, names, tenant);
+    }
+
+    /// Forgets it.
+    pub(crate) fn clear_owner(&mut self, gateway: &str, names: &HostPattern) {
+        self.owners.clear(gateway, names);
+    }
+
+    /// Whose hostnames are.
+    pub(crate) fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// The backend in a slot that a route of this snapshot names.
@@ -683,11 +720,8 @@ impl Snapshot {
         server_name: Option<&'a Hostname>,
     ) -> Option<&'a Arc<Listener>> {
         let listeners = &self.binds.get(bind)?.tls;
-        let entry = match server_name {
-            Some(name) => listeners.matching(name).next(),
-            None => listeners.any.as_ref(),
-        };
-        entry.map(|entry| &entry.listener)
+        let (entry, _) = self.serving(listeners, server_name)?;
+        Some(&entry.listener)
     }
 
     /// The challenge held at a place, on an open bind or not.
@@ -718,20 +752,14 @@ impl Snapshot {
         server_name: Option<&Hostname>,
     ) -> Result<Selection, Unmatched> {
         let listeners = &self.binds.get(bind).ok_or(Unmatched::NoBind)?.tls;
-        let Some(name) = server_name else {
-            let entry = listeners.any.as_ref().ok_or(Unmatched::NoServerName)?;
-            return Ok(Selection {
-                listener: Arc::clone(&entry.listener),
-                route: None,
-            });
+        let none = || match server_name {
+            Some(_) => Unmatched::NoListener,
+            None => Unmatched::NoServerName,
         };
-        let entry = listeners
-            .matching(name)
-            .next()
-            .ok_or(Unmatched::NoListener)?;
+        let (entry, guard) = self.serving(listeners, server_name).ok_or_else(none)?;
         Ok(Selection {
             listener: Arc::clone(&entry.listener),
-            route: entry.routes.select(name),
+            route: server_name.and_then(|name| entry.routes.select(name, guard)),
         })
     }
 

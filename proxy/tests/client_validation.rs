@@ -275,20 +275,7 @@ async fn a_connection_that_stands_is_asked_by_the_settings_of_now() {
 /// The status of an answer without a body that is read; none if the connection is over.
 async fn status(stream: &mut TlsStream<TcpStream>, request: &str) -> Option<u16> {
     stream.write_all(request.as_bytes()).await.ok()?;
-    let mut head = String::new();
-    let read = async {
-        while !head.ends_with("\r\n\r\n") {
-            head.push(char::from(stream.read_u8().await.ok()?));
-        }
-        let length = head
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: "));
-        let mut body = vec![0; length.unwrap().parse().unwrap()];
-        stream.read_exact(&mut body).await.ok()?;
-        Some(())
-    };
-    within("an answer", read).await?;
-    head.split(' ').nth(1).unwrap().parse().ok()
+    Some(web::one_answer(stream).await?.status)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,8 +10,13 @@ use std::hash::{BuildHasher, RandomState};
 
 use edits::run::{Size, run};
 
-/// Random histories under load. `VESTIBULE_EDITS` says how many edits there are, and
-/// `VESTIBULE_EDITS_SEED` which history.
+/// How many edits of an everyday run have to change something and be followed by many answers.
+const EVERYDAY: usize = 200;
+/// How many answers are many.
+const MANY: usize = 200;
+
+/// Random histories under load. `VESTIBULE_EDITS` says how many edits have to be followed by many answers, and
+/// `VESTIBULE_EDITS_SEED` which history it is.
 #[test]
 fn each_answer_is_of_one_configuration() {
     let number = |name: &str| {
@@ -19,18 +24,27 @@ fn each_answer_is_of_one_configuration() {
         Some(text.parse::<u64>().unwrap())
     };
     let edits = number("VESTIBULE_EDITS").map(|edits| usize::try_from(edits).unwrap());
+    let edits = edits.unwrap_or(EVERYDAY);
     let seed = number("VESTIBULE_EDITS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
     let size = Size {
-        edits: edits.unwrap_or(60),
-        clients: 7,
+        edits,
+        answers: MANY,
+        turns_once_in: 5,
         turns: 20,
-        answers: 150,
     };
     let done = run(seed, size);
     report(&format!("seed {seed}: {done}"));
     assert!(
-        done.served > done.answers / 4,
+        done.answered >= edits,
+        "not all edits are under load: {done}"
+    );
+    assert!(
+        done.served > done.answers / 3,
         "hardly anything is served: {done}"
+    );
+    assert!(
+        edits < EVERYDAY || done.kinds.contains_key("vain 504"),
+        "no timeout ends anything: {done}"
     );
 }
 

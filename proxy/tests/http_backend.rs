@@ -14,9 +14,11 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::client::conn::http2;
-use hyper::{Request, StatusCode, Version};
+use hyper::header::HeaderName;
+use hyper::{HeaderMap, Request, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::BackendProtocol;
+use proto::http_filter::Filter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
@@ -260,45 +262,108 @@ async fn http2_clients_reach_http1_backends() {
     assert!(answer.body.ends_with("\n\nhello"), "{}", answer.body);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn trailers_go_through() {
-    use hyper::HeaderMap;
-
-    let address = serve(|stream| async move {
-        let service = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async {
+/// A backend that says in a trailer which trailers it got, and sends some that are not for the client.
+async fn trailing(two: bool) -> SocketAddr {
+    serve(move |stream: TcpStream| {
+        serve_http(stream, two, move |request| async move {
             let collected = request.into_body().collect().await.unwrap();
+            let got = collected.trailers().map(|trailers| {
+                let mut names: Vec<_> = trailers.keys().map(HeaderName::as_str).collect();
+                names.sort_unstable();
+                names.join(" ")
+            });
             let mut trailers = HeaderMap::new();
-            let got = collected.trailers().and_then(|t| t.get("x-sum")).cloned();
-            trailers.insert("x-seen", got.unwrap_or_else(|| "none".parse().unwrap()));
+            let got = got.unwrap_or_else(|| "none".into());
+            trailers.insert("x-seen", got.parse().unwrap());
+            trailers.insert("grpc-status", "0".parse().unwrap());
+            // In HTTP/2 that would be an error.
+            if !two {
+                trailers.insert("keep-alive", "timeout=5".parse().unwrap());
+            }
             let frames = [
                 Ok::<_, hyper::Error>(Frame::data(collected.to_bytes())),
                 Ok(Frame::trailers(trailers)),
             ];
             let body = StreamBody::new(futures::stream::iter(frames));
-            Ok::<_, std::convert::Infallible>(hyper::Response::new(body))
-        });
-        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-        let _ = builder
-            .serve_connection(TokioIo::new(stream), service)
-            .await;
+            hyper::Response::builder()
+                .header("trailer", "x-seen, grpc-status, keep-alive")
+                .body(body)
+                .unwrap()
+        })
     })
-    .await;
-    let rig = rig_of(&quiet(), address, BackendProtocol::H2c);
-    let mut sender = h2_client(&rig).await;
-    let mut trailers = HeaderMap::new();
-    trailers.insert("x-sum", "42".parse().unwrap());
-    let frames = [
-        Ok::<_, hyper::Error>(Frame::data(Bytes::from_static(b"hello"))),
-        Ok(Frame::trailers(trailers)),
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_go_through_and_are_no_way_around() {
+    const NAMES: [&str; 6] = [
+        "x-sum",
+        "x-forwarded-for",
+        "x_forwarded_for",
+        "x-edited",
+        "forwarded",
+        "expect",
     ];
-    let body = StreamBody::new(futures::stream::iter(frames)).boxed();
-    let request = Request::post(format!("http://{HOST}/")).body(body).unwrap();
-    let answer = within("an answer", sender.send_request(request))
-        .await
-        .unwrap();
-    let collected = answer.into_body().collect().await.unwrap();
-    assert_eq!(collected.trailers().unwrap()["x-seen"], "42");
-    assert_eq!(&*collected.to_bytes(), b"hello");
+    let two = trailing(true).await;
+    let one = trailing(false).await;
+    let mut rig = rig_of(&quiet(), two, BackendProtocol::H2c);
+    let mut edited = rule("/", BACKEND);
+    edited
+        .filters
+        .push(filter(Filter::RequestHeaders(proto::HeaderModifier {
+            remove: vec!["x-edited".into()],
+            ..Default::default()
+        })));
+    assert_eq!(
+        rig.apply(vec![http_route("web", "", vec![edited])]),
+        Vec::<String>::new()
+    );
+    for (address, protocol) in [
+        (two, BackendProtocol::H2c),
+        (one, BackendProtocol::Unspecified),
+    ] {
+        rig.apply(vec![backend_of(BACKEND, &[address], protocol)]);
+        // HTTP/2.
+        let mut sender = h2_client(&rig).await;
+        let mut trailers = HeaderMap::new();
+        for name in NAMES {
+            trailers.insert(name, "6.6.6.6".parse().unwrap());
+        }
+        let frames = [
+            Ok::<_, hyper::Error>(Frame::data(Bytes::from_static(b"hello"))),
+            Ok(Frame::trailers(trailers)),
+        ];
+        let body = StreamBody::new(futures::stream::iter(frames)).boxed();
+        let request = Request::post(format!("http://{HOST}/"))
+            .header("trailer", NAMES.join(", "))
+            .header("te", "trailers")
+            .body(body)
+            .unwrap();
+        let answer = within("an answer", sender.send_request(request)).await;
+        let collected = answer.unwrap().into_body().collect().await.unwrap();
+        let trailers = collected.trailers().unwrap();
+        assert_eq!(trailers["x-seen"], "x-sum", "{protocol:?}");
+        assert_eq!(trailers["grpc-status"], "0");
+        assert!(!trailers.contains_key("keep-alive"), "{trailers:?}");
+
+        // HTTP/1.1, and without any that is left.
+        for (first, seen) in [("x-sum: 1\r\n", "x-sum"), ("", "none")] {
+            let fields = format!("{}: 6.6.6.6\r\n", NAMES[1..].join(": 6.6.6.6\r\n"));
+            let head = format!(
+                "POST / HTTP/1.1\r\nhost: {HOST}\r\ntransfer-encoding: chunked\r\nte: trailers\r\n\
+                 trailer: {}",
+                NAMES.join(", ")
+            );
+            let body = format!("5\r\nhello\r\n0\r\n{first}{fields}\r\n");
+            let answer = ask(&rig, &head, &body).await;
+            assert_eq!(answer.status, 200);
+            let text = &answer.body;
+            assert!(text.contains("hello"), "{text}");
+            assert!(text.contains(&format!("\r\nx-seen: {seen}\r\n")), "{text}");
+            assert!(text.contains("\r\ngrpc-status: 0\r\n"), "{text}");
+            assert!(!text.contains("keep-alive"), "{text}");
+        }
+    }
 }
 
 /// Answers an upgrade, and then sends back what comes.
@@ -486,6 +551,59 @@ async fn bodies_flow_and_are_not_kept() {
     within("the rest", receives).await;
     assert!(got as u64 > length, "{got} bytes of head and body");
     sends.await.unwrap();
+}
+
+/// Several clients' requests are on one connection to an HTTP/2 backend.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_nothing_holds_up_no_other_client_of_an_http2_backend() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let address = serve(move |stream: TcpStream| {
+        let asked = Arc::clone(&count);
+        stream.set_nodelay(true).unwrap();
+        serve_http(stream, true, move |request| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            let length = if request.uri().path() == "/big" {
+                10_000_000
+            } else {
+                1000
+            };
+            std::future::ready(hyper::Response::new(Full::new(Bytes::from(vec![
+                7;
+                length
+            ]))))
+        })
+    })
+    .await;
+    let rig = rig_of(&quiet(), address, BackendProtocol::H2c);
+    // HTTP/1.1: what is not read waits in the proxy and behind it.
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        let mut stream = rig.connect().await;
+        let head = format!("GET /big HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        idle.push(stream);
+    }
+    wait("the requests", || asked.load(Ordering::SeqCst) == 20).await;
+    for _ in 0..50 {
+        let answer = get(&rig, HOST, "/small").await;
+        assert_eq!(answer.body.len(), 1000);
+    }
+    // And they get all of it when they come to read.
+    for stream in &mut idle[..2] {
+        let head = within("an answer", async {
+            let mut text = String::new();
+            while !text.ends_with("\r\n\r\n") {
+                text.push(char::from(stream.read_u8().await.unwrap()));
+            }
+            parse(&text)
+        });
+        let length = head.await.header("content-length").unwrap().to_owned();
+        let mut body = vec![0; length.parse().unwrap()];
+        within("the body", stream.read_exact(&mut body))
+            .await
+            .unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@ use common::web::*;
 use common::*;
 use proto::http_filter::Filter;
 use proto::path_modifier::Path;
+use vestibule_proxy::http::{EscapedSlashes, Underscores};
 use vestibule_proxy::plane::Limits;
 use vestibule_stream::proto;
 
@@ -22,7 +23,15 @@ fn quiet() -> Limits {
 
 /// A listener with a route of these rules, and the backends named.
 fn rig(rules: &[proto::HttpRule], backends: &[(&str, &[std::net::SocketAddr])]) -> Rig {
-    Rig::start(&quiet(), |port| {
+    rig_with(&quiet(), rules, backends)
+}
+
+fn rig_with(
+    limits: &Limits,
+    rules: &[proto::HttpRule],
+    backends: &[(&str, &[std::net::SocketAddr])],
+) -> Rig {
+    Rig::start(limits, |port| {
         let mut all = vec![
             http(port, "web", "*.example.com", None),
             http_route("web", "*.example.com", rules.to_vec()),
@@ -235,6 +244,65 @@ async fn a_backend_learns_who_asked_from_the_proxy_alone() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn underscores_do_not_pass_for_dashes() {
+    let one = Echo::start("one").await;
+    let of = |underscores| {
+        let mut limits = quiet();
+        limits.http.underscores = underscores;
+        rig_with(
+            &limits,
+            &[rule("/", "team-a/one:80")],
+            &[("team-a/one:80", &[one.address])],
+        )
+    };
+    let head = format!(
+        "GET / HTTP/1.1\r\nhost: {HOST}\r\nX_Forwarded_For: 6.6.6.6\r\nX_Own: 1\r\nx-own: 2"
+    );
+    let answer = ask(&of(Underscores::default()), &head, "").await;
+    assert_eq!(answer.status, 200);
+    for name in ["x_forwarded_for", "x_own"] {
+        assert_eq!(answer.echoed(name), None, "{name}");
+    }
+    let echoed = |answer: &Answer, name| answer.echoed(name);
+    assert_eq!(echoed(&answer, "x-own").as_deref(), Some("2"));
+
+    let answer = ask(&of(Underscores::Allow), &head, "").await;
+    assert_eq!(echoed(&answer, "x_own").as_deref(), Some("1"));
+    assert_eq!(echoed(&answer, "x_forwarded_for"), None);
+
+    let before = one.requests();
+    let refuses = of(Underscores::Refuse);
+    let answer = ask(&refuses, &head, "").await;
+    assert_eq!(answer.status, 400);
+    assert!(answer.body.contains("underscore"), "{}", answer.body);
+    assert_eq!(one.requests(), before);
+    assert_eq!(get(&refuses, HOST, "/?a_b=c_d").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn escaped_slashes_are_kept_where_they_may_be_and_dots_never() {
+    let one = Echo::start("one").await;
+    let mut limits = quiet();
+    limits.http.escaped_slashes = EscapedSlashes::Keep;
+    let rig = rig_with(
+        &limits,
+        &[rule("/raw", "team-a/one:80")],
+        &[("team-a/one:80", &[one.address])],
+    );
+    for path in ["/raw/a%2Fx", "/raw/a\\x", "/raw/%5c", "/raw/%252f.."] {
+        let answer = get(&rig, HOST, path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        let line = format!("GET {path} HTTP/1.1\n");
+        assert!(answer.body.starts_with(&line), "{}", answer.body);
+    }
+    let before = one.requests();
+    for path in ["/raw/..;/x", "/raw/..%2fx", "/raw/..\\x", "/raw/%5c.."] {
+        assert_eq!(get(&rig, HOST, path).await.status, 400, "{path}");
+    }
+    assert_eq!(one.requests(), before);
+}
+
 fn path(path: Path) -> proto::PathModifier {
     proto::PathModifier { path: Some(path) }
 }
@@ -385,6 +453,19 @@ async fn what_is_unclear_or_asks_for_a_tunnel_is_refused() {
     );
     for path in ["/a/../b", "/a/%2e%2E/b", "/."] {
         assert_eq!(get(&rig, HOST, path).await.status, 400, "{path}");
+    }
+    for path in [
+        "/raw/..;/x",
+        "/raw/..%2fx",
+        "/raw/..\\x",
+        "/raw/%5c..",
+        "/raw/a%2Fx",
+        "/raw\\x",
+    ] {
+        let answer = get(&rig, HOST, path).await;
+        assert_eq!(answer.status, 400, "{path}");
+        let text = answer.body.contains("so it is not clear what it is for");
+        assert!(text, "{path}: {}", answer.body);
     }
     let head = format!("CONNECT {HOST}:443 HTTP/1.1\r\nhost: {HOST}:443");
     assert_eq!(ask(&rig, &head, "").await.status, 405);

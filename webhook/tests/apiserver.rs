@@ -24,6 +24,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
+use vestibule_model::claim::ClaimKey;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::ObjectName;
 
 const WEBHOOK: &str = "enforced.vestibule.dev";
 const PREFIX: &str = "vestibule-webhook-test";
@@ -502,20 +505,57 @@ async fn refused_in_time(kubectl: &Kubectl, object: &Value, words: &str) {
     .await;
 }
 
+/// The CRD does not let an object be, whoever writes it.
+fn refused_by_schema(kubectl: &Kubectl, object: &Value, words: &str) {
+    let dry_run = ["apply", "--dry-run=server", "-f", "-"];
+    let ran = kubectl.run(&dry_run, &object.to_string());
+    assert!(!ran.ok && ran.err.contains(words), "{}", ran.err);
+}
+
+/// What says that A holds a name.
+fn claim_of_a() -> Value {
+    let infra = namespace("infra");
+    let names = HostPattern::parse("held.example").expect("a hostname");
+    let gateway = ObjectName::new(infra.as_str(), "entrance");
+    let name = ClaimKey::names(&gateway, &names).object_name().name;
+    json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+        "metadata": {"namespace": infra, "name": name},
+        "spec": {
+            "gateway": {"name": "entrance"}, "hostname": "held.example",
+            "holder": namespace("a"), "since": "2026-01-01T00:00:00Z",
+        },
+    })
+}
+
+fn malformed_claims_are_refused(kubectl: &Kubectl, claim: &Value) {
+    for (change, words) in [
+        (
+            json!({"port": 443, "protocol": "TLS"}),
+            "must have a hostname or a port, and not both",
+        ),
+        (json!({"protocol": "TLS"}), "protocol goes with port"),
+    ] {
+        let mut both = claim.clone();
+        for (field, value) in change.as_object().expect("fields") {
+            both["spec"][field] = value.clone();
+        }
+        refused_by_schema(kubectl, &both, words);
+    }
+}
+
 /// Who may have which names, and who has them, is read from objects.
 async fn grants_and_claims_count(kubectl: &Kubectl) {
     let infra = namespace("infra");
-    let claim = json!({
-        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
-        "metadata": {"namespace": infra, "name": "holder"},
-        "spec": {
-            "gateway": {"name": "entrance"}, "namespace": namespace("a"), "count": 1,
-            "entries": [{"hostname": "held.example", "port": 443, "use": "TLS", "since": "2026-01-01T00:00:00Z"}],
-        },
-    });
+    let claim = claim_of_a();
+    malformed_claims_are_refused(kubectl, &claim);
     kubectl.must_apply(&[claim.clone(), set("b", "other", "free.example")]);
-    let taken = "hostname \"held.example\" on port 443 is taken";
-    refused_in_time(kubectl, &set("b", "new", "held.example"), taken).await;
+    let taken = "hostname \"held.example\" belongs to another namespace on every port";
+    let new = set("b", "new", "held.example");
+    refused_in_time(kubectl, &new, taken).await;
+    let mut aside = new;
+    aside["spec"]["listeners"][0]["port"] = json!(8443);
+    refused_in_time(kubectl, &aside, taken).await;
     // Neither a new object nor an older one that is edited.
     refused_in_time(kubectl, &set("b", "other", "held.example"), taken).await;
     kubectl.must_apply(&[set("a", "back", "held.example")]);
@@ -528,6 +568,22 @@ async fn grants_and_claims_count(kubectl: &Kubectl) {
             "namespaces": {"names": [namespace("b")]},
         },
     });
+    for (hostnames, words) in [
+        (
+            json!({"hostnames": []}),
+            "must have hostnames, sharedHostnames, or both",
+        ),
+        (
+            json!({"sharedHostnames": ["*.b.example"]}),
+            "spec.sharedHostnames[0]",
+        ),
+    ] {
+        let mut wrong = grant.clone();
+        for (field, value) in hostnames.as_object().expect("fields") {
+            wrong["spec"][field] = value.clone();
+        }
+        refused_by_schema(kubectl, &wrong, words);
+    }
     kubectl.must_apply(std::slice::from_ref(&grant));
     let words = "is not granted to namespace vestibule-webhook-test-b on Gateway vestibule-webhook-test-infra/entrance";
     refused_in_time(kubectl, &set("b", "new", "else.example"), words).await;

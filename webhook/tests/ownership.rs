@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use vestibule_crds::{decode, yaml};
 use vestibule_model::condition::Reason;
+use vestibule_model::key::Kind;
 use vestibule_model::object::Object;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_webhook::{Facts, Operation, Review, Reviewer};
@@ -42,14 +43,8 @@ spec: {namespaces: {names: [bravo]}, hostnames: ['*.bravo.example', shared.examp
 ---
 apiVersion: vestibule.dev/v1alpha1
 kind: HostnameClaim
-metadata: {namespace: infra, name: qqbravoqq}
-spec:
-  gateway: {name: entrance}
-  namespace: bravo
-  count: 2
-  entries:
-  - {hostname: shared.example, port: 443, use: TLSRoute, since: '2026-01-01T00:00:00Z'}
-  - {hostname: shared.example, port: 8443, use: TLS, since: '2026-01-01T00:00:00Z'}
+metadata: {name: entrance-44f5747673b4116d588f69e5e2b2d371, namespace: infra}
+spec: {gateway: {name: entrance}, hostname: shared.example, holder: bravo, since: '2026-01-01T00:00:00Z'}
 ";
 
 fn object(value: Value) -> Object {
@@ -215,9 +210,12 @@ fn a_hostname_that_another_namespace_serves_is_not_taken_by_a_route() {
     );
     assert!(review(&facts, Mode::Enforce, Some(&taking), &more).allowed);
     // Nobody holds it any more.
-    let claims = yaml::documents(PLATFORM).expect("YAML");
-    let claim = object(claims.last().expect("a claim").1.clone());
-    facts.remove(&claim.key());
+    for (_, value) in yaml::documents(PLATFORM).expect("YAML") {
+        let key = object(value).key();
+        if key.kind == Kind::HostnameClaim {
+            facts.remove(&key);
+        }
+    }
     assert_eq!(create(&facts, &taking).findings, []);
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use vestibule_model::conflict::Group;
 use vestibule_model::hostname::{HostPattern, route_precedence};
-use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::names::{AskedBy, NameDecision};
 use vestibule_model::object::{Listener, Object, ParentRef, Port, Protocol};
 use vestibule_model::route::Route;
 use vestibule_operator::translate::Translator;
@@ -33,6 +35,22 @@ impl Candidate {
 
     pub(super) fn port(&self) -> Option<Port> {
         self.listener.port
+    }
+
+    /// Another namespace that the name belongs to, if the listener is a ListenerSet's, with the pattern that says so.
+    pub(super) fn other_owner(
+        &self,
+        translator: &Translator,
+        query: &HostPattern,
+    ) -> Option<(HostPattern, String)> {
+        let ParentKey::ListenerSet(set) = &self.key.parent else {
+            return None;
+        };
+        let has_names = self.listener.protocol.group() != Group::Raw;
+        let owner = has_names.then(|| owner(translator, &self.gateway, query));
+        owner
+            .flatten()
+            .filter(|(_, namespace)| **namespace != *set.namespace)
     }
 
     /// The kind of route that serves such a listener.
@@ -116,18 +134,75 @@ pub(super) struct AttachedRoute {
     created: i64,
 }
 
-/// The routes that translation attached to a listener for this name, in order of precedence.
+/// Whom a name belongs to on a Gateway, as the proxies are told: the pattern that says so, and the namespace. They
+/// leave out whatever another namespace has for the name.
+pub(super) fn owner(
+    translator: &Translator,
+    gateway: &ObjectName,
+    query: &HostPattern,
+) -> Option<(HostPattern, String)> {
+    around(query).into_iter().find_map(|names| {
+        let owner = translator.merge().owner_at(gateway, &names)?.to_string();
+        Some((names, owner))
+    })
+}
+
+/// Whether a route on a listener of the Gateway itself may serve a name: the name is its namespace's or nobody's, it is
+/// of the Gateway's namespace, or it shares the name.
+pub(super) fn serves(
+    translator: &Translator,
+    gateway: &ObjectName,
+    route: &ObjectKey,
+    query: &HostPattern,
+) -> bool {
+    let namespace = &route.name.namespace;
+    let Some((_, owner)) = owner(translator, gateway, query) else {
+        return true;
+    };
+    let shares = || {
+        let by = AskedBy::HttpRoute;
+        let decision = translator.merge().decide(gateway, namespace, query, by);
+        route.kind == Kind::HttpRoute && decision == NameDecision::Has
+    };
+    **namespace == *owner || *namespace == gateway.namespace || shares()
+}
+
+/// A pattern and every one around it, the most specific first.
+fn around(query: &HostPattern) -> Vec<HostPattern> {
+    let mut all = vec![query.clone()];
+    let text = query.to_string();
+    let mut rest = text.strip_prefix("*.").unwrap_or(&text);
+    while let Some((_, above)) = rest.split_once('.') {
+        all.extend(HostPattern::parse(&format!("*.{above}")));
+        rest = above;
+    }
+    if *query != HostPattern::Any {
+        all.push(HostPattern::Any);
+    }
+    all
+}
+
+/// The routes that translation attached to a listener for this name, in order of precedence. On a listener of the
+/// Gateway itself, those of other namespaces than the name's are left out.
 pub(super) fn attached(
     translator: &Translator,
     listener: &ListenerKey,
     query: &HostPattern,
     of_interest: &BTreeSet<ObjectKey>,
 ) -> Vec<AttachedRoute> {
+    let own = match &listener.parent {
+        ParentKey::Gateway(gateway) => Some(gateway),
+        ParentKey::ListenerSet(_) => None,
+    };
     let listener = listener.to_string();
     let mut routes: Vec<AttachedRoute> = of_interest
         .iter()
         .filter_map(|key| {
             let (created, attachments) = attachments(translator, key)?;
+            let is_admitted = own.is_none_or(|gateway| serves(translator, gateway, key, query));
+            if !is_admitted {
+                return None;
+            }
             let ranks = attachments
                 .iter()
                 .filter(|attachment| attachment.listener == listener)

@@ -169,6 +169,7 @@ fn settings(controller: Arc<str>, policy: Policy) -> Settings {
         controller,
         policy,
         claims: Claims::Assumed,
+        shim_for_sets: false,
         binds: Binds::Allocated {
             address: Ipv6Addr::UNSPECIFIED.into(),
             services: ServiceSettings {

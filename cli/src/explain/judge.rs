@@ -223,11 +223,13 @@ impl Judge<'_> {
         })
     }
 
-    /// Whether the proxies are to have it: published by translation, and (where that does not see
-    /// everything) not refused by its status.
+    /// Whether the proxies are to serve the name by it: published by translation, of the namespace that the name
+    /// belongs to, and (where translation does not see everything) not refused by its status.
     fn is_in_force(&self, candidate: &Candidate) -> bool {
         let key = &candidate.key;
-        if !is_published(&self.picture.translator, key) {
+        let translator = &self.picture.translator;
+        if !is_published(translator, key) || candidate.other_owner(translator, self.query).is_some()
+        {
             return false;
         }
         let set = self.picture.said_of(&key.parent, None);

@@ -2,16 +2,19 @@
 //! read them. Who may not is told what the status of his own objects says.
 
 use jiff::Timestamp;
-use vestibule_model::claim::{ClaimKey, ClaimUse};
+use vestibule_model::claim::{ClaimKey, Claimed};
+use vestibule_model::condition::Reason;
+use vestibule_model::conflict::Group;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::PortKey;
+use vestibule_model::names::NameDecision;
 use vestibule_model::object::Object;
 use vestibule_model::ownership::HostnameGrant;
-use vestibule_operator::translate::Standing;
+use vestibule_operator::translate::ClaimState;
 
-use super::candidates::{AttachedRoute, Candidate};
+use super::candidates::{AttachedRoute, Candidate, owner};
 use super::chain::{Chain, ok, step};
 use super::conditions::By;
 use super::picture::Picture;
@@ -187,19 +190,23 @@ impl Chain<'_> {
     }
 }
 
-/// What a listener's hostname is held as.
-fn claim_of(candidate: &Candidate) -> Option<ClaimKey> {
+/// The claims that a listener needs to be served: to its hostname, and to what it speaks on its port.
+fn claims_of(candidate: &Candidate) -> Vec<ClaimKey> {
     let listener = &candidate.listener;
-    let port = PortKey {
-        gateway: candidate.gateway.clone(),
-        port: candidate.port()?,
-        transport: listener.protocol.transport()?,
-    };
-    let use_ = ClaimUse::from(listener.protocol.group());
-    Some(ClaimKey::new(&port, use_, &listener.hostname))
+    let names = (listener.protocol.group() != Group::Raw)
+        .then(|| ClaimKey::names(&candidate.gateway, &listener.hostname));
+    let port = candidate.port().zip(listener.protocol.transport());
+    let port = port.map(|(port, transport)| {
+        ClaimKey::port(&PortKey {
+            gateway: candidate.gateway.clone(),
+            port,
+            transport,
+        })
+    });
+    names.into_iter().chain(port).collect()
 }
 
-/// Who holds the listener's hostname, and those of TLSRoutes that want the name from it.
+/// Who holds the listener's hostname, those of routes that want the name from it, and the name itself.
 pub(super) fn holders(
     picture: &Picture,
     candidate: &Candidate,
@@ -207,74 +214,101 @@ pub(super) fn holders(
     attached: &[AttachedRoute],
     rejected: &[ObjectKey],
 ) -> Vec<HolderView> {
-    let Some(own) = claim_of(candidate) else {
-        return Vec::new();
-    };
-    let routes = rejected.iter().filter_map(|key| {
+    let listener = &candidate.listener;
+    let rejected = rejected.iter().filter_map(|key| {
         let route = picture.translator.object(key)?.as_route()?;
         let hostnames = route.hostnames().iter().map(|(_, hostname)| hostname);
-        Some((key.kind, hostnames.filter(|one| one.covers(query))))
+        Some(hostnames.filter(|one| one.covers(query)))
     });
-    let written = attached
-        .iter()
-        .map(|route| (route.key.kind, &route.rank))
-        .chain(routes.flat_map(|(kind, all)| all.map(move |hostname| (kind, hostname))))
-        .filter(|(kind, _)| *kind == Kind::TlsRoute);
-    let port = own.port_key();
-    let mut keys = vec![own];
-    for (_, hostname) in written {
-        // What is left of it on this listener.
-        let Some(names) = candidate.listener.hostname.intersect(hostname) else {
-            continue;
-        };
-        let key = ClaimKey::new(&port, ClaimUse::TlsRoute, &names);
-        if !keys.contains(&key) {
-            keys.push(key);
+    let written = attached.iter().map(|route| &route.rank);
+    // What is left of them on this listener.
+    let left = written
+        .chain(rejected.flatten())
+        .filter_map(|hostname| listener.hostname.intersect(hostname));
+    let owned = owner(&picture.translator, &candidate.gateway, query);
+    let owned = owned.filter(|_| listener.protocol.group() != Group::Raw);
+    let owned = owned.map(|(names, _)| names);
+    let mut all = vec![listener.hostname.clone()];
+    for names in left.chain(owned) {
+        if !all.contains(&names) {
+            all.push(names);
         }
     }
-    keys.iter().filter_map(|key| holder(picture, key)).collect()
+    let keys = all
+        .iter()
+        .map(|names| ClaimKey::names(&candidate.gateway, names));
+    keys.filter_map(|key| holder(picture, &key)).collect()
 }
 
-/// Who holds a name, as `HostnameClaim`s say. Of several it is who has held it longest.
+/// Who holds a name or a port, as its `HostnameClaim` says.
 fn holder(picture: &Picture, key: &ClaimKey) -> Option<HolderView> {
-    let claims = picture
-        .translator
-        .objects()
-        .filter_map(|(_, object)| match object.as_ref() {
-            Object::HostnameClaim(claim) if claim.gateway() == key.gateway => Some(claim),
-            _ => None,
-        });
-    let (since, namespace, claim) = claims
-        .flat_map(|claim| claim.keys().map(move |(held, since)| (held, since, claim)))
-        .filter(|(held, ..)| held == key)
-        .map(|(_, since, claim)| (since, &claim.namespace, claim))
-        .min_by(|a, b| (a.0, a.1, &a.2.name).cmp(&(b.0, b.1, &b.2.name)))?;
-    let standing = picture.translator.standings().get(key);
     let object = ObjectKey {
         kind: Kind::HostnameClaim,
-        name: claim.name.clone(),
+        name: key.object_name(),
     };
+    let claim = match picture.translator.object(&object)?.as_ref() {
+        Object::HostnameClaim(claim) if claim.held_key() == Some(key) => claim,
+        _ => return None,
+    };
+    let since = claim.since;
+    let state = picture.translator.claim_states().get(key);
     Some(HolderView {
-        namespace: namespace.to_string(),
+        namespace: claim.holder.namespace.to_string(),
         since: Timestamp::from_second(since).map_or_else(|_| String::new(), |at| at.to_string()),
-        hostname: match &key.names {
-            HostPattern::Any => String::new(),
-            names => names.to_string(),
+        hostname: match &key.of {
+            Claimed::Names(names) => names.to_string(),
+            Claimed::Port(..) => String::new(),
         },
-        usage: key.use_.as_str(key.transport),
-        in_use: !matches!(standing, Some(Standing::Left | Standing::Revoked)),
+        in_use: !matches!(state, Some(ClaimState::Unused | ClaimState::Revoked)),
         object: (&object).into(),
     })
 }
 
 impl Chain<'_> {
-    /// Whether another namespace holds the listener's hostname, where the caller may know.
+    /// That the name belongs to another namespace, in words for everybody.
+    pub(super) fn taken(&self, object: &ObjectKey) -> Step {
+        let (reason, message, action) = NameDecision::Taken
+            .finding("", self.query, &self.candidate.gateway)
+            .map_or_else(
+                || (Reason::HostnameConflict, String::new(), String::new()),
+                |finding| (finding.reason, finding.message, finding.action),
+            );
+        let reason = reason.as_str();
+        step(
+            Check::Claim,
+            Outcome::Wrong,
+            &object.to_string(),
+            reason,
+            message,
+            action,
+        )
+    }
+
+    /// Whether another namespace holds the listener's hostname, or the name itself, where the caller may know.
     pub(super) fn claim(&self) -> Option<Step> {
         let ParentKey::ListenerSet(set) = &self.candidate.key.parent else {
             return None;
         };
-        let key = claim_of(self.candidate)?;
-        let holder = holder(self.picture, &key)?;
+        let translator = &self.picture.translator;
+        // Whoever has the listener's hostname may not have the name, if that is inside it.
+        let other = self.candidate.other_owner(translator, self.query);
+        let other = other.map(|(names, _)| ClaimKey::names(&self.candidate.gateway, &names));
+        // That the listener lost its own hostname, the listener says.
+        let is_inside = other
+            .as_ref()
+            .is_some_and(|other| !claims_of(self.candidate).contains(other));
+        let held = other
+            .into_iter()
+            .chain(claims_of(self.candidate))
+            .filter_map(|key| Some((holder(self.picture, &key)?, key)));
+        let held: Vec<(HolderView, ClaimKey)> = held.collect();
+        // What a port speaks is everybody's who has a name for it: its holder matters where nobody else may be there.
+        let is_alone = self.candidate.listener.protocol.group() == Group::Raw;
+        let matters = |key: &ClaimKey| matches!(key.of, Claimed::Names(_)) || is_alone;
+        let holder = held.into_iter().find(|(_, key)| matters(key));
+        let Some((holder, key)) = holder else {
+            return is_inside.then(|| self.taken(&self.candidate.key.parent.object()));
+        };
         let object = ObjectKey::new(
             Kind::HostnameClaim,
             &*holder.object.namespace,
@@ -283,9 +317,10 @@ impl Chain<'_> {
         let HolderView {
             namespace, since, ..
         } = &holder;
-        let what = match &key.names {
-            HostPattern::Any => format!("port {}", key.port),
-            names => format!("hostname \"{names}\" on port {}", key.port),
+        let what = match &key.of {
+            Claimed::Port(port, _) => format!("port {port}"),
+            Claimed::Names(HostPattern::Any) => "every hostname that nobody else holds".to_owned(),
+            Claimed::Names(names) => format!("hostname \"{names}\""),
         };
         if *namespace == *set.namespace {
             let message = format!("says that namespace {namespace} has held {what} since {since}");
@@ -301,7 +336,7 @@ impl Chain<'_> {
         let (message, action) = if holder.in_use {
             (
                 format!("namespace {namespace} has held {what} since {since}, and serves it"),
-                "use another hostname or port; to hand it over, have its holder remove it, or take it out of \
+                "use another hostname; to hand it over, have its holder remove it, or take it out of \
                  its holder's HostnameGrant"
                     .to_owned(),
             )

@@ -134,9 +134,6 @@ pub(super) struct HolderView {
     pub(super) since: String,
     /// As the listener or route writes it; empty for every name.
     pub(super) hostname: String,
-    /// What for: `HTTP`, `TLS`, `TCP`, `UDP`, `TLSRoute`.
-    #[serde(rename = "use")]
-    pub(super) usage: &'static str,
     /// Whether the namespace has a listener or route for it; if not, it goes to others soon.
     pub(super) in_use: bool,
     /// The `HostnameClaim` that says so.

@@ -3,10 +3,10 @@
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::key::{Kind, ObjectKey, ParentKey};
 use vestibule_model::object::ParentRef;
 
-use super::candidates::{Candidate, references};
+use super::candidates::{Candidate, references, serves};
 use super::chain::{Chain, step};
 use super::conditions::By;
 use super::ownership::{WAIT, holders, is_guarded, is_told, refusal};
@@ -23,6 +23,14 @@ impl Chain<'_> {
             let waits = accepted.is("False") && accepted.reason == "Pending";
             waits.then(|| self.wrong(Check::Route, key, accepted, By::Status))
         })
+    }
+
+    /// Whether the proxies leave a route out because the name belongs to another namespace.
+    fn is_left_out(&self, route: &ObjectKey) -> bool {
+        let ParentKey::Gateway(gateway) = &self.candidate.key.parent else {
+            return false;
+        };
+        !serves(&self.picture.translator, gateway, route, self.query)
     }
 
     /// Which route has the name, or why none has.
@@ -74,6 +82,14 @@ impl Chain<'_> {
                 && let Some(loss) = route_loss(self.picture, self.candidate, rejected, self.query)
             {
                 return Some(loss);
+            }
+            // One with a wildcard, or without a hostname, is not about names of others.
+            if self.is_left_out(rejected) {
+                let taken = self.taken(rejected);
+                return Some(Step {
+                    check: Check::Route,
+                    ..taken
+                });
             }
         }
         let subject = listener_text(key);
@@ -201,9 +217,7 @@ fn route_loss(
     let findings = picture.translator.findings().get(route)?;
     let finding = findings.iter().find(taken)?;
     let holders = holders(picture, candidate, query, &[], std::slice::from_ref(route));
-    let left = holders
-        .iter()
-        .any(|holder| holder.usage == "TLSRoute" && !holder.in_use);
+    let left = holders.iter().any(|holder| !holder.in_use);
     let action = if left { WAIT } else { &finding.action };
     Some(step(
         Check::Route,

@@ -213,9 +213,6 @@ fn backend_text(backend: &BackendView, weights: bool) -> String {
 
 fn holder_text(holder: &HolderView) -> String {
     let mut text = format!("namespace {}", holder.namespace);
-    if holder.usage == "TLSRoute" {
-        text.push_str(", for TLSRoutes,");
-    }
     let _ = write!(text, " since {}", holder.since);
     if !holder.in_use {
         text.push_str(", which has nothing for it any more: it goes to others soon");

@@ -54,6 +54,7 @@ impl Engine {
         let acme = Arc::new(Directory::new(state.join("acme"), desk.clone()));
         let settings = Settings {
             claims: Claims::Told,
+            shim_for_sets: false,
             ..settings
         };
         let engine = Self {

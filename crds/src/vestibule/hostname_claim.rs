@@ -1,23 +1,23 @@
-//! HostnameClaim: which namespace holds which names on which ports of a Gateway. Written by the operator.
+//! HostnameClaim: which namespace holds a hostname or a port of a Gateway. Written by the operator.
 
 use std::num::NonZeroU16;
 
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use vestibule_model::claim::{self, ClaimUse};
+use vestibule_model::claim::{self, ClaimKey, Claimed, Holder};
 use vestibule_model::condition::Reason;
+use vestibule_model::conflict::{Group, Transport};
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::ObjectName;
+use vestibule_model::merge::PortKey;
 
 use crate::text::quote;
 use crate::unknown::UnknownFields;
 use crate::{meta, names};
 
-/// Most entries of one object. The operator begins another one much earlier.
-pub const MAX_ENTRIES: usize = 1024;
-
-/// Names that a namespace holds on a Gateway. Vestibule writes these objects and puts right what others
+/// Which namespace holds a hostname or a port of a Gateway. Vestibule writes these objects and puts right what others
 /// change in them; to take a name away from a namespace, narrow its HostnameGrant or the Gateway's
 /// allowedListeners.
 #[derive(
@@ -33,27 +33,55 @@ pub const MAX_ENTRIES: usize = 1024;
     category = "vestibule",
     namespaced,
     derive = "PartialEq",
-    doc = "Which namespace holds which names on which ports of a Gateway. Written by Vestibule.",
+    doc = "Which namespace holds a hostname or a port of a Gateway. Written by Vestibule.",
+    selectable = ".spec.gateway.name",
+    selectable = ".spec.holder",
+    selectable = ".spec.hostname",
     printcolumn = r#"{"name":"Gateway","type":"string","jsonPath":".spec.gateway.name"}"#,
-    printcolumn = r#"{"name":"Holder","type":"string","jsonPath":".spec.namespace"}"#,
-    printcolumn = r#"{"name":"Names","type":"integer","jsonPath":".spec.count"}"#,
-    printcolumn = r#"{"name":"First","type":"string","jsonPath":".spec.entries[0].hostname","priority":1}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name":"Hostname","type":"string","jsonPath":".spec.hostname"}"#,
+    printcolumn = r#"{"name":"Port","type":"integer","jsonPath":".spec.port"}"#,
+    printcolumn = r#"{"name":"Protocol","type":"string","jsonPath":".spec.protocol"}"#,
+    printcolumn = r#"{"name":"Holder","type":"string","jsonPath":".spec.holder"}"#,
+    printcolumn = r#"{"name":"Unused","type":"date","jsonPath":".spec.unusedSince"}"#,
+    printcolumn = r#"{"name":"Since","type":"date","jsonPath":".spec.since"}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {
+        "rule": "has(self.hostname) != has(self.port)",
+        "message": "must have a hostname or a port, and not both",
+    },
+    {
+        "rule": "has(self.port) == has(self.protocol)",
+        "message": "protocol goes with port, and with nothing else",
+    },
+]))]
 pub struct HostnameClaimSpec {
     /// The Gateway, in the same namespace.
     pub gateway: ClaimGateway,
-    /// The namespace that holds the names.
+    /// The hostname, on every port of the Gateway, as the listener or the route writes it; `*` is every name of which
+    /// there is no other claim. Absent where the claim is to a port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("minLength" = 1, "maxLength" = 253))]
+    pub hostname: Option<String>,
+    /// The port; absent where the claim is to a hostname.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32", extend("minimum" = 1, "maximum" = 65535))]
+    pub port: Option<i32>,
+    /// What the port speaks: HTTP, TLS (HTTPS as well), TCP or UDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("enum" = ["HTTP", "TLS", "TCP", "UDP"]))]
+    pub protocol: Option<String>,
+    /// The namespace that holds it.
     #[schemars(extend("minLength" = 1, "maxLength" = 253))]
-    pub namespace: String,
-    /// How many entries there are, for people.
-    #[schemars(extend("minimum" = 0, "maximum" = MAX_ENTRIES))]
-    pub count: i32,
-    /// What it holds.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = MAX_ENTRIES))]
-    pub entries: Vec<ClaimEntry>,
+    pub holder: String,
+    /// Since when the namespace holds it.
+    #[schemars(extend("format" = "date-time"))]
+    pub since: String,
+    /// Since when nothing in the namespace asks for the name; absent: something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub unused_since: Option<String>,
 }
 
 /// A Gateway in the same namespace.
@@ -68,35 +96,46 @@ pub struct ClaimGateway {
     pub uid: String,
 }
 
-/// One name on one port.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ClaimEntry {
-    /// The hostname, as the listener or the route writes it; absent: every name.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schemars(extend("maxLength" = 253))]
-    pub hostname: String,
-    /// The port of the listeners.
-    #[schemars(extend("minimum" = 1, "maximum" = 65535))]
-    pub port: i32,
-    /// What for: HTTP, TLS (listeners that speak HTTPS or TLS), TCP or UDP (the whole port), or TLSRoute.
-    #[serde(rename = "use")]
-    #[schemars(extend("enum" = ["HTTP", "TLS", "TCP", "UDP", "TLSRoute"]))]
-    pub use_: String,
-    /// Since when.
-    #[schemars(extend("format" = "date-time"))]
-    pub since: String,
-}
-
-impl From<&claim::ClaimEntry> for ClaimEntry {
-    fn from(entry: &claim::ClaimEntry) -> Self {
-        let since = jiff::Timestamp::from_second(entry.since).unwrap_or_default();
+impl HostnameClaimSpec {
+    /// What an object says about a key that a namespace holds; times are in seconds since the epoch.
+    #[must_use]
+    pub fn new(
+        key: &ClaimKey,
+        gateway_uid: &str,
+        holder: &Holder,
+        since: i64,
+        unused_since: Option<i64>,
+    ) -> Self {
+        let (hostname, port, protocol) = match &key.of {
+            Claimed::Names(HostPattern::Any) => (Some("*".to_owned()), None, None),
+            Claimed::Names(names) => (Some(names.to_string()), None, None),
+            Claimed::Port(port, transport) => {
+                let protocol = match holder.speaks {
+                    Some(Group::Http) => "HTTP",
+                    Some(Group::Tls) => "TLS",
+                    Some(Group::Raw) | None => transport.as_str(),
+                };
+                (None, Some(port.get().into()), Some(protocol.to_owned()))
+            }
+        };
         Self {
-            hostname: entry.names.to_string(),
-            port: entry.port.get().into(),
-            use_: entry.use_.as_str(entry.transport).to_owned(),
-            since: since.to_string(),
+            gateway: ClaimGateway {
+                name: key.gateway.name.to_string(),
+                uid: gateway_uid.to_owned(),
+            },
+            hostname,
+            port,
+            protocol,
+            holder: holder.namespace.to_string(),
+            since: time(since),
+            unused_since: unused_since.map(time),
         }
     }
+}
+
+fn time(seconds: i64) -> String {
+    let time = jiff::Timestamp::from_second(seconds);
+    time.unwrap_or_default().to_string()
 }
 
 pub(crate) fn convert(wire: HostnameClaim, unknown: &UnknownFields) -> claim::HostnameClaim {
@@ -104,64 +143,109 @@ pub(crate) fn convert(wire: HostnameClaim, unknown: &UnknownFields) -> claim::Ho
     let spec = wire.spec;
     for (field, text) in [
         ("spec.gateway.name", &spec.gateway.name),
-        ("spec.namespace", &spec.namespace),
+        ("spec.holder", &spec.holder),
     ] {
         if !names::is_subdomain(text) {
             findings.push(names::not_a_name(field, text));
         }
     }
-    if spec.entries.len() > MAX_ENTRIES {
-        findings.push(Finding::refused(
-            Reason::InvalidValue,
-            "spec.entries",
-            format!("has more than {MAX_ENTRIES} entries"),
-            "leave this object to Vestibule",
-        ));
-    }
-    let mut entries = Vec::new();
-    if !findings.iter().any(Finding::refuses) {
-        for (index, wire) in spec.entries.iter().enumerate() {
-            match entry(wire, &format!("spec.entries[{index}]")) {
-                Ok(entry) => entries.push(entry),
-                Err(finding) => findings.push(finding),
-            }
-        }
-    }
-    claim::HostnameClaim {
-        name: meta::name(&wire.metadata),
+    let name = meta::name(&wire.metadata);
+    let about = about(&spec, &name)
+        .map_err(|finding| findings.push(finding))
+        .ok();
+    let speaks = about.as_ref().and_then(|(_, speaks)| *speaks);
+    let key = about.map(|(key, _)| key);
+    let mut seconds = |field: &str, text: &str| {
+        let time = text.parse::<jiff::Timestamp>();
+        let time = time.map_err(|_| invalid(field, format!("{} is no time", quote(text))));
+        time.map_err(|finding| findings.push(finding))
+            .map(jiff::Timestamp::as_second)
+    };
+    let since = seconds("spec.since", &spec.since).unwrap_or_default();
+    let unused_since = spec.unused_since.as_deref();
+    let unused_since = unused_since.and_then(|text| seconds("spec.unusedSince", text).ok());
+    let claim = claim::HostnameClaim {
+        name,
         meta: meta::convert(&wire.metadata),
         gateway: spec.gateway.name.into(),
         gateway_uid: spec.gateway.uid.into(),
-        namespace: spec.namespace.into(),
-        entries,
+        key,
+        holder: Holder {
+            namespace: spec.holder.into(),
+            speaks,
+        },
+        since,
+        unused_since,
         findings,
-    }
+    };
+    with_its_name(claim)
 }
 
-fn entry(wire: &ClaimEntry, field: &str) -> Result<claim::ClaimEntry, Finding> {
-    let invalid = |at: &str, message: String| {
-        Finding::refused(
-            Reason::InvalidValue,
-            format!("{field}.{at}"),
-            message,
-            "leave this object to Vestibule",
-        )
+/// An object that stands under another name than what it is about gives is refused.
+fn with_its_name(mut claim: claim::HostnameClaim) -> claim::HostnameClaim {
+    if let Some(key) = &claim.key
+        && key.object_name() != claim.name
+    {
+        let finding = invalid(
+            "metadata.name",
+            format!(
+                "is not the name of the claim to what it says, which is {}",
+                key.object_name().name
+            ),
+        );
+        claim.findings.push(finding);
+    }
+    claim
+}
+
+fn invalid(field: &str, message: String) -> Finding {
+    Finding::refused(
+        Reason::InvalidValue,
+        field,
+        message,
+        "leave this object to Vestibule",
+    )
+}
+
+/// What a claim is about, and what a port speaks.
+fn about(
+    spec: &HostnameClaimSpec,
+    name: &ObjectName,
+) -> Result<(ClaimKey, Option<Group>), Finding> {
+    let gateway = ObjectName::new(name.namespace.clone(), spec.gateway.name.as_str());
+    let (port, protocol) = match (&spec.hostname, spec.port, spec.protocol.as_deref()) {
+        (Some(hostname), None, None) => {
+            let pattern = match hostname.as_str() {
+                "*" => Ok(HostPattern::Any),
+                "" => Err(invalid("spec.hostname", "is empty".to_owned())),
+                text => HostPattern::parse(text).map_err(|error| {
+                    names::not_a_hostname("spec.hostname".to_owned(), text, &error)
+                }),
+            };
+            return Ok((ClaimKey::names(&gateway, &pattern?), None));
+        }
+        (None, Some(port), Some(protocol)) => (port, protocol),
+        _ => {
+            let message = "is to a hostname, or to a port with a protocol".to_owned();
+            return Err(invalid("spec", message));
+        }
     };
-    let names = HostPattern::parse(&wire.hostname).map_err(|error| {
-        names::not_a_hostname(format!("{field}.hostname"), &wire.hostname, &error)
-    })?;
-    let port = u16::try_from(wire.port).ok().and_then(NonZeroU16::new);
-    let port = port.ok_or_else(|| invalid("port", format!("{} is no port", wire.port)))?;
-    let (use_, transport) = ClaimUse::from_text(&wire.use_)
-        .ok_or_else(|| invalid("use", format!("{} is no use", quote(&wire.use_))))?;
-    let since = wire.since.parse::<jiff::Timestamp>();
-    let since =
-        since.map_err(|_| invalid("since", format!("{} is no time", quote(&wire.since))))?;
-    Ok(claim::ClaimEntry {
-        port,
+    let number = u16::try_from(port).ok().and_then(NonZeroU16::new);
+    let number = number.ok_or_else(|| invalid("spec.port", format!("{port} is no port")))?;
+    let (group, transport) = match protocol {
+        "HTTP" => (Group::Http, Transport::Tcp),
+        "TLS" => (Group::Tls, Transport::Tcp),
+        "TCP" => (Group::Raw, Transport::Tcp),
+        "UDP" => (Group::Raw, Transport::Udp),
+        other => {
+            let message = format!("{} is no protocol", quote(other));
+            return Err(invalid("spec.protocol", message));
+        }
+    };
+    let port = PortKey {
+        gateway,
+        port: number,
         transport,
-        use_,
-        names,
-        since: since.as_second(),
-    })
+    };
+    Ok((ClaimKey::port(&port), Some(group)))
 }

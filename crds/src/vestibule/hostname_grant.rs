@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::hostname::HostPattern;
+use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::object::{Port, Protocol};
 use vestibule_model::ownership;
 use vestibule_model::selector::{LabelSelector, Requirement};
@@ -34,8 +34,14 @@ const MAX_LIMIT: u32 = 100_000;
 const HOSTNAME: &str =
     r"^(\*|(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)$";
 
+/// A hostname. A wildcard cannot be shared: who shares has to know what.
+const SHARED: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+
 /// CEL: neither a name that clients read as an address nor one with a label that is too long.
 const SERVABLE: &str = "!self.matches('(^|[.])([0-9]+|0x[0-9a-f]*)$') && !self.matches('[^.]{64}')";
+
+/// CEL: something is given.
+const GIVES: &str = "(has(self.hostnames) && size(self.hostnames) > 0) || (has(self.sharedHostnames) && size(self.sharedHostnames) > 0)";
 
 /// Which namespaces may use which hostnames on the Gateways of the grant's namespace. As soon as a Gateway
 /// has one grant, ListenerSets and routes of other namespaces may only use what they are granted; several
@@ -61,6 +67,10 @@ const SERVABLE: &str = "!self.matches('(^|[.])([0-9]+|0x[0-9a-f]*)$') && !self.m
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": GIVES,
+    "message": "must have hostnames, sharedHostnames, or both",
+}]))]
 pub struct HostnameGrantSpec {
     /// Names of Gateways in the grant's namespace. Default: every one of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -75,8 +85,8 @@ pub struct HostnameGrantSpec {
     /// What they may use: a hostname ("shop.example.com"), everything below one at any depth, the wildcard
     /// itself included but not the name itself ("*.team.example.com"), or everything, listeners without a
     /// hostname included ("*").
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
-        "minItems" = 1,
         "maxItems" = MAX_HOSTNAMES,
         "items" = {
             "type": "string", "minLength": 1, "maxLength": 253, "pattern": HOSTNAME,
@@ -88,6 +98,21 @@ pub struct HostnameGrantSpec {
         "x-kubernetes-list-type" = "set",
     ))]
     pub hostnames: Vec<String>,
+    /// Hostnames that they share with whoever holds them: their HTTPRoutes on the Gateways' own listeners may have
+    /// them beside the holder's. Nobody holds a name by this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = MAX_HOSTNAMES,
+        "items" = {
+            "type": "string", "minLength": 1, "maxLength": 253, "pattern": SHARED,
+            "x-kubernetes-validations": [{
+                "rule": SERVABLE,
+                "message": "must not be an IP address in any form, nor have a label of more than 63 characters",
+            }],
+        },
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub shared_hostnames: Vec<String>,
     /// Ports of listeners. Default: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
@@ -232,6 +257,14 @@ pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership
     let limits = reader.limits(&spec.limits.unwrap_or_default());
     let void = !reader.findings.is_empty();
     let hostnames = reader.hostnames(&spec.hostnames);
+    let shared = reader.shared(&spec.shared_hostnames);
+    if hostnames.is_empty() && shared.is_empty() && reader.findings.is_empty() {
+        reader.refuse(
+            "spec.hostnames",
+            "names no hostname, so nothing is granted",
+            "name the hostnames",
+        );
+    }
     let mut findings = reader.findings;
     findings.extend(unknown.warnings_outside(&[&["spec"]]));
     if unknown.any_below(&["spec", "limits"]) {
@@ -248,6 +281,7 @@ pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership
         gateways,
         namespaces,
         hostnames: if void { Vec::new() } else { hostnames },
+        shared: if void { BTreeSet::new() } else { shared },
         ports,
         protocols,
         issuers,
@@ -335,13 +369,6 @@ impl Reader {
     }
 
     fn hostnames(&mut self, texts: &[String]) -> Vec<HostPattern> {
-        if texts.is_empty() {
-            self.refuse(
-                "spec.hostnames",
-                "names no hostname, so nothing is granted",
-                "name the hostnames",
-            );
-        }
         let count = self.bound("spec.hostnames", texts.len(), MAX_HOSTNAMES);
         let mut hostnames = Vec::with_capacity(count);
         for (index, text) in texts.iter().take(count).enumerate() {
@@ -361,6 +388,30 @@ impl Reader {
             }
         }
         hostnames
+    }
+
+    fn shared(&mut self, texts: &[String]) -> BTreeSet<Hostname> {
+        let count = self.bound("spec.sharedHostnames", texts.len(), MAX_HOSTNAMES);
+        let mut shared = BTreeSet::new();
+        for (index, text) in texts.iter().take(count).enumerate() {
+            let field = format!("spec.sharedHostnames[{index}]");
+            if text.starts_with('*') {
+                let message = format!(
+                    "{} is a wildcard, and only a hostname can be shared",
+                    quote(text)
+                );
+                self.refuse(field, message, "list each of the hostnames");
+                continue;
+            }
+            match Hostname::parse(text) {
+                Ok(name) => _ = shared.insert(name),
+                Err(error) => {
+                    let finding = names::not_a_hostname(field, text, &error);
+                    self.findings.push(finding);
+                }
+            }
+        }
+        shared
     }
 
     fn ports(&mut self, numbers: &[i64]) -> BTreeSet<Port> {

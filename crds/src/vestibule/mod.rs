@@ -14,7 +14,7 @@ pub use acme_issuer::{
     IssuerCondition, IssuerError, IssuerStatus, SecretEntry, SecretName,
 };
 pub use gateway_parameters::{GatewayParameters, GatewayParametersSpec, ServiceSpec};
-pub use hostname_claim::{ClaimEntry, ClaimGateway, HostnameClaim, HostnameClaimSpec, MAX_ENTRIES};
+pub use hostname_claim::{ClaimGateway, HostnameClaim, HostnameClaimSpec};
 pub use hostname_grant::{HostnameGrant, HostnameGrantSpec, HostnameGrantStatus};
 
 pub(crate) use acme_issuer::{convert_acme_issuer, convert_cluster_acme_issuer};

@@ -36,6 +36,7 @@ kinds! {
     ENDPOINT_SLICE = "/apis/discovery.k8s.io/v1" "endpointslices";
     GATEWAY = "/apis/gateway.networking.k8s.io/v1" "gateways";
     GATEWAY_CLASS = "/apis/gateway.networking.k8s.io/v1" "gatewayclasses";
+    HOSTNAME_CLAIM = "/apis/vestibule.dev/v1alpha1" "hostnameclaims";
     HOSTNAME_GRANT = "/apis/vestibule.dev/v1alpha1" "hostnamegrants";
     HTTP_ROUTE = "/apis/gateway.networking.k8s.io/v1" "httproutes";
     LEASE = "/apis/coordination.k8s.io/v1" "leases";

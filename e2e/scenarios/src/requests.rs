@@ -238,6 +238,8 @@ impl Connection {
             Sender::One(sender) => {
                 let request = Request::get(path).header("host", &self.host);
                 let request = request.body(Empty::new()).map_err(broken)?;
+                // After an answer it is a moment until the connection takes another request.
+                sender.ready().await.map_err(failure)?;
                 sender.send_request(request).await
             }
             Sender::Two(sender) => {

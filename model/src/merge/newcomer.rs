@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::{Merge, PortKey, SetVerdict, set_claims};
-use crate::conflict::{Claim, Conflict, PortClaims};
+use crate::conflict::{Claim, Conflict, Group, PortClaims};
 use crate::finding::Finding;
 use crate::key::ObjectName;
+use crate::names::{AskedBy, NameDecision};
 use crate::object::{Listener, ListenerSet};
 
 impl Merge {
-    /// The conflicts a ListenerSet would have as a newcomer, as findings: its listeners against those
-    /// of every other object, and against its own earlier ones. Where its Gateway does not let it in (its
+    /// The conflicts a ListenerSet would have as a newcomer, as findings: its hostnames against those that others
+    /// hold, its listeners against those of every other object, and against its own earlier ones. Where its Gateway does not let it in (its
     /// status says so) or does not exist (yet), only the latter.
     #[must_use]
     pub fn conflicts_of_newcomer(&self, set: &ListenerSet) -> Vec<Finding> {
@@ -36,6 +37,13 @@ impl Merge {
             .into_iter()
             .filter_map(|new| {
                 let kept = before.iter().find(|old| old.same_claim(&new));
+                // A set that lost a name can be edited elsewhere.
+                let of_name =
+                    new.name
+                        .listener_finding(&new.listener.field, &new.claim.hostname, gateway);
+                if let Some(finding) = of_name {
+                    return kept.is_none().then_some(finding);
+                }
                 let conflict = match kept {
                     Some(old) => new.inside.filter(|_| old.conflict().is_none()),
                     None => new.conflict(),
@@ -67,21 +75,29 @@ impl Merge {
         };
         set_claims(set, gateway, self.gateway(gateway).map(AsRef::as_ref))
             .filter(|(_, key, claim)| owned(key, claim))
-            .map(|(listener, key, claim)| {
+            .map(|(listener, key, mut claim)| {
+                let name = if allowed && claim.protocol.group() != Group::Raw {
+                    let namespace = &set.name.namespace;
+                    self.decide(gateway, namespace, &claim.hostname, AskedBy::Listener)
+                } else {
+                    NameDecision::Has
+                };
+                claim.has_name = name == NameDecision::Has;
                 let elsewhere = self
                     .ports
                     .get(&key)
-                    .filter(|_| allowed)
+                    .filter(|_| allowed && !name.is_refusal())
                     .and_then(|port| port.conflict_as_newcomer(&claim));
                 let port = own.entry(key.clone()).or_default();
                 let inside = port.conflict(&claim);
-                if elsewhere.is_none() {
+                if elsewhere.is_none() && !name.is_refusal() {
                     port.insert(claim.clone());
                 }
                 Prospect {
                     listener,
                     key,
                     claim,
+                    name,
                     elsewhere,
                     inside,
                 }
@@ -95,6 +111,8 @@ struct Prospect<'a> {
     listener: &'a Listener,
     key: PortKey,
     claim: Claim,
+    /// What is decided about its hostname on the whole Gateway.
+    name: NameDecision,
     elsewhere: Option<Conflict>,
     inside: Option<Conflict>,
 }

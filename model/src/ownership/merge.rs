@@ -8,9 +8,10 @@ use super::{HostnameGrant, Limits, Seat, Standing};
 use crate::attach::Attached;
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
-use crate::issuer::{self, Engine, IssuerRef};
+use crate::issuer::{self, IssuerRef};
 use crate::key::{Kind, ListenerKey, ObjectName, ParentKey};
 use crate::merge::{Affected, Merge, SetVerdict};
+use crate::names::GatewayNames;
 use crate::object::{Listener, ListenerSet, Port, Protocol, TlsMode};
 use crate::route::{Route, field_of_hostname};
 
@@ -52,6 +53,14 @@ impl Merge {
                 gateway: gateway.clone(),
                 grants: (!flipped).then_some(versions),
             };
+            let namespaces = (!flipped).then(|| {
+                let all = self.names(&gateway).into_iter();
+                let all = all.flat_map(GatewayNames::namespaces);
+                all.filter(|namespace| self.is_touched(&owners, namespace))
+                    .cloned()
+                    .collect()
+            });
+            self.recheck_names(&gateway, namespaces.as_ref(), &mut affected);
             let touched = self
                 .sets_of(&gateway)
                 .filter(|set| self.is_touched(&owners, &set.namespace));
@@ -184,7 +193,16 @@ impl Merge {
                 left.push(attached);
                 continue;
             };
+            let shares = |names: &HostPattern| match (route, parent, names) {
+                (Route::Http(_), ParentKey::Gateway(_), HostPattern::Exact(name)) => {
+                    domain.shares(name)
+                }
+                _ => false,
+            };
             attached.hostnames.retain(|hostname| {
+                if shares(&hostname.matches) {
+                    return true;
+                }
                 let verdict = domain.owns(port, &listener.protocol, &hostname.matches);
                 let refused = verdict.map_err(|finding| {
                     let field =
@@ -354,9 +372,7 @@ fn asks<'a>(set: &ListenerSet, listener: &'a Listener, issuer: &IssuerRef) -> Op
         return None;
     }
     let options = &set.certificates.options;
-    let ignored =
-        issuer.engine == Engine::CertManager && options.ignored_listeners.contains(&listener.name);
-    (!ignored).then_some(hostname)
+    (!issuer.engine.ignores(options, &listener.name)).then_some(hostname)
 }
 
 /// Where a set's issuer is named: its own annotation, or that of its Gateway.

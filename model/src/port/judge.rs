@@ -1,23 +1,27 @@
-//! Verdicts about claims to a port: who conflicts with whom, and where connections go.
+//! Verdicts about claims to a port: who conflicts with whom, where connections go, and who is to hold the port.
 
 use std::sync::Arc;
 
-use super::{Bucket, Place, PortClaims, Tier};
+use super::{Bucket, Place, PortClaims, Tier, place};
+use crate::claim::Holder;
 use crate::conflict::{Claim, Conflict, Group, Precedence};
 use crate::hostname::HostPattern;
 use crate::key::ListenerKey;
 
-impl PortClaims {
-    /// Who would have `names` of the ListenerSets, if the Gateway and what the port speaks let it: the first
-    /// one in order that no routes keep out.
-    #[must_use]
-    pub fn first(&self, group: Group, names: &HostPattern) -> Option<&Claim> {
-        let bucket = self.bucket(group, names)?;
-        let mut of_sets = bucket.iter().filter(|at| at.0 != Tier::Gateway);
-        let (.., listener) = of_sets.find(|at| !self.barred.contains(&at.2))?;
-        self.claim(listener)
-    }
+/// What has become of the claim to a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortStanding {
+    /// Its holder has a listener that speaks what the port does.
+    Used,
+    /// Its holder has none any more, and this namespace has.
+    Passed(Arc<str>),
+    /// Nobody has a listener that speaks it.
+    Idle,
+    /// The Gateway's own listeners speak something else there, or its holder, alone, now wants to.
+    Revoked,
+}
 
+impl PortClaims {
     /// Whether `claim` conflicts with those before it. It need not be one of the claims held, and if
     /// it is, it is not compared with itself.
     #[must_use]
@@ -52,32 +56,11 @@ impl PortClaims {
         if with_own.is_some() || claim.precedence.is_own() {
             return with_own;
         }
-        // What another namespace holds is not to be had, whether or not it has a listener there now.
-        let place = self.place(claim);
-        if place.0 == Tier::Set {
-            // Where the Gateway itself has listeners, they settle what the port speaks.
-            if self.own.is_empty() && self.holdings.is_foreign_to(group, claim.namespace()) {
-                return Some(Conflict::Protocol);
-            }
-            if self.holdings.holder(group, claim.names()).is_some() {
-                let first = bucket.into_iter().flatten().find(|at| at.0 == Tier::Held);
-                return Some(first.map_or_else(
-                    || match group {
-                        Group::Raw => Conflict::Protocol,
-                        Group::Http | Group::Tls => Conflict::Hostname,
-                    },
-                    |at| clash(&at.2),
-                ));
-            }
-            let barred = if self.claim(&claim.listener) == Some(claim) {
-                self.barred.contains(&claim.listener)
-            } else {
-                self.is_held_by_routes(claim)
-            };
-            if barred {
-                return Some(Conflict::Route);
-            }
+        // Where the Gateway itself has listeners, they settle what the port speaks.
+        if self.own.is_empty() && self.is_closed_by_holder(claim) {
+            return Some(Conflict::Protocol);
         }
+        let place = place(claim);
         // Of the sets, only what is in force counts: the first claim of all settles what the port
         // speaks, the first one of a bucket has its names.
         let counts = |at: &&Place| {
@@ -85,7 +68,7 @@ impl PortClaims {
                 && if newcomer {
                     !same_object(&at.1, &claim.precedence) && self.in_force(&at.2)
                 } else {
-                    **at < place && !self.barred.contains(&at.2)
+                    **at < place
                 }
         };
         if self.own.is_empty()
@@ -133,49 +116,78 @@ impl PortClaims {
             .reduce(Conflict::and)
     }
 
-    /// Whether the Gateway's own listeners speak what keeps every ListenerSet's listener of this group out.
-    #[must_use]
-    pub fn is_closed_to(&self, group: Group) -> bool {
-        self.own.keys().any(|own| *own != group)
-    }
-
-    /// Whether connections for names that another namespace holds for its TLSRoutes would come to this listener
-    /// instead of a less specific one: there is none inside its own names that they come to.
-    pub(super) fn is_held_by_routes(&self, claim: &Claim) -> bool {
-        let names = claim.names();
-        claim.protocol.group() == Group::Tls
-            && self
-                .holdings
-                .routes_in(names)
-                .filter(|(_, holder)| *holder != claim.namespace())
-                .any(|(route, _)| {
-                    let served = self.serving(route);
-                    !served.is_some_and(|at| names != at.names() && names.covers(at.names()))
-                })
-    }
-
-    /// Whether another namespace holds, for a listener that is more specific than the one of `pattern`, what
-    /// connections for `names` would come to: a route of `namespace` cannot have them there.
-    #[must_use]
-    pub fn is_reserved(
-        &self,
-        names: &HostPattern,
-        pattern: &HostPattern,
-        namespace: &Arc<str>,
-    ) -> bool {
-        self.holdings
-            .covering(Group::Tls, names)
-            .take_while(|(held, _)| *held != pattern && pattern.covers(held))
-            .any(|(_, holder)| holder != namespace)
-    }
-
-    /// What the sets' listeners speak: what the first one speaks, but not if it is kept out by what is held.
-    pub(super) fn spoken(&self) -> Option<Group> {
-        let first = self.sets.iter().next().map(|(at, group)| (at.0, *group));
-        match (first, self.holdings.spoken()) {
-            (Some((Tier::Held, group)), _) | (Some((_, group)), None) => Some(group),
-            (_, held) => held,
+    /// Whether the port's holder keeps a claim out: another namespace's port of bytes, or what speaks something else
+    /// than the port does, unless its holder itself wants to change that and nobody else is there.
+    fn is_closed_by_holder(&self, claim: &Claim) -> bool {
+        let Some((holder, spoken)) = &self.holder else {
+            return false;
+        };
+        let namespace = claim.namespace();
+        let alone = self.tenants.keys().all(|tenant| tenant == namespace);
+        match claim.protocol.group() {
+            group if group != *spoken => !(holder == namespace && alone),
+            Group::Raw => holder != namespace,
+            Group::Http | Group::Tls => false,
         }
+    }
+
+    /// What the sets' listeners speak: what the port is held for; where it is nobody's, or its holder is alone, what
+    /// the first of them speaks.
+    pub(super) fn spoken(&self) -> Option<Group> {
+        let first = || self.sets.values().next().copied();
+        match &self.holder {
+            Some((holder, _)) if self.sole() == Some(holder) => first(),
+            Some((_, held)) => Some(*held),
+            None => first(),
+        }
+    }
+
+    /// Who is to hold the port, if nobody does, for what it speaks: whoever has the first listener there that is in
+    /// force. Nobody, where the Gateway's own listeners settle it.
+    #[must_use]
+    pub fn next_holder(&self) -> Option<Holder> {
+        if !self.own.is_empty() {
+            return None;
+        }
+        let claims = self.sets.keys().filter_map(|at| self.claim(&at.2));
+        // One that the proxies never get would keep others from a port that nobody serves.
+        let mut served =
+            claims.filter(|claim| claim.served || claim.protocol.group() != Group::Tls);
+        let first = served.find(|claim| self.conflict(claim).is_none())?;
+        Some(Holder::of_port(
+            first.namespace().clone(),
+            first.protocol.group(),
+        ))
+    }
+
+    /// What has become of the claim to the port; `None` if nobody holds it.
+    #[must_use]
+    pub fn standing(&self) -> Option<PortStanding> {
+        let (holder, group) = self.holder.as_ref()?;
+        let speaks = |tenant: &Arc<str>| self.tenants.get(tenant)?.get(group);
+        let otherwise = match self.own.keys().next() {
+            Some(_) => self.own.keys().any(|own| own != group),
+            None => self.spoken().is_some_and(|spoken| spoken != *group),
+        };
+        Some(if otherwise {
+            PortStanding::Revoked
+        } else if speaks(holder).is_some() {
+            PortStanding::Used
+        } else {
+            let other = self.tenants.keys().find(|tenant| speaks(tenant).is_some());
+            match other.filter(|_| *group != Group::Raw) {
+                Some(other) => PortStanding::Passed(other.clone()),
+                None => PortStanding::Idle,
+            }
+        })
+    }
+
+    /// Whether a listener of this group may be served, as far as what the port speaks goes: the Gateway's own
+    /// listeners or the port's holder say so.
+    #[must_use]
+    pub fn is_settled_for(&self, group: Group) -> bool {
+        self.own.contains_key(&group)
+            || self.holder.as_ref().is_some_and(|(_, held)| *held == group)
     }
 
     fn in_force(&self, listener: &ListenerKey) -> bool {
@@ -185,8 +197,7 @@ impl PortClaims {
 
     /// The one that is in force of those that want the same names.
     pub(super) fn victor(&self, bucket: &Bucket) -> Option<&Claim> {
-        let mut places = bucket.iter();
-        let (.., listener) = places.find(|at| !self.barred.contains(&at.2))?;
+        let (.., listener) = bucket.first()?;
         self.claim(listener)
             .filter(|claim| self.conflict(claim).is_none())
     }

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use vestibule_model::claim::Holder;
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::{Claim, Conflict, PortClaims, Precedence};
+use vestibule_model::conflict::{Claim, Conflict, Group, PortClaims, Precedence};
 use vestibule_model::key::{ListenerKey, ParentKey};
 use vestibule_model::object::Protocol;
 
@@ -31,6 +32,8 @@ fn claim(set: Option<(&str, i64)>, index: usize, protocol: &str, hostname: &str)
         precedence,
         protocol: Protocol::from_text(protocol),
         hostname: pattern(hostname),
+        has_name: true,
+        takes_routes: true,
         served: true,
     }
 }
@@ -298,6 +301,20 @@ fn a_newcomer_is_measured_by_what_is_in_force_whatever_its_age() {
     assert_eq!(port.conflict_as_newcomer(&renamed), NONE);
 }
 
+#[test]
+fn a_port_that_is_passed_on_concerns_nobody_who_has_a_name() {
+    let mut port = PortClaims::default();
+    for (set, hostname) in [("a/x", "a"), ("b/x", "b"), ("b.c/x", "c")] {
+        port.insert(claim(Some((set, 1)), 0, "TLS", hostname));
+    }
+    let held_by = |namespace: &str| Some(Holder::of_port(namespace.into(), Group::Tls));
+    assert_eq!(port.hold(held_by("a").as_ref()).len(), 3);
+    assert_eq!(port.hold(held_by("b").as_ref()), BTreeSet::new());
+    // Where somebody wants it to speak something else, it matters whose it is.
+    port.insert(claim(Some(("a/y", 0)), 0, "HTTP", "a"));
+    assert_eq!(port.hold(held_by("a").as_ref()).len(), 4);
+}
+
 // The reference: one pass over the sorted list.
 
 fn clash(a: &Claim, b: &Claim) -> Option<Conflict> {
@@ -406,6 +423,20 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..40)
 }
 
+/// The same, with holders of the port between.
+fn ops_and_holders() -> impl Strategy<Value = Vec<Result<Op, Option<Holder>>>> {
+    let namespace = prop::sample::select(vec!["a", "a-b", "b"]);
+    let group = prop::sample::select(vec![Group::Tls, Group::Http, Group::Raw]);
+    let holder =
+        (namespace, group).prop_map(|(namespace, group)| Holder::of_port(namespace.into(), group));
+    let op = prop_oneof![
+        3 => claims().prop_map(|claim| Ok(Op::Insert(claim))),
+        1 => claims().prop_map(|claim| Ok(Op::Remove(claim.listener))),
+        2 => prop::option::weighted(0.8, holder).prop_map(Err),
+    ];
+    prop::collection::vec(op, 1..40)
+}
+
 proptest! {
     #[test]
     fn the_index_agrees_with_the_reference_and_says_all_it_changed(ops in ops(), newcomer in claims()) {
@@ -454,5 +485,47 @@ proptest! {
         }
         prop_assert!(port.is_empty());
         prop_assert_eq!(port, PortClaims::default());
+    }
+
+    #[test]
+    fn what_a_holder_changes_is_said(ops in ops_and_holders()) {
+        let mut port = PortClaims::default();
+        let mut held: BTreeMap<ListenerKey, Claim> = BTreeMap::new();
+        let mut holder = None;
+        let mut before = BTreeMap::new();
+        for op in ops {
+            let affected = match op {
+                Ok(Op::Insert(claim)) => {
+                    held.insert(claim.listener.clone(), claim.clone());
+                    port.insert(claim)
+                }
+                Ok(Op::Remove(listener)) => {
+                    held.remove(&listener);
+                    port.remove(&listener)
+                }
+                Err(next) => {
+                    holder = next;
+                    port.hold(holder.as_ref())
+                }
+            };
+            let verdict = |claim: &Claim| {
+                let settled = port.is_settled_for(claim.protocol.group());
+                (port.conflict(claim), port.overlaps(claim), settled)
+            };
+            let after: BTreeMap<_, _> =
+                held.iter().map(|(listener, claim)| (listener.clone(), verdict(claim))).collect();
+            for (listener, verdict) in &after {
+                if before.get(listener) != Some(verdict) {
+                    prop_assert!(affected.contains(listener), "{:?} is not in {:?}", listener, affected);
+                }
+            }
+            before = after;
+        }
+        let mut scratch = PortClaims::default();
+        scratch.hold(holder.as_ref());
+        for claim in held.values().rev() {
+            scratch.insert(claim.clone());
+        }
+        prop_assert_eq!(&scratch, &port);
     }
 }

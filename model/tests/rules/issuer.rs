@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 
+use vestibule_model::certificate::CertificateOptions;
 use vestibule_model::condition::Reason;
-use vestibule_model::issuer::{ANNOTATIONS, Engine, IssuerAnnotations, IssuerRef, choose};
+use vestibule_model::issuer::{
+    ANNOTATIONS, Engine, IssuerAnnotations, IssuerRef, asked_twice, choose,
+};
 use vestibule_model::key::ObjectName;
+
+use crate::support::{gateway, set};
 
 /// The Gateway.
 fn edge() -> ObjectName {
@@ -101,6 +106,15 @@ fn alone() -> Vec<(Said, Result<Option<IssuerRef>, &'static str>)> {
                 "vestibule.dev",
             ))),
         ),
+        // What is there and empty is a choice by which nothing can be issued.
+        (
+            vec![("issuer", "")],
+            Err("metadata.annotations[cert-manager.io/issuer]"),
+        ),
+        (
+            vec![("acme-cluster-issuer", "")],
+            Err("metadata.annotations[vestibule.dev/acme-cluster-issuer]"),
+        ),
         // Kind and group are cert-manager's and do not touch ours.
         (
             vec![("acme-issuer", "x"), ("kind", "K"), ("group", "g")],
@@ -140,7 +154,11 @@ fn one_object_by_itself() {
         match (&choice, &expected) {
             (Ok(got), Ok(wanted)) => assert_eq!(got, wanted, "{texts:?}"),
             (Err(finding), Err(field)) => {
-                assert_eq!(finding.reason, Reason::ContradictingIssuers, "{texts:?}");
+                let reason = match texts[..] {
+                    [(_, "")] => Reason::InvalidAnnotation,
+                    _ => Reason::ContradictingIssuers,
+                };
+                assert_eq!(finding.reason, reason, "{texts:?}");
                 assert_eq!(finding.field, *field, "{texts:?}");
                 assert!(finding.refuses());
             }
@@ -171,6 +189,37 @@ fn the_sets_own_choice_wins_as_a_whole_and_nothing_is_mixed() {
                 "{set_texts:?} {gateway_texts:?}"
             );
         }
+    }
+}
+
+#[test]
+fn a_set_that_cert_manager_follows_its_gateway_for_asks_nobody_else() {
+    let mut shared = gateway("platform/edge", Vec::new());
+    let mut own_set = set("a/web", "platform/edge", 1, Vec::new());
+    shared.issuers = annotations(&[("cluster-issuer", "shared")]);
+    own_set.issuers = annotations(&[("acme-issuer", "own")]);
+    let finding = asked_twice(&own_set, &shared, "l").expect("a refusal");
+    assert_eq!(finding.reason, Reason::ContradictingIssuers);
+    assert!(finding.message.contains("cert-manager.io/cluster-issuer"));
+    // What cert-manager leaves alone is the built-in engine's.
+    let mut options = CertificateOptions::default();
+    options.ignored_listeners.insert("l".into());
+    own_set.certificates.options = Arc::new(options);
+    assert_eq!(asked_twice(&own_set, &shared, "l"), None);
+    assert!(asked_twice(&own_set, &shared, "other").is_some());
+    // One engine alone is no contradiction.
+    for (own, theirs) in [
+        ("acme-issuer", "acme-cluster-issuer"),
+        ("issuer", "cluster-issuer"),
+        ("issuer", "acme-cluster-issuer"),
+    ] {
+        own_set.issuers = annotations(&[(own, "own")]);
+        shared.issuers = annotations(&[(theirs, "shared")]);
+        assert_eq!(
+            asked_twice(&own_set, &shared, "other"),
+            None,
+            "{own} {theirs}"
+        );
     }
 }
 

@@ -7,6 +7,7 @@ mod hostname;
 mod http;
 mod issuer;
 mod merge;
+mod names;
 mod ownership;
 mod policy;
 mod secrecy;

@@ -42,6 +42,7 @@ fn grant(at: &str, namespaces: &[&str], hostnames: &[&str]) -> HostnameGrant {
             selector: None,
         },
         hostnames: hostnames.iter().map(|h| names(h)).collect(),
+        shared: BTreeSet::new(),
         ports: BTreeSet::new(),
         protocols: BTreeSet::new(),
         issuers: None,
@@ -595,7 +596,7 @@ fn said(merge: &Merge, world: &World) -> BTreeMap<ListenerKey, Said> {
                     .is_some_and(|g| world.gateways.contains_key(g));
             assert_eq!(
                 merge.claim(&key).is_some(),
-                takes_part && said.0.is_none(),
+                takes_part && said.0.is_none() && merge.refused_name(&key).is_none(),
                 "{key}"
             );
             if takes_part {

@@ -97,19 +97,20 @@ impl Graces {
         }
     }
 
-    /// Its holder lets go of a name. Returns the one that has to be free at once in return, if the tenant has
-    /// more in grace than it may: the one that it let go of first.
+    /// Its holder let go of a name at `since`. Returns the one that has to be free at once in return, if the tenant
+    /// has more in grace than it may: the one that it let go of first.
     pub(super) fn begin(
         &mut self,
         key: &ClaimKey,
         namespace: &Arc<str>,
+        since: Instant,
         now: Instant,
     ) -> Option<ClaimKey> {
         if self.ends.contains_key(key) {
             return None;
         }
         // Far away is as good as never.
-        let at = now.checked_add(self.length).unwrap_or(now);
+        let at = since.checked_add(self.length).unwrap_or(now);
         self.ends.insert(key.clone(), (at, namespace.clone()));
         self.queue.insert((at, key.clone()));
         let share = self.change(key, namespace, now, |share| {

@@ -1,20 +1,19 @@
 //! Claims that are kept in memory alone: for `vestibule run`, where nothing survives the process anyway.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vestibule_model::claim::ClaimKey;
+use vestibule_model::claim::{ClaimKey, Holder};
 
 use super::Time;
-use super::book::Book;
-use super::slab::Outcome;
-use crate::translate::Standing;
+use super::object::Outcome;
+use super::store::{ClaimStore, GatewayState};
+use crate::translate::ClaimState;
 
-/// A book whose writes are made at once.
+/// A store whose requests are made at once.
 #[derive(Debug)]
 pub struct Memory {
-    book: Book,
+    store: ClaimStore,
     version: u64,
 }
 
@@ -22,41 +21,41 @@ impl Memory {
     /// Empty memory.
     #[must_use]
     pub fn new(grace: Duration, time: Time) -> Self {
-        let mut book = Book::new(grace);
-        book.begin(time);
-        book.lead(true, time);
-        Self { book, version: 0 }
+        let mut store = ClaimStore::new(grace);
+        store.begin(time);
+        store.lead(true, time);
+        Self { store, version: 0 }
     }
 
     /// Takes what translation says (nothing, if only time has passed), and returns what it is to be told.
     pub fn take(
         &mut self,
-        standings: BTreeMap<ClaimKey, Option<Standing>>,
+        states: BTreeMap<ClaimKey, Option<ClaimState>>,
         time: Time,
-    ) -> BTreeMap<ClaimKey, Option<Arc<str>>> {
-        self.book.translated(standings, time);
-        self.book.pass(time);
+    ) -> BTreeMap<ClaimKey, Option<Holder>> {
+        self.store.translated(states, time);
+        self.store.pass(time);
         // Nothing is gained by gathering.
-        let soon = Time {
-            now: time.now + Duration::from_mins(1),
-            ..time
-        };
-        while let Some(write) = self.book.next_write(soon.now, |_| Some("".into())) {
+        let soon = time.now + Duration::from_mins(1);
+        while let Some(request) = self
+            .store
+            .next_request(soon, |_| GatewayState::Ours("".into()))
+        {
             self.version += 1;
-            let seen = write.stored(self.version);
-            let gone = seen.is_none();
-            self.book.done(&write.name, Outcome::Written(seen), time);
-            if gone {
+            let seen = request.stored(self.version);
+            let is_gone = seen.is_none();
+            self.store.done(&request.name, Outcome::Known(seen), time);
+            if is_gone {
                 // There is no watch to show it.
-                self.book.observe(&write.name, None, time);
+                self.store.observe(&request.name, None, time);
             }
         }
-        self.book.take_news()
+        self.store.take_updates()
     }
 
     /// When it is to be asked again.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.book.deadline()
+        self.store.deadline()
     }
 }

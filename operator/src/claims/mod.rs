@@ -1,30 +1,24 @@
-//! The book of claims: who holds which name, in which `HostnameClaim` object it stands, and when a name that
-//! its holder let go is free again. Pure: time is an input, and writes are wishes.
+//! The store of claims: who holds which name, and which writes of `HostnameClaim` objects follow from that. Pure:
+//! time is an input, and writes are requests that somebody else makes.
 //!
-//! Every replica keeps one from what the watch shows; only the leader's writes. What is held is told to
-//! translation ([`crate::translate::Change::Claims`]) once it stands in an object, and no earlier, so that
-//! whoever leads next knows it too. A name changes hands in two writes: out of the old holder's object, and
-//! only when that is done into the new holder's; a leader that ends between the two leaves no contradiction.
-//! While a name is being taken out of an object nobody is told to hold it. A write of which nobody knows what
-//! came of it keeps its names where they are, until a later one has made sure that it cannot be made any more.
+//! There is one object per name, and its own name follows from what it is about, so the API server's create decides
+//! who has a name that nobody held. Every replica keeps a store from what the watch shows; only the leader's requests
+//! are made. Translation is told who holds a name ([`crate::translate::Change::Claims`]) once an object says so, and no
+//! earlier, so that whoever leads next knows it too. A name changes hands by one update that goes by the version of
+//! the object. From the moment in which it is taken from its holder, nobody is told to hold it until the object says
+//! who does. `store` decides; `object` follows one object through its writes.
 
-mod book;
+mod fair_queue;
 mod grace;
-mod judge;
 mod memory;
-mod pages;
-mod slab;
-mod turns;
+mod object;
+mod store;
 
 use std::time::{Duration, Instant};
 
-pub use book::{Book, Counts};
 pub use memory::Memory;
-pub use slab::{Content, Outcome, Seen, Trouble, Write};
-
-/// Entries of one object: what one edit writes, and every watcher is sent, does not depend on how many names
-/// a tenant has. Chosen by a measurement on a real API server (ADR 16).
-pub const SLAB: usize = 64;
+pub use object::{Action, Content, Outcome, Request, Seen};
+pub use store::{ClaimStore, Counts, GatewayState, Trouble};
 
 /// How long a name stays with a holder that let go of it, towards other namespaces, unless configured.
 pub const GRACE: Duration = Duration::from_mins(1);
@@ -37,7 +31,11 @@ pub const LONGEST_GRACE: Duration = Duration::from_hours(24);
 pub const GRACED: usize = 256;
 
 /// Objects of one tenant that are written at a time: others find room however slowly they are answered.
-pub const AT_ONCE: usize = 8;
+pub const AT_ONCE: usize = 24;
+
+/// How long a name is unused before its object says so. A set that is deleted and created again within this time
+/// costs no write.
+pub const NOTED_AFTER: Duration = Duration::from_secs(5);
 
 /// Now, in both of its forms.
 #[derive(Debug, Clone, Copy)]

@@ -25,7 +25,7 @@ use super::secrets::Namespaces;
 use super::services::{Front, Fronts, Wishes};
 use super::statuses::plan::{Live, Planner};
 use super::{claims, clock};
-use crate::claims::{Book, Outcome, Write};
+use crate::claims::{ClaimStore, GatewayState, Outcome, Request};
 use crate::issuance::{Facts as IssuanceFacts, Register, Told};
 use crate::publish::settle::{Pending, Present, Settle};
 use crate::publish::{Changes, Publisher};
@@ -62,7 +62,7 @@ pub struct Store {
     /// Which certificates are asked for, and how far they are.
     pub certificates: Register,
     /// Who holds which name.
-    pub claims: Book,
+    pub claims: ClaimStore,
     teller: Teller,
     secret_namespaces: Namespaces,
     /// Kinds that are synced.
@@ -104,7 +104,7 @@ impl Store {
         planner: Planner,
         metrics: Metrics,
         secret_namespaces: Namespaces,
-        claims: Book,
+        claims: ClaimStore,
         wires: Wires,
     ) -> Self {
         Self {
@@ -387,7 +387,7 @@ impl Store {
         changes.extend(self.held());
         let (mut ports, mut services) = (false, false);
         if changes.iter().any(is_of_gateway) {
-            self.claims.gateways_moved();
+            self.claims.gateways_changed();
         }
         // Sources that are no longer used leave with what follows from that.
         while !changes.is_empty() {
@@ -412,7 +412,7 @@ impl Store {
             ports |= !new_ports.is_empty();
             services |= !new_services.is_empty();
             if statuses.keys().any(|key| key.kind == Kind::Gateway) {
-                self.claims.gateways_moved();
+                self.claims.gateways_changed();
             }
             for (key, status) in statuses {
                 let orphan = status.is_none() && key.kind == Kind::ListenerSet;
@@ -452,13 +452,13 @@ impl Store {
         }
     }
 
-    /// What the book of claims has to say.
+    /// What the store of claims has to say.
     fn held(&mut self) -> Option<Change> {
-        let news = self.claims.take_news();
-        (!news.is_empty()).then_some(Change::Claims(news))
+        let updates = self.claims.take_updates();
+        (!updates.is_empty()).then_some(Change::Claims(updates))
     }
 
-    /// Tells translation what the book of claims has to say, if anything.
+    /// Tells translation what the store of claims has to say, if anything.
     fn told_of_claims(&mut self, now: Instant) {
         if let Some(change) = self.held() {
             self.apply(vec![change], now);
@@ -472,14 +472,8 @@ impl Store {
     }
 
     /// A list of all `HostnameClaim`s is being made from now on.
-    pub fn list_claims(&mut self, now: Instant) {
-        self.claims.list(now);
-    }
-
-    /// Whether one is to be made.
-    #[must_use]
-    pub fn claim_list_is_due(&self, now: Instant) -> bool {
-        self.claims.list_is_due(now)
+    pub fn list_claims(&mut self) {
+        self.claims.list();
     }
 
     /// Takes a list of all `HostnameClaim`s. Says whether that is all, or another one is to be made.
@@ -502,28 +496,31 @@ impl Store {
         }
     }
 
-    /// When [`Self::pass`] or [`Self::claim_to_write`] has something to do.
+    /// When [`Self::pass`] or [`Self::claim_request`] has something to do.
     #[must_use]
     pub fn claims_deadline(&self) -> Option<Instant> {
         self.claims.deadline()
     }
 
-    /// The next write of a `HostnameClaim` that is due.
-    pub fn claim_to_write(&mut self, now: Instant) -> Option<Write> {
+    /// The next request about a `HostnameClaim` that is due.
+    pub fn claim_request(&mut self, now: Instant) -> Option<Request> {
         let merge = self.translator.merge();
-        let write = self.claims.next_write(now, |gateway| {
-            let gateway = merge.gateway(gateway)?;
-            Some(gateway.meta.uid.clone())
-        });
-        if write.is_some() {
+        let request = self
+            .claims
+            .next_request(now, |name| match merge.gateway(name) {
+                Some(gateway) => GatewayState::Ours(gateway.meta.uid.clone()),
+                None if merge.is_known_gateway(name) => GatewayState::NotOurs,
+                None => GatewayState::Gone,
+            });
+        if request.is_some() {
             // What is being taken from somebody is served for nobody.
             self.told_of_claims(now);
         }
-        write
+        request
     }
 
-    /// Takes what came of a write of a `HostnameClaim`.
-    pub fn claim_written(&mut self, name: &ObjectName, outcome: Outcome, now: Instant) {
+    /// Takes what came of a request about a `HostnameClaim`.
+    pub fn claim_answered(&mut self, name: &ObjectName, outcome: Outcome, now: Instant) {
         self.claims.done(name, outcome, clock::both(now));
         for (_, namespace) in self.claims.take_troubled() {
             let first = ObjectKey::new(Kind::ListenerSet, namespace.clone(), "");

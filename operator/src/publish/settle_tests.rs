@@ -90,6 +90,7 @@ fn route(hostnames: &[&str], backends: &[&str]) -> (ResourceKey, Option<Encoded>
     let hostname = |name: &&str| RouteHostname {
         r#match: (*name).to_owned(),
         rank: (*name).to_owned(),
+        shared: false,
     };
     let backend = |name: &&str| proto::WeightedBackend {
         backend: (*name).to_owned(),

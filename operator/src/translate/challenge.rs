@@ -62,9 +62,7 @@ impl Translator {
 
     fn challenge(&self, key: &ChallengeKey) -> Option<Encoded> {
         let answer = self.challenges.get(key)?;
-        let [tls, http] = self
-            .doors
-            .reach(&key.gateway, &key.hostname, &answer.tenant);
+        let [tls, http] = self.reaches(&key.gateway, &key.hostname, &answer.tenant);
         let reach = match key.kind {
             ChallengeType::TlsAlpn01 => tls,
             ChallengeType::Http01 => http,

@@ -1,22 +1,24 @@
-//! Claims: which names wait to be held, and which ones their holders make use of.
+//! Claims: what waits to be held, what holders make use of, which hostnames a route may serve, and whose hostnames
+//! the proxies are told to guard.
 
-mod route;
-
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vestibule_model::claim::{ClaimKey, ClaimUse, Holders};
-use vestibule_model::conflict::{Conflict, Group, Transport};
-use vestibule_model::hostname::{HostPattern, Specificity};
-use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::merge::PortKey;
-use vestibule_model::object::{Object, Port, Protocol};
-use vestibule_model::ownership::Owners;
-use vestibule_model::reversed::Patterns;
+use vestibule_model::attach::Attached;
+use vestibule_model::claim::{ClaimKey, Claimed, Holder};
+use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::merge::RouteAsks;
+use vestibule_model::names::{NameDecision, Source, Standing};
+use vestibule_model::object::Object;
+use vestibule_model::port::PortStanding;
+use vestibule_model::route::Route;
+use vestibule_stream::proto::{self, resource};
+use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
-use super::listener::ListenerState;
-use super::{Change, Dirty, Output, Translator, set_user};
+use super::route::Parents;
+use super::{Change, Dirty, Output, Translator};
 
 /// What a name that nobody holds waits for before it is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,174 +31,48 @@ pub enum Claims {
     Told,
 }
 
-/// How it stands with a name that somebody holds, or is to hold.
+/// The state of what somebody holds, or is to hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Nobody holds it; this namespace is to.
-    Wished(Arc<str>),
+pub enum ClaimState {
+    /// Nobody holds it; this one is to.
+    Wanted(Holder),
     /// Its holder makes use of it.
-    Kept,
+    Used,
+    /// A port: its holder does not make use of it any more, and this namespace does.
+    Passed(Arc<str>),
     /// Its holder does not make use of it, and may come back.
-    Left,
+    Unused,
     /// Its holder may not have it any more.
     Revoked,
 }
 
-/// What a listener that takes part is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Stake {
-    port: PortKey,
-    group: Group,
-    names: HostPattern,
-    /// Whether the proxies get it, once it holds its name.
-    served: bool,
-    /// Whether it does, or need not.
-    claimed: bool,
-    key: Option<ClaimKey>,
-}
-
-/// A route that contends for a hostname: the Gateway's own namespace before guests, then as upstream has it:
-/// the more specific hostname as written, the older route, `namespace/name`.
-type Contender = (bool, Reverse<Specificity>, i64, Arc<str>, ObjectKey);
-
-/// Who contends for what.
-#[derive(Debug, Default)]
-pub(super) struct Contest {
-    /// `HostnameClaim` objects that were put.
-    objects: Holders,
-    listeners: BTreeMap<ListenerKey, Stake>,
-    /// The names that each route has on ports, and its rank where connections for them come to it.
-    routes: BTreeMap<ObjectKey, BTreeMap<ClaimKey, Option<Contender>>>,
-    /// The other way round: the routes that have a name on a port, and those that connections come to.
-    candidates: BTreeMap<PortKey, Patterns<BTreeSet<ObjectKey>>>,
-    contenders: BTreeMap<ClaimKey, BTreeSet<Contender>>,
-    standings: BTreeMap<ClaimKey, Standing>,
-    idle: Idle,
-}
-
-/// Names that are held and not made use of, be it that their Gateway is not there.
-#[derive(Debug, Default)]
-struct Idle {
-    holders: BTreeMap<ClaimKey, Arc<str>>,
-    by_holder: BTreeMap<Arc<str>, BTreeSet<ClaimKey>>,
-}
-
-impl Idle {
-    fn set(&mut self, key: &ClaimKey, holder: Option<&Arc<str>>) {
-        if self.holders.get(key) == holder {
-            return;
-        }
-        if let Some(old) = self.holders.remove(key) {
-            set_user(&mut self.by_holder, &old, key, false);
-        }
-        if let Some(holder) = holder {
-            self.holders.insert(key.clone(), holder.clone());
-            set_user(&mut self.by_holder, holder, key, true);
-        }
-    }
-
-    /// Those on a Gateway, with their holders.
-    fn on<'a>(
-        &'a self,
-        gateway: &'a ObjectName,
-    ) -> impl Iterator<Item = (&'a ClaimKey, &'a Arc<str>)> {
-        let least = ClaimKey::first_of(&PortKey {
-            gateway: gateway.clone(),
-            port: Port::MIN,
-            transport: Transport::Tcp,
-        });
-        let from = self.holders.range(least..);
-        from.take_while(move |(key, _)| key.gateway == *gateway)
-    }
-
-    fn of(&self, holder: &str) -> impl Iterator<Item = &ClaimKey> {
-        self.by_holder.get(holder).into_iter().flatten()
-    }
-}
-
-impl Contest {
-    fn winner(&self, key: &ClaimKey) -> Option<&Contender> {
-        self.contenders.get(key)?.first()
-    }
-
-    /// Whether the Gateway's own namespace has a route for it.
-    fn is_own(&self, key: &ClaimKey) -> bool {
-        self.winner(key).is_some_and(|(guest, ..)| !guest)
-    }
-
-    /// Routes that have these names, or some of them, on a port.
-    fn covered<'a>(
-        &'a self,
-        port: &PortKey,
-        names: &'a HostPattern,
-    ) -> impl Iterator<Item = (&'a HostPattern, &'a BTreeSet<ObjectKey>)> + use<'a> {
-        let candidates = self.candidates.get(port).into_iter();
-        candidates.flat_map(move |all| all.covered(names))
-    }
-
-    fn candidates<'a>(
-        &'a self,
-        port: &PortKey,
-        names: &HostPattern,
-    ) -> impl Iterator<Item = &'a ObjectKey> + use<'a> {
-        let candidates = self.candidates.get(port);
-        let routes = candidates.and_then(|all| all.get(names));
-        routes.into_iter().flatten()
-    }
-
-    fn set_candidate(&mut self, key: &ClaimKey, route: &ObjectKey, there: bool) {
-        let port = key.port_key();
-        let candidates = self.candidates.entry(port.clone()).or_default();
-        let routes = candidates.or_default(&key.names);
-        if there {
-            routes.insert(route.clone());
-        } else {
-            routes.remove(route);
-        }
-        if routes.is_empty() {
-            candidates.remove(&key.names);
-        }
-        if candidates.is_empty() {
-            self.candidates.remove(&port);
-        }
-    }
+/// What a route may do with a hostname on a listener.
+enum Part {
+    Serves,
+    /// Serve it once it is held.
+    Waits,
+    /// Nothing, as was decided.
+    Lost(NameDecision),
 }
 
 impl Translator {
-    /// How it stands with every name that is held or wished for.
+    /// The state of everything that is held or wanted.
     #[must_use]
-    pub fn standings(&self) -> &BTreeMap<ClaimKey, Standing> {
-        &self.contest.standings
+    pub fn claim_states(&self) -> &BTreeMap<ClaimKey, ClaimState> {
+        &self.claim_states
     }
 
     /// Takes who holds what; see [`Change::Claims`].
-    pub fn claims(&mut self, changes: BTreeMap<ClaimKey, Option<Arc<str>>>) -> Output {
+    pub fn claims(&mut self, changes: BTreeMap<ClaimKey, Option<Holder>>) -> Output {
         self.apply([Change::Claims(changes)])
     }
 
     pub(super) fn take_claims(
         &mut self,
-        changes: BTreeMap<ClaimKey, Option<Arc<str>>>,
+        changes: BTreeMap<ClaimKey, Option<Holder>>,
         dirty: &mut Dirty,
     ) {
         let affected = self.merge.put_claims(changes);
-        for key in &affected.claims {
-            let port = key.port_key();
-            match key.use_ {
-                ClaimUse::TlsRoute => {
-                    let routes = self.contest.candidates(&port, &key.names);
-                    dirty.routes.extend(routes.cloned());
-                }
-                // Routes on less specific listeners cannot have these names while they are another's.
-                ClaimUse::Tls => {
-                    let covered = self.contest.covered(&port, &key.names);
-                    let routes = covered.flat_map(|(_, routes)| routes);
-                    dirty.routes.extend(routes.cloned());
-                }
-                ClaimUse::Http | ClaimUse::Raw => {}
-            }
-        }
-        dirty.claims.extend(affected.claims.iter().cloned());
         self.spread(affected, dirty);
     }
 
@@ -211,216 +87,222 @@ impl Translator {
             Some(Object::HostnameClaim(claim)) => Some(Arc::new(claim.clone())),
             _ => None,
         };
-        let changes = self.contest.objects.put(name, claim);
+        let changes = self.claim_objects.put(name, claim);
         self.take_claims(changes, dirty);
     }
 
-    /// A Gateway is another one, or lets others in: names on it that nobody makes use of are looked at again.
-    pub(super) fn mark_idle_on(&self, gateway: &ObjectName, dirty: &mut Dirty) {
-        let idle = self.contest.idle.on(gateway);
-        dirty.claims.extend(idle.map(|(key, _)| key.clone()));
-    }
-
-    /// Whom a namespace is to may have changed: names that it holds and does not make use of are looked at again.
-    pub(super) fn mark_idle_of(&self, namespace: &str, dirty: &mut Dirty) {
-        let idle = self.contest.idle.of(namespace);
-        dirty.claims.extend(idle.cloned());
-    }
-
-    /// The same for namespaces that may own other names.
-    pub(super) fn mark_idle_of_owners(&self, owners: &Owners, dirty: &mut Dirty) {
-        let idle = self.contest.idle.on(&owners.gateway);
-        let touched = idle.filter(|(_, holder)| self.merge.is_touched(owners, holder));
-        dirty.claims.extend(touched.map(|(key, _)| key.clone()));
-    }
-
-    /// Whether what a listener wants is its namespace's, so that it may be served.
-    pub(super) fn is_claimed(&self, listener: &ListenerKey) -> bool {
-        let Some(key) = self.merge.claim_key(listener) else {
-            return true;
-        };
-        match self.merge.holder(&key) {
-            Some(holder) => *holder == listener.parent.name().namespace,
-            None => self.settings.claims == Claims::Assumed,
+    /// Brings up to date which names the changed routes ask for. Whoever has another answer by that is looked at in
+    /// the same pass, so this comes before listeners and routes are judged.
+    pub(super) fn ask_for_routes(&mut self, dirty: &mut Dirty) {
+        for key in dirty.routes.clone() {
+            let asks = self.asks_of(&key);
+            let created = self.route(&key).map_or(0, |route| route.meta().created);
+            let affected = self.merge.put_route(&key, created, asks);
+            self.spread(affected, dirty);
         }
     }
 
-    /// A listener was judged.
-    pub(super) fn stake_listener(
-        &mut self,
-        listener: &ListenerKey,
-        state: Option<&ListenerState>,
-        dirty: &mut Dirty,
-    ) {
-        let new = self.merge.claim(listener).map(|(port, claim)| Stake {
-            port: port.clone(),
-            group: claim.protocol.group(),
-            names: claim.names().clone(),
-            served: state.is_some_and(ListenerState::is_served),
-            claimed: state.is_some_and(|state| state.claimed),
-            key: self.merge.claim_key(listener),
-        });
-        let old = match new.clone() {
-            Some(new) => self.contest.listeners.insert(listener.clone(), new),
-            None => self.contest.listeners.remove(listener),
+    /// The names that a route asks for: on listeners of Gateways themselves, and on listeners of ListenerSets that
+    /// have no hostname of their own.
+    fn asks_of(&self, key: &ObjectKey) -> RouteAsks {
+        let mut asks = RouteAsks::new();
+        let Some(route) = self.route(key) else {
+            return asks;
         };
-        let stakes = [&old, &new].into_iter().flatten();
-        dirty
-            .claims
-            .extend(stakes.clone().filter_map(|stake| stake.key.clone()));
-        if old == new {
-            return;
+        if self.is_refused(route) {
+            return asks;
         }
-        let routes = self.index.routes_to(&listener.parent).into_iter();
-        dirty
-            .routes
-            .extend(routes.filter(|route| route.kind == Kind::TlsRoute));
-        // Connections for these names may come to another listener now, and so to other routes.
-        let serves = |stake: &&Stake| stake.group == Group::Tls && stake.served;
-        for stake in stakes.filter(serves) {
-            let Some(port) = self.merge.port(&stake.port) else {
+        let (parents, _) = self.judge_parents(route, None);
+        for attached in parents.values().flatten().flatten() {
+            let Some(asker) = self.merge.asker(key, &attached.listener) else {
                 continue;
             };
-            // But for those that come to a listener inside its names, before and after.
-            let elsewhere = |names: &HostPattern| {
-                let inside = |at: &HostPattern| stake.names != *at && stake.names.covers(at);
-                port.serving(names).is_some_and(|at| inside(at.names()))
-            };
-            let covered = self.contest.covered(&stake.port, &stake.names);
-            let routes = covered.filter(|(names, _)| !elsewhere(names));
-            dirty
-                .routes
-                .extend(routes.flat_map(|(_, routes)| routes.iter().cloned()));
+            let names = attached.hostnames.iter().map(|name| name.matches.clone());
+            asks.entry(asker).or_default().extend(names);
+        }
+        asks
+    }
+
+    /// Takes out of what a route is attached to the hostnames that are not its to serve, with a finding for
+    /// those that are another's; what only waits stays in its status. Returns what is to be served, and the
+    /// parents (by index) where something waits to be recorded.
+    pub(super) fn claimed_by_route(
+        &self,
+        route: Route<'_>,
+        parents: &mut Parents,
+        findings: &mut Vec<Finding>,
+    ) -> (Vec<Attached>, BTreeSet<usize>) {
+        let key = route.key();
+        let (mut served, mut waiting) = (Vec::new(), BTreeSet::new());
+        let mut said = BTreeSet::new();
+        for (index, outcome) in parents.iter_mut() {
+            let Ok(attached) = outcome else { continue };
+            let mut lost = None;
+            attached.retain_mut(|attached| {
+                let listener = attached.listener.clone();
+                let Some((gateway, source)) = self.merge.asker(&key, &listener) else {
+                    served.push(attached.clone());
+                    return true;
+                };
+                let mut hostnames = Vec::new();
+                attached.hostnames.retain(|hostname| {
+                    match self.part(&gateway, &source, &hostname.matches) {
+                        Part::Serves => hostnames.push(hostname.clone()),
+                        Part::Waits => {
+                            waiting.insert(*index);
+                        }
+                        Part::Lost(decision) => {
+                            let field = route.hostname_field(&hostname.rank);
+                            let finding = decision.finding(field, &hostname.matches, &gateway);
+                            if let Some(finding) = finding {
+                                let finding = Finding {
+                                    severity: Severity::Warning,
+                                    ..finding
+                                };
+                                if said.insert(finding.clone()) {
+                                    findings.push(finding.clone());
+                                }
+                                lost.get_or_insert(finding);
+                            }
+                            return false;
+                        }
+                    }
+                    true
+                });
+                if !hostnames.is_empty() {
+                    served.push(Attached {
+                        listener,
+                        hostnames,
+                    });
+                }
+                !attached.hostnames.is_empty()
+            });
+            if attached.is_empty()
+                && let Some(finding) = lost
+            {
+                findings.retain(|other| *other != finding);
+                let severity = Severity::Refused;
+                *outcome = Err(Finding {
+                    severity,
+                    ..finding
+                });
+            }
+        }
+        (served, waiting)
+    }
+
+    /// Whether a route may have names on a listener only because a grant lets its namespace share them.
+    pub(super) fn is_shared(
+        &self,
+        route: &ObjectKey,
+        listener: &ListenerKey,
+        names: &HostPattern,
+    ) -> bool {
+        let Some((gateway, source)) = self.merge.asker(route, listener) else {
+            return false;
+        };
+        let Some(of) = self.merge.names(&gateway) else {
+            return false;
+        };
+        // Not by the record, which is all that else would give it the name.
+        !source.is_own_of(&gateway)
+            && of.holder(names) != Some(source.namespace())
+            && of.decision(&source, names) == Some(NameDecision::Has)
+    }
+
+    fn part(&self, gateway: &ObjectName, source: &Source, names: &HostPattern) -> Part {
+        if source.is_own_of(gateway) {
+            return Part::Serves;
+        }
+        match self.merge.name_decision(gateway, source, names) {
+            Some(NameDecision::Has) => Part::Serves,
+            Some(refusal) if refusal.is_refusal() => Part::Lost(refusal),
+            _ => Part::Waits,
         }
     }
 
-    /// Judges how it stands with names for which something has changed.
-    pub(super) fn translate_claims(&mut self, dirty: &mut Dirty, output: &mut Output) {
-        for key in std::mem::take(&mut dirty.claims) {
-            output.work.claims += 1;
-            let standing = self.standing(&key);
-            let holder = self.merge.holder(&key);
-            let idle = holder.filter(|_| standing != Some(Standing::Kept));
-            self.contest.idle.set(&key, idle);
-            let old = match standing.clone() {
-                Some(standing) => self.contest.standings.insert(key.clone(), standing),
-                None => self.contest.standings.remove(&key),
-            };
-            if old != standing {
-                output.claims.insert(key, standing);
+    /// Whom a hostname belongs to on a Gateway, if that is a tenant.
+    pub(super) fn tenant_of(&self, gateway: &ObjectName, hostname: &Hostname) -> Option<Arc<str>> {
+        let of = self.merge.names(gateway)?;
+        let names = HostPattern::Exact(hostname.clone());
+        let next = of.next(&names).filter(|_| self.merge.assumes()).cloned();
+        let owner = next.or_else(|| of.owner(hostname));
+        owner.filter(|owner| *owner != gateway.namespace)
+    }
+
+    /// Tells the proxies whom names belong to that may have another owner.
+    pub(super) fn translate_owners(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        for (gateway, names) in std::mem::take(&mut dirty.owned) {
+            let ours = self.merge.gateway(&gateway).is_some();
+            let owner = self.merge.owner_at(&gateway, &names).filter(|_| ours);
+            let key = ResourceKey::new(ResourceKind::HostnameOwner, format!("{gateway}/{names}"));
+            let resource = owner.and_then(|owner| {
+                let owner = proto::HostnameOwner {
+                    gateway: gateway.to_string(),
+                    hostname: names.to_string(),
+                    tenant: owner.to_string(),
+                };
+                let owner = resource::Resource::HostnameOwner(owner);
+                // Too large can only be a name, and those are bounded by the API.
+                Encoded::new(&Resource::new(key.name.clone(), owner)).ok()
+            });
+            if self.settle_resource(key, resource, output) {
+                let interests = self.doors.interested(&gateway, &names);
+                self.mark_interested(interests, dirty);
             }
         }
     }
 
-    fn standing(&self, key: &ClaimKey) -> Option<Standing> {
-        let Some(holder) = self.merge.holder(key) else {
-            return self.wish(key).map(Standing::Wished);
-        };
-        // Of a Gateway that is not ours there is nothing to say.
-        self.merge.gateway(&key.gateway)?;
-        Some(if self.is_closed(key) || self.is_overruled(key, holder) {
-            Standing::Revoked
-        } else if self.makes_use(key, holder) {
-            Standing::Kept
-        } else if self.may_hold(key, holder) {
-            Standing::Left
-        } else {
-            Standing::Revoked
-        })
-    }
-
-    /// Who is to hold what nobody holds.
-    fn wish(&self, key: &ClaimKey) -> Option<Arc<str>> {
-        let Some(group) = key.use_.group() else {
-            let (.., route) = self.contest.winner(key)?;
-            return Some(route.name.namespace.clone());
-        };
-        let port = self.merge.port(&key.port_key())?;
-        let first = port.first(group, &key.names)?;
-        // One that the proxies never get would keep others' routes from a name that nobody serves.
-        let served = group != Group::Tls || first.served;
-        (served && port.conflict(first).is_none()).then(|| first.namespace().clone())
-    }
-
-    /// Whether the Gateway's own namespace has a route for what another one holds for routes.
-    fn is_overruled(&self, key: &ClaimKey, holder: &Arc<str>) -> bool {
-        key.use_ == ClaimUse::TlsRoute
-            && *holder != key.gateway.namespace
-            && self.contest.is_own(key)
-    }
-
-    /// Whether the Gateway's own listeners speak something else on the port.
-    fn is_closed(&self, key: &ClaimKey) -> bool {
-        let group = key.use_.group().unwrap_or(Group::Tls);
-        self.merge
-            .port(&key.port_key())
-            .is_some_and(|port| port.is_closed_to(group))
-    }
-
-    /// Whether a namespace's routes may be where connections for a name come to, if that is a listener of the
-    /// Gateway itself. Whom a ListenerSet's takes is up to its own namespace.
-    fn takes_routes(&self, key: &ClaimKey, namespace: &str) -> bool {
-        let port = self.merge.port(&key.port_key());
-        let Some(at) = port.and_then(|port| port.serving(&key.names)) else {
-            return true;
-        };
-        let parent = &at.listener.parent;
-        let ParentKey::Gateway(gateway) = parent else {
-            return true;
-        };
-        let listeners = self.merge.listeners(parent).map(|(all, _)| all);
-        listeners
-            .into_iter()
-            .flatten()
-            .filter(|listener| listener.name == at.listener.listener)
-            .all(|listener| {
-                let labels = self.merge.labels(namespace);
-                let admits = &listener.allowed_namespaces;
-                admits.admits(&gateway.namespace, namespace, labels)
-            })
-    }
-
-    fn makes_use(&self, key: &ClaimKey, holder: &Arc<str>) -> bool {
-        match key.use_.group() {
-            // The holder's come first. Where it wants the port for another protocol itself, it lets go.
-            Some(group) => self.merge.port(&key.port_key()).is_some_and(|port| {
-                port.first(group, &key.names).is_some_and(|claim| {
-                    let conflict = port.conflict(claim);
-                    let otherwise = matches!(conflict, Some(Conflict::Protocol | Conflict::Both));
-                    claim.namespace() == holder && !otherwise
-                })
-            }),
-            None => self
-                .contest
-                .contenders
-                .get(key)
-                .into_iter()
-                .flatten()
-                .any(|(.., route)| route.name.namespace == *holder),
+    /// Judges how it stands with what may have another holder, or none any more.
+    pub(super) fn translate_claims(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        for key in std::mem::take(&mut dirty.claims) {
+            output.work.claims += 1;
+            let state = self.claim_state(&key);
+            let old = match state.clone() {
+                Some(state) => self.claim_states.insert(key.clone(), state),
+                None => self.claim_states.remove(&key),
+            };
+            if old != state {
+                output.claims.insert(key, state);
+            }
         }
     }
 
-    /// Whether a holder that does not make use of a name could do so again.
-    fn may_hold(&self, key: &ClaimKey, holder: &Arc<str>) -> bool {
-        let protocols: &[Protocol] = match key.use_ {
-            ClaimUse::Http => &[Protocol::Http],
-            ClaimUse::Tls => &[Protocol::Tls, Protocol::Https],
-            ClaimUse::TlsRoute => &[Protocol::Tls],
-            ClaimUse::Raw => &[Protocol::Tcp, Protocol::Udp],
-        };
-        let admitted = match key.use_ {
-            ClaimUse::TlsRoute => self.takes_routes(key, holder),
-            _ => self.merge.admits(&key.gateway, holder),
-        };
-        let owns = |protocol: &Protocol| {
-            self.merge
-                .owns(&key.gateway, holder, key.port, protocol, &key.names)
-                .is_ok()
-        };
-        admitted
-            && protocols
-                .iter()
-                .filter(|protocol| protocol.transport() == Some(key.transport))
-                .any(owns)
+    fn claim_state(&self, key: &ClaimKey) -> Option<ClaimState> {
+        let gateway = &key.gateway;
+        if self.merge.gateway(gateway).is_none() {
+            // Of a Gateway that is not ours there is nothing to say. One that is gone may come back.
+            let is_gone = !self.merge.is_known_gateway(gateway);
+            return (is_gone && self.merge.holder(key).is_some()).then_some(ClaimState::Unused);
+        }
+        match &key.of {
+            Claimed::Names(names) => {
+                let of = self.merge.names(gateway)?;
+                Some(match of.standing(names) {
+                    None => ClaimState::Wanted(of.next(names)?.clone().into()),
+                    Some(Standing::Used) => ClaimState::Used,
+                    Some(Standing::Idle) => ClaimState::Unused,
+                    Some(Standing::Revoked) => ClaimState::Revoked,
+                })
+            }
+            Claimed::Port(..) => {
+                let port = self.merge.port(&key.port_key()?)?;
+                Some(match port.standing() {
+                    None => ClaimState::Wanted(port.next_holder()?),
+                    Some(PortStanding::Used) => ClaimState::Used,
+                    Some(PortStanding::Passed(to)) => ClaimState::Passed(to),
+                    Some(PortStanding::Idle) => {
+                        let holder = port.holder();
+                        let may = |of: Holder| self.merge.admits(gateway, &of.namespace);
+                        if holder.is_some_and(may) {
+                            ClaimState::Unused
+                        } else {
+                            ClaimState::Revoked
+                        }
+                    }
+                    Some(PortStanding::Revoked) => ClaimState::Revoked,
+                })
+            }
+        }
     }
 }

@@ -25,20 +25,12 @@ impl Translator {
         let key = Route::Http(route).key();
         let mut findings = route.findings.clone();
         findings.extend(route.rules.iter().flat_map(|rule| rule.findings.clone()));
-        let own = route.findings.iter().find(|finding| finding.refuses());
         let mut dropped: Vec<(String, Finding)> = route
             .rules
             .iter()
             .filter_map(|rule| Some((rule.field.clone(), rule.refusal()?.clone())))
             .collect();
-        // Nothing is left of a route without a valid rule.
-        let refused = match (own, dropped.first()) {
-            (Some(finding), _) => Some(finding.clone()),
-            (None, Some((_, finding))) if dropped.len() == route.rules.len() => {
-                Some(finding.clone())
-            }
-            _ => None,
-        };
+        let refused = refusal(route).cloned();
         if refused.is_some() {
             dropped.clear();
         }
@@ -118,6 +110,17 @@ impl Translator {
             ..Default::default()
         })
     }
+}
+
+/// Why a route is accepted nowhere, if it is not.
+pub(super) fn refusal(route: &HttpRoute) -> Option<&Finding> {
+    let own = route.findings.iter().find(|finding| finding.refuses());
+    own.or_else(|| {
+        // Nothing is left of a route without a valid rule.
+        let mut refusals = route.rules.iter().map(HttpRule::refusal);
+        let first = refusals.next()??;
+        refusals.all(|refusal| refusal.is_some()).then_some(first)
+    })
 }
 
 fn fail() -> proto::HttpFilter {

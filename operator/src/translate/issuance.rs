@@ -74,10 +74,10 @@ impl Asking<'_> {
         let namespace = &self.key.parent.name().namespace;
         let engine = issuer.as_ref().map(|issuer| issuer.engine);
         let options = &self.annotations.options;
+        if engine.is_some_and(|engine| engine.ignores(options, &self.key.listener)) {
+            return none();
+        }
         if engine == Some(Engine::CertManager) {
-            if options.ignored_listeners.contains(&self.key.listener) {
-                return none();
-            }
             let problems = self.annotations.problems(self.siblings);
             if let Some(refusal) = problems.into_iter().find(Finding::refuses) {
                 return Err(refusal);
@@ -224,9 +224,7 @@ impl Translator {
         let mut request: Option<CertificateRequest> = None;
         let mut problems = Vec::with_capacity(wants.len());
         for (key, want) in wants {
-            let reach = self
-                .doors
-                .reach(&want.gateway, &want.hostname, &secret.namespace);
+            let reach = self.reaches(&want.gateway, &want.hostname, &secret.namespace);
             let problem = match &mut request {
                 _ if stands_in_the_way(reach, want).is_some() => stands_in_the_way(reach, want),
                 None => {

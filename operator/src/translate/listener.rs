@@ -112,7 +112,6 @@ impl Translator {
                 Some(state) => self.listeners.insert(key.clone(), state),
                 None => self.listeners.remove(&key),
             };
-            self.stake_listener(&key, state.as_ref(), dirty);
             if old == state {
                 continue;
             }
@@ -225,7 +224,7 @@ impl Translator {
             findings.extend(asked.unresolved.clone());
         }
 
-        let claimed = self.is_claimed(key);
+        let claimed = self.merge.is_claimed(key);
         if !claimed {
             bind = None;
         }
@@ -310,6 +309,13 @@ impl Translator {
                     return Ok(BTreeMap::new());
                 };
                 let index = index(&set.listeners);
+                let shim = self.settings.shim_for_sets;
+                if let Some(finding) = shim
+                    .then(|| issuer::asked_twice(set, of_gateway, &listener.name))
+                    .flatten()
+                {
+                    return Err(finding);
+                }
                 Asking {
                     key,
                     listener,
@@ -388,6 +394,13 @@ impl Translator {
         gateway: &ObjectName,
         conflict: Option<Conflict>,
     ) -> Result<(), Finding> {
+        let refused = self.merge.refused_name(key);
+        let with_holder = refused.and_then(|refused| {
+            refused.listener_finding(&listener.field, &listener.hostname, gateway)
+        });
+        if let Some(refusal) = with_holder {
+            return Err(refusal);
+        }
         if let (Some(conflict), Some((port, claim))) = (conflict, self.merge.claim(key)) {
             return Err(conflict.finding(claim, &listener.field, port.port.get(), gateway));
         }

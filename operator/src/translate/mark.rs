@@ -49,16 +49,6 @@ impl Translator {
         let name = &key.name;
         match key.kind {
             Kind::GatewayClass => {
-                for gateway in self.merge.gateways_of(&name.name) {
-                    self.mark_idle_on(gateway, dirty);
-                }
-            }
-            Kind::Gateway => self.mark_idle_on(name, dirty),
-            Kind::Namespace => self.mark_idle_of(&name.name, dirty),
-            _ => {}
-        }
-        match key.kind {
-            Kind::GatewayClass => {
                 let class = match new {
                     Some(Object::GatewayClass(class)) => Some(class.clone()),
                     _ => None,
@@ -210,9 +200,11 @@ impl Translator {
             }
         }
         dirty.listeners.extend(affected.listeners);
+        dirty.routes.extend(affected.routes);
+        dirty.claims.extend(affected.claims);
+        dirty.owned.extend(affected.owned);
         for owners in affected.owners {
             self.mark_owners(&owners, dirty);
-            self.mark_idle_of_owners(&owners, dirty);
         }
     }
 

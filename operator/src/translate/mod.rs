@@ -5,8 +5,8 @@
 //! by the indexes' reverse dependencies, and only those are computed again. The result is a function
 //! of the objects alone: not of their order, nor of the history (`tests/translate_properties.rs`).
 //!
-//! The order of a pass is the order of dependence: merge (classes, Gateways, sets, namespaces) →
-//! secrets → `spec.tls` of Gateways → listeners → Gateways as a whole → routes → policies → backends,
+//! The order of a pass is the order of dependence: merge (classes, Gateways, sets, namespaces, what routes ask
+//! for) → secrets → `spec.tls` of Gateways → listeners → Gateways as a whole → routes → policies → backends,
 //! certificates and trust bundles in use → statuses.
 
 mod backend;
@@ -37,8 +37,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
-use vestibule_model::claim::ClaimKey;
+use vestibule_model::claim::{ClaimKey, Holder, Holders};
 use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Merge, SetVerdict};
@@ -49,7 +50,7 @@ use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, NotAPortWish, PortWish};
 pub use challenge::challenge_resource;
-pub use claim::{Claims, Standing};
+pub use claim::{ClaimState, Claims};
 pub use output::{CertificateRequest, Output, Work};
 pub use route_status::RouteNeeds;
 pub use service::{
@@ -63,7 +64,6 @@ use backend::BackendKey;
 use backend_tls::{PolicyState, ServiceUses};
 use binds::BindUse;
 use certificate::SecretState;
-use claim::Contest;
 use frontend::GatewayTlsState;
 use gateway::GatewayState;
 use index::Index;
@@ -84,6 +84,9 @@ pub struct Settings {
     pub binds: Binds,
     /// What names that nobody holds wait for.
     pub claims: Claims,
+    /// cert-manager itself makes the Certificates of ListenerSets (`certManager.listenerSets`). It follows the
+    /// annotations of their Gateways for that, whatever ours say.
+    pub shim_for_sets: bool,
 }
 
 /// Name of the controller in GatewayClasses, unless configured otherwise.
@@ -105,7 +108,7 @@ pub enum Change {
     Ports(BTreeMap<PortWish, Option<Port>>),
     /// Who holds what, and (`None`) what nobody holds any more. Only what is persisted may be told. Beside
     /// these, `HostnameClaim` objects that are put count, for whoever keeps no claims itself.
-    Claims(BTreeMap<ClaimKey, Option<Arc<str>>>),
+    Claims(BTreeMap<ClaimKey, Option<Holder>>),
     /// What the front of the Gateway with this UID has come to; `None`: there is no such Service.
     /// Counts with [`Binds::Allocated`].
     Addresses(Arc<str>, Option<Assigned>),
@@ -137,8 +140,10 @@ struct Dirty {
     issuers: BTreeSet<ObjectKey>,
     /// Challenges to be settled.
     challenges: BTreeSet<ChallengeKey>,
-    /// Names of which it is to be judged how it stands with them.
+    /// Names and ports of which it is to be judged how it stands with them.
     claims: BTreeSet<ClaimKey>,
+    /// Names that may belong to another namespace, by Gateway.
+    owned: BTreeSet<(ObjectName, HostPattern)>,
     /// Gateways and ListenerSets whose status is to be assembled.
     parents: BTreeSet<ParentKey>,
     /// Other objects whose findings are to be collected.
@@ -155,7 +160,9 @@ pub struct Translator {
     merge: Merge,
     index: Index,
     verdicts: BTreeMap<ObjectName, SetVerdict>,
-    contest: Contest,
+    /// `HostnameClaim` objects that were put.
+    claim_objects: Holders,
+    claim_states: BTreeMap<ClaimKey, ClaimState>,
     binds: BindUse,
     secrets: BTreeMap<ObjectName, SecretState>,
     listeners: BTreeMap<ListenerKey, ListenerState>,
@@ -216,7 +223,10 @@ impl Translator {
     /// A translator that knows no object yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let merge = Merge::new(settings.controller.clone());
+        let mut merge = Merge::new(settings.controller.clone());
+        if settings.claims == Claims::Assumed {
+            merge = merge.assuming();
+        }
         Self {
             settings,
             secret_namespaces: None,
@@ -224,7 +234,8 @@ impl Translator {
             merge,
             index: Index::default(),
             verdicts: BTreeMap::new(),
-            contest: Contest::default(),
+            claim_objects: Holders::default(),
+            claim_states: BTreeMap::new(),
             binds: BindUse::default(),
             secrets: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -279,11 +290,13 @@ impl Translator {
         for change in changes {
             self.take(change, &mut dirty);
         }
+        self.ask_for_routes(&mut dirty);
         self.translate_gateway_tls(&mut dirty, &mut output);
         self.translate_listeners(&mut dirty, &mut output);
         self.translate_gateways(&mut dirty, &mut output);
         self.translate_routes(&mut dirty, &mut output);
         self.translate_claims(&mut dirty, &mut output);
+        self.translate_owners(&mut dirty, &mut output);
         self.translate_policies(&mut dirty, &mut output);
         self.translate_backends(&dirty, &mut output);
         self.translate_certificates(&dirty, &mut output);
@@ -424,17 +437,18 @@ impl Translator {
         key: ResourceKey,
         resource: Option<Encoded>,
         output: &mut Output,
-    ) {
+    ) -> bool {
         let same =
             self.resources.get(&key).map(Encoded::hash) == resource.as_ref().map(Encoded::hash);
         if same {
-            return;
+            return false;
         }
         match &resource {
             Some(encoded) => self.resources.insert(key.clone(), encoded.clone()),
             None => self.resources.remove(&key),
         };
         output.resources.insert(key, resource);
+        true
     }
 }
 

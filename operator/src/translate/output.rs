@@ -13,7 +13,7 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_stream::{Encoded, ResourceKey};
 
-use super::{PortWish, ServiceWish, Standing, Status};
+use super::{ClaimState, PortWish, ServiceWish, Status};
 
 /// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
 /// conflicted, and its hostname is exact.
@@ -60,7 +60,7 @@ pub struct Work {
     pub gateways: usize,
     /// Statuses computed.
     pub statuses: usize,
-    /// Names of which it was judged how it stands with them.
+    /// Names and ports of which it was judged how it stands with them.
     pub claims: usize,
 }
 
@@ -80,8 +80,8 @@ pub struct Output {
     /// Internal ports: needed from now on (true), or no longer. Ports that lose their last listener
     /// are given up at once; the allocator sees to it that they are not soon used again.
     pub ports: BTreeMap<PortWish, bool>,
-    /// How it stands with names that somebody holds or is to hold; `None`: neither.
-    pub claims: BTreeMap<ClaimKey, Option<Standing>>,
+    /// How it stands with names and ports that somebody holds or is to hold; `None`: neither.
+    pub claims: BTreeMap<ClaimKey, Option<ClaimState>>,
     /// Services by the UID of their Gateway; `None`: the Gateway is gone or not ours, and whatever
     /// carries its UID goes too.
     pub services: BTreeMap<Arc<str>, Option<ServiceWish>>,

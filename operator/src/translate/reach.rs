@@ -1,4 +1,6 @@
-//! Who stands where CAs connect: whether the challenge for a name may be answered for a tenant.
+//! Who stands where CAs connect: whether the challenge for a name may be answered for a tenant. A name that belongs
+//! to a tenant is certified for that one alone. For names of the Gateway's and of nobody it counts who is selected
+//! where the CA connects.
 //!
 //! An index of the listeners on ports 443 and 80 of each Gateway, of the routes on those that are the
 //! Gateway's own, and of the names that somebody wants a certificate for. A question costs as much as the
@@ -19,6 +21,7 @@ use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::{Listener, Protocol};
 use vestibule_model::route::Route;
 
+use super::Translator;
 use super::binds::Bind;
 use super::route::RouteState;
 
@@ -221,12 +224,7 @@ impl Doors {
     }
 
     /// Whether the challenges for `hostname` may be answered on `gateway` for `tenant`.
-    pub(super) fn reach(
-        &self,
-        gateway: &ObjectName,
-        hostname: &Hostname,
-        tenant: &Arc<str>,
-    ) -> Reaches {
+    fn reach(&self, gateway: &ObjectName, hostname: &Hostname, tenant: &Arc<str>) -> Reaches {
         let [tls, http] = ChallengeType::ALL.map(|kind| {
             let met = self.met(gateway, kind, hostname, tenant);
             met.unwrap_or(Met::Tenant)
@@ -325,7 +323,11 @@ impl Doors {
     }
 
     /// Who wants to know of the names that a pattern matches.
-    fn interested(&self, gateway: &ObjectName, pattern: &HostPattern) -> BTreeSet<Interest> {
+    pub(super) fn interested(
+        &self,
+        gateway: &ObjectName,
+        pattern: &HostPattern,
+    ) -> BTreeSet<Interest> {
         let Some(names) = self.names.get(gateway) else {
             return BTreeSet::new();
         };
@@ -342,6 +344,29 @@ impl Doors {
                     .flat_map(|(_, interests)| interests.iter().cloned())
                     .collect()
             }
+        }
+    }
+}
+
+impl Translator {
+    /// Whether the challenges for `hostname` may be answered on `gateway` for `tenant`. A name that belongs to one
+    /// tenant is never certified for another, on whatever port that one listens.
+    pub(super) fn reaches(
+        &self,
+        gateway: &ObjectName,
+        hostname: &Hostname,
+        tenant: &Arc<str>,
+    ) -> Reaches {
+        // What the Gateway itself listens for is for it to certify, also where it leaves the requests to a tenant.
+        let own = *tenant == gateway.namespace;
+        match self.tenant_of(gateway, hostname) {
+            // The proxies serve it for nobody else, whatever listeners match it.
+            Some(owner) if owner == *tenant => ChallengeType::ALL.map(|kind| {
+                let door = self.doors.bind(gateway, kind);
+                door.map_or(Reach::NoListener, |_| Reach::Ours)
+            }),
+            Some(_) if !own => [Reach::Others; 2],
+            _ => self.doors.reach(gateway, hostname, tenant),
         }
     }
 }

@@ -6,6 +6,7 @@ use vestibule_model::attach::{Attached, attach_route};
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{BackendRef, Object, ParentRef, Service, ServicePort};
@@ -14,6 +15,7 @@ use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::backend::{BackendKey, Speaks, speaks};
+use super::http_route;
 use super::reach::Shared;
 use super::{Dirty, Output, Translator, set_user};
 
@@ -101,7 +103,6 @@ impl Body {
 
 impl Translator {
     pub(super) fn translate_routes(&mut self, dirty: &mut Dirty, output: &mut Output) {
-        self.stake_routes(dirty);
         for key in std::mem::take(&mut dirty.routes) {
             output.work.routes += 1;
             let (state, resource) = match self.route(&key) {
@@ -161,7 +162,9 @@ impl Translator {
         let (mut parents, left_out) = self.judge_parents(route, refused.as_ref());
         findings.extend(left_out);
         let (served, waiting) = self.claimed_by_route(route, &mut parents, &mut findings);
-        let attachments = attachments(served.iter());
+        let key = route.key();
+        let is_shared = |listener: &_, names: &_| self.is_shared(&key, listener, names);
+        let attachments = attachments(served.iter(), is_shared);
         let mut resource = None;
         if !attachments.is_empty() {
             let whole = Resource::new(route.name().to_string(), body.attached(attachments));
@@ -202,6 +205,17 @@ impl Translator {
             services: references.services,
         };
         (state, resource)
+    }
+
+    /// Whether a route is accepted nowhere, by itself.
+    pub(super) fn is_refused(&self, route: Route<'_>) -> bool {
+        match route {
+            Route::Tls(route) => {
+                let findings = self.settings.policy.judge_route(route);
+                findings.iter().any(Finding::refuses)
+            }
+            Route::Http(route) => http_route::refusal(route).is_some(),
+        }
     }
 
     /// Where a route attaches, and warnings about hostnames that are left out of it.
@@ -401,16 +415,18 @@ pub(super) fn route_resource(route: &ObjectKey) -> ResourceKey {
     ResourceKey::new(kind, route.name.to_string())
 }
 
-/// Attachments by listener: two references may lead to the same one.
-fn attachments<'a>(attached: impl Iterator<Item = &'a Attached>) -> Vec<proto::Attachment> {
+/// Attachments by listener: two references may lead to the same one. `is_shared` says which names a route only shares
+/// with whoever holds them.
+fn attachments<'a>(
+    attached: impl Iterator<Item = &'a Attached>,
+    is_shared: impl Fn(&ListenerKey, &HostPattern) -> bool,
+) -> Vec<proto::Attachment> {
     let mut merged: BTreeMap<&ListenerKey, BTreeSet<_>> = BTreeMap::new();
     for attached in attached {
-        merged.entry(&attached.listener).or_default().extend(
-            attached
-                .hostnames
-                .iter()
-                .map(|h| (h.matches.to_string(), h.rank.to_string())),
-        );
+        merged
+            .entry(&attached.listener)
+            .or_default()
+            .extend(attached.hostnames.iter().map(|h| (&h.matches, &h.rank)));
     }
     merged
         .into_iter()
@@ -419,8 +435,9 @@ fn attachments<'a>(attached: impl Iterator<Item = &'a Attached>) -> Vec<proto::A
             hostnames: hostnames
                 .into_iter()
                 .map(|(matches, rank)| proto::RouteHostname {
-                    r#match: matches,
-                    rank,
+                    r#match: matches.to_string(),
+                    rank: rank.to_string(),
+                    shared: is_shared(listener, matches),
                 })
                 .collect(),
         })

@@ -143,6 +143,7 @@ async fn the_issuer_that_is_chosen_signs_and_nothing_else_is_issued() {
         controller: CONTROLLER.into(),
         policy: Policy::default(),
         claims: Claims::Assumed,
+        shim_for_sets: false,
         binds: Binds::Allocated {
             address: Ipv6Addr::UNSPECIFIED.into(),
             services: ServiceSettings {

@@ -1,17 +1,27 @@
-//! What a proxy does with a connection, read off what is published: plain lists, nothing of the code under test.
+//! What proxies do with connections and requests, read off what is published: plain lists, nothing of the code under
+//! test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use prost::Message as _;
 use vestibule_stream::proto::listener::Protocol;
 use vestibule_stream::proto::resource::Resource as Body;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind, proto};
 
-/// A listener as published: port, hostname and whether it speaks TLS, by its name.
-type Listeners = BTreeMap<String, (u32, String, bool)>;
+use crate::view::OWN;
 
-/// A route on a listener: the more specific hostname as written, the older one, the name; what it matches
-/// there, and whose it is.
+/// A listener as published.
+#[derive(Debug, PartialEq, Eq)]
+struct Listener {
+    port: u32,
+    hostname: String,
+    tenant: String,
+    tls: bool,
+    /// Whether it is the Gateway's own.
+    own: bool,
+}
+
+/// A route on a listener: the more specific hostname as written, the older one, the name; what it matches there, and
+/// whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Attached {
     rank: std::cmp::Reverse<(bool, usize)>,
@@ -21,83 +31,172 @@ struct Attached {
     tenant: String,
 }
 
-/// Where a connection comes to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Served {
-    /// The listener, and its hostname.
-    pub(crate) listener: String,
-    pub(crate) pattern: String,
-    /// The route, what it matches there, and its namespace.
-    pub(crate) route: String,
-    pub(crate) matches: String,
-    pub(crate) tenant: String,
-}
-
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
-    listeners: Listeners,
+    listeners: BTreeMap<String, Listener>,
     routes: BTreeMap<String, Vec<Attached>>,
+    /// Whom the names of each pattern belong to.
+    owners: BTreeMap<String, String>,
 }
 
 impl Table {
     pub(crate) fn read(resources: &BTreeMap<ResourceKey, Encoded>) -> Self {
-        let mut table = Self {
-            listeners: BTreeMap::new(),
-            routes: BTreeMap::new(),
-        };
+        let mut table = Self::default();
         for (key, encoded) in resources {
-            if !matches!(key.kind(), ResourceKind::Listener | ResourceKind::TlsRoute) {
+            let kinds = [
+                ResourceKind::Listener,
+                ResourceKind::TlsRoute,
+                ResourceKind::HttpRoute,
+                ResourceKind::HostnameOwner,
+            ];
+            if !kinds.contains(&key.kind()) {
                 continue;
             }
-            let resource = proto::Resource::decode(encoded.upsert().resource.as_ref());
-            let name = key.name.clone();
-            match resource.expect("a resource").resource {
-                Some(Body::Listener(listener)) => {
-                    let tls = match listener.protocol {
-                        Some(Protocol::Tls(_)) => true,
-                        Some(Protocol::Http(http)) => http.terminate.is_some(),
-                        None => panic!("{name} without a protocol"),
-                    };
-                    let listener = (listener.port, listener.hostname, tls);
-                    table.listeners.insert(name, listener);
+            let name = &*key.name;
+            match encoded.decode().expect("a resource") {
+                Body::Listener(listener) => table.add_listener(name, listener),
+                Body::TlsRoute(of) => {
+                    table.add_route(name, of.created, &of.tenant, &of.attachments);
                 }
-                Some(Body::TlsRoute(route)) => table.add(&name, &route),
+                Body::HttpRoute(of) => {
+                    table.add_route(name, of.created, &of.tenant, &of.attachments);
+                }
+                Body::HostnameOwner(owner) => {
+                    let other = table.owners.insert(owner.hostname, owner.tenant);
+                    assert_eq!(other, None, "{name} has two owners");
+                }
                 other => panic!("{name} is {other:?}"),
             }
+        }
+        for routes in table.routes.values_mut() {
+            routes.sort();
         }
         table
     }
 
-    fn add(&mut self, name: &str, route: &proto::TlsRoute) {
-        for attachment in &route.attachments {
+    fn add_listener(&mut self, name: &str, listener: proto::Listener) {
+        let tls = match listener.protocol {
+            Some(Protocol::Tls(_)) => true,
+            Some(Protocol::Http(http)) => http.terminate.is_some(),
+            None => panic!("{name} without a protocol"),
+        };
+        let listener = Listener {
+            port: listener.port,
+            hostname: listener.hostname,
+            own: name.starts_with("Gateway/"),
+            tenant: listener.tenant,
+            tls,
+        };
+        self.listeners.insert(name.to_owned(), listener);
+    }
+
+    fn add_route(
+        &mut self,
+        name: &str,
+        created: i64,
+        tenant: &str,
+        attachments: &[proto::Attachment],
+    ) {
+        for attachment in attachments {
             let routes = self.routes.entry(attachment.listener.clone()).or_default();
             routes.extend(attachment.hostnames.iter().map(|hostname| Attached {
                 rank: std::cmp::Reverse(specificity(&hostname.rank)),
-                created: route.created,
+                created,
                 route: name.to_owned(),
                 matches: hostname.r#match.clone(),
-                tenant: route.tenant.clone(),
+                tenant: tenant.to_owned(),
             }));
-            routes.sort();
         }
     }
 
-    /// Which route gets a connection to `port` for `name`.
-    pub(crate) fn answer(&self, port: u16, name: &str) -> Option<Served> {
-        let on_port = self.listeners.iter().filter(|(_, (at, pattern, tls))| {
-            *at == u32::from(port) && *tls && matches(pattern, name)
+    /// Every pattern with the tenant for whom it is published, and by what: a listener of a set, a route on the
+    /// Gateway's own listener, or a route that a set's listener without a hostname invited. What the Gateway's own
+    /// namespace serves on its own listeners stands above all that.
+    pub(crate) fn published(&self) -> BTreeSet<(String, String, String)> {
+        let mut published = BTreeSet::new();
+        for (name, listener) in &self.listeners {
+            if !listener.own {
+                published.insert((
+                    listener.hostname.clone(),
+                    listener.tenant.clone(),
+                    name.clone(),
+                ));
+            }
+            for route in self.routes.get(name).into_iter().flatten() {
+                let tenant = match (listener.own, &*listener.hostname) {
+                    (true, _) if route.tenant == OWN => continue,
+                    (true, _) => &route.tenant,
+                    (false, "") => &listener.tenant,
+                    // It uses the name of the listener.
+                    (false, _) => continue,
+                };
+                let by = format!("{} on {name}", route.route);
+                published.insert((route.matches.clone(), tenant.clone(), by));
+            }
+        }
+        published
+    }
+
+    /// Whom the names of each pattern belong to.
+    pub(crate) fn owners(&self) -> &BTreeMap<String, String> {
+        &self.owners
+    }
+
+    /// Every pattern that is published for a tenant is that tenant's, and so no name is two tenants'.
+    pub(crate) fn check(&self, names: &[&str]) {
+        for (pattern, tenant, by) in self.published() {
+            let owner = self.owners.get(&pattern);
+            assert_eq!(
+                owner,
+                Some(&tenant),
+                "{pattern:?} is published for {tenant} by {by}"
+            );
+        }
+        for name in names {
+            let mut tenants = self.serving(name);
+            tenants.remove(OWN);
+            assert!(tenants.len() <= 1, "{name} is served for {tenants:?}");
+        }
+    }
+
+    /// For whom a name is served, on any port and by any kind of route.
+    fn serving(&self, name: &str) -> BTreeSet<&str> {
+        let ports = self.listeners.values().map(|l| (l.port, l.tls));
+        let ports: BTreeSet<(u32, bool)> = ports.collect();
+        let served = ports.into_iter();
+        served
+            .filter_map(|(port, tls)| self.answer(port, tls, name))
+            .collect()
+    }
+
+    /// For whom a connection or request to a port for a name is served: of the most specific listener, and there of
+    /// the route that comes first, leaving out what may not serve the name.
+    pub(crate) fn answer(&self, port: u32, tls: bool, name: &str) -> Option<&str> {
+        let owner = self.owner(name);
+        let may_serve = |tenant: &str| tenant == OWN || owner == Some(tenant);
+        let on_port = self.listeners.iter().filter(|(_, listener)| {
+            listener.port == port
+                && listener.tls == tls
+                && covers(&listener.hostname, name)
+                && may_serve(&listener.tenant)
         });
-        let (listener, (_, pattern, _)) =
-            on_port.max_by_key(|(_, (_, pattern, _))| specificity(pattern))?;
-        let mut routes = self.routes.get(listener).into_iter().flatten();
-        let route = routes.find(|route| matches(&route.matches, name))?;
-        Some(Served {
-            listener: listener.clone(),
-            pattern: pattern.clone(),
-            route: route.route.clone(),
-            matches: route.matches.clone(),
-            tenant: route.tenant.clone(),
+        let (at, listener) = on_port.max_by_key(|(_, of)| specificity(&of.hostname))?;
+        let mut routes = self.routes.get(at).into_iter().flatten();
+        let route = routes.find(|route| {
+            covers(&route.matches, name) && (!listener.own || may_serve(&route.tenant))
+        })?;
+        Some(if listener.own {
+            &route.tenant
+        } else {
+            &listener.tenant
         })
+    }
+
+    /// Whom a name belongs to.
+    fn owner(&self, name: &str) -> Option<&str> {
+        let around = self.owners.iter().filter(|(of, _)| covers(of, name));
+        let nearest = around.max_by_key(|(of, _)| specificity(of));
+        nearest.map(|(_, tenant)| tenant.as_str())
     }
 }
 
@@ -107,10 +206,13 @@ pub(crate) fn specificity(pattern: &str) -> (bool, usize) {
     (!pattern.is_empty() && !pattern.starts_with('*'), labels)
 }
 
-/// A wildcard stands for one label or more.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+/// Whether every name that `inner` matches is matched by `pattern`. A wildcard stands for one label or more.
+pub(crate) fn covers(pattern: &str, inner: &str) -> bool {
     match pattern.strip_prefix('*') {
-        Some(suffix) => name.len() > suffix.len() && name.ends_with(suffix),
-        None => pattern.is_empty() || pattern == name,
+        Some(suffix) if pattern != inner => {
+            let below = inner.trim_start_matches('*');
+            below.len() > suffix.len() && below.ends_with(suffix)
+        }
+        _ => pattern.is_empty() || pattern == inner,
     }
 }

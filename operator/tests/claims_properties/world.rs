@@ -4,25 +4,37 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vestibule_model::claim::HostnameClaim;
+use vestibule_model::claim::{ClaimKey, Claimed, HostnameClaim};
+use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Listener, Meta, Object, Protocol};
+use vestibule_model::object::{Listener, Meta, Object, ParentRef, Protocol};
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
-use vestibule_operator::claims::{Book, Outcome, Seen, Time};
-use vestibule_operator::translate::{Change, Claims, Settings, Standing, Translator};
+use vestibule_operator::claims::{Action, ClaimStore, GatewayState, Outcome, Request, Seen, Time};
+use vestibule_operator::translate::{Change, ClaimState, Claims, Settings, Translator};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
 use crate::common::grants::hostname_grant;
+use crate::common::http::{Rule, http_route};
 use crate::common::*;
-use crate::service::Services;
+use crate::history::History;
 use crate::table::Table;
-use crate::{HOSTS, KINDS, Op, PORTS, TENANTS, Wanted};
+use crate::view::{OWN, View, number};
+use crate::{Fate, GRANTS, HOSTS, KINDS, Op, PORTS, RouteOf, TENANTS, Wanted};
 
 pub(crate) const GRACE: Duration = Duration::from_mins(1);
 
-/// What a name in service is: a port, what speaks there, and the hostname.
-type Name = (u16, &'static str, String);
+/// Concrete hostnames, inside and outside of the patterns.
+const NAMES: [&str; 5] = [
+    "x.example.com",
+    "y.example.com",
+    "a.x.example.com",
+    "z.example.com",
+    "else.example.org",
+];
+
+/// What a listener in service is: a port, what speaks there, and the hostname.
+type Place = (u16, &'static str, String);
 
 /// The API server: objects, and who wrote which version.
 #[derive(Default)]
@@ -36,7 +48,7 @@ type Shown = (ObjectKey, Option<(Object, u64)>);
 
 pub(crate) struct Replica {
     translator: Translator,
-    book: Book,
+    store: ClaimStore,
     waiting: BTreeMap<Kind, VecDeque<Shown>>,
 }
 
@@ -45,17 +57,15 @@ pub(crate) struct World {
     replicas: [Replica; 2],
     leader: usize,
     pub(crate) clock: (i64, Instant),
-    pub(crate) admitted: BTreeSet<usize>,
-    pub(crate) granted: BTreeSet<usize>,
-    pub(crate) own: Option<usize>,
-    pub(crate) shared: bool,
-    /// Who gets which connections.
-    services: Services,
-    /// Who serves what, as the proxies saw it last.
-    owners: BTreeMap<Name, String>,
-    /// Since when an owner has not declared its name, and what takes a name from its owner at once.
-    let_go: BTreeMap<Name, i64>,
-    taken: BTreeSet<Name>,
+    admitted: BTreeSet<usize>,
+    /// Whose routes the Gateway's shared listeners take.
+    routed: BTreeSet<usize>,
+    own: Option<usize>,
+    shared: bool,
+    /// Who holds which names.
+    history: History,
+    /// Whose listeners the leader's proxies had last, unless they are not declared any more, or were taken.
+    serving: BTreeMap<Place, String>,
 }
 
 fn time(clock: (i64, Instant)) -> Time {
@@ -80,8 +90,8 @@ fn told() -> Settings {
 fn a_listener(n: usize, (port, speaks, host, open): Wanted) -> Listener {
     let (name, port, host) = (format!("l{n}"), PORTS[port], HOSTS[host]);
     let mut listener = match speaks {
-        0..=3 => listener(&name, port, Protocol::Tls, host, Some(Tls::Passthrough)),
-        4 => listener(&name, port, Protocol::Http, host, None),
+        0..=2 => listener(&name, port, Protocol::Tls, host, Some(Tls::Passthrough)),
+        3 | 4 => listener(&name, port, Protocol::Http, host, None),
         5 => listener(&name, port, Protocol::Tcp, "", None),
         _ => {
             // It takes no kind of route, and so the proxies never get it.
@@ -97,7 +107,7 @@ fn a_listener(n: usize, (port, speaks, host, open): Wanted) -> Listener {
     listener
 }
 
-pub(crate) fn speaks(protocol: &Protocol) -> &'static str {
+fn speaks(protocol: &Protocol) -> &'static str {
     match protocol {
         Protocol::Http => "HTTP",
         Protocol::Tcp => "TCP",
@@ -106,22 +116,44 @@ pub(crate) fn speaks(protocol: &Protocol) -> &'static str {
 }
 
 fn scope(admitted: &BTreeSet<usize>) -> NamespaceScope {
-    let names = admitted.iter().map(|n| TENANTS[*n].to_owned()).collect();
+    let names = admitted.iter().map(|n| TENANTS[*n].to_owned());
+    let names = names.chain([OWN.to_owned()]).collect();
     NamespaceScope::Selector(LabelSelector {
         requirements: vec![Requirement::In("kubernetes.io/metadata.name".into(), names)],
     })
 }
 
-fn the_gateway(admitted: &BTreeSet<usize>, own: Option<usize>, tls: bool) -> Object {
+fn the_gateway(
+    admitted: &BTreeSet<usize>,
+    routed: &BTreeSet<usize>,
+    own: Option<usize>,
+    tls: bool,
+) -> Object {
     let mut shared = if tls {
-        listener("shared", 8443, Protocol::Tls, "", Some(Tls::Passthrough))
+        listener(
+            "shared",
+            PORTS[1],
+            Protocol::Tls,
+            "",
+            Some(Tls::Passthrough),
+        )
     } else {
-        listener("shared", 8443, Protocol::Http, "", None)
+        listener("shared", PORTS[1], Protocol::Http, "", None)
     };
-    shared.allowed_namespaces = NamespaceScope::All;
-    let mut listeners = vec![shared];
+    let mut plain = listener("plain", PORTS[2], Protocol::Http, "", None);
+    for listener in [&mut shared, &mut plain] {
+        listener.allowed_namespaces = scope(routed);
+    }
+    let mut listeners = vec![shared, plain];
     listeners.extend(own.map(|host| passthrough("own", HOSTS[host])));
     gateway("one", listeners, scope(admitted))
+}
+
+fn claim_of(object: &Object) -> Arc<HostnameClaim> {
+    let Object::HostnameClaim(claim) = object else {
+        panic!("a claim")
+    };
+    Arc::new(claim.clone())
 }
 
 fn claim_object((claim, _): &Seen) -> Object {
@@ -132,26 +164,21 @@ impl Replica {
     fn new(server: &Server, clock: (i64, Instant)) -> Self {
         let mut replica = Self {
             translator: Translator::new(told()),
-            book: Book::new(GRACE),
+            store: ClaimStore::new(GRACE),
             waiting: BTreeMap::new(),
         };
         for (key, state) in &server.objects {
             replica.take(key, Some(state.clone()), clock);
         }
-        replica.book.begin(time(clock));
+        replica.store.begin(time(clock));
         replica.settle(clock);
         replica
     }
 
     fn take(&mut self, key: &ObjectKey, state: Option<(Object, u64)>, clock: (i64, Instant)) {
         if key.kind == Kind::HostnameClaim {
-            let seen = state.map(|(object, version)| {
-                let Object::HostnameClaim(claim) = object else {
-                    panic!("a claim")
-                };
-                (Arc::new(claim), version.to_string())
-            });
-            self.book.observe(&key.name, seen, time(clock));
+            let seen = state.map(|(object, version)| (claim_of(&object), version.to_string()));
+            self.store.observe(&key.name, seen, time(clock));
             self.settle(clock);
             return;
         }
@@ -160,21 +187,21 @@ impl Replica {
             None => Change::Remove(key.clone()),
         };
         let output = self.translator.apply([change]);
-        self.book.translated(output.claims, time(clock));
+        self.store.translated(output.claims, time(clock));
         self.settle(clock);
     }
 
-    /// Translation and the book tell each other until neither has news.
+    /// Translation and the store tell each other until neither has news.
     fn settle(&mut self, clock: (i64, Instant)) {
         for _ in 0..20 {
-            let news = self.book.take_news();
+            let news = self.store.take_updates();
             if news.is_empty() {
                 return;
             }
             let output = self.translator.claims(news);
-            self.book.translated(output.claims, time(clock));
+            self.store.translated(output.claims, time(clock));
         }
-        panic!("translation and the book do not come to an end");
+        panic!("translation and the store do not come to an end");
     }
 
     fn show(&mut self, kind: Kind, clock: (i64, Instant)) {
@@ -189,8 +216,8 @@ impl Replica {
         }
     }
 
-    /// The listeners that its proxies have, and of whom.
-    fn serves(&self) -> BTreeMap<Name, String> {
+    /// The sets' listeners that its proxies have, and of whom.
+    fn serves(&self) -> BTreeMap<Place, String> {
         let mut serves = BTreeMap::new();
         for (key, object) in self.translator.objects() {
             let Object::ListenerSet(set) = &**object else {
@@ -200,11 +227,7 @@ impl Replica {
                 let name = listener.key(&set.parent_key()).to_string();
                 let resource = ResourceKey::new(ResourceKind::Listener, name);
                 if self.translator.resources().contains_key(&resource) {
-                    let old = serves.insert(name_of(listener), key.name.namespace.to_string());
-                    assert!(
-                        old.is_none_or(|old| old == *key.name.namespace),
-                        "one name, two namespaces"
-                    );
+                    serves.insert(place_of(listener), key.name.namespace.to_string());
                 }
             }
         }
@@ -218,11 +241,41 @@ impl Replica {
     pub(crate) fn is_up_to_date(&self) -> bool {
         self.waiting.values().all(VecDeque::is_empty)
     }
+
+    /// Who holds which names, as its translation knows it.
+    pub(crate) fn told(&self) -> BTreeMap<String, String> {
+        let gateway = ObjectName::new(OWN, "one");
+        let names = self.translator.merge().names(&gateway).into_iter();
+        let names = names.flat_map(|of| {
+            of.known()
+                .filter_map(|names| Some((names, of.recorded(names)?)))
+        });
+        names
+            .map(|(names, holder)| (names.to_string(), holder.to_string()))
+            .collect()
+    }
+
+    fn view(&self) -> View<'_> {
+        let objects = self.translator.objects();
+        View::of(objects.map(|(key, object)| (key, &**object)))
+    }
+
+    /// What it publishes is one namespace's each, and is what it was told.
+    fn check(&self) {
+        let table = self.table();
+        table.check(&NAMES);
+        let told = self.told();
+        for (names, owner) in table.owners() {
+            if owner != OWN {
+                assert_eq!(told.get(names), Some(owner), "{names:?}");
+            }
+        }
+    }
 }
 
-fn name_of(listener: &Listener) -> Name {
+fn place_of(listener: &Listener) -> Place {
     (
-        listener.port.map_or(0, std::num::NonZero::get),
+        number(listener),
         speaks(&listener.protocol),
         listener.hostname.to_string(),
     )
@@ -234,17 +287,21 @@ impl World {
         let mut server = Server::default();
         let admitted: BTreeSet<usize> = (0..TENANTS.len()).collect();
         // Claims are nothing new in this cluster: another release's Gateway has one.
+        let key = ClaimKey::names(&ObjectName::new(OWN, "another"), &HostPattern::Any);
         let another = HostnameClaim {
-            name: ObjectName::new("platform", "another.a.0"),
+            name: key.object_name(),
             meta: Meta::default(),
             gateway: "another".into(),
             gateway_uid: "uid".into(),
-            namespace: "a".into(),
-            entries: Vec::new(),
+            key: Some(key),
+            holder: "a".into(),
+            since: 0,
+            unused_since: None,
             findings: Vec::new(),
         };
         let another = Object::HostnameClaim(another);
-        for object in [our_class(), the_gateway(&admitted, None, true), another] {
+        let gateway = the_gateway(&admitted, &admitted, None, true);
+        for object in [our_class(), gateway, another] {
             server.version += 1;
             server
                 .objects
@@ -256,16 +313,14 @@ impl World {
             replicas,
             leader: 0,
             clock,
+            routed: admitted.clone(),
             admitted,
-            granted: BTreeSet::new(),
             own: None,
             shared: true,
-            services: Services::default(),
-            owners: BTreeMap::new(),
-            let_go: BTreeMap::new(),
-            taken: BTreeSet::new(),
+            history: History::default(),
+            serving: BTreeMap::new(),
         };
-        world.replicas[0].book.lead(true, time(clock));
+        world.replicas[0].store.lead(true, time(clock));
         world
     }
 
@@ -288,6 +343,7 @@ impl World {
         match self.server.objects.get(key) {
             Some((Object::ListenerSet(set), _)) => set.meta.created,
             Some((Object::TlsRoute(route), _)) => route.meta.created,
+            Some((Object::HttpRoute(route), _)) => route.meta.created,
             _ => self.clock.0,
         }
     }
@@ -309,14 +365,13 @@ impl World {
                 let object = set(&name.namespace, &name.name, created, "one", listeners);
                 self.put(&key, Some(object));
             }
-            Op::Route(tenant, n, hosts, to) => self.put_route(tenant, n, hosts, to),
+            Op::Route(of, hosts, to) => self.put_route(of, hosts, to),
             Op::DeleteSet(tenant, n) => {
                 let key = ObjectKey::new(Kind::ListenerSet, TENANTS[tenant], format!("set-{n}"));
                 self.put(&key, None);
             }
-            Op::DeleteRoute(tenant, n) => {
-                let key = ObjectKey::new(Kind::TlsRoute, TENANTS[tenant], format!("route-{n}"));
-                self.put(&key, None);
+            Op::DeleteRoute(of) => {
+                self.put(&route_key(of), None);
             }
             Op::Admit(tenant, admit) => {
                 if admit {
@@ -326,15 +381,27 @@ impl World {
                 }
                 self.put_gateway();
             }
-            Op::Grant(tenant, there) => {
-                let key = ObjectKey::new(Kind::HostnameGrant, "platform", TENANTS[tenant]);
-                let grant = hostname_grant(TENANTS[tenant], &[TENANTS[tenant]], &["*"]);
-                if there {
-                    self.granted.insert(tenant);
+            Op::AdmitRoutes(tenant, admit) => {
+                if admit {
+                    self.routed.insert(tenant);
                 } else {
-                    self.granted.remove(&tenant);
+                    self.routed.remove(&tenant);
                 }
-                self.put(&key, there.then(|| Object::HostnameGrant(grant)));
+                self.put_gateway();
+            }
+            Op::Grant(tenant, of) => {
+                let tenant = TENANTS[tenant];
+                let key = ObjectKey::new(Kind::HostnameGrant, OWN, tenant);
+                let grant = of.map(|of| hostname_grant(tenant, &[tenant], &[GRANTS[of]]));
+                self.put(&key, grant.map(Object::HostnameGrant));
+            }
+            Op::OwnRoute(host) => {
+                let key = ObjectKey::new(Kind::HttpRoute, OWN, "docs");
+                let route = host.map(|host| {
+                    let of = (OWN, "docs", self.created(&key));
+                    http_route(of, vec![on_gateway()], &[HOSTS[host]], &[Rule::Plain], &[])
+                });
+                self.put(&key, route);
             }
             Op::Shared(tls) => {
                 self.shared = tls;
@@ -345,28 +412,20 @@ impl World {
                 self.put_gateway();
             }
             Op::Show(replica, kind) => self.replicas[replica].show(KINDS[kind], self.clock),
-            Op::Write(lives) => self.write(lives),
-            Op::Restart(replica) => {
-                if replica == self.leader {
-                    self.forget_unwritten();
-                }
-                self.replicas[replica] = Replica::new(&self.server, self.clock);
-                if replica == self.leader {
-                    self.lead(1 - replica);
-                }
+            Op::Write(fate) => {
+                self.write(fate);
             }
+            Op::Restart(replica) => self.restart(replica),
             Op::Lead(replica) => self.lead(replica),
             Op::Pass(seconds) => {
                 self.clock.0 += i64::try_from(seconds).unwrap();
                 self.clock.1 += Duration::from_secs(seconds);
-                let replica = &mut self.replicas[self.leader];
-                replica.book.pass(time(self.clock));
-                replica.settle(self.clock);
+                self.pass();
             }
             Op::Vandal(n) => {
                 let claims = self.server.objects.keys();
                 let mut claims = claims.filter(|key| {
-                    key.kind == Kind::HostnameClaim && key.name.name.starts_with("one.")
+                    key.kind == Kind::HostnameClaim && key.name.name.starts_with("one-")
                 });
                 if let Some(key) = claims.nth(n).cloned() {
                     self.put(&key, None);
@@ -374,257 +433,239 @@ impl World {
                     for replica in &mut self.replicas {
                         replica.show_all(self.clock);
                     }
-                    self.rest();
+                    self.write_all(|_| {});
                 }
             }
             Op::Rest => {
                 self.rest();
-                self.observe();
                 self.check_kept();
             }
         }
         self.observe();
     }
 
-    /// What was in service, and was neither let go nor taken by the Gateway, still is, unless its own
-    /// namespace wants to speak something else on the port.
+    /// What was in service, and was neither let go nor taken, still is, unless its own namespace wants to speak
+    /// something else on the port.
     fn check_kept(&self) {
-        let serves = self.replicas[self.leader].serves();
-        for (name, owner) in &self.owners {
-            if self.let_go.contains_key(name) || self.taken.contains(name) {
-                continue;
-            }
-            let speaks_otherwise = self.sets_of(owner).any(|(_, l)| {
-                name_of(l).0 == name.0 && (name_of(l).1 != name.1 || !l.allowed_kinds.is_empty())
+        self.history.check_kept(self);
+        let serves = self.leading().serves();
+        let view = self.leading().view();
+        for (place, tenant) in &self.serving {
+            let speaks_otherwise = view.declared(tenant).any(|(_, l)| {
+                number(l) == place.0
+                    && (speaks(&l.protocol) != place.1 || !l.allowed_kinds.is_empty())
             });
             if !speaks_otherwise {
                 assert_eq!(
-                    serves.get(name),
-                    Some(owner),
-                    "{name:?} is not served any more"
+                    serves.get(place),
+                    Some(tenant),
+                    "{place:?} is not served any more"
                 );
             }
         }
-        self.services.check_kept(self);
-    }
-
-    /// Every listener that a tenant declares, with the name of its set.
-    pub(crate) fn sets_of(&self, tenant: &str) -> impl Iterator<Item = (&str, &Listener)> {
-        let objects = self.server.objects.values();
-        let sets = objects.filter_map(move |(object, _)| match object {
-            Object::ListenerSet(set) if *set.name.namespace == *tenant => Some(set),
-            _ => None,
-        });
-        sets.flat_map(|set| set.listeners.iter().map(|of| (&*set.name.name, of)))
-    }
-
-    /// Whether a namespace may have names, as far as grants go.
-    pub(crate) fn may_have(&self, tenant: &str) -> bool {
-        let is = |n: &usize| TENANTS[*n] == tenant;
-        self.granted.is_empty() || self.granted.iter().any(is)
-    }
-
-    /// Whether its sets are let in.
-    pub(crate) fn is_admitted(&self, tenant: &str) -> bool {
-        self.admitted.iter().any(|n| TENANTS[*n] == tenant)
     }
 
     pub(crate) fn leading(&self) -> &Replica {
         &self.replicas[self.leader]
     }
 
-    fn put_route(
-        &mut self,
-        tenant: usize,
-        n: usize,
-        hosts: Vec<usize>,
-        to: Vec<Option<(usize, usize)>>,
-    ) {
-        let key = ObjectKey::new(Kind::TlsRoute, TENANTS[tenant], format!("route-{n}"));
+    /// What there is, as the API server has it and as the leader knows it.
+    pub(crate) fn views(&self) -> [View<'_>; 2] {
+        let objects = self.server.objects.iter();
+        let there = View::of(objects.map(|(key, (object, _))| (key, object)));
+        [there, self.leading().view()]
+    }
+
+    fn put_route(&mut self, of: RouteOf, hosts: Vec<usize>, to: Vec<Option<(usize, usize)>>) {
+        let key = route_key(of);
         let hosts: BTreeSet<&str> = hosts.into_iter().map(|host| HOSTS[host]).collect();
         let hosts: Vec<&str> = hosts.into_iter().collect();
         let to: BTreeSet<_> = to.into_iter().collect();
         let parents = to.into_iter().map(|to| match to {
-            None => parent("Gateway", Some("platform"), "one", None),
+            None => on_gateway(),
             Some((of, n)) => {
                 let name = format!("set-{n}");
                 parent("ListenerSet", Some(TENANTS[of]), &name, None)
             }
         });
-        let (created, name) = (self.created(&key), &key.name.name);
-        let object = route(
-            TENANTS[tenant],
-            name,
-            created,
-            parents.collect(),
-            &hosts,
-            Vec::new(),
-        );
+        let (created, parents) = (self.created(&key), parents.collect());
+        let (tenant, name) = (&*key.name.namespace, &*key.name.name);
+        let object = if of.2 {
+            http_route(
+                (tenant, name, created),
+                parents,
+                &hosts,
+                &[Rule::Plain],
+                &[],
+            )
+        } else {
+            route(tenant, name, created, parents, &hosts, Vec::new())
+        };
         self.put(&key, Some(object));
     }
 
     fn put_gateway(&mut self) {
-        let object = the_gateway(&self.admitted, self.own, self.shared);
+        let object = the_gateway(&self.admitted, &self.routed, self.own, self.shared);
         self.put(&object.key(), Some(object));
     }
 
     fn lead(&mut self, replica: usize) {
         // Whoever is elected has seen what there is.
         self.replicas[replica].show_all(self.clock);
-        let former = std::mem::replace(&mut self.leader, replica);
+        let former = self.leader;
         if former != replica {
-            self.replicas[former].book.lead(false, time(self.clock));
+            self.forget_unwritten();
+            self.leader = replica;
+            self.replicas[former].store.lead(false, time(self.clock));
             self.replicas[former].settle(self.clock);
         }
-        self.replicas[replica].book.lead(true, time(self.clock));
+        self.replicas[replica].store.lead(true, time(self.clock));
         self.replicas[replica].settle(self.clock);
+        let mut history = std::mem::take(&mut self.history);
+        history.led(self);
+        self.history = history;
     }
 
     /// The leader goes. What it served without claims at the beginning, and has not written, is known to nobody.
     fn forget_unwritten(&mut self) {
-        let mut services = std::mem::take(&mut self.services);
-        services.forget_unwritten(self);
-        self.services = services;
-        let names = self.owners.iter();
-        let unwritten =
-            names.filter(|((port, use_, host), owner)| !self.is_written(*port, use_, host, owner));
-        let unwritten: Vec<Name> = unwritten.map(|(name, _)| name.clone()).collect();
-        self.taken.extend(unwritten);
+        let mut serving = std::mem::take(&mut self.serving);
+        serving.retain(|(port, _, host), tenant| {
+            let holds = |of: &Claimed, holder: &str| match of {
+                Claimed::Names(names) => holder == tenant && names.to_string() == *host,
+                Claimed::Port(..) => false,
+            };
+            let is_port =
+                |of: &Claimed, _: &str| matches!(of, Claimed::Port(at, _) if at.get() == *port);
+            let is_own = self.views()[0].own_on(*port).next().is_some();
+            self.is_written(holds) && (is_own || self.is_written(is_port))
+        });
+        self.serving = serving;
     }
 
-    /// Whether an object says that a tenant holds a name.
-    pub(crate) fn is_written(&self, port: u16, use_: &str, host: &str, tenant: &str) -> bool {
+    /// Whether an object says so.
+    fn is_written(&self, says: impl Fn(&Claimed, &str) -> bool) -> bool {
         let mut objects = self.server.objects.values();
         objects.any(|(object, _)| match object {
-            Object::HostnameClaim(claim) if *claim.namespace == *tenant => {
-                claim.entries.iter().any(|entry| {
-                    entry.port.get() == port
-                        && entry.use_.as_str(entry.transport) == use_
-                        && entry.names.to_string() == host
-                })
-            }
+            Object::HostnameClaim(claim) if *claim.gateway == *"one" => claim
+                .held_key()
+                .is_some_and(|key| says(&key.of, &claim.holder.namespace)),
             _ => false,
         })
     }
 
-    fn write(&mut self, lives: bool) {
+    /// The leader makes a request, if one is due.
+    fn write(&mut self, fate: Fate) -> bool {
         let now = self.clock.1 + Duration::from_secs(40);
-        let book = &mut self.replicas[self.leader].book;
-        let Some(write) = book.next_write(now, |gateway| {
-            (*gateway.name == *"one").then(|| "uid".into())
+        let store = &mut self.replicas[self.leader].store;
+        let Some(request) = store.next_request(now, |gateway| match &*gateway.name {
+            "one" => GatewayState::Ours("uid".into()),
+            _ => GatewayState::NotOurs,
         }) else {
-            return;
+            return false;
         };
         let key = ObjectKey {
             kind: Kind::HostnameClaim,
-            name: write.name.clone(),
+            name: request.name.clone(),
         };
-        let present = self.server.objects.get(&key).map(|(_, v)| v.to_string());
-        let outcome = if present == write.version {
-            let version = self.server.version + 1;
-            let seen = write.stored(version);
-            let written = self.put(&key, seen.as_ref().map(claim_object));
-            assert_eq!(written, version);
-            Outcome::Written(seen)
-        } else {
-            Outcome::Moved
+        let outcome = match fate {
+            Fate::Unanswered(false) => Outcome::Unknown,
+            Fate::Unanswered(true) => {
+                self.land(&key, &request);
+                Outcome::Unknown
+            }
+            Fate::Known | Fate::Fatal => self.land(&key, &request),
         };
-        if lives {
-            let replica = &mut self.replicas[self.leader];
-            replica.book.done(&write.name, outcome, time(self.clock));
+        if fate == Fate::Fatal {
+            self.restart(self.leader);
+            return true;
+        }
+        let replica = &mut self.replicas[self.leader];
+        replica.store.done(&request.name, outcome, time(self.clock));
+        replica.settle(self.clock);
+        true
+    }
+
+    fn restart(&mut self, replica: usize) {
+        if replica != self.leader {
+            self.replicas[replica] = Replica::new(&self.server, self.clock);
+            return;
+        }
+        self.lead(1 - replica);
+        self.replicas[replica] = Replica::new(&self.server, self.clock);
+    }
+
+    fn land(&mut self, key: &ObjectKey, request: &Request) -> Outcome {
+        let there = self.server.objects.get(key);
+        let present = there.map(|(_, version)| version.to_string());
+        let by = match &request.action {
+            Action::Read => {
+                let seen = there.map(|(object, version)| (claim_of(object), version.to_string()));
+                return Outcome::Known(seen);
+            }
+            Action::Create(_) => None,
+            Action::Replace { version, .. } | Action::Delete { version, .. } => Some(version),
+        };
+        if present.as_ref() != by {
+            return Outcome::Moved;
+        }
+        let version = self.server.version + 1;
+        let seen = request.stored(version);
+        let written = self.put(key, seen.as_ref().map(claim_object));
+        assert_eq!(written, version);
+        Outcome::Known(seen)
+    }
+
+    fn pass(&mut self) {
+        for replica in &mut self.replicas {
+            replica.store.pass(time(self.clock));
             replica.settle(self.clock);
-        } else {
-            self.forget_unwritten();
-            let leader = self.leader;
-            self.replicas[leader] = Replica::new(&self.server, self.clock);
-            self.lead(1 - leader);
         }
     }
 
     /// Everything that is under way comes to its end.
     fn rest(&mut self) {
+        self.write_all(Self::observe);
+    }
+
+    fn write_all(&mut self, observe: impl Fn(&mut Self)) {
         for _ in 0..200 {
             for replica in &mut self.replicas {
                 replica.show_all(self.clock);
             }
-            let before = self.server.version;
+            observe(self);
             self.clock.0 += 1;
             self.clock.1 += Duration::from_secs(1);
-            self.replicas[self.leader].book.pass(time(self.clock));
-            self.replicas[self.leader].settle(self.clock);
-            self.write(true);
-            let waits = self
-                .replicas
-                .iter()
-                .any(|r| r.waiting.values().any(|w| !w.is_empty()));
-            if self.server.version == before && !waits {
+            self.pass();
+            let writes = self.write(Fate::Known);
+            let shown = self.replicas.iter().all(Replica::is_up_to_date);
+            if !writes && shown {
                 return;
             }
         }
         panic!("it does not come to rest");
     }
 
-    /// Whether the owner of a name declares it, and whether that was taken from it.
-    fn declares(&self, name: &Name, owner: &str) -> (bool, bool) {
-        let mut declared = self.sets_of(owner);
-        let declared = declared.any(|(_, l)| name_of(l) == *name && l.allowed_kinds.is_empty());
-        let (port, use_, host) = name;
-        let own = self.own.map(|host| HOSTS[host]);
-        let by_gateway = match port {
-            443 => own.is_some_and(|own| *use_ != "TLS" || own == host),
-            _ => (*use_ == "TLS") != self.shared || host.is_empty(),
-        };
-        (
-            declared,
-            by_gateway || !self.is_admitted(owner) || !self.may_have(owner),
-        )
-    }
-
     fn observe(&mut self) {
-        for (name, owner) in self.owners.clone() {
-            let (declared, taken) = self.declares(&name, &owner);
-            if !declared {
-                self.let_go.entry(name.clone()).or_insert(self.clock.0);
-            }
-            if taken {
-                self.taken.insert(name);
+        for replica in &self.replicas {
+            replica.check();
+        }
+        let mut history = std::mem::take(&mut self.history);
+        history.observe(self);
+        self.history = history;
+        let mut serving = std::mem::take(&mut self.serving);
+        let views = self.views();
+        let has = |place: &Place, tenant: &str| {
+            // Where the Gateway has listeners, nobody holds the port. When they go it is the first one's by age.
+            let own = views.each_ref().map(|view| view.own_on(place.0).count());
+            own[0] == own[1] && views.iter().all(|view| has(view, place, tenant))
+        };
+        serving.retain(|place, tenant| has(place, tenant));
+        for (place, tenant) in self.leading().serves() {
+            if has(&place, &tenant) {
+                serving.insert(place, tenant);
             }
         }
-        let mut services = std::mem::take(&mut self.services);
-        services.observe(self);
-        self.services = services;
-        let serves = self.replicas[self.leader].serves();
-        for (name, tenant) in serves {
-            if let Some(owner) = self.owners.get(&name)
-                && *owner != tenant
-            {
-                let grace = i64::try_from(GRACE.as_secs()).unwrap();
-                let over = self.let_go.get(&name).map(|at| self.clock.0 - at >= grace);
-                assert!(
-                    self.taken.contains(&name) || over == Some(true),
-                    "{name:?} of {owner} is served for {tenant}; let go for: {over:?}"
-                );
-            }
-            let idle = self
-                .replicas
-                .iter()
-                .all(|r| r.waiting.values().all(VecDeque::is_empty));
-            if self.owners.get(&name) != Some(&tenant) || idle {
-                let (declared, taken) = self.declares(&name, &tenant);
-                // A replica that lags may serve what is gone already.
-                if declared {
-                    self.let_go.remove(&name);
-                } else if self.owners.get(&name) != Some(&tenant) {
-                    self.let_go.insert(name.clone(), self.clock.0);
-                }
-                if taken {
-                    self.taken.insert(name.clone());
-                } else {
-                    self.taken.remove(&name);
-                }
-            }
-            self.owners.insert(name, tenant);
-        }
+        self.serving = serving;
     }
 
     /// At the end everything that is claimed is made use of, and nothing else is.
@@ -636,32 +677,60 @@ impl World {
             self.observe();
         }
         let replica = &self.replicas[self.leader];
-        for (key, standing) in replica.translator.standings() {
-            assert_eq!(*standing, Standing::Kept, "{key}");
+        for (key, state) in replica.translator.claim_states() {
+            if *key.gateway.name == *"another" {
+                continue;
+            }
+            assert_eq!(*state, ClaimState::Used, "{key}");
         }
-        let counts = replica.book.counts();
+        let counts = replica.store.counts();
         assert_eq!((counts.pending, counts.grace), (0, 0));
         let mut held = BTreeSet::new();
         for (object, _) in self.server.objects.values() {
             if let Object::HostnameClaim(claim) = object
                 && *claim.gateway == *"one"
             {
-                assert!(!claim.entries.is_empty());
-                for (key, _) in claim.keys() {
-                    assert!(held.insert(key.clone()), "{key} twice");
-                    assert_eq!(
-                        replica.translator.merge().holder(&key),
-                        Some(&claim.namespace)
-                    );
-                }
+                let key = claim.held_key().expect("one that counts");
+                held.insert(key.clone());
+                assert_eq!(
+                    replica.translator.merge().holder(key),
+                    Some(claim.holder.clone())
+                );
+                assert_eq!(claim.unused_since, None);
             }
         }
-        assert_eq!(held.len(), counts.held);
-        assert_eq!(held.len(), replica.translator.standings().len());
+        // The other release's is left alone.
+        assert_eq!(held.len() + 1, counts.held);
+        assert_eq!(held.len(), replica.translator.claim_states().len());
         // The other replica, and one that starts now, would serve the same.
         let serves = |replica: &Replica| (replica.serves(), replica.table());
         let expected = serves(replica);
         assert_eq!(serves(&self.replicas[1 - self.leader]), expected);
         assert_eq!(serves(&Replica::new(&self.server, self.clock)), expected);
     }
+}
+
+fn route_key((tenant, n, http): RouteOf) -> ObjectKey {
+    let kind = if http {
+        Kind::HttpRoute
+    } else {
+        Kind::TlsRoute
+    };
+    ObjectKey::new(kind, TENANTS[tenant], format!("route-{n}"))
+}
+
+fn on_gateway() -> ParentRef {
+    parent("Gateway", Some(OWN), "one", None)
+}
+
+/// Whether a tenant still declares what is in service, and nothing took it.
+fn has(view: &View<'_>, place: &Place, tenant: &str) -> bool {
+    let declared = view
+        .declared(tenant)
+        .any(|(_, l)| place_of(l) == *place && l.allowed_kinds.is_empty());
+    let (port, group, host) = place;
+    let by_gateway = view
+        .own_on(*port)
+        .any(|own| speaks(&own.protocol) != *group || own.hostname.to_string() == *host);
+    declared && !by_gateway && !view.takes(tenant, host)
 }

@@ -1,19 +1,20 @@
-//! A book of claims beside an API server that is not there: what is written, when it lands, and what its
+//! A store of claims beside an API server that is not there: what is written, when it lands, and what its
 //! translation has been told.
 #![allow(dead_code, reason = "each test binary uses its own part of it")]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vestibule_model::claim::{ClaimEntry, ClaimKey, ClaimUse, HostnameClaim};
-use vestibule_model::conflict::Transport;
+use vestibule_model::claim::{ClaimKey, Holder};
+use vestibule_model::conflict::{Group, Transport};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectName;
 use vestibule_model::merge::PortKey;
-use vestibule_operator::claims::{Book, Content, Outcome, Seen, Time, Write};
-use vestibule_operator::translate::Standing;
+use vestibule_operator::claims::{
+    Action, ClaimStore, Content, GatewayState, Outcome, Request, Seen, Time,
+};
+use vestibule_operator::translate::ClaimState;
 
 pub(crate) const GRACE: Duration = Duration::from_mins(1);
 
@@ -21,28 +22,37 @@ pub(crate) fn edge() -> ObjectName {
     ObjectName::new("platform", "edge")
 }
 
-/// A TLS listener's name on port 443 of `edge`.
+/// A hostname of `edge`.
 pub(crate) fn name(hostname: &str) -> ClaimKey {
     name_on(&edge(), hostname)
 }
 
 pub(crate) fn name_on(gateway: &ObjectName, hostname: &str) -> ClaimKey {
-    let port = PortKey {
-        gateway: gateway.clone(),
-        port: NonZeroU16::new(443).unwrap(),
-        transport: Transport::Tcp,
-    };
-    ClaimKey::new(&port, ClaimUse::Tls, &HostPattern::parse(hostname).unwrap())
+    ClaimKey::names(gateway, &HostPattern::parse(hostname).unwrap())
 }
 
-pub(crate) fn entry(hostname: &str) -> ClaimEntry {
-    let key = name(hostname);
-    ClaimEntry {
-        port: key.port,
-        transport: key.transport,
-        use_: key.use_,
-        names: key.names,
+/// A TCP port of `edge`.
+pub(crate) fn port(number: u16) -> ClaimKey {
+    ClaimKey::port(&PortKey {
+        gateway: edge(),
+        port: NonZeroU16::new(number).unwrap(),
+        transport: Transport::Tcp,
+    })
+}
+
+/// The holder of a port that speaks this.
+pub(crate) fn speaking(namespace: &str, group: Group) -> Holder {
+    Holder::of_port(namespace.into(), group)
+}
+
+/// What the object of a name says if a namespace holds it.
+pub(crate) fn content(hostname: &str, holder: &str) -> Content {
+    Content {
+        key: name(hostname),
+        gateway_uid: "uid-1".into(),
+        holder: holder.into(),
         since: 900,
+        unused_since: None,
     }
 }
 
@@ -54,14 +64,14 @@ pub(crate) struct Stored {
 }
 
 pub(crate) struct World {
-    pub(crate) book: Book,
+    pub(crate) store: ClaimStore,
     pub(crate) time: Time,
     pub(crate) objects: BTreeMap<ObjectName, Stored>,
     pub(crate) version: u64,
-    /// Gateways that are ours.
-    pub(crate) uids: BTreeMap<ObjectName, &'static str>,
+    /// Gateways that there are: those that are ours with their UIDs.
+    pub(crate) gateways: BTreeMap<ObjectName, Option<&'static str>>,
     /// Who holds what, as translation knows it.
-    pub(crate) told: BTreeMap<ClaimKey, Arc<str>>,
+    pub(crate) told: BTreeMap<ClaimKey, Holder>,
     /// What the watch has not shown yet.
     pub(crate) unseen: VecDeque<(ObjectName, Option<Stored>)>,
 }
@@ -70,14 +80,14 @@ impl World {
     /// A replica that has yet to begin.
     pub(crate) fn new() -> Self {
         Self {
-            book: Book::new(GRACE),
+            store: ClaimStore::new(GRACE),
             time: Time {
                 seconds: 1_000,
                 now: Instant::now(),
             },
             objects: BTreeMap::new(),
             version: 0,
-            uids: BTreeMap::from([(edge(), "uid-1")]),
+            gateways: BTreeMap::from([(edge(), Some("uid-1"))]),
             told: BTreeMap::new(),
             unseen: VecDeque::new(),
         }
@@ -86,9 +96,9 @@ impl World {
     /// One that leads, in a cluster that knows claims.
     pub(crate) fn leading() -> Self {
         let mut world = Self::new();
-        world.book.begin(world.time);
+        world.store.begin(world.time);
         world.news();
-        world.book.lead(true, world.time);
+        world.store.lead(true, world.time);
         world
     }
 
@@ -97,22 +107,22 @@ impl World {
         let mut world = Self {
             objects: self.objects.clone(),
             version: self.version,
-            uids: self.uids.clone(),
+            gateways: self.gateways.clone(),
             time: self.time,
             ..Self::new()
         };
         for (name, stored) in self.objects.clone() {
             world.show(&name, Some(&stored));
         }
-        world.book.begin(world.time);
+        world.store.begin(world.time);
         world.news();
-        world.book.lead(true, world.time);
+        world.store.lead(true, world.time);
         world.news();
         world
     }
 
-    pub(crate) fn news(&mut self) -> BTreeMap<ClaimKey, Option<Arc<str>>> {
-        let news = self.book.take_news();
+    pub(crate) fn news(&mut self) -> BTreeMap<ClaimKey, Option<Holder>> {
+        let news = self.store.take_updates();
         for (key, holder) in news.clone() {
             match holder {
                 Some(holder) => self.told.insert(key, holder),
@@ -123,91 +133,102 @@ impl World {
     }
 
     pub(crate) fn holder(&self, key: &ClaimKey) -> Option<&str> {
-        self.told.get(key).map(AsRef::as_ref)
+        self.told.get(key).map(|holder| &*holder.namespace)
     }
 
     /// Translation says this of names.
     pub(crate) fn say<'a>(
         &mut self,
-        standings: impl IntoIterator<Item = (&'a ClaimKey, Option<Standing>)>,
+        states: impl IntoIterator<Item = (&'a ClaimKey, Option<ClaimState>)>,
     ) {
-        let standings = standings.into_iter();
-        let standings = standings.map(|(key, s)| (key.clone(), s)).collect();
-        self.book.translated(standings, self.time);
+        let states = states.into_iter();
+        let states = states.map(|(key, s)| (key.clone(), s)).collect();
+        self.store.translated(states, self.time);
     }
 
-    pub(crate) fn wish(&mut self, key: &ClaimKey, namespace: &str) {
-        self.say([(key, Some(Standing::Wished(namespace.into())))]);
+    pub(crate) fn want(&mut self, key: &ClaimKey, holder: impl Into<Holder>) {
+        self.say([(key, Some(ClaimState::Wanted(holder.into())))]);
     }
 
-    /// A namespace gets a name, and makes use of it.
-    pub(crate) fn give(&mut self, key: &ClaimKey, namespace: &str) {
-        self.wish(key, namespace);
+    /// A namespace gets a name or a port, and makes use of it.
+    pub(crate) fn give(&mut self, key: &ClaimKey, holder: impl Into<Holder>) {
+        let holder = holder.into();
+        self.want(key, holder.clone());
         self.rest();
-        assert_eq!(self.holder(key), Some(namespace));
-        self.say([(key, Some(Standing::Kept))]);
+        assert_eq!(self.told.get(key), Some(&holder));
+        self.say([(key, Some(ClaimState::Used))]);
     }
 
     pub(crate) fn pass(&mut self, time: Duration) {
         self.time.now += time;
         self.time.seconds += i64::try_from(time.as_secs()).unwrap();
-        self.book.pass(self.time);
+        self.store.pass(self.time);
         self.news();
-        if self.book.list_is_due(self.time.now) {
-            assert!(self.list());
-        }
     }
 
-    /// The next write, if one is due by now.
-    pub(crate) fn begin_write(&mut self) -> Option<Write> {
-        let uids = &self.uids;
-        let uid = |gateway: &ObjectName| uids.get(gateway).map(|uid| Arc::from(*uid));
-        let write = self.book.next_write(self.time.now, uid);
-        self.news();
-        write
-    }
-
-    /// The next write, after whatever pause it needs.
-    pub(crate) fn next_write(&mut self) -> Option<Write> {
-        self.pass(Duration::from_millis(100));
-        self.begin_write()
-    }
-
-    /// A write comes to the server: what that makes of it.
-    pub(crate) fn land(&mut self, write: &Write) -> Outcome {
-        let there = self.objects.get(&write.name);
-        let version = there.map(|stored| stored.version.to_string());
-        if version != write.version {
-            return Outcome::Moved;
-        }
-        let Some(content) = write.content.clone() else {
-            self.objects.remove(&write.name);
-            self.unseen.push_back((write.name.clone(), None));
-            return Outcome::Written(None);
+    /// The next request, if one is due by now.
+    pub(crate) fn begin(&mut self) -> Option<Request> {
+        let gateways = &self.gateways;
+        let state = |gateway: &ObjectName| match gateways.get(gateway) {
+            Some(Some(uid)) => GatewayState::Ours((*uid).into()),
+            Some(None) => GatewayState::NotOurs,
+            None => GatewayState::Gone,
         };
-        let same = there.is_some_and(|stored| stored.content == content);
-        if !same || write.fence {
+        let request = self.store.next_request(self.time.now, state);
+        self.news();
+        request
+    }
+
+    /// The next request, after whatever pause it needs.
+    pub(crate) fn next(&mut self) -> Option<Request> {
+        self.pass(Duration::from_millis(100));
+        self.begin()
+    }
+
+    /// A request comes to the server: what that makes of it.
+    pub(crate) fn land(&mut self, request: &Request) -> Outcome {
+        let name = &request.name;
+        let there = self.objects.get(name);
+        let is = |by: &String| there.is_some_and(|stored| stored.version.to_string() == *by);
+        let (content, fence) = match &request.action {
+            Action::Read => return Outcome::Known(self.seen(name)),
+            Action::Create(_) if there.is_some() => return Outcome::Moved,
+            Action::Create(content) => (content, false),
+            Action::Replace { version, .. } | Action::Delete { version, .. } if !is(version) => {
+                return Outcome::Moved;
+            }
+            Action::Delete { .. } => {
+                self.objects.remove(name);
+                self.unseen.push_back((name.clone(), None));
+                return Outcome::Known(None);
+            }
+            Action::Replace { content, fence, .. } => (content, *fence),
+        };
+        let same = there.is_some_and(|stored| stored.content == *content);
+        if !same || fence {
             self.version += 1;
-            let version = self.version;
-            let stored = Stored { content, version };
-            self.objects.insert(write.name.clone(), stored.clone());
-            self.unseen.push_back((write.name.clone(), Some(stored)));
+            let stored = Stored {
+                content: content.clone(),
+                version: self.version,
+            };
+            self.objects.insert(name.clone(), stored.clone());
+            self.unseen.push_back((name.clone(), Some(stored)));
         }
-        Outcome::Written(self.seen(&write.name))
+        Outcome::Known(self.seen(name))
     }
 
     pub(crate) fn seen(&self, name: &ObjectName) -> Option<Seen> {
         seen(name, self.objects.get(name))
     }
 
-    pub(crate) fn done(&mut self, write: &Write, outcome: Outcome) {
-        self.book.done(&write.name, outcome, self.time);
+    pub(crate) fn done(&mut self, request: &Request, outcome: Outcome) {
+        self.store.done(&request.name, outcome, self.time);
         self.news();
     }
 
     /// The watch shows an object.
     pub(crate) fn show(&mut self, name: &ObjectName, stored: Option<&Stored>) -> bool {
-        let right = self.book.observe(name, seen(name, stored), self.time);
+        let right = self.store.observe(name, seen(name, stored), self.time);
         self.news();
         right
     }
@@ -218,37 +239,41 @@ impl World {
         }
     }
 
-    /// Makes every write, and the watch shows it.
+    /// Makes every request, and the watch shows it. Returns how many writes there were.
     pub(crate) fn rest(&mut self) -> usize {
         let mut writes = 0;
-        // That a Gateway is another one is noticed by asking, and gathers like anything else.
-        while let Some(write) = self.next_write().or_else(|| self.next_write()) {
-            let outcome = self.land(&write);
-            self.done(&write, outcome);
-            writes += 1;
-            assert!(writes < 10_000, "it does not come to rest: {write:?}");
+        loop {
+            // That a Gateway is another one is noticed by asking, and gathers like anything else.
+            while let Some(request) = self.next().or_else(|| self.next()) {
+                let outcome = self.land(&request);
+                self.done(&request, outcome);
+                writes += usize::from(request.action != Action::Read);
+                assert!(writes < 10_000, "it does not come to rest: {request:?}");
+            }
+            if self.unseen.is_empty() {
+                return writes;
+            }
+            while !self.unseen.is_empty() {
+                self.show_next();
+            }
         }
-        while !self.unseen.is_empty() {
-            self.show_next();
-        }
-        writes
     }
 
     /// Takes a list of what is there, and leads if that is all there is to know.
     pub(crate) fn take_over(&mut self) -> bool {
         let complete = self.list();
         if complete {
-            self.book.lead(true, self.time);
+            self.store.lead(true, self.time);
         }
         self.news();
         complete
     }
 
     fn list(&mut self) -> bool {
-        self.book.list(self.time.now);
+        self.store.list();
         let listed = self.objects.keys().cloned();
         let listed = listed.filter_map(|name| Some((name.clone(), self.seen(&name)?)));
-        let complete = self.book.catch_up(listed.collect(), self.time);
+        let complete = self.store.catch_up(listed.collect(), self.time);
         self.news();
         complete
     }
@@ -265,28 +290,23 @@ impl World {
         self.show(name, stored.as_ref())
     }
 
-    /// Who holds a name, by the objects.
-    pub(crate) fn stands(&self, key: &ClaimKey) -> Vec<&str> {
-        let objects = self
-            .objects
-            .iter()
-            .filter(|(name, stored)| read(name, stored).keys().any(|(other, _)| other == *key));
-        objects.map(|(_, o)| &*o.content.namespace).collect()
+    /// The namespace that holds a name, by its object.
+    pub(crate) fn stands(&self, key: &ClaimKey) -> Option<&str> {
+        Some(&*self.says(key)?.namespace)
     }
-}
 
-fn read(name: &ObjectName, stored: &Stored) -> HostnameClaim {
-    let (claim, _) = seen(name, Some(stored)).unwrap();
-    (*claim).clone()
+    /// Who holds a name or a port, by its object.
+    pub(crate) fn says(&self, key: &ClaimKey) -> Option<&Holder> {
+        let stored = self.objects.get(&key.object_name())?;
+        (stored.content.key == *key).then_some(&stored.content.holder)
+    }
 }
 
 fn seen(name: &ObjectName, stored: Option<&Stored>) -> Option<Seen> {
     let stored = stored?;
-    let write = Write {
+    let request = Request {
         name: name.clone(),
-        version: None,
-        content: Some(stored.content.clone()),
-        fence: false,
+        action: Action::Create(stored.content.clone()),
     };
-    write.stored(stored.version)
+    request.stored(stored.version)
 }

@@ -121,7 +121,7 @@ impl World {
                 {"apiGroups": ["vestibule.dev"], "verbs": read,
                  "resources": ["gatewayparameters", "acmeissuers", "clusteracmeissuers", "hostnamegrants"]},
                 {"apiGroups": ["vestibule.dev"], "resources": ["hostnameclaims"],
-                 "verbs": ["list", "watch", "create", "update", "delete"]},
+                 "verbs": ["get", "list", "watch", "create", "update", "delete"]},
                 {"apiGroups": ["vestibule.dev"], "verbs": ["update"],
                  "resources": ["acmeissuers/status", "clusteracmeissuers/status",
                                "hostnamegrants/status"]},
@@ -548,6 +548,7 @@ impl Manager {
                 controller: world.controller().into(),
                 policy: Policy::default(),
                 claims: Claims::Told,
+                shim_for_sets: false,
                 binds: Binds::Allocated {
                     address: Ipv6Addr::UNSPECIFIED.into(),
                     services,

@@ -31,6 +31,7 @@ pub(crate) fn hostname_grant(
             .iter()
             .map(|host| pattern(if *host == "*" { "" } else { host }))
             .collect(),
+        shared: BTreeSet::new(),
         ports: BTreeSet::new(),
         protocols: BTreeSet::new(),
         issuers: None,

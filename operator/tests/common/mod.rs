@@ -31,6 +31,7 @@ pub(crate) fn settings() -> Settings {
         controller: CONTROLLER.into(),
         policy: Policy::default(),
         claims: Claims::Assumed,
+        shim_for_sets: false,
         binds: Binds::Direct {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             ports: BTreeMap::from([(443, 10443)]),
@@ -42,6 +43,7 @@ pub(crate) fn settings() -> Settings {
 pub(crate) fn cluster_settings() -> Settings {
     Settings {
         claims: Claims::Assumed,
+        shim_for_sets: false,
         binds: Binds::Allocated {
             address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             services: ServiceSettings {

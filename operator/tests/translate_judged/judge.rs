@@ -9,7 +9,7 @@ use vestibule_model::conflict::Transport;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::{
-    BackendRef, Gateway, Listener, ListenerSet, Object, ParentRef, Port, Protocol, TlsMode,
+    BackendRef, Gateway, Listener, ListenerSet, Object, ParentRef, Protocol, TlsMode,
 };
 use vestibule_model::route::Route;
 use vestibule_model::selector::{NamespaceScope, Requirement};
@@ -23,9 +23,10 @@ pub(crate) type Objects = BTreeMap<ObjectKey, Object>;
 pub(crate) struct Judged<'a> {
     pub(crate) parent: ParentKey,
     pub(crate) listener: &'a Listener,
-    /// Whether its namespace was granted its hostname, and it is within the limit.
+    /// Whether its namespace was granted its hostname or needs no grant, and it is within the limit.
     pub(crate) owned: bool,
-    /// Whether another listener has its place.
+    /// Whether its hostname is another namespace's on the whole Gateway or the Gateway's own, or another listener has
+    /// its place.
     pub(crate) conflicted: bool,
     /// Whether another one on its port matches some of the same TLS names.
     pub(crate) overlaps: bool,
@@ -81,13 +82,12 @@ pub(crate) struct Judge<'a> {
     objects: &'a Objects,
     gateway: &'a Gateway,
     pub(crate) listeners: Vec<Judged<'a>>,
-    /// By port and what a hostname has in common with its listener: whose TLSRoutes serve it.
-    holders: BTreeMap<(Option<Port>, String), Contender>,
+    /// Whoever comes first of those that ask for a hostname and may have it.
+    holders: BTreeMap<String, Asker>,
 }
 
-/// A TLSRoute that wants a hostname: the Gateway's own namespace first, then as upstream has it (the more
-/// specific one as written, the older, the name); and its namespace.
-type Contender = (bool, Reverse<(bool, usize)>, i64, String, Arc<str>);
+/// Who asks for a hostname, in upstream's order (the older object, then the name); and for which namespace.
+type Asker = (i64, String, Arc<str>);
 
 impl<'a> Judge<'a> {
     pub(crate) fn new(objects: &'a Objects, gateway: &'a Gateway) -> Self {
@@ -116,7 +116,7 @@ impl<'a> Judge<'a> {
                 let count = counts.entry(namespace.clone()).or_default();
                 *count += 1;
                 let (most, _) = Reading(objects).limits(&gateway.name, &namespace);
-                owned = *count <= most;
+                owned = *count <= most && !judge.is_too_wide(&namespace, &host(listener));
             }
             judge.listeners.push(Judged {
                 parent,
@@ -127,6 +127,13 @@ impl<'a> Judge<'a> {
                 certificate,
             });
         }
+        judge.holders = judge.find_holders();
+        let lost = |here: &Judged<'_>| {
+            let (namespace, names) = (&here.parent.name().namespace, host(here.listener));
+            let asks = !here.is_own() && here.owned && here.listener.protocol != Protocol::Tcp;
+            asks && !judge.gets(namespace, &names, false)
+        };
+        let lost: Vec<bool> = judge.listeners.iter().map(lost).collect();
         for at in 0..judge.listeners.len() {
             // Among the Gateway's own nobody wins; of the others, whoever is in force before.
             let here = &judge.listeners[at];
@@ -137,10 +144,10 @@ impl<'a> Judge<'a> {
                     n < at && (rival.is_own() || !rival.conflicted)
                 };
                 // What is not owned claims nothing.
-                let both = here.owned && rival.owned;
+                let both = here.owned && rival.owned && !lost[at] && !lost[n];
                 both && counts && clash(here.listener, rival.listener)
             });
-            judge.listeners[at].conflicted = conflicted;
+            judge.listeners[at].conflicted = conflicted || lost[at];
         }
         for at in 0..judge.listeners.len() {
             let here = judge.listeners[at].listener;
@@ -156,67 +163,132 @@ impl<'a> Judge<'a> {
                     && overlap(&host(here), &host(theirs))
             });
         }
-        judge.holders = judge.find_holders();
         judge
     }
 
-    /// Whoever comes first has a hostname, of those whom connections for it would come to.
-    fn find_holders(&self) -> BTreeMap<(Option<Port>, String), Contender> {
-        let mut holders: BTreeMap<_, Contender> = BTreeMap::new();
-        for route in self.routes().filter(|r| r.kind() == Kind::TlsRoute) {
-            let namespace = &route.name().namespace;
-            let guest = *namespace != self.gateway.name.namespace;
-            for parent in self.attached(route) {
-                for at in self.listeners.iter().filter(|at| at.accepted()) {
-                    for written in parent.offers(at) {
-                        let names = common(at.listener, written);
-                        if self.is_selected(at, &names) {
-                            let rank = (
-                                guest,
-                                Reverse(specificity(&written.to_string())),
-                                route.meta().created,
-                                route.name().to_string(),
-                                namespace.clone(),
-                            );
-                            let holder = holders
-                                .entry((at.listener.port, names))
-                                .or_insert_with(|| rank.clone());
-                            if rank < *holder {
-                                holder.clone_from(&rank);
-                            }
-                        }
-                    }
+    /// Everything that asks for a hostname: listeners of sets; routes on the Gateway's own listeners, for themselves;
+    /// routes on listeners of sets that have no hostname, for the set's namespace.
+    fn find_holders(&self) -> BTreeMap<String, Asker> {
+        let mut holders: BTreeMap<String, Asker> = BTreeMap::new();
+        let mut ask = |names: String, by_route: bool, asker: Asker| {
+            if self.may_have(&asker.2, &names, by_route) {
+                let holder = holders.entry(names).or_insert_with(|| asker.clone());
+                if asker < *holder {
+                    *holder = asker;
                 }
             }
+        };
+        for at in self.listeners.iter().filter(|at| at.owned) {
+            let ParentKey::ListenerSet(name) = &at.parent else {
+                continue;
+            };
+            let set = self.sets().find(|set| set.name == *name).expect("a set");
+            if at.listener.protocol != Protocol::Tcp {
+                let namespace = name.namespace.clone();
+                let asker = (set.meta.created, name.to_string(), namespace);
+                ask(host(at.listener), false, asker);
+            }
+        }
+        for (route, at, names) in self.asking_routes() {
+            let own = &self.gateway.name.namespace;
+            let namespace = &route.name().namespace;
+            if at.is_own() && namespace == own {
+                continue;
+            }
+            let whose = if at.is_own() {
+                namespace
+            } else {
+                &at.parent.name().namespace
+            };
+            let asker = (
+                route.meta().created,
+                route.name().to_string(),
+                whose.clone(),
+            );
+            ask(names, at.is_own(), asker);
         }
         holders
     }
 
-    /// Whether connections for these names come to a listener.
-    fn is_selected(&self, at: &Judged<'_>, names: &str) -> bool {
-        let rivals = self.listeners.iter().filter(|l| {
-            l.accepted()
-                && over_tls(l.listener)
-                && l.listener.port == at.listener.port
-                && covers(&host(l.listener), names)
-        });
-        let best = rivals.max_by_key(|l| specificity(&host(l.listener)));
-        at.accepted() && best.is_some_and(|best| host(best.listener) == host(at.listener))
+    /// Routes with the names that they ask for themselves, and where.
+    fn asking_routes(&self) -> Vec<(Route<'a>, &Judged<'a>, String)> {
+        let mut asking = Vec::new();
+        for route in self.routes() {
+            for parent in self.attached(route) {
+                let own = |at: &&Judged<'_>| at.is_own() || host(at.listener).is_empty();
+                for at in self.listeners.iter().filter(own) {
+                    for written in parent.offers(at) {
+                        asking.push((route, at, common(at.listener, written)));
+                    }
+                }
+            }
+        }
+        asking
     }
 
-    /// Whether a hostname of a TLSRoute is another namespace's on the port of a listener that claims something
-    /// there. The Gateway's own namespace loses none.
+    /// Whether a namespace may have a hostname at all, whoever else asks for it.
+    fn may_have(&self, namespace: &Arc<str>, names: &str, by_route: bool) -> bool {
+        if *namespace == self.gateway.name.namespace {
+            return true;
+        }
+        let pattern = HostPattern::parse(names).expect("a pattern");
+        let granted = Reading(self.objects).owns(&self.gateway.name, namespace, None, &pattern);
+        if !granted || self.is_too_wide(namespace, names) {
+            return false;
+        }
+        if names.is_empty() || names.starts_with('*') {
+            return true;
+        }
+        // An exact name of the Gateway's own is reserved, except for routes that a listener of that name admits.
+        let same = |l: &&Judged<'_>| {
+            l.is_own() && l.listener.protocol != Protocol::Tcp && host(l.listener) == names
+        };
+        let mut listeners = self.listeners.iter().filter(same).peekable();
+        let own_route = self.asking_routes().into_iter().any(|(route, at, asked)| {
+            let own = &self.gateway.name.namespace;
+            at.is_own() && route.name().namespace == *own && asked == names
+        });
+        let reserved = listeners.peek().is_some() || own_route;
+        let own = &self.gateway.name.namespace;
+        let admitted =
+            listeners.any(|l| self.admits(&l.listener.allowed_namespaces, own, namespace));
+        !reserved || by_route && admitted && !own_route
+    }
+
+    /// A tenant's wildcard directly below a top-level domain, where nothing is granted.
+    fn is_too_wide(&self, namespace: &Arc<str>, names: &str) -> bool {
+        let guarded = self.objects.values().any(|object| match object {
+            Object::HostnameGrant(grant) => {
+                grant.name.namespace == self.gateway.name.namespace
+                    && grant.is_for(&self.gateway.name.name)
+            }
+            _ => false,
+        });
+        let suffix = names.strip_prefix("*.");
+        *namespace != self.gateway.name.namespace
+            && !guarded
+            && suffix.is_some_and(|suffix| !suffix.contains('.') && suffix != "example")
+    }
+
+    /// Whether a namespace has a hostname that it asks for.
+    fn gets(&self, namespace: &Arc<str>, names: &str, by_route: bool) -> bool {
+        self.may_have(namespace, names, by_route)
+            && self
+                .holders
+                .get(names)
+                .is_none_or(|(.., holder)| holder == namespace)
+    }
+
+    /// Whether a hostname of a route is not its to have on a listener. The Gateway's own namespace loses none on its
+    /// own listeners.
     fn is_lost(&self, route: Route<'_>, at: &Judged<'_>, written: &HostPattern) -> bool {
         let names = common(at.listener, written);
         let namespace = &route.name().namespace;
-        let theirs = |(.., holder): &Contender| holder != namespace;
-        route.kind() == Kind::TlsRoute
-            && at.owned
-            && *namespace != self.gateway.name.namespace
-            && self
-                .holders
-                .get(&(at.listener.port, names))
-                .is_some_and(theirs)
+        if at.is_own() {
+            *namespace != self.gateway.name.namespace && !self.gets(namespace, &names, true)
+        } else {
+            host(at.listener).is_empty() && !self.gets(&at.parent.name().namespace, &names, false)
+        }
     }
 
     /// Whether a namespace was granted these names where a listener is.
@@ -312,6 +384,14 @@ impl<'a> Judge<'a> {
             .iter()
             .filter(|l| l.accepted() && over_tls(l.listener))
             .filter(|l| l.listener.port.is_some_and(|p| p.get() == port));
+        let owner = self.owner(name);
+        let may_serve = |l: &&Judged<'_>| {
+            l.is_own()
+                || owner
+                    .as_ref()
+                    .is_none_or(|owner| *owner == l.parent.name().namespace)
+        };
+        let on_port = on_port.filter(may_serve);
         let Some(name) = name else {
             let any = on_port.into_iter().find(|l| host(l.listener).is_empty());
             return any.map_or(Answer::Nobody, |l| {
@@ -327,6 +407,28 @@ impl<'a> Judge<'a> {
         })
     }
 
+    /// The namespace that has the most specific pattern which matches: by asking for it, or because it is the
+    /// Gateway's own. Without a name it is who has every name that nobody else has.
+    fn owner(&self, name: Option<&str>) -> Option<Arc<str>> {
+        let own = &self.gateway.name.namespace;
+        let listeners = self.listeners.iter();
+        let listeners = listeners.filter(|l| l.is_own() && l.listener.protocol != Protocol::Tcp);
+        let routes = self.asking_routes().into_iter();
+        let routes = routes.filter(|(route, at, _)| at.is_own() && route.name().namespace == *own);
+        let gateways = listeners
+            .map(|l| host(l.listener))
+            .chain(routes.map(|(.., names)| names));
+        let mut owners: BTreeMap<String, &Arc<str>> = gateways.map(|names| (names, own)).collect();
+        let holders = self.holders.iter();
+        owners.extend(holders.map(|(names, (.., holder))| (names.clone(), holder)));
+        let matching = owners.into_iter().filter(|(pattern, _)| match name {
+            Some(name) => matches(pattern, name),
+            None => pattern.is_empty(),
+        });
+        let nearest = matching.max_by_key(|(pattern, _)| specificity(pattern));
+        nearest.map(|(_, owner)| owner.clone())
+    }
+
     /// The route that a listener has for a name: the most specific hostname as it was written, then
     /// the older one, then the name.
     fn route_for(&self, at: &Judged<'_>, name: &str) -> Option<Route<'a>> {
@@ -338,8 +440,14 @@ impl<'a> Judge<'a> {
             let found = names.filter(|h| matches(h, name)).map(|h| specificity(&h));
             found.max()
         };
+        let owner = self.owner(Some(name)).filter(|_| at.is_own());
+        let own = &self.gateway.name.namespace;
+        let may_serve = |namespace: &Arc<str>| {
+            namespace == own || owner.as_ref().is_none_or(|owner| owner == namespace)
+        };
         self.routes()
             .filter(|route| route.kind() == Kind::TlsRoute)
+            .filter(|route| may_serve(&route.name().namespace))
             .filter(|route| self.attached(*route).any(|parent| parent.takes(at)))
             .filter(|route| best(*route).is_some())
             .min_by_key(|route| {
@@ -472,14 +580,6 @@ fn common(at: &Listener, written: &HostPattern) -> String {
         theirs
     } else {
         listeners
-    }
-}
-
-/// Whether a listener's hostname is one for all of the names.
-fn covers(pattern: &str, names: &str) -> bool {
-    match pattern.strip_prefix('*') {
-        Some(suffix) => names.trim_start_matches('*').ends_with(suffix),
-        None => pattern.is_empty() || pattern == names,
     }
 }
 

@@ -195,7 +195,7 @@ fn check_backends(judge: &Judge<'_>, snapshot: &Snapshot, route: &Route) {
     let mut reached = BTreeSet::new();
     for step in 0..256_u64 {
         reached.insert(
-            match route.pick(snapshot, (step << 56) | ((step & 3) << 30), &[]) {
+            match route.pick(snapshot, (step << 56) | ((step & 3) << 30)) {
                 Pick::Endpoint(SocketAddr::V4(at), _) => format!("{}", at.ip().octets()[3]),
                 Pick::Endpoint(at, _) => panic!("the world has no {at}"),
                 Pick::InvalidBackend => "invalid".into(),
@@ -334,10 +334,10 @@ fn a_winner_that_goes_hands_over_within_one_batch_and_nobody_else_is_in_it() {
     let others = ["y.example.com", "own.example.com"];
     let before = others.map(|name| run.served(443, Some(name)).0);
     let batch = run.apply(vec![Change::Remove(key(Kind::ListenerSet, "red", "web"))]);
-    // The route and the backend of red go with its listener; of blue it is the one listener, and the route that
-    // had no name while it was red's.
+    // The route and the backend of red go with its listener; of blue it is the one listener. Its route was there
+    // for its other name, and takes this one with it.
     let expected = [
-        "blue/web".to_owned(),
+        "platform/one/x.example.com".to_owned(),
         listener_of("blue", "x"),
         listener_of("red", "x"),
         "red/web".to_owned(),

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use vestibule_model::hostname::HostPattern;
-
 use super::{CertificateInfo, State};
 use crate::http::route::Rule;
 use crate::slot_map::Slot;
-use crate::table::{Backend, Generation};
+use crate::table::{AttachedNames, Backend, Generation};
 
 /// Everything in force.
 #[derive(Debug, serde::Serialize)]
@@ -28,6 +26,8 @@ pub struct StateDump {
     pub trust_bundles: Vec<TrustDump>,
     /// By name.
     pub challenges: Vec<ChallengeDump>,
+    /// By Gateway and hostname.
+    pub hostname_owners: Vec<OwnerDump>,
 }
 
 /// A listener.
@@ -109,6 +109,9 @@ pub struct AttachmentDump {
     pub pattern: String,
     /// The hostname as written.
     pub rank: String,
+    /// Whether the route serves the names beside whoever owns them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
 }
 
 /// A weighted backend reference.
@@ -154,6 +157,17 @@ pub struct ChallengeDump {
     pub bind: String,
     /// SHA-256 of the certificate or the key authorization, in hexadecimal.
     pub sha256: String,
+}
+
+/// Whose hostnames are.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub struct OwnerDump {
+    /// `<namespace>/<name>`.
+    pub gateway: String,
+    /// Pattern; empty for every name that nobody else owns.
+    pub hostname: String,
+    /// Namespace.
+    pub tenant: String,
 }
 
 /// A certificate.
@@ -220,7 +234,20 @@ impl State {
                     sha256: held.sha256.to_string(),
                 })
                 .collect(),
+            hostname_owners: self.dump_owners(),
         }
+    }
+
+    fn dump_owners(&self) -> Vec<OwnerDump> {
+        let owners = self.snapshot.owners().iter();
+        let owners = owners.map(|(gateway, names, tenant)| OwnerDump {
+            gateway: gateway.to_string(),
+            hostname: names.to_string(),
+            tenant: tenant.to_string(),
+        });
+        let mut owners: Vec<_> = owners.collect();
+        owners.sort();
+        owners
     }
 
     fn dump_listeners(&self) -> Vec<ListenerDump> {
@@ -254,7 +281,7 @@ impl State {
                 name: name.to_string(),
                 tenant: held.route.tenant.to_string(),
                 created: held.route.created,
-                attachments: held.spec.iter().map(AttachmentDump::of).collect(),
+                attachments: held.attachments.iter().map(AttachmentDump::of).collect(),
                 backends: held
                     .route
                     .backends()
@@ -298,11 +325,12 @@ impl State {
 }
 
 impl AttachmentDump {
-    fn of((listener, pattern, rank): &(Arc<str>, HostPattern, HostPattern)) -> Self {
+    fn of((listener, names): &(Arc<str>, AttachedNames)) -> Self {
         Self {
             listener: listener.to_string(),
-            pattern: pattern.to_string(),
-            rank: rank.to_string(),
+            pattern: names.pattern.to_string(),
+            rank: names.rank.to_string(),
+            shared: names.shared,
         }
     }
 }

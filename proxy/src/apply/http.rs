@@ -3,17 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use vestibule_model::hostname::HostPattern;
-
 use super::State;
 use super::parse_http::{HttpRouteSpec, RuleSpec};
 use crate::http::HttpRoute;
 use crate::http::route::{Rule, RuleParts, WeightedTarget};
-use crate::table::Routes;
+use crate::table::{AttachedNames, Routes};
 
 pub(super) struct HeldHttpRoute {
-    /// Listener, pattern that is matched, pattern that ranks.
-    pub(super) attachments: Box<[(Arc<str>, HostPattern, HostPattern)]>,
+    /// By listener.
+    pub(super) attachments: Box<[(Arc<str>, AttachedNames)]>,
     pub(super) route: Arc<HttpRoute>,
 }
 
@@ -36,14 +34,14 @@ impl State {
         let route = HttpRoute::new(Arc::clone(&key), tenant, spec.created, rules);
         let route = Arc::new(route);
         let mut attachments = Vec::with_capacity(spec.attachments.len());
-        for (listener, of_match, of_rank) in spec.attachments {
-            let listener = self.names.intern(&listener);
+        for (listener, names) in spec.attachments {
+            let listener = self.listener_name(&listener);
             let tables = self.tables.entry(Arc::clone(&listener));
             let table = &mut tables.or_insert_with(Routes::new).http;
-            table.insert(&of_match, &of_rank, &route);
+            table.insert(&names, &route);
             self.work.route_entries += 1;
             dirty.insert(Arc::clone(&listener));
-            attachments.push((listener, of_match, of_rank));
+            attachments.push((listener, names));
         }
         let held = HeldHttpRoute {
             attachments: attachments.into(),
@@ -72,9 +70,9 @@ impl State {
         let Some(old) = self.http_routes.remove(name) else {
             return;
         };
-        for (listener, of_match, of_rank) in &old.attachments {
+        for (listener, names) in &old.attachments {
             if let Some(table) = self.tables.get_mut(listener) {
-                table.http.remove(of_match, of_rank, &old.route);
+                table.http.remove(names, &old.route);
                 self.work.route_entries += 1;
                 if table.is_empty() {
                     self.tables.remove(listener);

@@ -1,4 +1,4 @@
-//! Owns the texts that many resources repeat (tenants, Gateways, listener names), kept once each.
+//! Owns the texts that many resources repeat (tenants, Gateways, trust bundles), kept once each.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use vestibule_stream::proto;
 
 use super::clients::{ClientMode, ValidationSpec};
 use crate::backend;
-use crate::table::{BindKey, Layer, Place, Target};
+use crate::table::{AttachedNames, BindKey, Layer, Place, Target};
 
 /// Why a resource was rejected.
 #[derive(Debug, thiserror::Error)]
@@ -183,8 +183,8 @@ impl Protocol {
 pub(super) struct RouteSpec {
     pub(super) tenant: String,
     pub(super) created: i64,
-    /// Listener name, pattern to match, pattern that ranks.
-    pub(super) attachments: Vec<(String, HostPattern, HostPattern)>,
+    /// By name of the listener.
+    pub(super) attachments: Vec<(String, AttachedNames)>,
     /// Backend name (`None`: invalid reference) and weight.
     pub(super) backends: Vec<(Option<String>, u32)>,
 }
@@ -295,19 +295,60 @@ pub(super) fn route_name(name: &str) -> Result<(), RejectReason> {
     two_segments(name, "<namespace>/<name>")
 }
 
-/// Listener name, pattern to match, pattern that ranks.
+/// The names for which a route is on which listener.
 pub(super) fn attachments(
     wire: &[proto::Attachment],
-) -> Result<Vec<(String, HostPattern, HostPattern)>, RejectReason> {
+) -> Result<Vec<(String, AttachedNames)>, RejectReason> {
     let mut attachments = Vec::new();
     for attachment in wire {
         let listener = required(&attachment.listener, "an attachment's listener")?;
         for hostname in &attachment.hostnames {
-            let (of_match, of_rank) = (pattern(&hostname.r#match)?, pattern(&hostname.rank)?);
-            attachments.push((listener.clone(), of_match, of_rank));
+            let (matched, rank) = (pattern(&hostname.r#match)?, pattern(&hostname.rank)?);
+            let names = AttachedNames {
+                // Mostly the two are the same text, kept once.
+                rank: if rank == matched {
+                    matched.clone()
+                } else {
+                    rank
+                },
+                pattern: matched,
+                shared: hostname.shared,
+            };
+            attachments.push((listener.clone(), names));
         }
     }
     Ok(attachments)
+}
+
+/// Whose the names of a pattern are on a Gateway.
+#[derive(Debug)]
+pub(super) struct OwnerSpec {
+    pub(super) gateway: String,
+    pub(super) names: HostPattern,
+    pub(super) tenant: String,
+}
+
+pub(super) fn owner(name: &str, wire: &proto::HostnameOwner) -> Result<OwnerSpec, RejectReason> {
+    let (gateway, names) = owned(name)?;
+    // The name says it, too, and is all that is left when it goes.
+    if gateway != wire.gateway || names != pattern(&wire.hostname)? {
+        return Err(RejectReason::InvalidName(OWNED));
+    }
+    Ok(OwnerSpec {
+        gateway: gateway.to_owned(),
+        names,
+        tenant: required(&wire.tenant, "tenant")?,
+    })
+}
+
+const OWNED: &str = "<namespace>/<gateway>/<hostname>";
+
+/// Gateway and pattern of a resource that says whose names are.
+pub(super) fn owned(name: &str) -> Result<(&str, HostPattern), RejectReason> {
+    let invalid = || RejectReason::InvalidName(OWNED);
+    let (gateway, hostname) = name.rsplit_once('/').ok_or_else(invalid)?;
+    two_segments(gateway, OWNED)?;
+    Ok((gateway, pattern(hostname)?))
 }
 
 pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, RejectReason> {

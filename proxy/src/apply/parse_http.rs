@@ -5,13 +5,14 @@ use std::time::Duration;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::{Method, StatusCode};
-use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_model::hostname::Hostname;
 use vestibule_model::http::Pattern;
 use vestibule_stream::proto;
 
 use super::parse::{RejectReason, attachments, required, route_name};
 use crate::http::filter::{Filter, HeaderEdit, PathEdit, Redirect, Rewrite, Scheme};
 use crate::http::route::{Match, PathMatch, Value, ValueMatch};
+use crate::table::AttachedNames;
 
 /// Most characters of a path in a match or filter, as the API has it.
 const MAX_PATH: usize = 1024;
@@ -23,8 +24,8 @@ const MAX_ITEMS: usize = 1024;
 pub(super) struct HttpRouteSpec {
     pub(super) tenant: String,
     pub(super) created: i64,
-    /// Listener name, pattern to match, pattern that ranks.
-    pub(super) attachments: Vec<(String, HostPattern, HostPattern)>,
+    /// By name of the listener.
+    pub(super) attachments: Vec<(String, AttachedNames)>,
     pub(super) rules: Vec<RuleSpec>,
 }
 

@@ -7,7 +7,7 @@ use vestibule_stream::{Resource, ResourceKey};
 
 use super::backend_tls::TlsSpec;
 use super::challenges::ChallengeSpec;
-use super::parse::{self, ListenerSpec, RejectReason, RouteSpec};
+use super::parse::{self, ListenerSpec, OwnerSpec, RejectReason, RouteSpec};
 use super::parse_http::{self, HttpRouteSpec};
 use super::tls::HeldCertificate;
 use super::trust::HeldTrust;
@@ -25,6 +25,7 @@ pub(super) struct Parsed {
     pub(super) certificates: BTreeMap<String, HeldCertificate>,
     pub(super) trusts: BTreeMap<String, HeldTrust>,
     pub(super) challenges: BTreeMap<String, ChallengeSpec>,
+    pub(super) owners: Vec<OwnerSpec>,
 }
 
 /// What was read of a change so far.
@@ -63,6 +64,9 @@ impl State {
             }),
             Some(Wire::Challenge(wire)) => ChallengeSpec::parse(name, wire).map(|spec| {
                 parsed.challenges.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::HostnameOwner(wire)) => parse::owner(name, wire).map(|spec| {
+                parsed.owners.push(spec);
             }),
             Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
                 parsed.listeners.insert(name.to_owned(), spec);

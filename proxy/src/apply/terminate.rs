@@ -50,13 +50,13 @@ impl State {
         spec: TerminateSpec,
         old: Option<HeldTerminate>,
     ) -> HeldTerminate {
-        let mut intern = |names: Vec<String>| -> Box<[Arc<str>]> {
-            names.iter().map(|name| self.names.intern(name)).collect()
-        };
-        let certificates = intern(spec.certificates);
-        let validation = spec
-            .validation
-            .map(|spec| Box::new((intern(spec.bundles), spec.mode)));
+        let names = spec.certificates.iter();
+        let certificates: Box<[Arc<str>]> = names.map(|name| self.certificate_name(name)).collect();
+        let validation = spec.validation.map(|spec| {
+            let names = spec.bundles.iter();
+            let bundles = names.map(|name| self.names.intern(name)).collect();
+            Box::new((bundles, spec.mode))
+        });
         for name in &certificates {
             self.certificate_users.add(name, listener);
         }
@@ -124,14 +124,17 @@ impl State {
         if id.is_some() && tickets.validation.is_none() {
             return Err(NotServing::NoTrustBundle);
         }
-        let mut names = terminate.certificates.iter();
-        let first = names.find_map(|name| self.certificates.get(name));
-        let certificate = first.ok_or(NotServing::NoCertificate)?;
+        let names = terminate.certificates.iter();
+        let held = names.filter_map(|name| self.certificates.get(name));
+        let held: Vec<&HeldCertificate> = held.collect();
+        if held.is_empty() {
+            return Err(NotServing::NoCertificate);
+        }
         self.work.tls_configs += 1;
         let validation = tickets.validation.as_deref();
         Ok(self
             .configs
-            .build(certificate, &tickets.ticketer, alpn, validation))
+            .build(&held, &tickets.ticketer, alpn, validation))
     }
 
     /// The slot of the certificate called `name` that backends are shown.

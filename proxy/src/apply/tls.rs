@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustls::compress::CompressionCache;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, sign::any_supported_type};
-use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
+use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{ConfigBuilder, KeyLog, NoKeyLog, ServerConfig, WantsVerifier};
@@ -20,6 +20,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::clients::ClientAuth;
 use super::parse::RejectReason;
+use super::resolver::resolver;
 use crate::validation::ClientValidation;
 
 /// How long after its handshake a client that showed a certificate may come back with a ticket, which
@@ -232,16 +233,17 @@ impl ConfigFactory {
         clients.verifier(&self.provider).map(ClientValidation::new)
     }
 
-    /// A configuration that answers with `certificate` and takes one of `alpn`; of none, it leaves the
-    /// matter aside. No early data, no session cache: resumption is by stateless tickets alone.
+    /// A configuration that answers with the one that fits of `certificates`, which are in order of preference, and
+    /// takes one of `alpn`; of none, it leaves the matter aside. No early data, no session cache: resumption is by stateless tickets alone.
     pub(super) fn build(
         &self,
-        certificate: &HeldCertificate,
+        certificates: &[&HeldCertificate],
         ticketer: &Arc<ListenerTicketer>,
         alpn: &[&[u8]],
         clients: Option<&ClientValidation>,
     ) -> Arc<ServerConfig> {
-        let resolver = Arc::new(OneCertificate(Arc::clone(&certificate.certified)));
+        let certified = certificates.iter().map(|held| Arc::clone(&held.certified));
+        let resolver = resolver(certified.collect());
         let builder = self.builder.clone();
         let builder = match clients {
             None => builder.with_no_client_auth(),
@@ -259,7 +261,7 @@ impl ConfigFactory {
     /// and it gives out no tickets: nobody comes back.
     pub(super) fn challenge(&self, certificate: Arc<CertifiedKey>) -> Arc<ServerConfig> {
         let builder = self.builder.clone().with_no_client_auth();
-        let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(certificate)));
+        let mut config = builder.with_cert_resolver(resolver(vec![certificate]));
         config.alpn_protocols = vec![crate::challenge::ACME_TLS.to_vec()];
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
@@ -333,21 +335,6 @@ impl ProducesTickets for ListenerTicketer {
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
         self.decrypt_at(self.shared.begun.elapsed(), cipher)
-    }
-}
-
-/// Always the same certificate: the listener was chosen by the server name already.
-struct OneCertificate(Arc<CertifiedKey>);
-
-impl fmt::Debug for OneCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OneCertificate")
-    }
-}
-
-impl ResolvesServerCert for OneCertificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0))
     }
 }
 

@@ -97,6 +97,13 @@ impl Users {
         self.0.remove(&(Arc::clone(used), Arc::clone(by)));
     }
 
+    /// A resource's name as somebody names it here.
+    pub(super) fn known(&self, used: &str) -> Option<&Arc<str>> {
+        let from = (Arc::from(used), Arc::from(""));
+        let (first, _) = self.0.range(from..).next()?;
+        (**first == *used).then_some(first)
+    }
+
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -3,13 +3,16 @@
 //! from a client that keeps its connection.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::task::AtomicWaker;
 use tokio::time::Instant;
 
+use super::budget::Budget;
+use super::held::Held;
 use super::{HttpLimits, Version};
+use crate::connection::CloseReason;
 
 /// Counters that the connection and its requests share. They live on one thread.
 #[derive(Debug)]
@@ -33,10 +36,28 @@ pub(super) struct Activity {
     /// was waited for, and the bytes moved by then; 0: it is not waited for.
     stalled_since: AtomicU64,
     stalled_at: AtomicU64,
+    /// Bytes of bodies that came from, and that were taken by, an HTTP/2 client.
+    progress: AtomicU64,
+    /// What waits for an HTTP/2 client to take it.
+    pub(super) held: Held,
+    /// Requests that an HTTP/2 client may cancel.
+    cancels: Budget,
+    /// Frames of an HTTP/2 client that may ask for nothing.
+    idle_frames: Budget,
+    /// Waits for one of the two to be over.
+    ender: AtomicWaker,
 }
 
 /// Bytes that count as progress within the time allowed without.
 const PROGRESS: u64 = 1024;
+/// Cancelled requests that a second gives back.
+const CANCELS_PER_SECOND: u32 = 5;
+/// HTTP/2 frames that ask for nothing, beyond those that are earned: by each request, by each piece of an
+/// answer's body and each KiB of it (a client may acknowledge each with a few), and by each second.
+const IDLE_FRAMES: u32 = 1000;
+const IDLE_FRAMES_PER_REQUEST: u32 = 8;
+const IDLE_FRAMES_PER_PIECE: u32 = 4;
+const IDLE_FRAMES_PER_SECOND: u32 = 10;
 
 /// What is to be done about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +73,7 @@ pub(super) enum Verdict {
 }
 
 impl Activity {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(limits: &HttpLimits) -> Self {
         Self {
             begun: Instant::now(),
             under_way: AtomicU32::new(0),
@@ -67,6 +88,11 @@ impl Activity {
             owed: AtomicU32::new(0),
             stalled_since: AtomicU64::new(0),
             stalled_at: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
+            held: Held::default(),
+            cancels: Budget::new(limits.cancels, CANCELS_PER_SECOND),
+            idle_frames: Budget::new(IDLE_FRAMES, IDLE_FRAMES_PER_SECOND),
+            ender: AtomicWaker::new(),
         }
     }
 
@@ -91,6 +117,7 @@ impl Activity {
     pub(super) fn begin(&self) {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
+        self.idle_frames.earn(IDLE_FRAMES_PER_REQUEST);
         self.head_since.store(0, Ordering::Relaxed);
         self.stalled_since.store(0, Ordering::Relaxed);
     }
@@ -112,6 +139,58 @@ impl Activity {
         if self.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.idle_since.store(self.now(), Ordering::Relaxed);
         }
+    }
+
+    /// So much of a body came from an HTTP/2 client, or was taken by it.
+    pub(super) fn progressed(&self, bytes: usize) {
+        self.progress.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The client of an HTTP/2 connection took the whole answer of a backend.
+    pub(super) fn completed(&self) {
+        self.cancels.earn(1);
+    }
+
+    /// The client of an HTTP/2 connection gave up a request, or had it given up.
+    pub(super) fn cancelled(&self) {
+        self.cancels.spend(|| self.now());
+        self.tell_ender();
+    }
+
+    /// The client of an HTTP/2 connection sent a frame that asks for nothing.
+    pub(super) fn idle_frame(&self) {
+        self.idle_frames.spend(|| self.now());
+        self.tell_ender();
+    }
+
+    /// A piece of an answer's body goes to the client.
+    pub(super) fn piece(&self, bytes: usize) {
+        let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX);
+        let earned = kib.saturating_add(IDLE_FRAMES_PER_PIECE);
+        self.idle_frames.earn(earned);
+    }
+
+    fn tell_ender(&self) {
+        if self.abuse().is_some() {
+            self.ender.wake();
+        }
+    }
+
+    /// Why the client is to be told to calm down, if it is.
+    pub(super) fn abuse(&self) -> Option<CloseReason> {
+        if self.cancels.is_over() {
+            Some(CloseReason::TooManyCancels)
+        } else if self.idle_frames.is_over() {
+            Some(CloseReason::TooManyFrames)
+        } else {
+            None
+        }
+    }
+
+    /// Waits for that.
+    pub(super) fn poll_abuse(&self, cx: &Context<'_>) -> Poll<CloseReason> {
+        self.ender.register(cx.waker());
+        self.abuse().map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Has the reader be woken when one of the two below changes, or by [`Self::wake`].
@@ -159,7 +238,7 @@ impl Activity {
             allowed.checked_sub(passed).filter(|left| !left.is_zero())
         };
         if self.under_way.load(Ordering::Relaxed) > 0 {
-            return match left(self.stalled(now), limits.stall) {
+            return match left(self.stalled(now, version), limits.stall) {
                 Some(left) => Verdict::Wait(left.min(soon)),
                 None => Verdict::Stalled,
             };
@@ -181,10 +260,17 @@ impl Activity {
 
 impl Activity {
     /// Since when the client has been waited for without progress: now, where it is not.
-    fn stalled(&self, now: u64) -> u64 {
-        let (received, sent) = self.moved();
-        let moved = received.saturating_add(sent);
-        if self.owed.load(Ordering::Relaxed) == 0 {
+    fn stalled(&self, now: u64, version: Version) -> u64 {
+        let moved = match version {
+            Version::One => {
+                let (received, sent) = self.moved();
+                received.saturating_add(sent)
+            }
+            // Not what keeps a connection busy without a request getting on: pings, settings, windows.
+            Version::Two => self.progress.load(Ordering::Relaxed),
+        };
+        // An answer that came whole from its backend may wait for the client still.
+        if self.owed.load(Ordering::Relaxed) == 0 && self.held.bytes() == 0 {
             self.stalled_since.store(0, Ordering::Relaxed);
             return now;
         }
@@ -204,6 +290,11 @@ impl Activity {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
+    use super::super::held::Share;
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -213,7 +304,7 @@ mod tests {
             idle: Duration::from_mins(1),
             ..HttpLimits::default()
         };
-        let activity = Activity::new();
+        let activity = Activity::new(&limits);
         let judge = |version| activity.judge(&limits, version);
         let seconds = |s| Verdict::Wait(Duration::from_secs(s));
         assert_eq!(judge(Version::One), seconds(10));
@@ -248,7 +339,7 @@ mod tests {
             stall: Duration::from_mins(1),
             ..HttpLimits::default()
         };
-        let activity = Activity::new();
+        let activity = Activity::new(&limits);
         let judge = || activity.judge(&limits, Version::Two);
         activity.begin();
         tokio::time::advance(Duration::from_hours(1)).await;
@@ -257,16 +348,44 @@ mod tests {
         assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
         for _ in 0..5 {
             tokio::time::advance(Duration::from_secs(40)).await;
-            activity.received(PROGRESS);
+            activity.progressed(1024);
             assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
         }
-        // A byte now and then is no progress.
+        // A byte now and then is no progress, and pings are none.
         tokio::time::advance(Duration::from_secs(55)).await;
-        activity.received(10);
+        activity.progressed(10);
+        activity.received(1_000_000);
+        activity.sent(1_000_000);
         assert_eq!(judge(), Verdict::Wait(Duration::from_secs(5)));
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(judge(), Verdict::Stalled);
         activity.owe(true, false);
         assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+        // What came whole from a backend and is not taken counts too.
+        let activity = Arc::new(activity);
+        let piece = Share::new(&activity).piece(Bytes::from_static(b"unread"));
+        let judge = || activity.judge(&limits, Version::Two);
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert_eq!(judge(), Verdict::Stalled);
+        drop(piece);
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn any_byte_of_http1_is_of_a_body() {
+        let limits = HttpLimits {
+            stall: Duration::from_mins(1),
+            ..HttpLimits::default()
+        };
+        let activity = Activity::new(&limits);
+        activity.begin();
+        activity.owe(false, true);
+        for _ in 0..5 {
+            let verdict = activity.judge(&limits, Version::One);
+            assert_eq!(verdict, Verdict::Wait(Duration::from_secs(10)));
+            tokio::time::advance(Duration::from_secs(59)).await;
+            activity.sent(PROGRESS);
+        }
     }
 }

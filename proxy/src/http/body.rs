@@ -7,9 +7,13 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use http_body_util::Full;
+use hyper::HeaderMap;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::HeaderName;
 
+use super::Underscores;
 use super::activity::Activity;
+use super::headers;
 use super::pool::Lease;
 
 /// The body of a request, on its way to a backend.
@@ -17,6 +21,15 @@ pub(super) struct Upload {
     /// `None`: there is none, and the request is sent again.
     body: Option<Incoming>,
     state: Arc<UploadState>,
+    screen: Screen,
+}
+
+/// Which trailers of a request do not reach a backend, beside those that never do.
+#[derive(Debug, Default)]
+pub(super) struct Screen {
+    pub(super) underscores: Underscores,
+    /// Fields that filters set or remove.
+    pub(super) edited: Vec<HeaderName>,
 }
 
 /// What is known of an upload, for the log and for the deadline on progress.
@@ -69,6 +82,7 @@ impl Upload {
         Self {
             body: Some(body),
             state: Arc::clone(state),
+            screen: Screen::default(),
         }
     }
 
@@ -77,7 +91,13 @@ impl Upload {
         Self {
             body: None,
             state: Arc::clone(state),
+            screen: Screen::default(),
         }
+    }
+
+    /// Says which trailers the backend of this attempt does not get.
+    pub(super) fn screen(&mut self, screen: Screen) {
+        self.screen = screen;
     }
 
     pub(super) fn state(&self) -> &Arc<UploadState> {
@@ -89,10 +109,7 @@ impl Body for Upload {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         let Some(body) = &mut self.body else {
             return Poll::Ready(None);
         };
@@ -104,11 +121,15 @@ impl Body for Upload {
                 self.state
                     .received
                     .fetch_add(data as u64, Ordering::Relaxed);
+                self.state.activity.progressed(data);
             }
             Poll::Ready(Some(Err(_))) => self.state.broken.store(true, Ordering::Relaxed),
             _ => {}
         }
-        polled
+        let screen = &self.screen;
+        edit_trailers(polled, |trailers| {
+            headers::strip_request_trailers(trailers, screen.underscores, &screen.edited);
+        })
     }
 
     fn is_end_stream(&self) -> bool {
@@ -118,6 +139,23 @@ impl Body for Upload {
     fn size_hint(&self) -> SizeHint {
         let none = SizeHint::with_exact(0);
         self.body.as_ref().map_or(none, Body::size_hint)
+    }
+}
+
+type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
+
+/// Changes the trailers, if these are what comes. Without any left, the body ends.
+fn edit_trailers(polled: Polled, edit: impl FnOnce(&mut HeaderMap)) -> Polled {
+    let Poll::Ready(Some(Ok(frame))) = polled else {
+        return polled;
+    };
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            edit(&mut trailers);
+            let left = (!trailers.is_empty()).then(|| Frame::trailers(trailers));
+            Poll::Ready(left.map(Ok))
+        }
+        Err(frame) => Poll::Ready(Some(Ok(frame))),
     }
 }
 
@@ -167,10 +205,7 @@ impl Body for Download {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         let polled = match &mut *self {
             Self::Own(body) => Pin::new(body)
                 .poll_frame(cx)
@@ -185,7 +220,7 @@ impl Body for Download {
         if ended {
             self.give_back();
         }
-        polled
+        edit_trailers(polled, headers::strip_response_trailers)
     }
 
     fn is_end_stream(&self) -> bool {

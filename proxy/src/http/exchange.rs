@@ -27,14 +27,18 @@ use super::{H2, Repeat};
 use crate::backend::{Backend, Protocol};
 use crate::connection::CloseReason;
 use crate::deadline::within;
-use crate::dial::{self, ATTEMPTS};
 use crate::health;
 use crate::plane::DataPlane;
+use crate::tried::Tried;
 use crate::upstream::{self, Alpn, Credentials};
 
-/// Window of one answer's body and of all of a connection's, in HTTP/2: bounds what waits in memory.
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Window of one answer's body and of all of a connection's, in HTTP/2: bounds what waits in memory. As
+/// all requests of a connection together cannot use up the second, clients that take nothing do not hold
+/// up the requests of others.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * pool::STREAMS;
+/// Most bytes of an answer's head, and of what is read of its body at one time, in HTTP/1.1.
+const ANSWER_BUFFER: usize = 64 * 1024;
 /// Bytes of request bodies that wait in memory for a backend, per request in HTTP/2.
 const SEND_BUFFER: usize = 64 * 1024;
 
@@ -45,7 +49,7 @@ pub(super) struct Attempts {
     /// When connecting has to be done, over all attempts.
     end: Instant,
     /// Endpoints that did not take the request.
-    tried: Vec<SocketAddr>,
+    tried: Tried,
     /// How the last attempt failed.
     failure: Option<Failure>,
     /// The method and the absence of a body let the request be made once more after a connection broke.
@@ -59,7 +63,7 @@ impl Attempts {
         Self {
             random: plane.random(),
             end: Instant::now() + plane.limits.connect_deadline,
-            tried: Vec::new(),
+            tried: Tried::default(),
             failure: None,
             repeatable: plane.limits.http.repeat == Repeat::Idempotent
                 && request.method().is_idempotent()
@@ -154,7 +158,10 @@ impl Exchange<'_> {
         attempts: &mut Attempts,
         trace: &mut Trace,
     ) -> Result<Answered, Ended> {
-        let Some(endpoint) = self.backend.endpoint(attempts.random, &attempts.tried) else {
+        let shown = Some(&self.credentials);
+        let target = &self.backend.target;
+        let next = attempts.tried.next(&self.backend, attempts.random, shown);
+        let Some(endpoint) = next else {
             let failure = attempts.failure.take();
             return Err(Ended::Failed(failure.unwrap_or(Failure::NoEndpoints)));
         };
@@ -183,16 +190,16 @@ impl Exchange<'_> {
                 let failure = Failure::Connect(CloseReason::BackendConnectTimeout);
                 return Err(Ended::Failed(failure));
             }
-            let allowed = dial::share(left, &self.backend.target, attempts.tried.len());
+            let allowed = attempts.tried.share(left, target, shown);
             // Otherwise another request opened a connection that may be shared, or gave up.
             if let Some(opened) = self.open_in_turn(&key, left, allowed).await {
                 break opened;
             }
         };
-        if !attempts.tried.is_empty() {
+        if attempts.tried.len() > 0 {
             self.plane.metrics.connect_retries.inc();
         }
-        attempts.tried.push(endpoint);
+        attempts.tried.push(endpoint, target, shown);
         let (reason, body) = match opened {
             Ok(lease) => match self.send_on(lease, request, trace).await {
                 Ok(answered) => {
@@ -217,18 +224,14 @@ impl Exchange<'_> {
         let kind = health::Failure::Connect;
         self.plane
             .endpoint_failed(&self.backend, endpoint, kind, reason.reason());
-        let failure = Failure::Connect(reason);
-        if attempts.tried.len() >= ATTEMPTS {
-            return Err(Ended::Failed(failure));
-        }
-        attempts.failure = Some(failure);
+        attempts.failure = Some(Failure::Connect(reason));
         Err(Ended::Again(body))
     }
 
     /// After the connection broke that had the request.
     fn broken(&self, attempts: &mut Attempts, state: &Arc<UploadState>) -> Ended {
         let repeats = attempts.repeatable && !attempts.repeated && !self.upgrade;
-        if !repeats || attempts.tried.len() >= ATTEMPTS {
+        if !repeats {
             return Ended::Failed(Failure::Broken);
         }
         attempts.repeated = true;
@@ -316,7 +319,9 @@ impl Exchange<'_> {
             tokio::spawn(run(watched(connection, Arc::clone(&most)), key.endpoint));
             Sender::Two(sender, most)
         } else {
-            let (sender, connection) = http1::handshake(io).await.map_err(failed)?;
+            let mut builder = http1::Builder::new();
+            builder.max_buf_size(ANSWER_BUFFER);
+            let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
             tokio::spawn(run(connection.with_upgrades(), key.endpoint));
             Sender::One(sender)
         };

@@ -39,6 +39,11 @@ impl HeaderEdit {
             headers.remove(name);
         }
     }
+
+    /// Fields of which nothing is left that was there before.
+    pub(crate) fn replaced(&self) -> impl Iterator<Item = &HeaderName> {
+        self.set.iter().map(|(name, _)| name).chain(&self.remove)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

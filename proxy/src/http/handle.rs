@@ -7,17 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 
+use super::Underscores;
 use super::authority::Target;
-use super::body::{Download, Upload};
+use super::body::{Download, Screen, Upload};
 use super::challenge::challenge;
 use super::exchange::{Attempts, Ended, Exchange, Failure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
 use super::headers::{self, Asker};
+use super::path;
 use super::record::{Logged, RequestRecord};
 use super::route::Rule;
 use super::serve::Shared;
@@ -250,15 +252,19 @@ fn decide<'a>(
         Own::unclear("UnclearHost", text)
     })?;
     record.authority.clone_from(&target.text);
-    if has_dots(request.uri().path()) {
-        let text = "it is not clear which path the request is for\n";
-        return Err(Own::unclear("UnclearPath", text));
-    }
+    let slashes = shared.plane.limits.http.escaped_slashes;
+    path::check(request.uri().path(), slashes)
+        .map_err(|unclear| Own::unclear("UnclearPath", unclear.text()))?;
     let snapshot = shared.plane.snapshot.load();
     if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
         return Ok(Decision::Challenge(response));
     }
-    headers::drop_claims(request.headers_mut());
+    let underscores = shared.plane.limits.http.underscores;
+    if underscores == Underscores::Refuse && headers::have_underscores(request.headers()) {
+        let text = "the name of a header has an underscore, which some read as a dash\n";
+        return Err(Own::unclear("UnclearHeader", text));
+    }
+    headers::drop_claims(request.headers_mut(), underscores);
     headers::join_cookies(request.headers_mut());
     let (listener, found) = select(&snapshot, shared, &target, request, record)?;
     let upgrade = headers::strip_request(request.headers_mut());
@@ -286,6 +292,8 @@ fn decide<'a>(
     let mut to = Changed {
         authority: authority.and_then(|text| HeaderValue::try_from(text).ok()),
         path: None,
+        // Without a body there are no trailers.
+        edited: (!request.body().is_end_stream()).then(Vec::new),
     };
     head.apply(&rule.filters, request, &mut to, edits)?;
     let Some(picked) = rule.pick(attempts.random) else {
@@ -298,6 +306,12 @@ fn decide<'a>(
     record.backend = Some(Arc::clone(backend));
     head.apply(&picked.filters, request, &mut to, edits)?;
 
+    if let Some(edited) = to.edited {
+        request.body_mut().screen(Screen {
+            underscores,
+            edited,
+        });
+    }
     let path = to.path.unwrap_or_else(|| whole_path(request));
     // HTTP/1.1 alone can be upgraded, on either side.
     let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
@@ -399,21 +413,6 @@ async fn with_timeouts<F: Future>(
     ended.map_err(|_| late(reason))
 }
 
-/// Whether a path has elements that mean other ones. Clients resolve them before they ask; to route by
-/// what is written and have the backend resolve it would be two readings.
-fn has_dots(path: &str) -> bool {
-    let is_dot = |text: &str| matches!(text, "." | "%2e" | "%2E");
-    path.split('/').any(|element| {
-        // At most two dots of at most three characters each.
-        element.len() <= 6
-            && (is_dot(element)
-                || (1..element.len()).any(|at| {
-                    let halves = element.split_at_checked(at);
-                    halves.is_some_and(|(a, b)| is_dot(a) && is_dot(b))
-                }))
-    })
-}
-
 fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
     let path = request.uri().path_and_query().cloned();
     path.unwrap_or_else(|| PathAndQuery::from_static("/"))
@@ -437,10 +436,11 @@ fn select<B>(
         }
     };
     let selected = snapshot.select_http(&shared.bind, layer, host);
-    let Some((listener, routes)) = selected else {
+    let Some(selected) = selected else {
         let text = "no listener is for this host\n";
         return Err(not_found("NoListener", text));
     };
+    let listener = selected.listener;
     if let Some(own) = &shared.listener {
         let misdirected = |text| {
             let status = StatusCode::MISDIRECTED_REQUEST;
@@ -464,8 +464,8 @@ fn select<B>(
         }
     }
     record.listener = Some(Arc::clone(&listener));
-    let view = View::new(request, target.text.as_deref());
-    let Some(found) = routes.find(host, &view) else {
+    let view = View::new(request, target.text.as_deref(), selected.guard);
+    let Some(found) = selected.routes.find(host, &view) else {
         return Err(not_found("NoRoute", "no route is for this request\n"));
     };
     record.found = Some(found.clone());
@@ -485,6 +485,8 @@ struct Changed {
     authority: Option<HeaderValue>,
     /// `None`: the request's.
     path: Option<PathAndQuery>,
+    /// Fields that filters set or remove. `None`: nobody asks for them.
+    edited: Option<Vec<HeaderName>>,
 }
 
 impl Head<'_> {
@@ -505,7 +507,12 @@ impl Head<'_> {
         for filter in filters {
             match filter {
                 Filter::ResponseHeaders(_) => {}
-                Filter::RequestHeaders(edit) => edit.apply(request.headers_mut()),
+                Filter::RequestHeaders(edit) => {
+                    edit.apply(request.headers_mut());
+                    if let Some(edited) = &mut to.edited {
+                        edited.extend(edit.replaced().cloned());
+                    }
+                }
                 Filter::Rewrite(rewrite) => {
                     if let Some(hostname) = &rewrite.hostname {
                         to.authority = Some(hostname.clone());
@@ -549,36 +556,6 @@ impl Head<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dots_are_seen_however_they_are_written() {
-        for path in [
-            "/.",
-            "/..",
-            "/a/./b",
-            "/a/../b",
-            "/a/..",
-            "/%2e",
-            "/%2E%2e/a",
-            "/.%2e/",
-            "/a/%2e.",
-        ] {
-            assert!(has_dots(path), "{path}");
-        }
-        for path in [
-            "/",
-            "/a",
-            "/...",
-            "/.well-known/x",
-            "/a..b",
-            "/a.",
-            "/%2f",
-            "*",
-            "/..a",
-        ] {
-            assert!(!has_dots(path), "{path}");
-        }
-    }
 
     #[test]
     fn a_timeout_is_the_shorter_one() {

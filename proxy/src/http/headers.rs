@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use hyper::header::{
-    CONNECTION, COOKIE, EXPECT, FORWARDED, HeaderMap, HeaderName, HeaderValue, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap,
+    HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
+use super::Underscores;
 use super::filter::Scheme;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -114,19 +115,91 @@ pub(super) struct Asker<'a> {
     pub(super) port: u16,
 }
 
-/// Takes out what the client says about who asks, before routes are matched: neither they nor a
-/// backend could tell it from what this proxy says.
-pub(super) fn drop_claims(headers: &mut HeaderMap) {
-    let claims: Vec<HeaderName> = headers
+/// Whether a field says who asks, which this proxy alone says.
+fn is_claim(name: &str) -> bool {
+    name.starts_with(X_FORWARDED) || name == FORWARDED.as_str() || name == X_REAL_IP.as_str()
+}
+
+/// Whether a field is between two neighbours, or says how a message is framed and where it goes.
+fn is_of_connection(name: &str) -> bool {
+    [
+        &CONNECTION,
+        &KEEP_ALIVE,
+        &PROXY_CONNECTION,
+        &TE,
+        &TRANSFER_ENCODING,
+        &UPGRADE,
+        &HTTP2_SETTINGS,
+        &EXPECT,
+        &TRAILER,
+        &CONTENT_LENGTH,
+        &HOST,
+    ]
+    .into_iter()
+    .any(|own| own.as_str() == name)
+}
+
+fn has_underscore(name: &str) -> bool {
+    name.contains('_')
+}
+
+/// Whether a field whose name has an underscore is taken out.
+fn is_dropped(name: &str, underscores: Underscores) -> bool {
+    if !has_underscore(name) {
+        return false;
+    }
+    let dashed = || name.replace('_', "-");
+    underscores != Underscores::Allow || is_claim(&dashed()) || is_of_connection(&dashed())
+}
+
+fn remove_if(headers: &mut HeaderMap, is_out: impl Fn(&str) -> bool) {
+    let out: Vec<HeaderName> = headers
         .keys()
-        .filter(|name| {
-            name.as_str().starts_with(X_FORWARDED) || **name == FORWARDED || **name == X_REAL_IP
-        })
+        .filter(|name| is_out(name.as_str()))
         .cloned()
         .collect();
-    for name in claims {
+    for name in out {
         headers.remove(name);
     }
+}
+
+/// Whether the name of a field has an underscore.
+pub(super) fn have_underscores(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| has_underscore(name.as_str()))
+}
+
+/// Takes out what the client says about who asks, before routes are matched: neither they nor a
+/// backend could tell it from what this proxy says. The same goes for names with underscores.
+pub(super) fn drop_claims(headers: &mut HeaderMap, underscores: Underscores) {
+    remove_if(headers, |name| {
+        is_claim(name) || is_dropped(name, underscores)
+    });
+}
+
+/// Takes out of a request's trailers what would not have passed in its head, and what has no place in
+/// trailers (RFC 9110 section 6.5.1): a backend may treat both as one. `edited` are the fields that
+/// filters of the route set or remove.
+pub(super) fn strip_request_trailers(
+    trailers: &mut HeaderMap,
+    underscores: Underscores,
+    edited: &[HeaderName],
+) {
+    strip(trailers);
+    remove_if(trailers, |name| {
+        is_claim(name)
+            || is_of_connection(name)
+            || is_dropped(name, underscores)
+            || [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE]
+                .iter()
+                .chain(edited)
+                .any(|other| other.as_str() == name)
+    });
+}
+
+/// Takes out of an answer's trailers what is between the backend and this proxy.
+pub(super) fn strip_response_trailers(trailers: &mut HeaderMap) {
+    strip(trailers);
+    remove_if(trailers, is_of_connection);
 }
 
 /// Says who asked.
@@ -209,7 +282,7 @@ mod tests {
             ("x-real-ip", "192.0.2.1"),
             ("x-other", "stays"),
         ]);
-        drop_claims(&mut request);
+        drop_claims(&mut request, Underscores::default());
         say_asker(
             &mut request,
             &Asker {
@@ -227,5 +300,65 @@ mod tests {
             ("x-forwarded-host", "a.example.com:8443"),
         ]);
         assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn underscores_are_dropped_or_cannot_pass_for_dashes() {
+        let all = [
+            ("x_forwarded_for", "192.0.2.1"),
+            ("x-forwarded_proto", "https"),
+            ("x_real_ip", "192.0.2.1"),
+            ("transfer_encoding", "chunked"),
+            ("content_length", "5"),
+            ("x_own", "1"),
+            ("x-other", "stays"),
+        ];
+        let mut request = headers(&all);
+        assert!(have_underscores(&request));
+        drop_claims(&mut request, Underscores::Drop);
+        assert_eq!(request, headers(&[("x-other", "stays")]));
+        assert!(!have_underscores(&request));
+        let mut request = headers(&all);
+        drop_claims(&mut request, Underscores::Allow);
+        let expected = headers(&[("x_own", "1"), ("x-other", "stays")]);
+        assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn trailers_are_no_way_around() {
+        let all = [
+            ("connection", "x-named"),
+            ("x-named", "1"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "5"),
+            ("host", "b.example.com"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("forwarded", "for=192.0.2.1"),
+            ("x_forwarded_for", "192.0.2.1"),
+            ("cookie", "a=1"),
+            ("authorization", "x"),
+            ("x-edited", "1"),
+            ("x_own", "1"),
+            ("x-sum", "42"),
+        ];
+        let edited = [HeaderName::from_static("x-edited")];
+        let mut request = headers(&all);
+        strip_request_trailers(&mut request, Underscores::Refuse, &edited);
+        assert_eq!(request, headers(&[("x-sum", "42")]));
+        let mut request = headers(&all);
+        strip_request_trailers(&mut request, Underscores::Allow, &edited);
+        assert_eq!(request, headers(&[("x_own", "1"), ("x-sum", "42")]));
+        let mut response = headers(&[
+            ("connection", "x-named"),
+            ("x-named", "1"),
+            ("te", "gzip"),
+            ("content-length", "5"),
+            ("grpc-status", "0"),
+            ("grpc-message", "x"),
+            ("x_own", "1"),
+        ]);
+        strip_response_trailers(&mut response);
+        let expected = headers(&[("grpc-status", "0"), ("grpc-message", "x"), ("x_own", "1")]);
+        assert_eq!(response, expected);
     }
 }

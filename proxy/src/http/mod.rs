@@ -8,12 +8,16 @@
 mod activity;
 mod authority;
 mod body;
+mod budget;
 mod challenge;
 mod exchange;
 pub(crate) mod filter;
+mod frames;
 pub mod guard;
 mod handle;
 mod headers;
+mod held;
+mod path;
 pub(crate) mod pool;
 mod record;
 pub(crate) mod route;
@@ -67,8 +71,16 @@ pub struct HttpLimits {
     /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
     /// More of them end the connection.
     pub resets: usize,
+    /// Requests that the client of an HTTP/2 connection may cancel before their answer is complete. Each
+    /// answer of a backend that it takes whole gives one back, and so does time. More of them end the
+    /// connection.
+    pub cancels: u32,
     /// Which requests are tried again after their connection broke.
     pub repeat: Repeat,
+    /// What becomes of request headers whose name has an underscore.
+    pub underscores: Underscores,
+    /// What becomes of requests whose path has an escaped slash or a backslash.
+    pub escaped_slashes: EscapedSlashes,
 }
 
 /// Which requests are tried again, once, on another connection or endpoint. None that has a body, and
@@ -83,6 +95,30 @@ pub enum Repeat {
     Idempotent,
 }
 
+/// What becomes of request headers whose name has an underscore. Backends behind CGI, WSGI and their
+/// like read `x_forwarded_for` and `x-forwarded-for` as one name, so the first would pass for the second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Underscores {
+    /// They are taken out.
+    #[default]
+    Drop,
+    /// The request is refused.
+    Refuse,
+    /// They are passed on, unless with dashes they are fields that this proxy sets or takes out.
+    Allow,
+}
+
+/// What becomes of requests whose path has a slash that is written as `%2f`, `\` or `%5c`. Routes do not
+/// take it for a slash, and the backend may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EscapedSlashes {
+    /// They are refused.
+    #[default]
+    Refuse,
+    /// They are matched and passed on as they are written.
+    Keep,
+}
+
 impl Default for HttpLimits {
     fn default() -> Self {
         Self {
@@ -94,7 +130,10 @@ impl Default for HttpLimits {
             stall: Duration::from_mins(2),
             streams: 100,
             resets: 20,
+            cancels: 200,
             repeat: Repeat::default(),
+            underscores: Underscores::default(),
+            escaped_slashes: EscapedSlashes::default(),
         }
     }
 }

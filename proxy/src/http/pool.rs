@@ -31,7 +31,7 @@ const IDLE_ONE: Duration = Duration::from_secs(4);
 /// How long an HTTP/2 connection without requests is kept; its end is announced.
 const IDLE_TWO: Duration = Duration::from_mins(1);
 /// Requests that an HTTP/2 connection gets at one time before there is another one.
-const STREAMS: usize = 100;
+pub(super) const STREAMS: u32 = 100;
 /// How often connections that are to go are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -244,7 +244,8 @@ impl Pool {
         };
         kept.two.retain(|shared| !shared.sender.is_closed());
         let free = kept.two.iter_mut().filter(|shared| {
-            let most = shared.most.load(Ordering::Relaxed).clamp(1, STREAMS);
+            let most = shared.most.load(Ordering::Relaxed);
+            let most = most.clamp(1, STREAMS as usize);
             shared.active.load(Ordering::Relaxed) < most
         });
         if let Some(shared) = free.min_by_key(|shared| shared.active.load(Ordering::Relaxed)) {

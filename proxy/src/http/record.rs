@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Buf;
+use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Method, Request, StatusCode, Version};
 use vestibule_model::hostname::Hostname;
 
 use super::body::UploadState;
 use super::exchange::Trace;
+use super::held::{Piece, Share};
 use super::serve::Shared;
 use super::table::Found;
 use crate::accesslog::TARGET;
@@ -46,6 +47,8 @@ pub(super) struct RequestRecord {
     pub(super) tunnelled_in: u64,
     /// Of the answer's body, or within a WebSocket.
     pub(super) sent: u64,
+    /// The answer came to its end, or it was not the client's doing that it did not.
+    over: bool,
 }
 
 impl RequestRecord {
@@ -68,6 +71,7 @@ impl RequestRecord {
             reason: "ClientLeft",
             tunnelled_in: 0,
             sent: 0,
+            over: false,
             shared,
         }
     }
@@ -137,8 +141,14 @@ impl Drop for RequestRecord {
         if std::thread::panicking() {
             self.status = StatusCode::INTERNAL_SERVER_ERROR;
             self.reason = "Internal";
+            self.over = true;
         }
         let shared = &*self.shared;
+        if self.version == Version::HTTP_2 && !self.over {
+            shared.activity.cancelled();
+        } else if self.trace.took.is_some() {
+            shared.activity.completed();
+        }
         shared.activity.end();
         let seconds = self.started.elapsed().as_secs_f64();
         let metrics = &shared.plane.metrics;
@@ -166,17 +176,28 @@ pub(super) struct Logged<B> {
     record: Option<RequestRecord>,
     /// A frame was given out, and the next one was not asked for.
     owed: bool,
+    /// Of what may wait for the client, in HTTP/2.
+    share: Option<Arc<Share>>,
 }
 
-impl<B> Logged<B> {
-    pub(super) fn new(body: B, record: Option<RequestRecord>) -> Self {
+impl<B: Body> Logged<B> {
+    pub(super) fn new(body: B, mut record: Option<RequestRecord>) -> Self {
+        let mut share = None;
+        if let Some(record) = &mut record {
+            record.over = body.is_end_stream();
+            let shares = record.version == Version::HTTP_2 && !record.over;
+            share = shares.then(|| Share::new(&record.shared.activity));
+        }
         Self {
             body,
             record,
             owed: false,
+            share,
         }
     }
+}
 
+impl<B> Logged<B> {
     fn owe(&mut self, owes: bool) {
         if let Some(record) = &self.record {
             record.shared.activity.owe(self.owed, owes);
@@ -185,30 +206,47 @@ impl<B> Logged<B> {
     }
 }
 
-impl<B: Body + Unpin> Body for Logged<B> {
-    type Data = B::Data;
+impl<B: Body<Data = Bytes> + Unpin> Body for Logged<B> {
+    type Data = Piece;
     type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Piece>, B::Error>>> {
+        if let Some(share) = &self.share
+            && share.poll_room(cx).is_pending()
+        {
+            self.owe(true);
+            return Poll::Pending;
+        }
         self.owe(false);
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let ends = self.body.is_end_stream();
         if let Some(record) = &mut self.record {
             match &frame {
                 Some(Ok(frame)) => {
                     let data = frame.data_ref().map_or(0, Buf::remaining);
                     record.sent += data as u64;
+                    record.shared.activity.piece(data);
+                    record.over |= ends || frame.is_trailers();
                 }
-                Some(Err(_)) => record.reason = "BackendBroken",
-                None => {}
+                Some(Err(_)) => {
+                    record.reason = "BackendBroken";
+                    record.over = true;
+                }
+                None => record.over = true,
             }
         }
         if matches!(frame, Some(Ok(_))) {
             self.owe(true);
         }
-        Poll::Ready(frame)
+        let share = self.share.as_ref();
+        let piece = |bytes| match share {
+            Some(share) => share.piece(bytes),
+            None => Piece::free(bytes),
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -223,5 +261,8 @@ impl<B: Body + Unpin> Body for Logged<B> {
 impl<B> Drop for Logged<B> {
     fn drop(&mut self) {
         self.owe(false);
+        if let Some(share) = &self.share {
+            share.leave();
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Owns the life of one HTTP connection: hyper with our bounds, its deadlines, and its end.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -89,9 +89,10 @@ pub(crate) async fn serve(begun: Begun) {
         mut record,
         client_chain,
     } = begun;
-    let activity = Arc::new(Activity::new());
+    let plane = Arc::clone(record.plane());
+    let activity = Arc::new(Activity::new(&plane.limits.http));
     let shared = Arc::new(Shared {
-        plane: Arc::clone(record.plane()),
+        plane,
         peer: record.peer(),
         bind: *record.bind(),
         listener: record.listener().cloned(),
@@ -212,8 +213,16 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
             ended = &mut connection => {
                 return match ended {
                     Ok(()) => reason.unwrap_or(CloseReason::ClientClosed),
-                    Err(error) => failed(&error),
+                    Err(error) => shared.activity.abuse().unwrap_or_else(|| failed(&error)),
                 };
+            }
+            // The transport has the client told, if it takes anything yet.
+            abuse = poll_fn(|cx| shared.activity.poll_abuse(cx)),
+                if version == Version::Two && reason.is_none() =>
+            {
+                reason = Some(abuse);
+                told = true;
+                timer.as_mut().reset(tokio::time::Instant::now() + LAST_WORDS);
             }
             () = &mut closing, if !told => {
                 told = true;

@@ -18,7 +18,8 @@ use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
 use super::route::{HttpRoute, Match, PathMatch, Rule};
 use super::view::View;
-use crate::table::PatternMap;
+use crate::pattern_map::PatternMap;
+use crate::table::AttachedNames;
 
 /// Matches up to which a list is used. Tests have few and want both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };
@@ -60,6 +61,8 @@ impl Found {
 struct Entry {
     route: Arc<HttpRoute>,
     place: (u16, u16),
+    /// Whether it serves its names beside whoever owns them.
+    shared: bool,
 }
 
 /// What entries are sorted by; the smallest wins.
@@ -72,10 +75,11 @@ type Order<'a> = (
 );
 
 impl Entry {
-    fn all(route: &Arc<HttpRoute>) -> impl Iterator<Item = Self> {
-        route.places().map(|place| Self {
+    fn all(route: &Arc<HttpRoute>, shared: bool) -> impl Iterator<Item = Self> {
+        route.places().map(move |place| Self {
             route: Arc::clone(route),
             place,
+            shared,
         })
     }
 
@@ -99,12 +103,16 @@ impl Entry {
     }
 
     fn accepts(&self, view: &View<'_>) -> bool {
-        self.of().is_some_and(|of| of.accepts(view))
+        self.may_serve(view) && self.of().is_some_and(|of| of.accepts(view))
     }
 
     /// As [`Self::accepts`], where the path is known to fit.
     fn accepts_rest(&self, view: &View<'_>) -> bool {
-        self.of().is_some_and(|of| of.accepts_rest(view))
+        self.may_serve(view) && self.of().is_some_and(|of| of.accepts_rest(view))
+    }
+
+    fn may_serve(&self, view: &View<'_>) -> bool {
+        self.shared || view.guard.admits(&self.route.tenant)
     }
 
     fn found(&self) -> Found {
@@ -183,17 +191,13 @@ impl HttpTable {
         }
     }
 
-    /// Adds a route under the pattern it matches and the pattern that ranks it.
-    pub(crate) fn insert(
-        &mut self,
-        pattern: &HostPattern,
-        rank: &HostPattern,
-        route: &Arc<HttpRoute>,
-    ) {
-        let rank = rank.specificity();
+    /// Adds a route for the names for which it is here.
+    pub(crate) fn insert(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
+        let (pattern, rank) = (&names.pattern, names.rank.specificity());
+        let entries = Entry::all(route, names.shared);
         match &mut self.0 {
             Rows::Few(rows) => {
-                let new = Entry::all(route).map(|entry| Row {
+                let new = entries.map(|entry| Row {
                     pattern: pattern.clone(),
                     rank,
                     entry,
@@ -210,18 +214,13 @@ impl HttpTable {
                 }
                 self.0 = Rows::Many(Arc::new(index));
             }
-            Rows::Many(index) => add(Arc::make_mut(index), pattern, rank, Entry::all(route)),
+            Rows::Many(index) => add(Arc::make_mut(index), pattern, rank, entries),
         }
     }
 
     /// Takes out what [`Self::insert`] added.
-    pub(crate) fn remove(
-        &mut self,
-        pattern: &HostPattern,
-        rank: &HostPattern,
-        route: &Arc<HttpRoute>,
-    ) {
-        let rank = rank.specificity();
+    pub(crate) fn remove(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
+        let (pattern, rank) = (&names.pattern, names.rank.specificity());
         match &mut self.0 {
             Rows::Few(rows) => {
                 let stays = |row: &&Row| {
@@ -349,7 +348,8 @@ impl Host {
             }
             Self::Many(paths) => {
                 let paths = Arc::make_mut(paths);
-                for entry in Entry::all(route) {
+                // Whether a name is shared is no part of an entry's order.
+                for entry in Entry::all(route, false) {
                     paths.remove(&entry);
                 }
             }

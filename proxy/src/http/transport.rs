@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use super::activity::Activity;
+use super::frames::Frames;
 use super::guard::{Guard, Stop};
 
 /// A socket of which some bytes were read already.
@@ -119,11 +120,13 @@ const POISON: &[u8] = b"\0\r\n\r\n";
 /// was answered.
 const MAX_DISCARDS: usize = 8;
 
-/// A transport whose bytes are counted, and those of HTTP/1 guarded.
+/// A transport whose bytes are counted, those of HTTP/1 guarded, and the frames of HTTP/2 counted too.
 pub(super) struct Counted {
     transport: Transport,
     activity: Arc<Activity>,
+    /// `None`: HTTP/2 is spoken.
     guard: Option<Box<Guarded>>,
+    frames: Frames,
 }
 
 /// Watches for the loss of a client that sends nothing more. The end of a stream stays readable for
@@ -175,6 +178,7 @@ impl Counted {
             transport,
             activity,
             guard: guarded.then(Box::default),
+            frames: Frames::new(),
         }
     }
 
@@ -191,6 +195,30 @@ impl Counted {
         ready!(Pin::new(&mut self.transport).inner().poll_read(cx, buffer))?;
         let read = buffer.filled().len().saturating_sub(before);
         self.activity.received(read as u64);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads HTTP/2. A client that does too much to no purpose is read no further than to the end of a
+    /// frame: from there on h2 gets what it ends such connections for.
+    fn poll_framed(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.activity.poll_abuse(cx).is_ready() && self.frames.is_between() {
+            self.frames.poison(buffer);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        ready!(self.poll_receive(cx, buffer))?;
+        let bytes = buffer.filled().get(before..).unwrap_or_default();
+        let activity = &self.activity;
+        let passed = self.frames.follow(
+            bytes,
+            || activity.idle_frame(),
+            || activity.abuse().is_some(),
+        );
+        buffer.set_filled(before + passed);
         Poll::Ready(Ok(()))
     }
 
@@ -298,7 +326,7 @@ impl AsyncRead for Counted {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let Some(mut guarded) = this.guard.take() else {
-            return this.poll_receive(cx, buffer);
+            return this.poll_framed(cx, buffer);
         };
         let polled = this.poll_guarded(cx, buffer, &mut guarded);
         this.guard = Some(guarded);
@@ -351,10 +379,10 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let refused = self
-            .guard
-            .as_ref()
-            .is_some_and(|guarded| guarded.refused.is_some());
+        let refused = match &self.guard {
+            Some(guarded) => guarded.refused.is_some(),
+            None => self.activity.abuse().is_some(),
+        };
         let this = self.get_mut();
         ready!(Pin::new(&mut this.transport).inner().poll_shutdown(cx))?;
         let mut scratch = [0; 4096];

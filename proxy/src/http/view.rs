@@ -7,12 +7,16 @@ use std::collections::HashMap;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 
+use crate::owners::Guard;
+
 /// A request as matches see it.
 pub(crate) struct View<'a> {
     pub(crate) method: &'a Method,
     pub(crate) path: &'a str,
     /// As the client wrote it.
     authority: Option<&'a str>,
+    /// Whose routes may serve it.
+    pub(crate) guard: Guard<'a>,
     headers: &'a HeaderMap,
     raw_query: Option<&'a str>,
     /// Read when a match asks: the first value of each name.
@@ -22,11 +26,16 @@ pub(crate) struct View<'a> {
 type Params<'a> = HashMap<Cow<'a, [u8]>, Cow<'a, [u8]>>;
 
 impl<'a> View<'a> {
-    pub(crate) fn new<B>(request: &'a Request<B>, authority: Option<&'a str>) -> Self {
+    pub(crate) fn new<B>(
+        request: &'a Request<B>,
+        authority: Option<&'a str>,
+        guard: Guard<'a>,
+    ) -> Self {
         Self {
             method: request.method(),
             path: request.uri().path(),
             authority,
+            guard,
             headers: request.headers(),
             raw_query: request.uri().query(),
             query: OnceCell::new(),
@@ -112,7 +121,7 @@ mod tests {
             .header("host", "ignored")
             .body(())
             .unwrap();
-        let view = View::new(&request, Some("a.example.com:80"));
+        let view = View::new(&request, Some("a.example.com:80"), Guard::OPEN);
         let header = |name: &'static str| {
             let value = view.header(&HeaderName::from_static(name))?;
             Some(String::from_utf8(value.into_owned()).unwrap())

@@ -17,6 +17,7 @@ impl ResourceKind {
             Self::HttpRoute => "httproute",
             Self::TrustBundle => "trustbundle",
             Self::Challenge => "challenge",
+            Self::HostnameOwner => "hostname-owner",
         }
     }
 }
@@ -54,6 +55,7 @@ impl resource::Resource {
             Self::HttpRoute(_) => ResourceKind::HttpRoute,
             Self::TrustBundle(_) => ResourceKind::TrustBundle,
             Self::Challenge(_) => ResourceKind::Challenge,
+            Self::HostnameOwner(_) => ResourceKind::HostnameOwner,
         }
     }
 }

@@ -107,6 +107,7 @@ pub const CAPABILITIES: &[&str] = &[
     "trust",
     "listener/client-validation",
     "challenge",
+    "hostname-owner",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is

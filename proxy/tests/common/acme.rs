@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
+use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{ServerName, SubjectPublicKeyInfoDer, UnixTime};
@@ -77,16 +78,22 @@ pub(crate) fn ca(
     alpn: &[&[u8]],
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> rustls::ClientConfig {
+    let mut config = takes_any(versions).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    config
+}
+
+/// The builder of a client that takes any certificate, so that the test can look at it.
+pub(crate) fn takes_any(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> rustls::ConfigBuilder<rustls::ClientConfig, WantsClientCert> {
     let provider = provider();
     let verifier = Arc::new(Looks(provider.signature_verification_algorithms));
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+    rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
         .unwrap()
         .dangerous()
         .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
-    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    config
 }
 
 #[derive(Debug)]

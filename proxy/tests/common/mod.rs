@@ -206,6 +206,7 @@ pub(crate) fn route(name: &str, hostname: &str, backend: Option<&str>) -> Resour
                 hostnames: vec![proto::RouteHostname {
                     r#match: hostname.into(),
                     rank: hostname.into(),
+                    shared: false,
                 }],
             }],
             backends: vec![proto::WeightedBackend {
@@ -216,11 +217,15 @@ pub(crate) fn route(name: &str, hostname: &str, backend: Option<&str>) -> Resour
     }
 }
 
-pub(crate) fn backend(name: &str, addresses: &[SocketAddr]) -> Resource {
-    let endpoint = |address: &SocketAddr| proto::Endpoint {
+/// The endpoint of a backend at an address.
+pub(crate) fn endpoint(address: &SocketAddr) -> proto::Endpoint {
+    proto::Endpoint {
         address: address.ip().to_string(),
         port: address.port().into(),
-    };
+    }
+}
+
+pub(crate) fn backend(name: &str, addresses: &[SocketAddr]) -> Resource {
     Resource {
         name: name.into(),
         resource: Some(Wire::Backend(proto::Backend {

@@ -1,6 +1,7 @@
 //! HTTP routes, backends that say what they were asked, and clients that ask.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,10 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::*;
@@ -43,20 +46,10 @@ impl Echo {
         let address = serve(move |stream: TcpStream| {
             count.fetch_add(1, Ordering::SeqCst);
             let asked = Arc::clone(&asked);
-            let service = service_fn(move |request| {
+            serve_http(stream, two, move |request| {
                 asked.fetch_add(1, Ordering::SeqCst);
-                async move { Ok::<_, Infallible>(echo_request(name, request).await) }
-            });
-            async move {
-                let io = TokioIo::new(stream);
-                let _ = if two {
-                    let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                    builder.serve_connection(io, service).await
-                } else {
-                    let builder = hyper::server::conn::http1::Builder::new();
-                    builder.serve_connection(io, service).await
-                };
-            }
+                echo_request(name, request)
+            })
         })
         .await;
         Self {
@@ -73,6 +66,32 @@ impl Echo {
     pub(crate) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
+}
+
+/// Answers the requests of a connection until it ends, in HTTP/1.1 or, if `two` says so, in HTTP/2.
+pub(crate) async fn serve_http<I, F, A, B>(stream: I, two: bool, answer: F)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Fn(Request<Incoming>) -> A,
+    A: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let io = TokioIo::new(stream);
+    let service = service_fn(move |request| {
+        let answered = answer(request);
+        async move { Ok::<_, Infallible>(answered.await) }
+    });
+    // Clients notice by themselves when a connection breaks off.
+    let _ = if two {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        // The timeouts of a proxy may end many requests at once, which is no attack.
+        builder.max_pending_accept_reset_streams(1000);
+        builder.serve_connection(io, service).await
+    } else {
+        let connection = http1::Builder::new().serve_connection(io, service);
+        connection.with_upgrades().await
+    };
 }
 
 /// `delay` in the query is milliseconds to wait, `status` what to answer.
@@ -173,8 +192,14 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// The first field of a name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| {
+        self.headers(name).next()
+    }
+
+    /// All fields of a name.
+    pub(crate) fn headers(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.head.lines().filter_map(move |line| {
             let (key, value) = line.split_once(": ")?;
             key.eq_ignore_ascii_case(name).then_some(value)
         })
@@ -208,11 +233,42 @@ pub(crate) async fn get(rig: &Rig, host: &str, path: &str) -> Answer {
 }
 
 pub(crate) fn parse(text: &str) -> Answer {
+    parts(text).unwrap_or_else(|| panic!("no status in {text:?}"))
+}
+
+fn parts(text: &str) -> Option<Answer> {
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Answer {
-        status: status.unwrap_or_else(|| panic!("no status in {text:?}")),
+    Some(Answer {
+        status: head.split(' ').nth(1)?.parse().ok()?,
         head: head.to_owned(),
         body: body.to_owned(),
+    })
+}
+
+/// Reads one answer on a connection that stays; its length says where it ends. None: the connection ended
+/// before. The test must not have asked for more, since what comes behind the answer is lost.
+pub(crate) async fn one_answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
+    let mut bytes = Vec::with_capacity(512);
+    within("an answer", read_answer(stream, &mut bytes)).await
+}
+
+/// As [`one_answer`], for a caller who may stop reading and go on later: `bytes` keeps what came so far.
+pub(crate) async fn read_answer(
+    stream: &mut (impl AsyncRead + Unpin),
+    bytes: &mut Vec<u8>,
+) -> Option<Answer> {
+    loop {
+        if let Some(end) = bytes.windows(4).position(|at| at == b"\r\n\r\n") {
+            let head = parts(&String::from_utf8_lossy(&bytes[..end]))?;
+            let length = head.header("content-length").map_or(Ok(0), str::parse);
+            let whole = end + 4 + length.ok()?;
+            if bytes.len() >= whole {
+                let body = String::from_utf8_lossy(&bytes[end + 4..whole]).into_owned();
+                return Some(Answer { body, ..head });
+            }
+        }
+        if stream.read_buf(bytes).await.ok()? == 0 {
+            return None;
+        }
     }
 }

@@ -199,6 +199,7 @@ pub fn route(name: &str, listener: &str, hostname: &str, backend: &str) -> Resou
                 hostnames: vec![proto::RouteHostname {
                     r#match: hostname.into(),
                     rank: hostname.into(),
+                    shared: false,
                 }],
             }],
             backends: vec![proto::WeightedBackend {
@@ -207,6 +208,16 @@ pub fn route(name: &str, listener: &str, hostname: &str, backend: &str) -> Resou
             }],
         }),
     )
+}
+
+/// Says whose a hostname is on the Gateway of [`listener`].
+pub fn owner(hostname: &str, tenant: &str) -> Resource {
+    let owner = proto::HostnameOwner {
+        gateway: "infra/edge".into(),
+        hostname: hostname.into(),
+        tenant: tenant.into(),
+    };
+    Resource::new(format!("infra/edge/{hostname}"), Wire::HostnameOwner(owner))
 }
 
 pub fn backend(name: &str, endpoints: &[SocketAddr]) -> Resource {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -19,24 +20,34 @@ use tokio_rustls::TlsConnector;
 
 use super::gate::{Gate, Stop, Stopped};
 use super::ledger::{Config, Ledger};
-use super::model::{Ask, CLOSED, Dial, Hello, Link, Model};
+use super::model::{Ask, CLOSED, Dial, Hello, Link, Model, is_late, waits};
 use super::servers::Props;
-use super::wire::{Io, Pace, config, one, two};
+use super::wire::{Answer, Io, Pace, config, one, two};
 use crate::common::within;
 
-type AskedOf = (usize, u16, Link, Ask);
+/// A configuration, by its number; the port and the server name of a connection; what came of it; a request.
+type AskedOf = (usize, u16, Option<String>, Link, Ask);
 
 /// What connections to a configuration, by its number, come to.
 type Links = HashMap<(usize, Dial), Arc<Vec<Link>>>;
+
+/// Counts answers to requests that clients made after an edit, while it was the last one.
+#[derive(Default)]
+struct Since {
+    edit: usize,
+    answers: usize,
+}
 
 /// What all clients share.
 pub(crate) struct World {
     pub(crate) props: Arc<Props>,
     pub(crate) ledger: Arc<Ledger>,
-    /// Answers so far.
+    /// How many requests were answered; ends of connections and echoes do not count.
     pub(crate) answers: AtomicUsize,
-    /// Of these, by a backend.
+    /// How many of these a backend answered.
     pub(crate) served: AtomicUsize,
+    /// How many of these were made after the last edit that was done.
+    since: Mutex<Since>,
     /// Pairs of an answer and an edit that came while it was being made.
     pub(crate) met: AtomicUsize,
     /// By kind: an answer, or the end that was to be expected.
@@ -56,6 +67,7 @@ impl World {
             ledger,
             answers: AtomicUsize::new(0),
             served: AtomicUsize::new(0),
+            since: Mutex::default(),
             met: AtomicUsize::new(0),
             kinds: Mutex::default(),
             faults: Mutex::default(),
@@ -88,7 +100,8 @@ impl World {
 
     fn said(&self, config: &Arc<Config>, dial: &Dial, link: &Link, ask: &Ask) -> Arc<Vec<String>> {
         let address = Arc::as_ptr(config) as usize;
-        let key = (address, dial.port, link.clone(), ask.clone());
+        let name = dial.tls.as_ref().map(|hello| hello.name.clone());
+        let key = (address, dial.port, name, link.clone(), ask.clone());
         let mut said = self.said.lock();
         let known = said.entry(key);
         let known = known.or_insert_with(|| Arc::new(self.model(config).answer(dial, link, ask)));
@@ -101,10 +114,41 @@ impl World {
         Arc::clone(known.or_insert_with(|| Arc::new(config(&self.props, hello, resumes))))
     }
 
-    fn count(&self, kind: &str, text: &str) {
+    /// Forgets what the model said if there is much of it. The model works it out again if somebody asks.
+    pub(crate) fn forget(&self) {
+        const MANY: usize = 200_000;
+        let (mut links, mut said) = (self.links.lock(), self.said.lock());
+        if links.len() + said.len() > MANY {
+            links.clear();
+            said.clear();
+        }
+    }
+
+    /// How many requests were answered that clients made after the edit `edit`, if that is the last one.
+    pub(crate) fn answers_since(&self, edit: usize) -> usize {
+        let since = self.since.lock();
+        if since.edit == edit { since.answers } else { 0 }
+    }
+
+    /// Counts an answer to a request; `from` was the last edit when the client made it.
+    fn count_answer(&self, text: &str, from: usize) {
+        if text == CLOSED {
+            return;
+        }
         self.answers.fetch_add(1, Ordering::SeqCst);
         let served = text.contains("srv=");
         self.served.fetch_add(usize::from(served), Ordering::SeqCst);
+        let mut since = self.since.lock();
+        if from > since.edit {
+            *since = Since {
+                edit: from,
+                answers: 0,
+            };
+        }
+        since.answers += usize::from(from == since.edit);
+    }
+
+    fn count(&self, kind: &str, text: &str) {
         let first = text.split(' ').next().unwrap_or_default();
         *self
             .kinds
@@ -125,6 +169,16 @@ enum Wire {
     One(Box<dyn Io>),
     Two(http2::SendRequest<Full<Bytes>>),
     Closed,
+}
+
+impl Wire {
+    async fn ask(&mut self, ask: &Ask, pace: Pace, ledger: &Ledger) -> Option<Answer> {
+        match self {
+            Self::Closed => None,
+            Self::One(stream) => one(stream, ask, pace, ledger).await,
+            Self::Two(sender) => two(sender.clone(), ask, pace, ledger).await,
+        }
+    }
 }
 
 /// A client's connection with all that it may be.
@@ -277,7 +331,11 @@ impl Conn {
             let links = links.iter().cloned().collect::<Vec<_>>();
             links.into_iter().map(|link| (spell.first, link))
         });
-        let fits = |link: &Link| link.shown().is_none() || link.shown() == self.shown.as_deref();
+        // Who resumes a session sees no certificate.
+        let fits = |link: &Link| match (&self.shown, link.shown()) {
+            (Some(seen), Some(shown)) => seen == shown,
+            _ => true,
+        };
         let links = links.filter(|(_, link)| fits(link));
         let again = links.map(|(first, link)| Candidate { first, link });
         self.candidates.get_or_insert_default().extend(again);
@@ -287,10 +345,12 @@ impl Conn {
     fn check(&mut self, ask: &Ask, text: &str, from: usize) {
         let to = self.world.ledger.newest();
         self.world.count(self.kind, text);
+        self.world.count_answer(text, from);
         self.world.met.fetch_add(to - from, Ordering::SeqCst);
         self.settle(to);
         self.decide_again(to);
         let spells = self.world.ledger.within(from..=to);
+        let candidates = self.candidates.take().unwrap_or_default();
         let world = &self.world;
         let fits = |candidate: &Candidate| {
             spells.iter().any(|spell| {
@@ -298,13 +358,16 @@ impl Conn {
                 spell.last >= candidate.first && said.iter().any(|said| said == text)
             })
         };
-        let candidates = self.candidates.get_or_insert_default();
         let before = candidates.len();
-        let (keep, rest): (Vec<_>, Vec<_>) = candidates.drain(..).partition(fits);
-        *candidates = keep;
-        self.history
-            .push(format!("{from}..={to} {} {}: {text}", ask.host, ask.path));
-        if !candidates.is_empty() {
+        let (keep, rest): (Vec<_>, Vec<_>) = candidates.into_iter().partition(fits);
+        let is_fault = keep.is_empty();
+        self.candidates = Some(keep);
+        self.history.push(format!(
+            "{from}..={to} {} {}: {text}",
+            ask.host,
+            ask.target()
+        ));
+        if !is_fault {
             return;
         }
         let mut fault = format!(
@@ -335,19 +398,84 @@ impl Conn {
     /// Asks, and compares what comes.
     pub(crate) async fn ask(&mut self, ask: &Ask, pace: Pace) {
         let from = self.world.ledger.oldest();
-        let answer = match &mut self.wire {
-            Wire::Closed => None,
-            Wire::One(stream) => one(stream, ask, pace, &self.world.ledger).await,
-            Wire::Two(sender) => two(sender.clone(), ask, pace, &self.world.ledger).await,
-        };
-        let text = answer.as_ref().map_or(CLOSED, |answer| &answer.text);
+        let answer = self.wire.ask(ask, pace, &self.world.ledger).await;
+        self.take(ask, answer.as_ref(), from);
+    }
+
+    /// Takes the answer to a request that began at `from`.
+    fn take(&mut self, ask: &Ask, answer: Option<&Answer>, from: usize) {
+        let text = answer.map_or(CLOSED, |answer| &answer.text);
         // Who is not read to the end of its body, as nobody wants it, may find the connection closed.
         let unread = ask.body > 0 && !text.contains("srv=");
-        if unread || answer.as_ref().is_none_or(|answer| answer.last) {
+        if unread || answer.is_none_or(|answer| answer.last) {
             self.wire = Wire::Closed;
         }
         self.upgraded = text.starts_with("101 ");
         self.check(ask, text, from);
+    }
+
+    /// Whether every configuration since the edit `from` puts an end to a request that no backend answers.
+    fn ends(&self, ask: &Ask, from: usize) -> bool {
+        self.outcomes(ask, from)
+            .is_some_and(|all| !all.iter().any(|said| waits(said)))
+    }
+
+    /// Whether a timeout of the present configuration ends a request that no backend answers.
+    pub(crate) fn is_timed(&self, ask: &Ask) -> bool {
+        let now = self.world.ledger.newest();
+        let late = |said: &Arc<Vec<String>>| said.iter().any(|said| is_late(said));
+        self.ends(ask, now)
+            && self
+                .outcomes(ask, now)
+                .is_some_and(|all| all.iter().any(late))
+    }
+
+    /// What the configurations since the edit `from` say of a request. None: the proxy may relay the connection
+    /// without reading it.
+    fn outcomes(&self, ask: &Ask, from: usize) -> Option<Vec<Arc<Vec<String>>>> {
+        let (world, to) = (&self.world, self.world.ledger.newest());
+        let mut links: Vec<Link> = Vec::new();
+        if let Some(candidates) = &self.candidates {
+            links.extend(candidates.iter().map(|of| of.link.clone()));
+        } else {
+            for spell in world.ledger.within(self.begun..=to) {
+                links.extend_from_slice(&world.links(&spell.config, &self.dial));
+            }
+        }
+        let mut outcomes = Vec::new();
+        for spell in world.ledger.within(from..=to) {
+            for link in &links {
+                if matches!(link, Link::Relay { .. }) {
+                    return None;
+                }
+                outcomes.push(world.said(&spell.config, &self.dial, link, ask));
+            }
+        }
+        Some(outcomes)
+    }
+
+    /// Asks what no backend answers: a timeout has to end it. The client leaves when a configuration comes
+    /// that has no timeout for it.
+    pub(crate) async fn ask_in_vain(&mut self, ask: &Ask) {
+        let from = self.world.ledger.oldest();
+        let mut told = self.world.ledger.told();
+        let mut wire = std::mem::replace(&mut self.wire, Wire::Closed);
+        let ledger = Arc::clone(&self.world.ledger);
+        let answer = {
+            let mut asked = pin!(wire.ask(ask, Pace::Never, &ledger));
+            loop {
+                if !self.ends(ask, from) {
+                    self.world.count(self.kind, "left");
+                    return;
+                }
+                tokio::select! {
+                    answer = &mut asked => break answer,
+                    Ok(()) = told.changed() => {}
+                }
+            }
+        };
+        self.wire = wire;
+        self.take(ask, answer.as_ref(), from);
     }
 
     /// Asks several at one time.

@@ -159,7 +159,7 @@ impl History {
 
     fn edit(&mut self) {
         type Do = fn(&mut History);
-        let all: [(&'static str, Do); 23] = [
+        let all: [(&'static str, Do); 26] = [
             ("move an HTTP route", Self::move_http),
             ("move an HTTP route", Self::move_http),
             ("move an HTTP route", Self::move_http),
@@ -167,6 +167,9 @@ impl History {
             ("move a TLS route", Self::move_tls),
             ("filters", Self::filters),
             ("filters", Self::filters),
+            ("matches", Self::set_matches),
+            ("matches", Self::set_matches),
+            ("timeouts", Self::set_timeouts),
             ("an HTTP route", |of| {
                 let host = of.random.below(HOSTS.len());
                 of.set_http_route(host);

@@ -13,6 +13,8 @@ use vestibule_stream::{Resource, ResourceKind as Kind, proto};
 use super::ledger::Config;
 use super::servers::{INNER, Props, Speaks};
 
+pub(crate) use http::{is_late, waits};
+
 use proto::listener::Protocol;
 use proto::resource::Resource as Wire;
 use proto::tls_listener::Mode;
@@ -45,6 +47,8 @@ pub(crate) struct Hello {
 pub(crate) struct Ask {
     pub(crate) host: String,
     pub(crate) path: String,
+    /// What is behind the question mark; empty if there is none.
+    pub(crate) query: &'static str,
     pub(crate) method: &'static str,
     /// A field that rules may ask for.
     pub(crate) variant: Option<&'static str>,
@@ -52,6 +56,18 @@ pub(crate) struct Ask {
     pub(crate) upgrade: bool,
     /// Bytes of its body.
     pub(crate) body: usize,
+}
+
+impl Ask {
+    /// Path and query.
+    pub(crate) fn target(&self) -> String {
+        self.with_query(&self.path)
+    }
+
+    fn with_query(&self, path: &str) -> String {
+        let mark = if self.query.is_empty() { "" } else { "?" };
+        format!("{path}{mark}{}", self.query)
+    }
 }
 
 /// What a connection comes to.
@@ -490,7 +506,8 @@ impl<'a> Model<'a> {
     }
 }
 
-fn address(endpoint: &proto::Endpoint) -> Option<SocketAddr> {
+/// Where an endpoint is.
+pub(crate) fn address(endpoint: &proto::Endpoint) -> Option<SocketAddr> {
     let port = u16::try_from(endpoint.port).ok()?;
     Some(SocketAddr::new(endpoint.address.parse().ok()?, port))
 }
@@ -526,7 +543,7 @@ impl Relayed {
         let Self { server, layer, two } = self;
         let version = if *two { 2 } else { 1 };
         let status = if ask.upgrade { 101 } else { 200 };
-        let (host, path, body) = (&ask.host, &ask.path, ask.body);
+        let (host, path, body) = (&ask.host, ask.target(), ask.body);
         format!(
             "{status} srv={server} {layer} v={version} host={host} path={path} asked= body={body}"
         )

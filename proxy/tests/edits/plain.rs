@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::client::conn::http2;
-use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -292,18 +291,11 @@ impl Slow {
 
 async fn answer_all(stream: tokio_rustls::server::TlsStream<TcpStream>, name: &'static str) {
     let two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let service = service_fn(move |_: Request<Incoming>| async move {
+    let answer = move |_| async move {
         let answer = Response::builder().header("x-backend", name);
-        answer.body(Full::new(Bytes::new()))
-    });
-    let io = TokioIo::new(stream);
-    let _ = if two {
-        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-        builder.serve_connection(io, service).await
-    } else {
-        let builder = hyper::server::conn::http1::Builder::new();
-        builder.serve_connection(io, service).await
+        answer.body(Full::<Bytes>::default()).unwrap()
     };
+    web::serve_http(stream, two, answer).await;
 }
 
 /// A route to one backend, whose answers say which version of the route they are of.

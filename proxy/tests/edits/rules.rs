@@ -7,59 +7,137 @@ use vestibule_stream::{ResourceKind as Kind, proto};
 use super::ledger::Config;
 use super::model::ANSWERED;
 use super::servers::ASKED;
+use crate::common::web::filter;
 
 use proto::http_filter::Filter;
 use proto::resource::Resource as Wire;
 
-/// What rules ask for beside the host: a path, a method, the value of a field.
-pub(crate) type Of = (Path, &'static str, Option<&'static str>);
+/// The field whose value rules ask for.
+pub(crate) const VARIANT: &str = "x-variant";
+/// The query parameter whose value rules ask for.
+pub(crate) const PARAMETER: &str = "v";
 
+/// A regular expression for `/x` and one more element.
+pub(crate) const ONE_BELOW: &str = "/x/[a-z]+";
+/// One for `/x/y` with or without one more element.
+pub(crate) const TWO_BELOW: &str = "/x/y(/[a-z]+)?";
+/// One for paths that have a `y` in them.
+pub(crate) const ANY_Y: &str = "/.*y.*";
+/// One for values that are numbers.
+pub(crate) const NUMBER: &str = "[0-9]+";
+/// One for values that are one of two words.
+pub(crate) const WORDS: &str = "blue|green";
+
+/// What a rule asks for beside the host.
 #[derive(Clone, Copy)]
-pub(crate) enum Path {
-    Prefix(&'static str),
-    Exact(&'static str),
+pub(crate) struct Asks {
+    path: Path,
+    method: &'static str,
+    /// The value that [`VARIANT`] has to have.
+    variant: Option<Value>,
+    /// The value that [`PARAMETER`] has to have.
+    parameter: Option<Value>,
 }
 
-pub(crate) const MATCHES: [Of; 5] = [
-    (Path::Prefix("/x"), "", None),
-    (Path::Exact("/x/y"), "", None),
-    (Path::Prefix("/x"), "POST", None),
-    (Path::Prefix("/"), "", Some("blue")),
-    (Path::Prefix("/x/y"), "", None),
+#[derive(Clone, Copy)]
+enum Path {
+    Prefix(&'static str),
+    Exact(&'static str),
+    Regex(&'static str),
+}
+
+#[derive(Clone, Copy)]
+enum Value {
+    Exact(&'static str),
+    Regex(&'static str),
+}
+
+impl Asks {
+    const fn of(path: Path) -> Self {
+        Self {
+            path,
+            method: "",
+            variant: None,
+            parameter: None,
+        }
+    }
+
+    const fn post(self) -> Self {
+        let method = "POST";
+        Self { method, ..self }
+    }
+
+    const fn variant(self, value: Value) -> Self {
+        let variant = Some(value);
+        Self { variant, ..self }
+    }
+
+    const fn parameter(self, value: Value) -> Self {
+        let parameter = Some(value);
+        Self { parameter, ..self }
+    }
+}
+
+/// The kinds of requests that rules take.
+pub(crate) const MATCHES: [Asks; 14] = [
+    Asks::of(Path::Prefix("/x")),
+    Asks::of(Path::Exact("/x/y")),
+    Asks::of(Path::Prefix("/x")).post(),
+    Asks::of(Path::Prefix("/")).variant(Value::Exact("blue")),
+    Asks::of(Path::Prefix("/x/y")),
+    Asks::of(Path::Regex(ONE_BELOW)),
+    Asks::of(Path::Regex(TWO_BELOW)),
+    Asks::of(Path::Regex(ANY_Y)).variant(Value::Regex(WORDS)),
+    Asks::of(Path::Regex(ANY_Y)).post(),
+    Asks::of(Path::Prefix("/x")).parameter(Value::Exact("1")),
+    Asks::of(Path::Prefix("/")).parameter(Value::Regex(NUMBER)),
+    Asks::of(Path::Exact("/other")).parameter(Value::Exact("1 1")),
+    Asks::of(Path::Regex(ONE_BELOW)).parameter(Value::Regex(NUMBER)),
+    Asks::of(Path::Prefix("/"))
+        .variant(Value::Regex(WORDS))
+        .parameter(Value::Exact("1")),
 ];
 
-/// A rule for requests of a kind, or for everything, whose filters write `version`.
-pub(crate) fn rule(of: Option<Of>, version: &str) -> proto::HttpRule {
+/// A rule that takes requests of some kinds, or everything if there are none, and whose filters write `version`.
+pub(crate) fn rule(of: &[Asks], version: &str) -> proto::HttpRule {
     proto::HttpRule {
-        matches: of.map(one_match).into_iter().collect(),
+        matches: matches(of),
         filters: stamps(version),
         ..Default::default()
     }
 }
 
-fn one_match((path, method, variant): Of) -> proto::HttpMatch {
+/// The matches of a rule that takes requests of some kinds.
+pub(crate) fn matches(of: &[Asks]) -> Vec<proto::HttpMatch> {
+    of.iter().map(one_match).collect()
+}
+
+fn one_match(of: &Asks) -> proto::HttpMatch {
     use proto::http_match::Path as Wire;
-    let variant = variant.map(|value| proto::HttpValueMatch {
-        name: "x-variant".into(),
-        value: Some(proto::http_value_match::Value::Exact(value.into())),
-    });
     proto::HttpMatch {
-        path: Some(match path {
+        path: Some(match of.path {
             Path::Prefix(prefix) => Wire::Prefix(prefix.into()),
             Path::Exact(path) => Wire::Exact(path.into()),
+            Path::Regex(regex) => Wire::Regex(regex.into()),
         }),
-        headers: variant.into_iter().collect(),
-        method: method.into(),
-        ..Default::default()
+        headers: one_value(VARIANT, of.variant),
+        query: one_value(PARAMETER, of.parameter),
+        method: of.method.into(),
     }
 }
 
-pub(crate) fn to(backend: &str, weight: u32) -> proto::HttpBackend {
-    proto::HttpBackend {
-        backend: backend.into(),
-        weight,
-        filters: Vec::new(),
-    }
+fn one_value(name: &str, value: Option<Value>) -> Vec<proto::HttpValueMatch> {
+    use proto::http_value_match::Value as Wire;
+    let value = value.map(|value| match value {
+        Value::Exact(text) => Wire::Exact(text.into()),
+        Value::Regex(regex) => Wire::Regex(regex.into()),
+    });
+    let name = name.to_owned();
+    let found = value.map(|value| proto::HttpValueMatch {
+        name,
+        value: Some(value),
+    });
+    found.into_iter().collect()
 }
 
 /// Filters that write into the request, for the backend to see, and into the answer.
@@ -88,6 +166,11 @@ pub(crate) fn rewrite(with: &str) -> proto::HttpFilter {
     }))
 }
 
+/// Whether a filter replaces a prefix.
+pub(crate) fn is_rewrite(of: &proto::HttpFilter) -> bool {
+    matches!(of.filter, Some(Filter::Rewrite(_)))
+}
+
 pub(crate) fn redirect(hostname: &str) -> proto::HttpFilter {
     filter(Filter::Redirect(proto::HttpRedirect {
         hostname: hostname.into(),
@@ -98,12 +181,6 @@ pub(crate) fn redirect(hostname: &str) -> proto::HttpFilter {
 
 pub(crate) fn fail(status: u32) -> proto::HttpFilter {
     filter(Filter::Fail(status))
-}
-
-fn filter(filter: Filter) -> proto::HttpFilter {
-    proto::HttpFilter {
-        filter: Some(filter),
-    }
 }
 
 /// The backends that routes lead to.

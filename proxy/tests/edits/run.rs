@@ -21,20 +21,26 @@ use crate::common::PATIENCE;
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
-    /// Edits of the history.
+    /// The history ends when so many of its edits have changed something and got their answers.
     pub(crate) edits: usize,
-    /// How many clients there are of each kind.
-    pub(crate) clients: usize,
-    /// How often two configurations take turns, after such an edit.
-    pub(crate) turns: usize,
-    /// Answers that are waited for after an edit.
+    /// How many answers the history waits for after each of its edits.
     pub(crate) answers: usize,
+    /// One edit in so many begins turns: the configurations before and after it replace each other.
+    pub(crate) turns_once_in: usize,
+    /// How often they go back and forth.
+    pub(crate) turns: usize,
 }
 
 /// What was done.
 pub(crate) struct Done {
+    /// All edits, turns among them.
     pub(crate) edits: usize,
+    /// Edits that changed something and after which at least [`Size::answers`] requests were made and answered
+    /// before the next edit.
+    pub(crate) answered: usize,
+    /// Requests that were answered; ends of connections and echoes do not count.
     pub(crate) answers: usize,
+    /// How many of these a backend answered.
     pub(crate) served: usize,
     /// Requests in progress at an edit, in the mean.
     pub(crate) met: usize,
@@ -46,6 +52,7 @@ impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             edits,
+            answered,
             answers,
             served,
             met,
@@ -53,8 +60,8 @@ impl fmt::Display for Done {
         } = self;
         write!(
             f,
-            "{edits} edits with {met} requests in progress at each in the mean; {answers} answers, {served} of \
-             them by a backend: {kinds:?}"
+            "{edits} edits with {met} requests in progress at each in the mean, {answered} of them followed by \
+             many answers; {answers} answers, {served} of them by a backend: {kinds:?}"
         )
     }
 }
@@ -90,15 +97,13 @@ pub(crate) fn run(seed: u64, size: Size) -> Done {
                 told.send_replace(*of_ledger.borrow_and_update());
             }
         });
-        let all = std::iter::repeat_n(CLIENTS, size.clients).flatten();
+        let all = CLIENTS
+            .iter()
+            .flat_map(|(does, count)| std::iter::repeat_n(*does, *count));
         for (does, index) in all.zip(1..) {
             let random = Random::new(seed ^ (index << 32));
-            clients.push(tokio::spawn(client(
-                Arc::clone(&world),
-                random,
-                ports,
-                *does,
-            )));
+            let client = client(Arc::clone(&world), random, ports, does);
+            clients.push(tokio::spawn(client));
         }
     }
     let mut driver = Driver {
@@ -107,15 +112,15 @@ pub(crate) fn run(seed: u64, size: Size) -> Done {
         world: &world,
         config: first.config,
         whats: vec![first.what],
+        changed: false,
+        enough: size.answers,
+        answered: 0,
     };
-    for _ in 0..size.edits {
-        if world.is_over() {
-            break;
-        }
+    while driver.answered < size.edits && !world.is_over() {
         let before = Arc::clone(&driver.config);
         let edit = history.next();
         driver.apply(&edit);
-        if !history.random.once_in(3) && same_ports(&before, &edit.config) {
+        if history.random.once_in(size.turns_once_in) && same_ports(&before, &edit.config) {
             // As fast as they come, for what is decided within microseconds, or with answers in between.
             let answers = if history.random.once_in(4) { 5 } else { 0 };
             let turns = if answers > 0 {
@@ -131,18 +136,22 @@ pub(crate) fn run(seed: u64, size: Size) -> Done {
             }
         }
         driver.answers(size.answers);
+        driver.count();
+        world.forget();
     }
     world.ended.store(true, Ordering::SeqCst);
     ledger.release();
     runtime.block_on(async {
         for client in clients {
-            let ended = tokio::time::timeout(PATIENCE, client).await;
+            // A client may itself be patient with a request that nobody answers.
+            let ended = tokio::time::timeout(PATIENCE * 2, client).await;
             ended.expect("a client does not end").unwrap();
         }
     });
     driver.judge(seed);
     let done = Done {
         edits: driver.whats.len() - 1,
+        answered: driver.answered,
         answers: world.answers.load(Ordering::SeqCst),
         served: world.served.load(Ordering::SeqCst),
         met: world.met.load(Ordering::SeqCst) / driver.whats.len(),
@@ -159,10 +168,18 @@ struct Driver<'a> {
     config: Arc<Config>,
     /// What each edit was.
     whats: Vec<String>,
+    /// Whether the last edit changed something and is not counted yet.
+    changed: bool,
+    /// How many answers an edit needs to be counted.
+    enough: usize,
+    /// How many edits are counted.
+    answered: usize,
 }
 
 impl Driver<'_> {
     fn apply(&mut self, edit: &Edit) {
+        self.count();
+        self.changed = edit.config != self.config;
         let number = self.ledger.begin(&edit.config);
         self.bed.apply(&self.config, edit);
         self.ledger.end(number);
@@ -181,15 +198,26 @@ impl Driver<'_> {
         self.apply(&edit);
     }
 
-    /// Waits for so many more answers.
+    /// How many requests were made and answered since the last edit.
+    fn since(&self) -> usize {
+        self.world.answers_since(self.whats.len() - 1)
+    }
+
+    /// Counts the last edit, once, if it has its answers.
+    fn count(&mut self) {
+        if self.changed && self.since() >= self.enough {
+            self.answered += 1;
+            self.changed = false;
+        }
+    }
+
+    /// Waits until so many requests were made and answered since the last edit.
     fn answers(&self, count: usize) {
         if count == 0 {
             return std::thread::yield_now();
         }
-        let answers = &self.world.answers;
-        let until = answers.load(Ordering::SeqCst) + count;
         let end = Instant::now() + PATIENCE;
-        while answers.load(Ordering::SeqCst) < until && self.world.faults.lock().is_empty() {
+        while self.since() < count && self.world.faults.lock().is_empty() {
             assert!(Instant::now() < end, "the clients get no answers");
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -270,31 +298,29 @@ enum Does {
     Paced {
         tls: bool,
     },
+    /// Asks what no backend answers and a timeout has to end.
+    Vain {
+        tls: bool,
+    },
 }
 
-const CLIENTS: &[Does] = &[
-    Does::Once { tls: false },
-    Does::Once { tls: false },
-    Does::Once { tls: true },
-    Does::Once { tls: true },
-    Does::Keeps { tls: false },
-    Does::Keeps { tls: false },
-    Does::Keeps { tls: true },
-    Does::Keeps { tls: true },
-    Does::Two { tls: false },
-    Does::Two { tls: true },
-    Does::Socket { tls: false },
-    Does::Socket { tls: true },
-    Does::Socket { tls: true },
-    Does::Ca,
-    Does::Hello,
-    Does::Hello,
-    Does::Handshake,
-    Does::Handshake,
-    Does::Handshake,
-    Does::Paced { tls: false },
-    Does::Paced { tls: false },
-    Does::Paced { tls: true },
+/// Which clients there are, and how many of each kind. Those that keep their connections make most requests.
+const CLIENTS: &[(Does, usize)] = &[
+    (Does::Once { tls: false }, 10),
+    (Does::Once { tls: true }, 6),
+    (Does::Keeps { tls: false }, 20),
+    (Does::Keeps { tls: true }, 20),
+    (Does::Two { tls: false }, 10),
+    (Does::Two { tls: true }, 10),
+    (Does::Socket { tls: false }, 4),
+    (Does::Socket { tls: true }, 6),
+    (Does::Ca, 3),
+    (Does::Hello, 14),
+    (Does::Handshake, 21),
+    (Does::Paced { tls: false }, 14),
+    (Does::Paced { tls: true }, 7),
+    (Does::Vain { tls: false }, 6),
+    (Does::Vain { tls: true }, 4),
 ];
 
 async fn client(world: Arc<World>, mut random: Random, ports: Ports, does: Does) {
@@ -314,7 +340,7 @@ async fn client(world: Arc<World>, mut random: Random, ports: Ports, does: Does)
             Does::Keeps { tls } => {
                 let dial = history::dial(&mut random, ports, tls);
                 let mut conn = Conn::open(&world, "keeps", &dial, Stop::Never, 0).await;
-                for _ in 0..40 {
+                for _ in 0..60 {
                     conn.ask(&history::ask(&mut random, &dial), Pace::Straight)
                         .await;
                     if conn.is_closed() || world.is_over() {
@@ -332,7 +358,7 @@ async fn client(world: Arc<World>, mut random: Random, ports: Ports, does: Does)
                     conn.know_two().await;
                 }
                 for _ in 0..15 {
-                    let asks: Vec<_> = (0..3).map(|_| history::ask(&mut random, &dial)).collect();
+                    let asks: Vec<_> = (0..8).map(|_| history::ask(&mut random, &dial)).collect();
                     conn.ask_all(&asks).await;
                     if conn.is_closed() || world.is_over() {
                         break;
@@ -370,6 +396,7 @@ async fn client(world: Arc<World>, mut random: Random, ports: Ports, does: Does)
                     }
                 }
             }
+            Does::Vain { tls } => vain(&world, &mut random, ports, tls).await,
             Does::Hello | Does::Handshake => {
                 let dial = history::dial(&mut random, ports, true);
                 let (kind, stop) = if does == Does::Hello {
@@ -418,8 +445,34 @@ async fn socket(world: &Arc<World>, random: &mut Random, ports: Ports, tls: bool
                 standing.swap_remove(index);
             }
         }
-        for conn in &mut standing {
+        let first = random.below(3);
+        for conn in standing.iter_mut().skip(first).step_by(3) {
             conn.echo(&round.to_be_bytes()).await;
+        }
+    }
+    for conn in &mut standing {
+        conn.echo(&round.to_be_bytes()).await;
+    }
+}
+
+/// Asks what a timeout has to end, for as long as there is such a thing to ask.
+async fn vain(world: &Arc<World>, random: &mut Random, ports: Ports, tls: bool) {
+    let dial = history::dial(random, ports, tls);
+    let mut conn = Conn::open(world, "vain", &dial, Stop::Never, 0).await;
+    let mut told = world.ledger.told();
+    for _ in 0..8 {
+        let mut asks = (0..12).map(|_| history::ask(random, &dial));
+        let Some(ask) = asks.find(|ask| conn.is_timed(ask)) else {
+            let ask = history::ask(random, &dial);
+            conn.ask(&ask, Pace::Straight).await;
+            // The next edit may bring one.
+            let next = world.ledger.newest() + 1;
+            let _ = told.wait_for(|done| *done >= next).await;
+            return;
+        };
+        conn.ask_in_vain(&ask).await;
+        if conn.is_closed() || world.is_over() {
+            return;
         }
     }
 }

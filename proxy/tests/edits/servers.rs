@@ -11,16 +11,17 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::{CONNECTION, UPGRADE};
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::common::acme::ChallengeCertificate;
+use crate::common::web::serve_http;
 use crate::common::{nobody, provider, serve};
 use crate::pki::{Authority, Leaf};
 
@@ -28,8 +29,10 @@ use crate::pki::{Authority, Leaf};
 pub(crate) const INNER: [&str; 2] = ["n0.internal", "n1.internal"];
 /// A name that is in none.
 pub(crate) const NOBODYS: &str = "n9.internal";
-/// What a request asks its backend to wait for: that so many edits are done.
+/// The field that asks a backend to wait until so many edits are done, or for ever if it says [`NEVER`].
 pub(crate) const UNTIL: &str = "x-until";
+/// The value of [`UNTIL`] that asks a backend not to answer.
+pub(crate) const NEVER: &str = "never";
 /// The same, in the middle of its answer's body.
 pub(crate) const DRIPS: &str = "x-drips";
 /// What request filters write, and the backend says that it saw.
@@ -157,12 +160,7 @@ fn optional(leaf: &Leaf, clients: &[Authority]) -> rustls::ServerConfig {
     }
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
     let verifier = verifier.allow_unauthenticated().build().unwrap();
-    let mut config = rustls::ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(leaf.chain.clone(), leaf.key())
-        .unwrap();
+    let mut config = leaf.server_config_of(verifier);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config
 }
@@ -185,8 +183,7 @@ impl Host {
     }
 
     async fn plain(self, tcp: TcpStream, two: bool) {
-        self.http(TokioIo::new(tcp), two, "tls=- cert=-".into())
-            .await;
+        self.http(tcp, two, "tls=- cert=-".into()).await;
     }
 
     async fn tls(self, tcp: TcpStream, acceptor: TlsAcceptor) {
@@ -201,24 +198,18 @@ impl Host {
         let name = session.server_name().unwrap_or("-");
         let layer = format!("tls={name} cert={shown}");
         let two = session.alpn_protocol() == Some(b"h2");
-        self.http(TokioIo::new(stream), two, layer.into()).await;
+        self.http(stream, two, layer.into()).await;
     }
 
-    async fn http<I>(self, io: TokioIo<I>, two: bool, layer: Arc<str>)
+    async fn http<I>(self, stream: I, two: bool, layer: Arc<str>)
     where
-        TokioIo<I>: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let service = service_fn(move |request| {
+        let answer = move |request| {
             let (host, layer) = (self.clone(), Arc::clone(&layer));
-            async move { Ok::<_, Infallible>(host.answer(request, &layer).await) }
-        });
-        let _ = if two {
-            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            builder.serve_connection(io, service).await
-        } else {
-            let builder = hyper::server::conn::http1::Builder::new();
-            builder.serve_connection(io, service).with_upgrades().await
+            async move { host.answer(request, &layer).await }
         };
+        serve_http(stream, two, answer).await;
     }
 
     async fn answer(self, mut request: Request<Incoming>, layer: &str) -> Response<Said> {
@@ -227,6 +218,10 @@ impl Host {
             field.to_str().ok()?.parse::<usize>().ok()
         };
         let (until, drips) = (number(UNTIL), number(DRIPS));
+        let never = request
+            .headers()
+            .get(UNTIL)
+            .is_some_and(|until| until == NEVER);
         let mut seen = seen(&self.name, layer, &request);
         let upgraded = request
             .headers()
@@ -235,6 +230,9 @@ impl Host {
         match request.into_body().collect().await {
             Ok(body) => write!(seen, " body={}", body.to_bytes().len()).unwrap(),
             Err(_) => seen += " body=broken",
+        }
+        if never {
+            std::future::pending::<()>().await;
         }
         wait_for(self.done.clone(), until).await;
         let answer = Response::builder().header(SEEN, seen);
@@ -291,6 +289,7 @@ fn seen(name: &str, layer: &str, request: &Request<Incoming>) -> String {
     };
     let asked = request.headers().get_all(ASKED).iter();
     let asked: Vec<_> = asked.map(|value| value.to_str().unwrap()).collect();
-    let (path, asked) = (request.uri().path(), asked.join(","));
+    let (uri, asked) = (request.uri(), asked.join(","));
+    let path = uri.path_and_query().map_or("-", |path| path.as_str());
     format!("srv={name} {layer} v={version} host={host} path={path} asked={asked}")
 }

@@ -1,25 +1,21 @@
 //! What clients write and read: requests at their pace, answers as lines, handshakes with anybody.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
-use hyper::header::HeaderMap;
+use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::ledger::Ledger;
 use super::model::{ANSWERED, Ask, Hello};
-use super::servers::{BODY, DRIPS, Props, SEEN, UNTIL};
-use crate::common::acme::ca;
-use crate::common::{provider, within};
+use super::servers::{BODY, DRIPS, NEVER, Props, SEEN, UNTIL};
+use crate::common::acme::{ca, takes_any};
+use crate::common::web::{self, read_answer};
+use crate::common::{PATIENCE, within};
 
 /// What HTTP is spoken over.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -33,33 +29,42 @@ pub(crate) struct Answer {
     pub(crate) last: bool,
 }
 
+/// The text of an answer that did not come. No configuration allows it.
+const NOTHING: &str = "nothing, for longer than a test waits";
+
 impl Answer {
-    fn new(status: u16, headers: &HeaderMap, body: &[u8]) -> Self {
-        let field = |name: &str| headers.get(name).map(|value| value.to_str().unwrap());
-        let mut text = status.to_string();
-        if let Some(seen) = field(SEEN) {
-            text = format!("{text} {seen}");
-            if status == 200 && body != BODY.as_bytes() {
-                text += " cut";
-            }
-        } else if let Some(location) = field("location") {
-            let host = location.split('/').nth(2).unwrap_or_default();
-            let host = host.split(':').next().unwrap_or_default();
-            text = format!("{text} to={host}");
-        } else if status == 200 {
-            text = format!("{text} {}", String::from_utf8_lossy(body));
-        }
-        let answered = headers.get_all(ANSWERED).iter();
-        let answered: Vec<_> = answered.map(|value| value.to_str().unwrap()).collect();
-        if !answered.is_empty() {
-            text = format!("{text} answered={}", answered.join(","));
-        }
-        let close = field("connection").is_some_and(|value| value == "close");
-        Self { text, last: close }
+    fn nothing() -> Self {
+        let text = NOTHING.to_owned();
+        Self { text, last: true }
     }
 
     fn last(self) -> Self {
         Self { last: true, ..self }
+    }
+}
+
+impl From<web::Answer> for Answer {
+    fn from(answer: web::Answer) -> Self {
+        let status = answer.status;
+        let mut text = status.to_string();
+        if let Some(seen) = answer.header(SEEN) {
+            text = format!("{text} {seen}");
+            if status == 200 && answer.body != BODY {
+                text += " cut";
+            }
+        } else if let Some(location) = answer.header("location") {
+            let host = location.split('/').nth(2).unwrap_or_default();
+            let host = host.split(':').next().unwrap_or_default();
+            text = format!("{text} to={host}");
+        } else if status == 200 {
+            text = format!("{text} {}", answer.body);
+        }
+        let answered: Vec<_> = answer.headers(ANSWERED).collect();
+        if !answered.is_empty() {
+            text = format!("{text} answered={}", answered.join(","));
+        }
+        let last = answer.header("connection") == Some("close");
+        Self { text, last }
     }
 }
 
@@ -75,24 +80,28 @@ pub(crate) enum Pace {
     Held(usize),
     /// In the middle of its answer's body.
     Drips(usize),
+    /// For ever: the backend does not answer it.
+    Never,
 }
 
 impl Pace {
     /// The field that asks the backend for it.
-    fn field(self, ledger: &Ledger) -> Option<(&'static str, usize)> {
+    fn field(self, ledger: &Ledger) -> Option<(&'static str, String)> {
+        let after = |edits: usize| (ledger.newest() + edits).to_string();
         match self {
-            Self::Held(edits) => Some((UNTIL, ledger.newest() + edits)),
-            Self::Drips(edits) => Some((DRIPS, ledger.newest() + edits)),
+            Self::Held(edits) => Some((UNTIL, after(edits))),
+            Self::Drips(edits) => Some((DRIPS, after(edits))),
+            Self::Never => Some((UNTIL, NEVER.to_owned())),
             Self::Straight | Self::Head(_) | Self::Body(_) => None,
         }
     }
 }
 
 fn head(ask: &Ask, pace: Pace, ledger: &Ledger) -> String {
-    let (host, path, method) = (&ask.host, &ask.path, ask.method);
-    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
+    let (host, method, target) = (&ask.host, ask.method, ask.target());
+    let mut text = format!("{method} {target} HTTP/1.1\r\nhost: {host}\r\n");
     if let Some(variant) = ask.variant {
-        write!(text, "x-variant: {variant}\r\n").unwrap();
+        write!(text, "{}: {variant}\r\n", super::rules::VARIANT).unwrap();
     }
     if ask.upgrade {
         text += "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n";
@@ -117,9 +126,10 @@ pub(crate) async fn one(
     let stop = match pace {
         Pace::Head(edits) => Some((bytes.len() / 2, edits)),
         Pace::Body(edits) => Some((bytes.len() + ask.body / 2, edits)),
-        Pace::Straight | Pace::Held(_) | Pace::Drips(_) => None,
+        Pace::Straight | Pace::Held(_) | Pace::Drips(_) | Pace::Never => None,
     };
     bytes.resize(bytes.len() + ask.body, b'b');
+    let mut came = Vec::with_capacity(512);
     let at = stop.map_or(0, |(at, _)| at);
     stream.write_all(&bytes[..at]).await.ok()?;
     if let Some((_, edits)) = stop {
@@ -128,43 +138,21 @@ pub(crate) async fn one(
         let mut told = ledger.told();
         // Who is answered before all was sent does not go on: the proxy may have closed.
         tokio::select! {
-            early = read_answer(stream) => return early.map(Answer::last),
+            early = read_answer(stream, &mut came) => return early.map(|it| Answer::from(it).last()),
             waited = within("edits", told.wait_for(|done| *done >= until)) => waited.ok()?,
         };
     }
-    stream.write_all(&bytes[at..]).await.ok()?;
-    stream.flush().await.ok()?;
-    within("an answer", read_answer(stream)).await
-}
-
-async fn read_answer(stream: &mut Box<dyn Io>) -> Option<Answer> {
-    let mut bytes = Vec::with_capacity(512);
-    let end = loop {
-        if let Some(at) = bytes.windows(4).position(|at| at == b"\r\n\r\n") {
-            break at + 4;
-        }
-        if stream.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
+    let rest = async {
+        stream.write_all(&bytes[at..]).await?;
+        stream.flush().await
     };
-    let text = std::str::from_utf8(&bytes[..end]).ok()?;
-    let mut lines = text.split("\r\n");
-    let status = lines.next()?.strip_prefix("HTTP/1.1 ")?;
-    let status = status.get(..3)?.parse().ok()?;
-    let mut headers = HeaderMap::new();
-    for line in lines.filter(|line| !line.is_empty()) {
-        let (name, value) = line.split_once(": ")?;
-        let name = hyper::header::HeaderName::try_from(name).ok()?;
-        headers.append(name, value.parse().ok()?);
+    // The proxy may have answered meanwhile and closed: its answer counts all the same.
+    let cut = rest.await.is_err();
+    match tokio::time::timeout(PATIENCE, read_answer(stream, &mut came)).await {
+        Ok(answer) if cut => answer.map(|it| Answer::from(it).last()),
+        Ok(answer) => answer.map(Answer::from),
+        Err(_) => Some(Answer::nothing()),
     }
-    let length = headers.get("content-length");
-    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    while bytes.len() < end + length.unwrap_or(0) {
-        if stream.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
-    }
-    Some(Answer::new(status, &headers, &bytes[end..]))
 }
 
 /// A request over HTTP/2.
@@ -174,10 +162,10 @@ pub(crate) async fn two(
     pace: Pace,
     ledger: &Ledger,
 ) -> Option<Answer> {
-    let uri = format!("https://{}{}", ask.host, ask.path);
+    let uri = format!("https://{}{}", ask.host, ask.target());
     let mut request = Request::builder().method(ask.method).uri(uri);
     if let Some(variant) = ask.variant {
-        request = request.header("x-variant", variant);
+        request = request.header(super::rules::VARIANT, variant);
     }
     if let Some((name, until)) = pace.field(ledger) {
         request = request.header(name, until);
@@ -188,9 +176,20 @@ pub(crate) async fn two(
         let response = sender.send_request(request).await.ok()?;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.ok()?.to_bytes();
-        Some(Answer::new(parts.status.as_u16(), &parts.headers, &body))
+        let mut head = String::new();
+        for (name, value) in &parts.headers {
+            writeln!(head, "{name}: {}", value.to_str().ok()?).unwrap();
+        }
+        Some(web::Answer {
+            status: parts.status.as_u16(),
+            head,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        })
     };
-    within("an answer", answered).await
+    match tokio::time::timeout(PATIENCE, answered).await {
+        Ok(answer) => answer.map(Answer::from),
+        Err(_) => Some(Answer::nothing()),
+    }
 }
 
 /// A client that takes any certificate, and says which.
@@ -198,12 +197,7 @@ pub(crate) fn config(props: &Props, hello: &Hello, resumes: bool) -> ClientConfi
     if hello.alpn == ["acme-tls/1"] {
         return ca(&[b"acme-tls/1"], &[&rustls::version::TLS13]);
     }
-    let verifier = Arc::new(Anyone(provider().signature_verification_algorithms));
-    let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(verifier);
+    let builder = takes_any(rustls::ALL_VERSIONS);
     let mut config = match hello.shows {
         None => builder.with_no_client_auth(),
         Some(authority) => {
@@ -222,42 +216,4 @@ pub(crate) fn config(props: &Props, hello: &Hello, resumes: bool) -> ClientConfi
         .map(|name| name.as_bytes().to_vec())
         .collect();
     config
-}
-
-#[derive(Debug)]
-struct Anyone(WebPkiSupportedAlgorithms);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
 }

@@ -11,6 +11,7 @@ use rcgen::{
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use vestibule_stream::{Resource, proto};
 
 use proto::resource::Resource as Wire;
@@ -101,17 +102,22 @@ impl Leaf {
 
     /// Of a server that asks for nothing, or for a certificate of `clients`.
     pub(crate) fn server_config(&self, clients: Option<&Authority>) -> rustls::ServerConfig {
-        let builder = rustls::ServerConfig::builder_with_provider(provider())
+        let verifier = clients.map(|ca| {
+            let verifier = WebPkiClientVerifier::builder_with_provider(ca.roots(), provider());
+            verifier.build().unwrap()
+        });
+        self.server_config_of(verifier.unwrap_or_else(WebPkiClientVerifier::no_client_auth))
+    }
+
+    /// The configuration of a server that lets those clients in that `verifier` accepts.
+    pub(crate) fn server_config_of(
+        &self,
+        verifier: Arc<dyn ClientCertVerifier>,
+    ) -> rustls::ServerConfig {
+        rustls::ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .unwrap();
-        let builder = match clients {
-            None => builder.with_no_client_auth(),
-            Some(ca) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(ca.roots(), provider());
-                builder.with_client_cert_verifier(verifier.build().unwrap())
-            }
-        };
-        builder
+            .unwrap()
+            .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key())
             .unwrap()
     }

@@ -1,15 +1,15 @@
-//! Routes beside what is there: hostnames that their namespace does not own or that another one holds, and
-//! references that nobody permits.
+//! Routes beside what is there: hostnames that their namespace may not have on the Gateway, and references that nobody
+//! permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::attach::attach_route;
-use vestibule_model::claim::taken;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::ParentKey;
+use vestibule_model::key::{ListenerKey, ParentKey};
 use vestibule_model::merge::SetVerdict;
+use vestibule_model::names::AskedBy;
 use vestibule_model::object::Object;
 use vestibule_model::route::{Route, field_of_hostname};
 
@@ -28,20 +28,25 @@ const MOST_HOSTNAMES: usize = 8192;
 /// not stop every edit.
 pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) -> Vec<Finding> {
     let merge = facts.merge();
-    let namespace = &route.name().namespace;
+    let (key, namespace) = (route.key(), &route.name().namespace);
     let fields: BTreeMap<&HostPattern, String> = route
         .hostnames()
         .iter()
         .rev()
         .map(|(index, name)| (name, field_of_hostname(Some(*index), name)))
         .collect();
-    let had: BTreeSet<&String> = old
+    let old = old
         .and_then(Object::as_route)
-        .filter(|old| old.parents() == route.parents())
+        .filter(|old| old.parents() == route.parents());
+    let mut had: BTreeSet<&str> = old
         .into_iter()
         .flat_map(Route::hostnames)
         .filter_map(|(_, name)| fields.get(name))
+        .map(String::as_str)
         .collect();
+    if old.is_some_and(|old| old.hostnames().is_empty()) && fields.is_empty() {
+        had.insert(HOSTNAMES);
+    }
     let (mut served, mut lost) = (BTreeSet::new(), Vec::new());
     let (mut room, mut said) = (MOST_HOSTNAMES, BTreeSet::new());
     for (index, reference) in route.parents().iter().enumerate() {
@@ -72,15 +77,17 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         for attached in &left {
             for hostname in &attached.hostnames {
                 let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
-                let taken_on = match route {
-                    Route::Tls(_) => {
-                        merge.route_taken(namespace, &attached.listener, &hostname.matches)
+                let (listener, names) = (&attached.listener, &hostname.matches);
+                let Some((gateway, source)) = merge.asker(&key, listener) else {
+                    // It uses the listener's names.
+                    if !is_others(facts, listener, names) {
+                        served.insert(field);
                     }
-                    Route::Http(_) => None,
+                    continue;
                 };
-                match taken_on {
-                    Some(port) => {
-                        let finding = taken(field.to_owned(), &hostname.rank, port.get());
+                let decision = merge.decide(&gateway, source.namespace(), names, source.asked_by());
+                match decision.finding(field, names, &gateway) {
+                    Some(finding) => {
                         if said.insert(finding.clone()) {
                             lost.push(finding);
                         }
@@ -93,13 +100,28 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
     let mut findings: Vec<Finding> = lost
         .into_iter()
         .map(|finding| {
-            let told = served.contains(finding.field.as_str()) || had.contains(&finding.field);
+            let told =
+                served.contains(finding.field.as_str()) || had.contains(finding.field.as_str());
             if told { warning(finding) } else { finding }
         })
         .collect();
     let backends = route.backends().map(|backend| &backend.reference);
-    findings.extend(not_permitted(facts, &route.key(), backends).map(warning));
+    findings.extend(not_permitted(facts, &key, backends).map(warning));
     findings
+}
+
+/// Whether names on a ListenerSet's listener belong to another namespace than the set's: the listener has a wildcard
+/// around them, and proxies leave it out for them.
+fn is_others(facts: &Facts, listener: &ListenerKey, names: &HostPattern) -> bool {
+    let ParentKey::ListenerSet(set) = &listener.parent else {
+        return false;
+    };
+    let merge = facts.merge();
+    let Some((_, gateway)) = merge.listeners(&listener.parent) else {
+        return false;
+    };
+    let decision = merge.decide(gateway, &set.namespace, names, AskedBy::Listener);
+    decision.conflict().is_some()
 }
 
 /// Whether a parent takes part in anything, as its Gateway has it.

@@ -3,6 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use vestibule_model::claim::ClaimKey;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::ObjectName;
 
 use super::{Kubectl, NAME, step};
 
@@ -29,20 +32,20 @@ fn prepare(kubectl: &Kubectl) {
         "jsonpath={.metadata.uid}",
     ];
     let uid = kubectl.must(&gateway, "");
-    let entries: Vec<Value> = ["TLS", "TLSRoute"]
-        .map(|what| json!({"hostname": NAME, "port": 443, "use": what, "since": SINCE}))
-        .into();
+    let names = HostPattern::parse(NAME).unwrap();
+    let key = ClaimKey::names(&ObjectName::new(PLATFORM, "edge"), &names);
+    let claim = json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+        "metadata": {"namespace": PLATFORM, "name": key.object_name().name},
+        "spec": {
+            "gateway": {"name": "edge", "uid": uid}, "hostname": NAME,
+            "holder": "explain-a", "since": SINCE,
+        },
+    });
     kubectl.apply(&[
         grant("explain-a", &[NAME]),
         grant("explain-b", &["free.explain.example"]),
-        json!({
-            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
-            "metadata": {"namespace": PLATFORM, "name": "edge-explain-a-0"},
-            "spec": {
-                "gateway": {"name": "edge", "uid": uid}, "namespace": "explain-a", "count": 2,
-                "entries": entries,
-            },
-        }),
+        claim,
     ]);
 }
 

@@ -1,7 +1,13 @@
 //! What is there, and what is asked: 50 namespaces with ListenerSets of 16 listeners on one Gateway that has
 //! grants, a claim for every listener and for the hostname of the route on it.
 
+use std::num::NonZeroU16;
+
 use serde_json::{Value, json};
+use vestibule_crds::vestibule::HostnameClaimSpec;
+use vestibule_model::claim::{ClaimKey, Holder};
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::ObjectName;
 
 /// Controller of the GatewayClass.
 pub(super) const CONTROLLER: &str = "vestibule.dev/gateway-controller";
@@ -9,8 +15,10 @@ pub(super) const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 pub(super) const LISTENERS: usize = 16;
 /// Namespaces, where there are as many sets.
 pub(super) const NAMESPACES: usize = 50;
-/// Entries of one claim object.
-const SHARD: usize = 200;
+/// The listeners' port.
+const PORT: NonZeroU16 = NonZeroU16::new(443).unwrap();
+/// Since when names are held, in seconds since the epoch.
+const SINCE: i64 = 1_767_225_600;
 
 /// So many sets.
 #[derive(Debug, Clone, Copy)]
@@ -60,8 +68,22 @@ fn host(set: usize, listener: usize, namespace: usize) -> String {
 
 fn listener(index: usize, hostname: &str) -> Value {
     json!({
-        "name": format!("l{index}"), "port": 443, "protocol": "TLS", "hostname": hostname,
+        "name": format!("l{index}"), "port": PORT, "protocol": "TLS", "hostname": hostname,
         "tls": {"mode": "Passthrough"},
+    })
+}
+
+/// What says that a namespace holds a hostname on the Gateway.
+fn claim(hostname: &str, namespace: usize) -> Value {
+    let gateway = ObjectName::new("infra", "entrance");
+    let names = HostPattern::parse(hostname).expect("a hostname");
+    let key = ClaimKey::names(&gateway, &names);
+    let name = key.object_name();
+    let holder = Holder::from(format!("t{namespace}").as_str());
+    let spec = HostnameClaimSpec::new(&key, "", &holder, SINCE, None);
+    json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+        "metadata": {"namespace": name.namespace, "name": name.name}, "spec": spec,
     })
 }
 
@@ -126,29 +148,10 @@ impl World {
             .chain(claims)
     }
 
-    fn claims(self, namespace: usize) -> Vec<Value> {
+    fn claims(self, namespace: usize) -> impl Iterator<Item = Value> {
         let sets = (namespace..self.sets).step_by(self.namespaces());
-        let entries: Vec<Value> = sets
-            .flat_map(|set| (0..LISTENERS).map(move |l| host(set, l, namespace)))
-            .flat_map(|hostname| {
-                ["TLS", "TLSRoute"].map(|purpose| {
-                    json!({"hostname": hostname, "port": 443, "use": purpose, "since": "2026-01-01T00:00:00Z"})
-                })
-            })
-            .collect();
-        let shards = entries.chunks(SHARD).enumerate();
-        shards
-            .map(|(shard, entries)| {
-                json!({
-                    "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
-                    "metadata": {"namespace": "infra", "name": format!("t{namespace}-{shard}")},
-                    "spec": {
-                        "gateway": {"name": "entrance"}, "namespace": format!("t{namespace}"),
-                        "count": entries.len(), "entries": entries,
-                    },
-                })
-            })
-            .collect()
+        sets.flat_map(|set| (0..LISTENERS).map(move |l| (set, l)))
+            .map(move |(set, l)| claim(&host(set, l, namespace), namespace))
     }
 
     /// The n-th review of a kind, as an API server sends it.

@@ -111,6 +111,7 @@ fn resources(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
                 hostnames: vec![RouteHostname {
                     r#match: name.clone(),
                     rank: name,
+                    shared: false,
                 }],
             }],
             backends: vec![WeightedBackend {

@@ -11,12 +11,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use vestibule_crds::vestibule::{ClaimEntry, ClaimGateway, HostnameClaimSpec};
+use vestibule_crds::vestibule::HostnameClaimSpec;
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Address, Object, ServiceParameters};
 use vestibule_model::policy::Policy;
-use vestibule_operator::claims::{self, Book, Outcome, Seen, Write};
+use vestibule_operator::claims::{self, Action, ClaimStore, Outcome, Request, Seen};
 use vestibule_operator::cluster::events::{News, Teller};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::ports::allocation::Allocation;
@@ -30,7 +30,7 @@ use vestibule_operator::translate::{
     Assigned, Binds, CONTROLLER, Claims, PortWish, ServiceSettings, ServiceWish, Settings,
 };
 
-use super::world::{GATEWAY, Id, World};
+use super::world::{Id, World};
 
 /// Statuses that are looked at before events have their turn, as in the operator.
 const LOOKS: usize = 64;
@@ -104,6 +104,7 @@ impl Control {
             controller: CONTROLLER.into(),
             policy: Policy::default(),
             claims: Claims::Told,
+            shim_for_sets: false,
             binds: Binds::Allocated {
                 address: Ipv4Addr::LOCALHOST.into(),
                 services: ServiceSettings {
@@ -121,7 +122,7 @@ impl Control {
             Planner::new(Timing::default()),
             Metrics::default(),
             None,
-            Book::new(claims::GRACE),
+            ClaimStore::new(claims::GRACE),
             Wires {
                 ports: ports_wished,
                 services: services_wished,
@@ -153,7 +154,7 @@ impl Control {
         self.store.sources_are_watched();
         self.store.wish(now);
         self.publisher.lead(TERM).context("leading")?;
-        self.store.list_claims(now);
+        self.store.list_claims();
         ensure!(
             self.store.claims_listed(Vec::new(), now),
             "one list of no claims is not enough"
@@ -264,48 +265,47 @@ impl Control {
     fn write_claims(&mut self, now: Instant) -> Result<bool> {
         let mut more = false;
         for _ in 0..CLAIM_WRITES {
-            let Some(write) = self.store.claim_to_write(now) else {
+            let Some(request) = self.store.claim_request(now) else {
                 break;
             };
             more = true;
             self.asked.claims += 1;
-            let seen = self.write(&write)?;
+            let seen = self.write(&request)?;
             self.store
-                .claim_written(&write.name, Outcome::Written(seen), now);
+                .claim_answered(&request.name, Outcome::Known(seen), now);
         }
         Ok(more)
     }
 
     /// Makes a write: the answer is the object, and the watch shows it.
-    fn write(&mut self, write: &Write) -> Result<Option<Seen>> {
-        let Some(content) = &write.content else {
-            self.echoes.push_back(Event::Remove(ObjectKey {
-                kind: Kind::HostnameClaim,
-                name: write.name.clone(),
-            }));
-            return Ok(None);
+    fn write(&mut self, request: &Request) -> Result<Option<Seen>> {
+        let name = &request.name;
+        let content = match &request.action {
+            Action::Create(content) | Action::Replace { content, .. } => content,
+            Action::Delete { .. } => {
+                self.echoes.push_back(Event::Remove(ObjectKey {
+                    kind: Kind::HostnameClaim,
+                    name: name.clone(),
+                }));
+                return Ok(None);
+            }
+            Action::Read => anyhow::bail!("every write was answered, and {name} is read"),
         };
         self.version += 1;
-        let spec = HostnameClaimSpec {
-            gateway: ClaimGateway {
-                name: content.gateway.to_string(),
-                uid: content.gateway_uid.to_string(),
-            },
-            namespace: content.namespace.to_string(),
-            count: i32::try_from(content.entries.len())?,
-            entries: content.entries.iter().map(ClaimEntry::from).collect(),
-        };
+        let spec = HostnameClaimSpec::new(
+            &content.key,
+            &content.gateway_uid,
+            &content.holder,
+            content.since,
+            content.unused_since,
+        );
         let event = serde_json::to_vec(&json!({
             "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
             "metadata": {
-                "namespace": write.name.namespace, "name": write.name.name,
-                "uid": format!("claim-{}", write.name.name),
+                "namespace": name.namespace, "name": name.name,
+                "uid": format!("claim-{}", name.name),
                 "resourceVersion": self.version.to_string(),
                 "labels": { "app.kubernetes.io/managed-by": "vestibule" },
-                "ownerReferences": [{
-                    "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
-                    "name": GATEWAY, "uid": content.gateway_uid,
-                }],
             },
             "spec": spec,
         }))?;

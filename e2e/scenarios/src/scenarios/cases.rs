@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
@@ -11,11 +10,8 @@ use vestibule_crds::yaml;
 
 use crate::api::{self, Kind, name, text};
 use crate::runner::Verdict;
-use crate::wait::until;
+use crate::wait::{SOON, until};
 use crate::world::{EXEMPT, Stage};
-
-/// How long the webhook may take to learn what was made or deleted just before.
-const LAG: Duration = Duration::from_secs(10);
 
 /// The label with a namespace's name, which every one has.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -76,6 +72,7 @@ pub(super) async fn the_case_table_holds_in_admission(stage: &Stage) -> Result<V
             continue;
         }
         spaces.clear(stage).await?;
+        spaces.begin(&case);
         let outcome = case
             .judge(stage, &mut spaces)
             .await
@@ -94,13 +91,28 @@ pub(super) async fn the_case_table_holds_in_admission(stage: &Stage) -> Result<V
     Ok(Verdict::Passed(notes))
 }
 
-/// Namespaces of the cases: real ones with other names, used by one case after another.
+/// Namespaces of the cases: real ones with other names, used by one case after another. Those of Gateways are each
+/// case's own: the names of a Gateway that is deleted stay with their holders for a minute.
 #[derive(Default)]
 struct Spaces {
     real: BTreeMap<String, String>,
+    case: usize,
+    of_gateways: BTreeSet<String>,
 }
 
 impl Spaces {
+    fn begin(&mut self, case: &Case) {
+        self.case += 1;
+        let gateways = case.objects.iter();
+        let gateways = gateways.filter(|object| text(object, "/kind") == "Gateway");
+        let spaces = gateways.map(|gateway| text(gateway, "/metadata/namespace").to_owned());
+        let former = std::mem::replace(&mut self.of_gateways, spaces.collect());
+        let both = former.union(&self.of_gateways);
+        for space in both {
+            self.real.remove(space);
+        }
+    }
+
     async fn of(&mut self, stage: &Stage, header: &Header, name: &str) -> Result<String> {
         if header.exempt.iter().any(|exempt| exempt == name) {
             return Ok(EXEMPT.to_owned());
@@ -108,7 +120,11 @@ impl Spaces {
         if let Some(real) = self.real.get(name) {
             return Ok(real.clone());
         }
-        let real = stage.namespace(name).await?;
+        let real = if self.of_gateways.contains(name) {
+            stage.namespace(&format!("{name}-{}", self.case)).await?
+        } else {
+            stage.namespace(name).await?
+        };
         self.real.insert(name.to_owned(), real.clone());
         Ok(real)
     }
@@ -282,11 +298,11 @@ fn parents(object: &Value) -> Vec<String> {
 
 /// Makes an object, or sees it refused. False if it should have been let in and the schema refuses it: the
 /// table is also about what is older than today's schema. Asked again for a while, because the webhook follows the API
-/// server with a lag; an object that is to be refused is asked about in dry runs first, so that it does
-/// not come in by that lag.
+/// server with a lag; an object that is to be refused is asked about in dry runs first, so that it does not come in by
+/// that lag.
 async fn put(stage: &Stage, kind: Kind, object: &Value, refused: bool) -> Result<bool> {
     let space = text(object, "/metadata/namespace");
-    until("the verdict", LAG, async || {
+    until("the verdict", SOON, async || {
         let verdict = stage
             .world
             .api

@@ -1,6 +1,6 @@
 //! What goes down while connections go on: operators, proxies, the API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -135,9 +135,21 @@ async fn former_are_gone(world: &World) -> Result<()> {
     const CALM: SignedDuration = SignedDuration::from_secs(2);
     until("what was before to be gone", LATER, async || {
         let since = Timestamp::now() - CALM;
+        let mut there = BTreeSet::new();
         for namespace in world.api.list(api::NAMESPACE, "", "").await? {
             let going = namespace.pointer("/metadata/deletionTimestamp").is_some();
             ensure!(!going, "{} is on its way", name(&namespace));
+            there.insert(name(&namespace).to_owned());
+        }
+        // Names that were held are free after a grace.
+        for claim in world.api.list(api::HOSTNAME_CLAIM, "", "").await? {
+            let holder = text(&claim, "/spec/holder");
+            let unused = claim.pointer("/spec/unusedSince").is_some();
+            ensure!(
+                !unused && there.contains(holder),
+                "{} of {holder} is not free yet",
+                name(&claim)
+            );
         }
         let applied = entries_applied(world, since).await?;
         ensure!(applied.entries == 0, "{} entries just now", applied.entries);
@@ -350,6 +362,14 @@ pub(super) async fn the_api_server_is_gone_for_a_minute(stage: &Stage) -> Result
     .await?;
     // What happens when it is back must not break anything either.
     world.all_ready().await?;
+    // The nodes take up to a minute until they lead pods to the API server again.
+    let answers = Timestamp::now();
+    until("the operators to reach the API server", LATER, async || {
+        let renewed = world.leader_renewed().await?;
+        ensure!(renewed > answers, "the Lease was renewed at {renewed}");
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
     b.kubectl
         .apply(&b.story(terminated, passed)?)
         .await?

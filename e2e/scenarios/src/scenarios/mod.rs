@@ -174,6 +174,11 @@ pub(crate) fn all() -> Vec<Scenario> {
         ),
         scenario!(
             Alone,
+            "attacks",
+            ownership::every_way_to_another_teams_name_is_closed
+        ),
+        scenario!(
+            Alone,
             "programmed",
             programmed::programmed_waits_for_every_ready_proxy
         ),

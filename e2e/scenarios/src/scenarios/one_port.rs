@@ -15,6 +15,7 @@ use crate::load::burst;
 use crate::manifests::{self, Mode};
 use crate::openssl::Shown;
 use crate::runner::Verdict;
+use crate::wait::{SOON, until};
 use crate::world::{Stage, Team};
 
 const SHOP: &str = "shop.one-port.test";
@@ -35,8 +36,19 @@ pub(super) async fn kinds_and_tenants_share_one_port_by_name(stage: &Stage) -> R
     let (a, b) = tokio::try_join!(stage.team("a", &gateway), stage.team("b", &gateway))?;
     let of_b = [API, SHARED, NONE];
     tokio::try_join!(stage.backend(&a, &[SHOP]), stage.backend(&b, &of_b))?;
+    // Without grants, what is below A's wildcard would be A's alone.
+    let grants = [(&a, ["*.one-port.test"].as_slice()), (&b, &of_b)].map(|(team, hostnames)| {
+        let spec = json!({"namespaces": {"names": [team.namespace]}, "hostnames": hostnames});
+        manifests::hostname_grant(&gateway.0, &team.namespace, &spec)
+    });
+    world.kubectl.apply(&grants).await?.must()?;
     a.kubectl.apply(&objects_of_a(&a)?).await?.must()?;
-    b.kubectl.apply(&objects_of_b(&b)).await?.must()?;
+    let of_b = objects_of_b(&b);
+    // The webhook hears of grants by a watch of its own.
+    until("the grant to be known", SOON, async || {
+        b.kubectl.apply(&of_b).await?.must().map(drop)
+    })
+    .await?;
     conditions_are_exact(stage, &a, &b).await?;
 
     let address = world.address(&gateway.0, &gateway.1, 443).await?;

@@ -1,11 +1,13 @@
-//! Whose a hostname is: grants of the platform, and who holds what he serves.
+//! Whose a hostname is: grants of the platform, and who holds what they serve.
 
+mod attacks;
 mod gateway;
 mod grants;
 mod hijack;
 mod pairs;
 mod shared;
 
+pub(super) use attacks::every_way_to_another_teams_name_is_closed;
 pub(super) use gateway::names_outlive_their_gateway;
 pub(super) use grants::a_hostname_is_served_only_where_it_is_granted;
 pub(super) use hijack::{

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{CLASS, EXEMPT, HELPERS, NAMESPACE, RELEASE, TENANT_ROLE, World};
@@ -205,6 +206,15 @@ impl World {
         let pod = holder.rsplit_once('_').map_or(holder, |(pod, _)| pod);
         ensure!(!pod.is_empty(), "nobody holds the Lease");
         Ok(pod.to_owned())
+    }
+
+    /// When the leader last said that it leads.
+    pub(crate) async fn leader_renewed(&self) -> Result<Timestamp> {
+        let lease = self
+            .api
+            .must_get(api::LEASE, NAMESPACE, &self.component(OPERATOR))
+            .await?;
+        text(&lease, "/spec/renewTime").parse().context("renewTime")
     }
 
     /// Addresses of the proxies that Services send connections to.

@@ -1,22 +1,25 @@
-//! Writes `HostnameClaim` objects, as the book ([`crate::claims`]) says, and lists them for a new leader.
+//! Makes the requests that the store of claims ([`crate::claims`]) asks for, and lists the objects for a new leader.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PostParams, Preconditions,
+};
+use kube::core::Status;
+use serde_json::Value;
 use tracing::{debug, warn};
 use vestibule_crds::decode;
-use vestibule_crds::vestibule::{ClaimEntry, ClaimGateway, HostnameClaim, HostnameClaimSpec};
+use vestibule_crds::vestibule::{HostnameClaim, HostnameClaimSpec};
 use vestibule_crds::watch::{Reader, Watched};
-use vestibule_model::claim;
+use vestibule_model::claim::{self, Holder};
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{GATEWAY_GROUP, Kind, ObjectKey, ObjectName};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Meta, Object};
 
 use super::metrics::{Metrics, WriteResult};
-use crate::claims::{Content, Outcome, Seen, Write};
+use crate::claims::{Action, Content, Outcome, Request, Seen};
 
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,16 +31,16 @@ const LIST_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::
 /// knows what came of it goes by the former one, and so comes too late.
 const FENCE: &str = "vestibule.dev/not-before";
 
-/// Makes the writes.
+/// Makes the requests.
 #[derive(Clone)]
-pub(super) struct Scribe {
+pub(super) struct ClaimWriter {
     client: Client,
     /// Value of the label `app.kubernetes.io/managed-by`.
     manager: Arc<str>,
     metrics: Metrics,
 }
 
-impl Scribe {
+impl ClaimWriter {
     pub(super) fn new(client: Client, manager: &str, metrics: Metrics) -> Self {
         Self {
             client,
@@ -63,64 +66,75 @@ impl Scribe {
         }
     }
 
-    /// Makes one write.
-    pub(super) async fn write(self, write: Write) -> (ObjectName, Outcome) {
-        let name = write.name.clone();
-        let makes = write.version.is_none();
-        let answer = tokio::time::timeout(PATIENCE, self.make(write)).await;
+    /// Makes one request.
+    pub(super) async fn make(self, request: Request) -> (ObjectName, Outcome) {
+        let Request { name, action } = request;
+        let kind = Sort::of(&action);
+        let answer = tokio::time::timeout(PATIENCE, self.ask(&name, action)).await;
         let (outcome, result) = match answer {
             Ok(Ok(seen)) => {
-                debug!(claim = %name, there = seen.is_some(), "written");
-                (Outcome::Written(seen), WriteResult::Written)
+                debug!(claim = %name, there = seen.is_some(), "known");
+                (Outcome::Known(seen), WriteResult::Written)
             }
             Ok(Err(error)) => {
-                let (outcome, result) = outcome_of(&error, makes);
+                let (outcome, result) = outcome_of(&error, kind);
                 match &outcome {
-                    Outcome::Moved => {
-                        debug!(claim = %name, %error, "not written; what is there comes by the watch");
+                    Outcome::Known(_) | Outcome::Moved => {
+                        debug!(claim = %name, %error, "not written: the object is another one");
                     }
                     Outcome::Refused => {
-                        warn!(claim = %name, %error, "cannot write a HostnameClaim; new names in it wait");
+                        warn!(claim = %name, %error, "cannot write a HostnameClaim; its name waits");
                     }
-                    _ => {
-                        warn!(claim = %name, %error, "perhaps not written; its names wait for a later write");
+                    Outcome::Unknown => {
+                        warn!(claim = %name, %error, "perhaps not written; the name waits until that is known");
                     }
                 }
                 (outcome, result)
             }
             Err(_) => {
-                warn!(claim = %name, "no answer to a write of a HostnameClaim; its names wait for a later write");
+                warn!(claim = %name, "no answer about a HostnameClaim; its name waits until there is one");
                 (Outcome::Unknown, WriteResult::Unknown)
             }
         };
-        self.metrics.claims.written(result);
+        if kind != Sort::Read {
+            self.metrics.claims.written(result);
+        }
         (name, outcome)
     }
 
-    async fn make(&self, write: Write) -> Result<Option<Seen>, kube::Error> {
-        let name = &write.name;
+    async fn ask(&self, name: &ObjectName, action: Action) -> Result<Option<Seen>, kube::Error> {
         let api: Api<HostnameClaim> = Api::namespaced(self.client.clone(), &name.namespace);
         let parameters = PostParams::default();
-        let written = match (write.content, write.version) {
-            (Some(content), version) => {
-                let fence = write.fence;
-                let object = self.object(name, &content, version.clone(), fence);
-                match version {
-                    None => api.create(&parameters, &object).await?,
-                    Some(_) => api.replace(&name.name, &parameters, &object).await?,
-                }
+        let written = match action {
+            Action::Create(content) => {
+                let object = self.object(name, &content, None, false);
+                api.create(&parameters, &object).await?
             }
-            (None, version) => {
+            Action::Replace {
+                content,
+                version,
+                fence,
+            } => {
+                let object = self.object(name, &content, Some(version), fence);
+                api.replace(&name.name, &parameters, &object).await?
+            }
+            Action::Delete { version, uid } => {
                 let parameters = DeleteParams {
                     preconditions: Some(Preconditions {
-                        resource_version: version,
-                        uid: None,
+                        resource_version: Some(version),
+                        uid: Some(uid.to_string()).filter(|uid| !uid.is_empty()),
                     }),
                     ..DeleteParams::default()
                 };
-                api.delete(&name.name, &parameters).await?;
+                let left = api.delete(&name.name, &parameters).await?.left();
+                if left.is_some_and(|object| object.metadata.finalizers.is_some()) {
+                    let status = Status::failure("a finalizer keeps it", "Invalid");
+                    return Err(kube::Error::Api(Box::new(status.with_code(422))));
+                }
                 return Ok(None);
             }
+            // No resourceVersion is asked for, so what comes is no older than the request.
+            Action::Read => return self.read(name).await,
         };
         let version = written
             .metadata
@@ -128,11 +142,20 @@ impl Scribe {
             .clone()
             .unwrap_or_default();
         let value = serde_json::to_value(&written).map_err(kube::Error::SerdeError)?;
-        let object = decode(value).into_object();
-        let seen = object.and_then(|(object, _)| Some((read(&object)?, version)));
-        // The client's type was read; a claim that is none after that does not come.
-        let unread = || kube::Error::Service("the answer is no HostnameClaim".into());
-        seen.map(Some).ok_or_else(unread)
+        seen(value, version).map(Some)
+    }
+
+    async fn read(&self, name: &ObjectName) -> Result<Option<Seen>, kube::Error> {
+        // Of any form: somebody may have made it.
+        let resource = ApiResource::erase::<HostnameClaim>(&());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &name.namespace, &resource);
+        let Some(object) = api.get_opt(&name.name).await? else {
+            return Ok(None);
+        };
+        let version = object.metadata.resource_version.clone().unwrap_or_default();
+        let value = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
+        seen(value, version).map(Some)
     }
 
     fn object(
@@ -142,13 +165,6 @@ impl Scribe {
         version: Option<String>,
         fence: bool,
     ) -> HostnameClaim {
-        let owner = OwnerReference {
-            api_version: format!("{GATEWAY_GROUP}/v1"),
-            kind: Kind::Gateway.as_str().to_owned(),
-            name: content.gateway.to_string(),
-            uid: content.gateway_uid.to_string(),
-            ..OwnerReference::default()
-        };
         let label = (super::MANAGED_BY.to_owned(), self.manager.to_string());
         HostnameClaim {
             metadata: ObjectMeta {
@@ -159,34 +175,60 @@ impl Scribe {
                     let now = super::clock::millis().to_string();
                     [(FENCE.to_owned(), now)].into()
                 }),
-                owner_references: Some(vec![owner]),
                 resource_version: version,
                 ..ObjectMeta::default()
             },
-            spec: HostnameClaimSpec {
-                gateway: ClaimGateway {
-                    name: content.gateway.to_string(),
-                    uid: content.gateway_uid.to_string(),
-                },
-                namespace: content.namespace.to_string(),
-                count: i32::try_from(content.entries.len()).unwrap_or(i32::MAX),
-                entries: content.entries.iter().map(ClaimEntry::from).collect(),
-            },
+            spec: HostnameClaimSpec::new(
+                &content.key,
+                &content.gateway_uid,
+                &content.holder,
+                content.since,
+                content.unused_since,
+            ),
         }
     }
 }
 
-/// What came of a write that failed; `makes`: it was to make the object.
-fn outcome_of(error: &kube::Error, makes: bool) -> (Outcome, WriteResult) {
-    match error {
+/// What an answer shows.
+fn seen(value: Value, version: String) -> Result<Seen, kube::Error> {
+    let object = decode(value).into_object();
+    let claim = object.and_then(|(object, _)| read(&object));
+    let unread = || kube::Error::Service("the answer is no HostnameClaim".into());
+    Ok((claim.ok_or_else(unread)?, version))
+}
+
+/// Kinds of requests, as far as their errors mean different things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Read,
+    Create,
+    /// Of a version.
+    Change,
+}
+
+impl Sort {
+    fn of(action: &Action) -> Self {
+        match action {
+            Action::Read => Self::Read,
+            Action::Create(_) => Self::Create,
+            Action::Replace { .. } | Action::Delete { .. } => Self::Change,
+        }
+    }
+}
+
+/// What came of a request that failed.
+fn outcome_of(error: &kube::Error, sort: Sort) -> (Outcome, WriteResult) {
+    match (error, sort) {
         // A create conflicts with other things as well, such as a quota that somebody else updates.
-        kube::Error::Api(status) if makes && status.is_already_exists() => {
+        (kube::Error::Api(status), Sort::Create) if status.is_already_exists() => {
             (Outcome::Moved, WriteResult::Conflict)
         }
-        kube::Error::Api(status) if !makes && (status.is_conflict() || status.is_not_found()) => {
+        (kube::Error::Api(status), Sort::Change)
+            if status.is_conflict() || status.is_not_found() =>
+        {
             (Outcome::Moved, WriteResult::Conflict)
         }
-        kube::Error::Api(status) if (400..500).contains(&status.code) => {
+        (kube::Error::Api(status), _) if (400..500).contains(&status.code) => {
             (Outcome::Refused, WriteResult::Failed)
         }
         // The connection was lost, or the server does not know itself, such as when etcd does not answer.
@@ -211,37 +253,38 @@ fn unreadable(key: &ObjectKey, meta: Meta, finding: Finding) -> claim::HostnameC
         meta,
         gateway: "".into(),
         gateway_uid: "".into(),
-        namespace: "".into(),
-        entries: Vec::new(),
+        key: None,
+        holder: Holder::from(""),
+        since: 0,
+        unused_since: None,
         findings: vec![finding],
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
-
     use super::*;
 
     #[test]
     fn an_object_is_another_one_only_if_the_answer_is_about_it() {
-        let outcome = |code, reason: &str, makes| {
+        let outcome = |code, reason: &str, sort| {
             let status = Status::failure("no", reason).with_code(code);
-            outcome_of(&kube::Error::Api(Box::new(status)), makes).0
+            outcome_of(&kube::Error::Api(Box::new(status)), sort).0
         };
         let table = [
-            (409, "AlreadyExists", true, "Moved"),
-            (409, "Conflict", true, "Refused"),
-            (403, "Forbidden", true, "Refused"),
-            (404, "NotFound", true, "Refused"),
-            (409, "Conflict", false, "Moved"),
-            (404, "NotFound", false, "Moved"),
-            (403, "Forbidden", false, "Refused"),
-            (500, "InternalError", true, "Unknown"),
+            (409, "AlreadyExists", Sort::Create, "Moved"),
+            (409, "Conflict", Sort::Create, "Refused"),
+            (403, "Forbidden", Sort::Create, "Refused"),
+            (404, "NotFound", Sort::Create, "Refused"),
+            (409, "Conflict", Sort::Change, "Moved"),
+            (404, "NotFound", Sort::Change, "Moved"),
+            (403, "Forbidden", Sort::Change, "Refused"),
+            (500, "InternalError", Sort::Create, "Unknown"),
+            (403, "Forbidden", Sort::Read, "Refused"),
         ];
-        for (code, reason, makes, expected) in table {
-            let outcome = format!("{:?}", outcome(code, reason, makes));
-            assert_eq!(outcome, expected, "{code} {reason} {makes}");
+        for (code, reason, sort, expected) in table {
+            let outcome = format!("{:?}", outcome(code, reason, sort));
+            assert_eq!(outcome, expected, "{code} {reason} {sort:?}");
         }
     }
 }

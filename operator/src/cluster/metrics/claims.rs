@@ -21,7 +21,7 @@ pub(in super::super) struct Claims {
     grace: Gauge,
     waiting: Gauge,
     objects: Gauge,
-    spoilt: Gauge,
+    void: Gauge,
     writes: Family<ResultLabel, Counter>,
 }
 
@@ -29,29 +29,29 @@ impl Claims {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "claims_held",
-            "Names on ports of Gateways that a namespace holds by a HostnameClaim",
+            "Hostnames and ports of Gateways that a namespace holds by a HostnameClaim",
             self.held.clone(),
         );
         registry.register(
             "claims_grace",
-            "Names whose holders let go of them, and that are not free yet",
+            "Hostnames whose holders let go of them, and that are not free yet",
             self.grace.clone(),
         );
         registry.register(
             "claims_waiting",
-            "Names that are served once they stand in a HostnameClaim; alert where this stays above 0",
+            "Hostnames and ports that are served once they stand in a HostnameClaim; alert where this stays above 0",
             self.waiting.clone(),
         );
         registry.register(
             "claims_objects",
-            "HostnameClaim objects",
+            "HostnameClaim objects, one for each hostname or port that is held",
             self.objects.clone(),
         );
         registry.register(
-            "claims_spoilt_objects",
-            "HostnameClaim objects that are not as an operator writes them: changed or made by hand; the leader \
-             of their release puts them right",
-            self.spoilt.clone(),
+            "claims_void",
+            "HostnameClaim objects that count for nothing: changed or made by hand, or unreadable; the leader of \
+             their release puts them right",
+            self.void.clone(),
         );
         registry.register(
             "claims_writes",
@@ -66,7 +66,7 @@ impl Claims {
             (&self.grace, counts.grace),
             (&self.waiting, counts.pending),
             (&self.objects, counts.objects),
-            (&self.spoilt, counts.spoilt),
+            (&self.void, counts.void),
         ] {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }

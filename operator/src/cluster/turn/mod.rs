@@ -16,7 +16,7 @@ use vestibule_crds::watch::{Event, Scope, Watched};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 
-use super::claims::Scribe;
+use super::claims::ClaimWriter;
 use super::health::Health;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
@@ -27,7 +27,7 @@ use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
 use super::{Settings, clock, lease, sources, statuses};
-use crate::claims::{Book, Outcome, Trouble};
+use crate::claims::{ClaimStore, Outcome, Trouble};
 use crate::issuance::{Desk, Facts as IssuanceFacts};
 use crate::publish::Publisher;
 use crate::translate::Translator;
@@ -39,7 +39,7 @@ const SOURCE_BATCH: usize = 16;
 /// Statuses that are being written at a time.
 const WRITES: usize = 8;
 /// `HostnameClaim`s that are being written at a time.
-const CLAIM_WRITES: usize = 16;
+const CLAIM_WRITES: usize = 64;
 /// Statuses that are looked at before events have their turn again.
 const LOOKS: usize = 64;
 /// Secrets and ConfigMaps that are being read at a time.
@@ -62,7 +62,7 @@ pub(super) struct Shell {
     health: Health,
     metrics: Metrics,
     writer: Writer,
-    scribe: Scribe,
+    claim_writer: ClaimWriter,
     events: mpsc::Receiver<Event>,
     event_sender: mpsc::Sender<Event>,
     sources: mpsc::Receiver<Event>,
@@ -180,8 +180,8 @@ impl Shell {
                     self.store.planner.done(&key, outcome, Instant::now());
                 }
                 Some(written) = work.claims.join_next() => {
-                    let (name, outcome) = written.context("a write of a claim ended early")?;
-                    self.store.claim_written(&name, outcome, Instant::now());
+                    let (name, outcome) = written.context("a request about a claim ended early")?;
+                    self.store.claim_answered(&name, outcome, Instant::now());
                 }
                 Some(listed) = self.lists.join_next() => {
                     self.claims_listed(listed.context("a list of claims ended early")?);
@@ -301,8 +301,8 @@ impl Shell {
     }
 
     fn list_claims(&mut self) {
-        self.store.list_claims(Instant::now());
-        self.lists.spawn(self.scribe.clone().list());
+        self.store.list_claims();
+        self.lists.spawn(self.claim_writer.clone().list());
     }
 
     /// This replica knows what the former leader wrote: from now on its own memory counts.
@@ -358,19 +358,16 @@ impl Shell {
         self.term.map_or(0, |_| self.store.behind())
     }
 
-    /// Frees names whose grace is over, and begins the writes of claims that are due.
+    /// Frees names whose grace is over, and begins the requests about claims that are due.
     fn keep_claims(&mut self, work: &mut Work) {
         let now = Instant::now();
         self.store.pass(now);
         let leads = self.term.is_some() && self.role.borrow().term(now).is_some();
-        if leads && self.lists.is_empty() && self.store.claim_list_is_due(now) {
-            self.list_claims();
-        }
         while leads
             && work.claims.len() < CLAIM_WRITES
-            && let Some(write) = self.store.claim_to_write(now)
+            && let Some(request) = self.store.claim_request(now)
         {
-            work.claims.spawn(self.scribe.clone().write(write));
+            work.claims.spawn(self.claim_writer.clone().make(request));
         }
     }
 
@@ -504,7 +501,7 @@ impl Shell {
 }
 
 /// What keeps the names of a ListenerSet from being recorded.
-fn trouble(claims: &Book, translator: &Translator, key: &ObjectKey) -> Option<Trouble> {
+fn trouble(claims: &ClaimStore, translator: &Translator, key: &ObjectKey) -> Option<Trouble> {
     match translator.object(key)?.as_ref() {
         Object::ListenerSet(set) => claims.trouble(set.gateway.as_ref()?, &key.name.namespace),
         _ => None,

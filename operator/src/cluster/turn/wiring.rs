@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::super::claims::Scribe;
+use super::super::claims::ClaimWriter;
 use super::super::issuance::{self as acme_task, Doors, Hand};
 use super::super::lease::elector::Role;
 use super::super::metrics::Metrics;
@@ -18,7 +18,7 @@ use super::super::store::{Store, Wires};
 use super::super::sync::{self, Progress};
 use super::super::{Outside, Settings, certmanager, events, ports, ready, services};
 use super::{BATCH, SOURCE_BATCH, Shell};
-use crate::claims::Book;
+use crate::claims::ClaimStore;
 use crate::issuance::{self, Register};
 use crate::publish::Publisher;
 
@@ -128,7 +128,7 @@ impl Shell {
             Planner::new(settings.statuses),
             metrics.clone(),
             settings.secret_namespaces.clone(),
-            Book::new(settings.claim_grace),
+            ClaimStore::new(settings.claim_grace),
             Wires {
                 ports,
                 services: wishes_sender,
@@ -136,7 +136,7 @@ impl Shell {
                 teller,
             },
         );
-        let scribe = Scribe::new(client.clone(), &settings.release, metrics.clone());
+        let claim_writer = ClaimWriter::new(client.clone(), &settings.release, metrics.clone());
         let writer = Writer::new(client.clone(), &settings.release, metrics.clone());
         Self {
             store,
@@ -145,7 +145,7 @@ impl Shell {
             health,
             metrics,
             writer,
-            scribe,
+            claim_writer,
             events,
             event_sender,
             sources,

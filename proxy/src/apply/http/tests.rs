@@ -50,9 +50,10 @@ impl Harness {
     fn select(&self, host: &str, path: &str) -> Option<String> {
         let host = Hostname::parse(host).unwrap();
         let snapshot = self.state.snapshot();
-        let (_, routes) = snapshot.select_http(&BIND, Layer::Plain, Some(&host))?;
+        let selected = snapshot.select_http(&BIND, Layer::Plain, Some(&host))?;
         let request = Request::get(path).body(()).unwrap();
-        let found = routes.find(Some(&host), &View::new(&request, None))?;
+        let view = View::new(&request, None, selected.guard);
+        let found = selected.routes.find(Some(&host), &view)?;
         Some(format!("{}/{}", found.route.key, found.rule_index()))
     }
 }
@@ -95,6 +96,7 @@ fn route(name: &str, created: i64, at: &[(&str, &str)], prefixes: &[&str]) -> Re
         hostnames: vec![proto::RouteHostname {
             r#match: (*hostname).into(),
             rank: (*hostname).into(),
+            shared: false,
         }],
     };
     Resource::new(

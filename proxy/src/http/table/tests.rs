@@ -8,6 +8,7 @@ use vestibule_model::http::Pattern;
 
 use super::super::route::{RuleParts, Value, ValueMatch};
 use super::*;
+use crate::owners::Guard;
 
 /// A match in short: `=/exact`, `~regex` or `/prefix`, then `METHOD`, `header:value`, `param=value`.
 fn of(text: &str) -> Match {
@@ -43,13 +44,17 @@ fn of(text: &str) -> Match {
 
 /// A route with one rule per text; commas separate the matches of a rule.
 fn route(name: &str, created: i64, rules: &[&str]) -> Arc<HttpRoute> {
+    route_of("team-a", name, created, rules)
+}
+
+fn route_of(tenant: &str, name: &str, created: i64, rules: &[&str]) -> Arc<HttpRoute> {
     let rules = rules.iter().map(|rule| {
         Rule::from(RuleParts {
             matches: rule.split(',').map(of).collect(),
             ..RuleParts::default()
         })
     });
-    Arc::new(HttpRoute::new(name.into(), "team-a".into(), created, rules))
+    Arc::new(HttpRoute::new(name.into(), tenant.into(), created, rules))
 }
 
 /// `METHOD /path?query header:value`.
@@ -70,7 +75,7 @@ type Attached<'a> = (&'a str, &'a str, Arc<HttpRoute>);
 fn table(routes: &[Attached<'_>]) -> HttpTable {
     let mut table = HttpTable::default();
     for (pattern, rank, route) in routes {
-        table.insert(&pattern_of(pattern), &pattern_of(rank), route);
+        table.insert(&names(pattern, rank), route);
     }
     table
 }
@@ -79,11 +84,19 @@ fn pattern_of(text: &str) -> HostPattern {
     HostPattern::parse(text).unwrap()
 }
 
+fn names(pattern: &str, rank: &str) -> AttachedNames {
+    AttachedNames {
+        pattern: pattern_of(pattern),
+        rank: pattern_of(rank),
+        shared: false,
+    }
+}
+
 /// `route/rule`, or nothing.
 fn select(table: &HttpTable, host: &str, text: &str) -> String {
     let request = request(text);
     let host = Hostname::parse(host).ok();
-    let view = View::new(&request, None);
+    let view = View::new(&request, None, Guard::OPEN);
     let found = table.find(host.as_ref(), &view);
     found.map_or_else(String::new, |found| {
         format!("{}/{}", found.route.key, found.place.0)
@@ -114,7 +127,7 @@ fn the_order_of_the_api_within_a_hostname() {
         rules.reverse();
         let first = chosen.iter().position(|rule| {
             let request = request(asked);
-            of(rule).accepts(&View::new(&request, None))
+            of(rule).accepts(&View::new(&request, None, Guard::OPEN))
         });
         let first = first.unwrap();
         let one = table(&[("", "", route("r", 0, &rules))]);
@@ -228,9 +241,12 @@ fn match_text() -> impl Strategy<Value = String> {
     })
 }
 
-fn routes() -> impl Strategy<Value = Vec<(usize, i64, Vec<String>)>> {
+/// Where, when, of which tenant, whether the name is shared with it, and the rules.
+fn routes() -> impl Strategy<Value = Vec<(usize, i64, usize, bool, Vec<String>)>> {
     let rule = prop::collection::vec(match_text(), 1..3).prop_map(|all| all.join(","));
-    let route = (0..HOSTS.len(), 0..3_i64, prop::collection::vec(rule, 1..4));
+    let rules = prop::collection::vec(rule, 1..4);
+    let shared = prop::bool::weighted(0.2);
+    let route = (0..HOSTS.len(), 0..3_i64, 0..TENANTS.len(), shared, rules);
     prop::collection::vec(route, 0..12)
 }
 
@@ -244,48 +260,65 @@ const HOSTS: [(&str, &str); 6] = [
     ("x.a.com", "*.a.com"),
 ];
 
+/// The last one is the Gateway's.
+const TENANTS: [&str; 3] = ["team-a", "team-b", "infra"];
+
 proptest! {
     #[test]
     fn the_index_is_the_naive_reference(
         all in routes(),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         asked in prop::collection::vec(
-            (0..4_usize, path(), prop::sample::select(vec!["GET", "POST"]), 0..3_usize, 0..3_usize),
+            (
+                0..4_usize,
+                path(),
+                prop::sample::select(vec!["GET", "POST"]),
+                (0..3_usize, 0..3_usize),
+                prop::option::of(prop::sample::select(&TENANTS[..])),
+            ),
             8,
         ),
     ) {
-        let mut routes: Vec<Attached<'_>> = all
+        let mut routes: Vec<(AttachedNames, Arc<HttpRoute>)> = all
             .iter()
             .enumerate()
-            .map(|(index, (host, created, rules))| {
+            .map(|(index, (host, created, tenant, shared, rules))| {
                 let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
                 let (pattern, rank) = HOSTS[*host];
-                (pattern, rank, route(&format!("r{index}"), *created, &rules))
+                let names = AttachedNames { shared: *shared, ..names(pattern, rank) };
+                (names, route_of(TENANTS[*tenant], &format!("r{index}"), *created, &rules))
             })
             .collect();
-        let mut table = table(&routes);
+        let mut table = HttpTable::default();
+        for (names, route) in &routes {
+            table.insert(names, route);
+        }
         for index in gone {
             if routes.is_empty() {
                 break;
             }
-            let (pattern, rank, route) = routes.swap_remove(index.index(routes.len()));
-            table.remove(&pattern_of(pattern), &pattern_of(rank), &route);
+            let (names, route) = routes.swap_remove(index.index(routes.len()));
+            table.remove(&names, &route);
         }
         prop_assert!(!routes.is_empty() || table.is_empty());
-        for (host, path, method, headers, query) in asked {
+        for (host, path, method, (headers, query), owner) in asked {
             let host = ["x.a.com", "y.a.com", "b.com", "org"][host];
             let query = ["", "?p=a", "?p=b&p=a&q=a"][query];
             let headers = ["", " x:a", " x:b y:a"][headers];
             let text = format!("{method} {path}{query}{headers}");
             let name = Hostname::parse(host).unwrap();
             let asked = request(&text);
-            let view = View::new(&asked, None);
+            let view = View::new(&asked, None, Guard::OPEN);
+            let may_serve = |names: &AttachedNames, route: &HttpRoute| {
+                let tenant = &*route.tenant;
+                names.shared || owner.is_none_or(|owner| owner == tenant || tenant == "infra")
+            };
             let mut candidates: Vec<_> = routes
                 .iter()
-                .filter(|(pattern, ..)| pattern_of(pattern).matches(&name))
-                .flat_map(|(_, rank, route)| {
-                    let rank = Reverse(pattern_of(rank).specificity());
-                    Entry::all(route).map(move |entry| (rank, entry))
+                .filter(|(names, route)| names.pattern.matches(&name) && may_serve(names, route))
+                .flat_map(|(names, route)| {
+                    let rank = Reverse(names.rank.specificity());
+                    Entry::all(route, names.shared).map(move |entry| (rank, entry))
                 })
                 .filter(|(_, entry)| entry.accepts(&view))
                 .collect();
@@ -293,7 +326,12 @@ proptest! {
             let expected = candidates.first().map_or_else(String::new, |(_, entry)| {
                 format!("{}/{}", entry.route.key, entry.place.0)
             });
-            prop_assert_eq!(select(&table, host, &text), expected, "{} {}", host, text);
+            let guard = owner.map_or(Guard::OPEN, |owner| Guard::new(owner, "infra"));
+            let found = table.find(Some(&name), &View::new(&asked, None, guard));
+            let found = found.map_or_else(String::new, |found| {
+                format!("{}/{}", found.route.key, found.place.0)
+            });
+            prop_assert_eq!(found, expected, "{} {} {:?}", host, text, owner);
         }
     }
 }

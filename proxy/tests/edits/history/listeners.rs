@@ -2,10 +2,9 @@
 
 use vestibule_stream::{Resource, ResourceKind as Kind, proto};
 
-use super::routes::wire_endpoint;
 use super::{CLIENTS, FLIPPING, HOSTS, History, LISTENERS, SHOWN, TRUST};
 use crate::common::acme::http_challenge;
-use crate::common::{http, listener};
+use crate::common::{endpoint, http, listener};
 use crate::edits::model::is_plain_resource;
 use crate::pki::Authority;
 
@@ -47,7 +46,7 @@ impl History {
                 && backend.tls.is_some()
             {
                 let endpoints = self.addresses(speaks);
-                backend.endpoints = endpoints.iter().map(wire_endpoint).collect();
+                backend.endpoints = endpoints.iter().map(endpoint).collect();
                 self.config.set(resource);
             }
         }

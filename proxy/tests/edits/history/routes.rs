@@ -5,10 +5,16 @@ use std::net::SocketAddr;
 use vestibule_stream::{Resource, ResourceKind as Kind, proto};
 
 use super::{FLIPPING, HOSTS, History, LISTENERS, TRUST};
+use crate::common::endpoint;
+use crate::common::web::to;
+use crate::edits::model::address;
 use crate::edits::rules;
 use crate::edits::servers::{INNER, NOBODYS, Speaks};
 
 use proto::resource::Resource as Wire;
+
+/// Timeouts, in milliseconds, that end a request if its backend holds the answer back.
+const SHORT: [u64; 3] = [10, 40, 160];
 
 impl History {
     pub(super) fn any_backend(&mut self) -> String {
@@ -27,7 +33,7 @@ impl History {
         };
         let endpoints = self.addresses(speaks);
         let mut backend = proto::Backend {
-            endpoints: endpoints.iter().map(wire_endpoint).collect(),
+            endpoints: endpoints.iter().map(endpoint).collect(),
             ..Default::default()
         };
         let protocol = match speaks {
@@ -110,7 +116,7 @@ impl History {
             .iter()
             .find(|server| server.speaks == speaks && !known.contains(&server.address));
         match other {
-            Some(other) if known.len() < 3 => backend.endpoints.push(wire_endpoint(&other.address)),
+            Some(other) if known.len() < 3 => backend.endpoints.push(endpoint(&other.address)),
             _ => {
                 backend.endpoints.remove(0);
             }
@@ -157,24 +163,15 @@ impl History {
 
     /// A route leads to another backend, and its filters say so.
     pub(super) fn move_http(&mut self) {
-        let names = self.names(Kind::HttpRoute);
-        if names.is_empty() {
-            return self.set_http_route(0);
-        }
-        let name = self.random.pick(&names).clone();
-        let (to, version) = (self.somewhere("web"), self.fresh());
-        let mut resource = self.config.get(Kind::HttpRoute, &name).unwrap().clone();
-        if let Some(Wire::HttpRoute(route)) = &mut resource.resource {
-            let at = self.random.below(route.rules.len());
-            let rule = &mut route.rules[at];
-            rule.backends = vec![rules::to(&to, 1)];
-            rule.filters = if self.random.once_in(3) {
+        let (backend, version) = (self.somewhere("web"), self.fresh());
+        self.edit_rule(|of, rule| {
+            rule.backends = vec![to(&backend, 1)];
+            rule.filters = if of.random.once_in(3) {
                 Vec::new()
             } else {
                 rules::stamps(&version)
             };
-        }
-        self.config.set(resource);
+        });
         self.sweep();
     }
 
@@ -201,11 +198,9 @@ impl History {
         };
         for rule in &mut route.rules {
             let (a, b) = (self.fresh(), self.fresh());
-            let exact =
-                |of: &proto::HttpMatch| matches!(of.path, Some(proto::http_match::Path::Exact(_)));
             rule.filters = match self.random.below(6) {
                 0 => Vec::new(),
-                1 if !rule.matches.iter().any(exact) => {
+                1 if has_prefixes(rule) => {
                     [rules::stamps(&a), vec![rules::rewrite("/rewritten")]].concat()
                 }
                 _ => rules::stamps(&a),
@@ -240,6 +235,7 @@ impl History {
                 hostnames: vec![proto::RouteHostname {
                     r#match: rank.to_owned(),
                     rank: rank.to_owned(),
+                    shared: false,
                 }],
             })
             .collect()
@@ -257,12 +253,10 @@ impl History {
     pub(super) fn set_http_route(&mut self, host: usize) {
         let attachments = self.attachments(HOSTS[host]);
         let version = self.fresh();
-        let mut rules = vec![rules::rule(None, &version)];
-        for of in rules::MATCHES {
-            if self.random.once_in(3) {
-                let version = self.fresh();
-                rules.push(rules::rule(Some(of), &version));
-            }
+        let mut rules = vec![rules::rule(&[], &version)];
+        for _ in 0..2 + self.random.below(5) {
+            let (matches, version) = (self.matches(), self.fresh());
+            rules.push(rules::rule(&matches, &version));
         }
         for rule in &mut rules {
             let own = self.random.below(24);
@@ -270,7 +264,7 @@ impl History {
             rule.backends = (0..count)
                 .map(|_| {
                     let weight = self.weight(count);
-                    rules::to(&self.somewhere("web"), weight)
+                    to(&self.somewhere("web"), weight)
                 })
                 .collect();
             match own {
@@ -280,11 +274,7 @@ impl History {
                 _ => {}
             }
             if self.random.once_in(4) {
-                let long = Some(600_000 + u64::try_from(self.version).unwrap());
-                rule.timeouts = Some(proto::HttpTimeouts {
-                    request: long,
-                    backend_request: long,
-                });
+                rule.timeouts = Some(self.timeouts());
             }
         }
         let route = proto::HttpRoute {
@@ -296,6 +286,66 @@ impl History {
         let name = format!("team-a/web{host}");
         self.config.set(Resource::new(name, Wire::HttpRoute(route)));
         self.sweep();
+    }
+
+    /// One kind of requests, or two.
+    fn matches(&mut self) -> Vec<rules::Asks> {
+        let count = 1 + usize::from(self.random.once_in(4));
+        let one = |_| *self.random.pick(&rules::MATCHES);
+        (0..count).map(one).collect()
+    }
+
+    /// Timeouts of both kinds: none, zero, one that no test waits for, or a short one.
+    fn timeouts(&mut self) -> proto::HttpTimeouts {
+        let version = u64::try_from(self.version).unwrap();
+        let mut one = || match self.random.below(6) {
+            0 | 1 => None,
+            2 => Some(0),
+            3 => Some(600_000 + version),
+            _ => Some(*self.random.pick(&SHORT)),
+        };
+        let (request, backend_request) = (one(), one());
+        proto::HttpTimeouts {
+            request,
+            backend_request,
+        }
+    }
+
+    /// Edits one rule of a route.
+    fn edit_rule(&mut self, edit: impl FnOnce(&mut Self, &mut proto::HttpRule)) {
+        let names = self.names(Kind::HttpRoute);
+        if names.is_empty() {
+            return self.set_http_route(0);
+        }
+        let name = self.random.pick(&names).clone();
+        let mut resource = self.config.get(Kind::HttpRoute, &name).unwrap().clone();
+        if let Some(Wire::HttpRoute(route)) = &mut resource.resource {
+            let at = self.random.below(route.rules.len());
+            edit(self, &mut route.rules[at]);
+        }
+        self.config.set(resource);
+    }
+
+    /// Has a rule take other requests; a rule that takes everything stays as it is.
+    pub(super) fn set_matches(&mut self) {
+        self.edit_rule(|of, rule| {
+            if rule.matches.is_empty() {
+                return;
+            }
+            let before = std::mem::replace(&mut rule.matches, rules::matches(&of.matches()));
+            // A prefix can be replaced only where each match has one.
+            if !has_prefixes(rule) && rule.filters.iter().any(rules::is_rewrite) {
+                rule.matches = before;
+            }
+        });
+    }
+
+    /// Has the timeouts of a rule come, go, or change.
+    pub(super) fn set_timeouts(&mut self) {
+        self.edit_rule(|of, rule| {
+            let none = rule.timeouts.is_some() && of.random.once_in(3);
+            rule.timeouts = (!none).then(|| of.timeouts());
+        });
     }
 
     pub(super) fn toggle_http_route(&mut self) {
@@ -328,14 +378,9 @@ impl History {
     }
 }
 
-pub(super) fn wire_endpoint(address: &SocketAddr) -> proto::Endpoint {
-    proto::Endpoint {
-        address: address.ip().to_string(),
-        port: address.port().into(),
-    }
-}
-
-fn address(endpoint: &proto::Endpoint) -> Option<SocketAddr> {
-    let port = u16::try_from(endpoint.port).ok()?;
-    Some(SocketAddr::new(endpoint.address.parse().ok()?, port))
+/// Whether each match of a rule has a prefix.
+fn has_prefixes(rule: &proto::HttpRule) -> bool {
+    use proto::http_match::Path;
+    let mut matches = rule.matches.iter();
+    matches.all(|of| matches!(of.path, None | Some(Path::Prefix(_))))
 }

@@ -7,6 +7,24 @@ use crate::edits::model::{Ask, Dial, Hello, TOKEN_PATH};
 /// That nobody serves.
 const STRANGER: &str = "z.example.org";
 
+/// The queries of requests; many requests have none. Rules look at the first value of `v`.
+const QUERIES: [&str; 14] = [
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "v=1",
+    "v=2",
+    "v=1&v=2",
+    "v=x&v=1",
+    "w=1&v=%31",
+    "v=1+1",
+    "v",
+    "w=1",
+];
+
 /// A connection.
 pub(crate) fn dial(random: &mut Random, ports: Ports, tls: bool) -> Dial {
     let either = random.once_in(8);
@@ -46,8 +64,17 @@ pub(crate) fn ask(random: &mut Random, of: &Dial) -> Ask {
     Ask {
         host: own.unwrap_or_else(|| host(random).to_owned()),
         path,
+        query: QUERIES[random.below(QUERIES.len())],
         method,
-        variant: random.once_in(5).then_some("blue"),
+        variant: [
+            None,
+            None,
+            None,
+            None,
+            Some("blue"),
+            Some("green"),
+            Some("red"),
+        ][random.below(7)],
         upgrade: false,
         body: if method == "POST" {
             random.below(3) * 500

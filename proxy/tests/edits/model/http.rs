@@ -3,7 +3,9 @@
 use vestibule_stream::{ResourceKind as Kind, proto};
 
 use super::{Ask, Failed, Model, OverTls, TOKEN_PATH, attached};
+use crate::common::PATIENCE;
 use crate::common::acme::{THUMBPRINT, TOKEN};
+use crate::edits::rules::{self, VARIANT};
 use crate::edits::servers::{ASKED, Speaks};
 
 use proto::http_filter::Filter;
@@ -42,6 +44,7 @@ impl<'a> Model<'a> {
         let mut head = Head {
             path: ask.path.clone(),
             prefix,
+            may_be_late: may_be_late(rule),
             ..Head::default()
         };
         if let Some(answer) = head.filter(&rule.filters) {
@@ -71,7 +74,9 @@ impl<'a> Model<'a> {
     }
 
     fn token(self, port: u16, ask: &Ask) -> Option<String> {
+        // No CA asks with a query.
         let token = ask.path.strip_prefix(TOKEN_PATH)?;
+        let token = ask.query.is_empty().then_some(token)?;
         let held = self.config.of(Kind::Challenge).any(|(_, resource)| {
             let Some(Wire::Challenge(of)) = &resource.resource else {
                 return false;
@@ -167,7 +172,7 @@ impl<'a> Model<'a> {
             Some(Said::Answer(format!(
                 "{status} srv={name} {layer} v={version} host={} path={} asked={} body={}",
                 ask.host,
-                head.path,
+                ask.with_query(&head.path),
                 head.asked.join(","),
                 ask.body,
             )))
@@ -178,8 +183,29 @@ impl<'a> Model<'a> {
             // Whether it had begun with the request by then is as it comes.
             Said::Broken => vec![head.own(502), head.own(503)],
         });
-        answers.collect()
+        let late = head.may_be_late.then(|| head.own(504));
+        answers.chain(late).collect()
     }
+}
+
+/// Whether a timeout of a rule may end a request. Zero is no timeout, and a long one ends nothing while a test
+/// lasts.
+fn may_be_late(rule: &proto::HttpRule) -> bool {
+    let timeouts = rule.timeouts.unwrap_or_default();
+    let both = [timeouts.request, timeouts.backend_request];
+    let mut set = both.into_iter().flatten().filter(|millis| *millis > 0);
+    set.any(|millis| u128::from(millis) < PATIENCE.as_millis())
+}
+
+/// Whether an outcome says that a timeout ended the request.
+pub(crate) fn is_late(said: &str) -> bool {
+    said.starts_with("504")
+}
+
+/// Whether a client has to wait for as long as a backend likes, if these are the possible outcomes.
+pub(crate) fn waits(said: &[String]) -> bool {
+    let served = said.iter().any(|said| said.contains("srv="));
+    served && !said.iter().any(|said| is_late(said))
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -202,6 +228,8 @@ struct Head {
     prefix: String,
     asked: Vec<String>,
     answered: Vec<String>,
+    /// Whether a timeout of the rule may end the request.
+    may_be_late: bool,
 }
 
 impl Head {
@@ -264,14 +292,65 @@ fn holds(of: &proto::HttpMatch, ask: &Ask) -> Option<((u8, usize), String)> {
             let whole = rest.is_empty() || rest.starts_with('/');
             whole.then(|| ((1, prefix.len()), prefix.to_owned()))?
         }
-        Some(Path::Regex(_)) => panic!("the model has no regular expressions"),
+        Some(Path::Regex(regex)) => {
+            is_whole(regex, path).then(|| ((2, regex.len()), String::new()))?
+        }
     };
     let method = of.method.is_empty() || of.method == ask.method;
-    let headers = of.headers.iter().all(|header| {
-        let Some(proto::http_value_match::Value::Exact(exact)) = &header.value else {
-            panic!("the model has exact values only");
-        };
-        ask.variant.is_some_and(|variant| variant == exact)
+    let headers = of.headers.iter().all(|of| {
+        assert_eq!(of.name, VARIANT);
+        ask.variant.is_some_and(|variant| is_value(of, variant))
     });
-    (method && headers).then_some(found)
+    let query = of.query.iter().all(|of| {
+        let value = first_value(ask.query, &of.name);
+        value.is_some_and(|value| is_value(of, &value))
+    });
+    (method && headers && query).then_some(found)
+}
+
+fn is_value(of: &proto::HttpValueMatch, value: &str) -> bool {
+    use proto::http_value_match::Value;
+    match of.value.as_ref().unwrap() {
+        Value::Exact(exact) => exact == value,
+        Value::Regex(regex) => is_whole(regex, value),
+    }
+}
+
+/// Whether a regular expression takes the whole of a text. This says in other words what each of the
+/// expressions means that rules have.
+fn is_whole(regex: &str, text: &str) -> bool {
+    let is_word =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase());
+    match regex {
+        rules::ONE_BELOW => text.strip_prefix("/x/").is_some_and(is_word),
+        rules::TWO_BELOW => match text.strip_prefix("/x/y") {
+            Some("") => true,
+            Some(rest) => rest.strip_prefix('/').is_some_and(is_word),
+            None => false,
+        },
+        rules::ANY_Y => text.starts_with('/') && text.contains('y'),
+        rules::NUMBER => !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()),
+        rules::WORDS => ["blue", "green"].contains(&text),
+        _ => panic!("the model does not know {regex}"),
+    }
+}
+
+/// The first value of a query parameter, as it was before a form encoded it. None: the query does not have it.
+fn first_value(query: &str, name: &str) -> Option<String> {
+    let parameters = query.split('&').filter(|text| !text.is_empty());
+    let mut pairs = parameters.map(|text| text.split_once('=').unwrap_or((text, "")));
+    let (_, value) = pairs.find(|(of, _)| decoded(of) == name)?;
+    Some(decoded(value))
+}
+
+fn decoded(text: &str) -> String {
+    let text = text.replace('+', " ");
+    let mut parts = text.split('%');
+    let mut decoded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (digits, rest) = part.split_at(2);
+        decoded.push(char::from(u8::from_str_radix(digits, 16).unwrap()));
+        decoded.push_str(rest);
+    }
+    decoded
 }

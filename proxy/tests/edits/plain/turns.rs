@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use vestibule_stream::{Resource, ResourceKey, ResourceKind as Kind};
 
@@ -32,7 +32,7 @@ async fn turns(
                 let mut answers = Vec::new();
                 for _ in 0..EACH {
                     stream.write_all(text.as_bytes()).await.unwrap();
-                    answers.push(within("an answer", one_answer(&mut stream)).await);
+                    answers.push(answered_by(&mut stream).await);
                 }
                 done.fetch_add(1, Ordering::SeqCst);
                 answers
@@ -58,29 +58,16 @@ async fn turns(
 pub(super) async fn ask_on(stream: &mut TcpStream) -> String {
     let text = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
     stream.write_all(text.as_bytes()).await.unwrap();
-    within("an answer", one_answer(stream)).await
+    answered_by(stream).await
 }
 
 /// Who answered, on a connection that stays.
-async fn one_answer(stream: &mut TcpStream) -> String {
-    let mut bytes = Vec::new();
-    loop {
-        let read = stream.read_buf(&mut bytes).await.unwrap();
-        assert!(read > 0, "the connection ended");
-        let text = String::from_utf8_lossy(&bytes);
-        let Some((_, body)) = text.split_once("\r\n\r\n") else {
-            continue;
-        };
-        let answer = web::parse(&text);
-        let length = answer
-            .header("content-length")
-            .map_or(0, |text| text.parse().unwrap());
-        if body.len() >= length {
-            let (status, name, version) = who(&answer);
-            let (name, version) = (name.unwrap_or("-"), version.unwrap_or("-"));
-            return format!("{status} {name} {version}");
-        }
-    }
+async fn answered_by(stream: &mut TcpStream) -> String {
+    let answer = web::one_answer(stream).await;
+    let answer = answer.expect("the connection ended");
+    let (status, name, version) = who(&answer);
+    let (name, version) = (name.unwrap_or("-"), version.unwrap_or("-"));
+    format!("{status} {name} {version}")
 }
 
 /// As the public benchmark gateway-api-bench edits a live route: its backend moves between two ports of

@@ -56,7 +56,7 @@ impl Place<'_> {
         ))
     }
 
-    /// Another passes a name through on 443, the team terminates it on 8443: no Certificate.
+    /// Another passes a name through on 443, and the team would terminate it on 8443: refused, and no Certificate.
     pub(super) async fn of_another(&self) -> Result<String> {
         let world = &self.stage.world;
         let other = self.stage.team("b", &self.team.gateway).await?;
@@ -75,10 +75,8 @@ impl Place<'_> {
         listener["port"] = json!(8443);
         let set = manifests::listener_set(space, "wanted", self.team.parent(), &[listener]);
         let set = manifests::annotated(set, &[(ISSUER, "own")]);
-        self.team.kubectl.apply(&[set]).await?.must()?;
-        let message = self
-            .stated("wanted", "False", Some("ServedByOthers"))
-            .await?;
+        let message = self.team.kubectl.apply(&[set]).await?.must_fail()?;
+        ensure!(message.contains(&wanted), "another reason: {message}");
         ensure!(
             !message.contains(&other.namespace),
             "it names another tenant: {message}"
@@ -86,6 +84,7 @@ impl Place<'_> {
         self.no_certificate("wanted").await?;
         let issued = world.api.get(api::SECRET, space, &name).await?;
         ensure!(issued.is_none(), "there is a Secret");
+        let message = message.trim().replace('\n', " ");
         Ok(format!(
             "another serves it on 443, by cert-manager: {message}"
         ))

@@ -115,25 +115,18 @@ impl Row {
 pub(super) async fn nothing_fails_while_anything_changes(stage: &Stage) -> Result<Verdict> {
     let scenes = Box::pin(Scenes::new(stage)).await?;
     let [beside, _] = PAUSES;
-    let lanes = tokio::try_join!(
-        scenes.run(Lane::Routes, EVERYDAY, beside),
-        scenes.run(Lane::Pods, EVERYDAY, beside),
-        scenes.run(Lane::Platform, EVERYDAY, beside),
-    )?;
-    let mut rows: Vec<Row> = [lanes.0, lanes.1, lanes.2].into_iter().flatten().collect();
+    let mut rows = scenes.run_beside(EVERYDAY).await?;
     let names = ["proxies restarted", "operators restarted"];
     rows.extend(scenes.run_these(Lane::Restarts, &names, 1, beside).await?);
     verdict(&rows)
 }
 
-/// Each kind 200 times, one after another.
+/// Each kind 200 times, three lanes at a time; then the restarts.
 pub(super) async fn each_edit_two_hundred_times(stage: &Stage) -> Result<Verdict> {
     let scenes = Box::pin(Scenes::new(stage)).await?;
     let count = setting("VESTIBULE_EDITS", MANY)?;
-    let mut rows = Vec::new();
-    for lane in [Lane::Routes, Lane::Pods, Lane::Platform, Lane::Restarts] {
-        rows.extend(scenes.run(lane, count, PAUSES[1]).await?);
-    }
+    let mut rows = scenes.run_beside(count).await?;
+    rows.extend(scenes.run(Lane::Restarts, count, PAUSES[1]).await?);
     verdict(&rows)
 }
 
@@ -240,6 +233,17 @@ impl<'a> Scenes<'a> {
             scene.visit(&mut clients, &own, pause)?;
         }
         Ok(clients)
+    }
+
+    /// So many edits of each kind, in the three lanes that can go on side by side.
+    async fn run_beside(&self, count: usize) -> Result<Vec<Row>> {
+        let [beside, _] = PAUSES;
+        let lanes = tokio::try_join!(
+            self.run(Lane::Routes, count, beside),
+            self.run(Lane::Pods, count, beside),
+            self.run(Lane::Platform, count, beside),
+        )?;
+        Ok([lanes.0, lanes.1, lanes.2].into_iter().flatten().collect())
     }
 
     /// So many edits of each kind of the lane, kind after kind.

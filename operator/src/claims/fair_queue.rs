@@ -12,7 +12,7 @@ use super::AT_ONCE;
 
 /// See the module above.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct FairQueue {
     waiting: BTreeSet<(Instant, Arc<str>, ObjectName)>,
     /// Whose time has come, by tenant.
     ripe: BTreeMap<Arc<str>, BTreeSet<(Instant, ObjectName)>>,
@@ -22,7 +22,7 @@ pub(super) struct Turns {
     last: Option<Arc<str>>,
 }
 
-impl Turns {
+impl FairQueue {
     pub(super) fn insert(&mut self, at: Instant, tenant: &Arc<str>, name: &ObjectName) {
         self.waiting.insert((at, tenant.clone(), name.clone()));
     }

@@ -1,0 +1,489 @@
+//! Whose the hostnames of each Gateway are: the facts that the merge has for [`crate::names`], and what follows for
+//! listeners and routes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Affected, Merge, PortKey, SetVerdict, gateway_claims, set_claims};
+use crate::claim::{ClaimKey, Claimed, Holder};
+use crate::conflict::{Claim, Conflict, Group};
+use crate::finding::Finding;
+use crate::hostname::{HostPattern, Hostname};
+use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
+use crate::names::{self, AskedBy, GatewayNames, NameDecision, Permissions, Rank, Source};
+use crate::policy;
+
+/// What a route asks for: on each Gateway, as whose, which names.
+pub type RouteAsks = BTreeMap<(ObjectName, Source), BTreeSet<HostPattern>>;
+
+/// The permissions of namespaces on one Gateway, as classes, Gateways, namespaces and grants have them now.
+struct Rights<'a> {
+    merge: &'a Merge,
+    gateway: &'a ObjectName,
+}
+
+impl Permissions for Rights<'_> {
+    fn is_guarded(&self) -> bool {
+        self.merge.is_guarded(self.gateway)
+    }
+
+    fn granted(&self, namespace: &str, names: &HostPattern) -> Option<HostPattern> {
+        let labels = self.merge.labels(namespace);
+        let domain = self.merge.grants.domain(self.gateway, namespace, labels);
+        domain.granted(names).cloned()
+    }
+
+    fn shares(&self, namespace: &str, name: &Hostname) -> bool {
+        let labels = self.merge.labels(namespace);
+        let domain = self.merge.grants.domain(self.gateway, namespace, labels);
+        domain.shares(name)
+    }
+
+    fn lets_in(&self, namespace: &str) -> bool {
+        // A Gateway that is gone may come back.
+        let Some(gateway) = self.merge.gateway(self.gateway) else {
+            return true;
+        };
+        let labels = self.merge.labels(namespace);
+        let own = &*self.gateway.namespace;
+        let takes_routes = |listener: &crate::object::Listener| {
+            listener.allowed_namespaces.admits(own, namespace, labels)
+        };
+        self.merge.admits(self.gateway, namespace) || gateway.listeners.iter().any(takes_routes)
+    }
+
+    fn admits(&self, listener: &ListenerKey, namespace: &str) -> bool {
+        let listeners = self.merge.listeners(&listener.parent);
+        let mut listeners = listeners.into_iter().flat_map(|(all, _)| all);
+        listeners.any(|own| {
+            own.name == listener.listener
+                && own.allowed_namespaces.admits(
+                    &self.gateway.namespace,
+                    namespace,
+                    self.merge.labels(namespace),
+                )
+        })
+    }
+
+    fn is_public_suffix(&self, name: &Hostname) -> bool {
+        policy::is_public_suffix(name.as_str())
+    }
+}
+
+impl Merge {
+    /// A merge in which whoever is to hold a name that nobody holds counts as its holder: for verdicts on objects alone,
+    /// where nobody keeps a record.
+    #[must_use]
+    pub fn assuming(mut self) -> Self {
+        self.assumes = true;
+        self
+    }
+
+    /// Whether this is a merge that is [`Self::assuming`].
+    #[must_use]
+    pub fn assumes(&self) -> bool {
+        self.assumes
+    }
+
+    /// Takes who holds what from now on; `None`: nobody does.
+    pub fn put_claims(&mut self, changes: BTreeMap<ClaimKey, Option<Holder>>) -> Affected {
+        let mut affected = Affected::default();
+        for (key, holder) in changes {
+            if self.holder(&key) == holder {
+                continue;
+            }
+            match (&key.of, key.port_key()) {
+                (Claimed::Names(names), _) => {
+                    let holder = holder.as_ref().map(|holder| &holder.namespace);
+                    self.change_names(&key.gateway, &mut affected, |of, rights| {
+                        of.hold(rights, names, holder)
+                    });
+                }
+                (Claimed::Port(..), Some(at)) => {
+                    let port = self.ports.entry(at.clone()).or_default();
+                    affected.listeners.extend(port.hold(holder.as_ref()));
+                    if port.is_empty() {
+                        self.ports.remove(&at);
+                    }
+                }
+                (Claimed::Port(..), None) => {}
+            }
+            affected.claims.insert(key);
+        }
+        affected
+    }
+
+    /// Who is recorded as the holder of a key, whether or not it may still have it.
+    #[must_use]
+    pub fn holder(&self, key: &ClaimKey) -> Option<Holder> {
+        match &key.of {
+            Claimed::Names(names) => {
+                let recorded = self.names.get(&key.gateway)?.recorded(names)?;
+                Some(Holder::from(recorded.clone()))
+            }
+            Claimed::Port(..) => self.ports.get(&key.port_key()?)?.holder(),
+        }
+    }
+
+    /// Takes the names that a route asks for, in place of those that it asked for before; none of them removes it.
+    pub fn put_route(&mut self, route: &ObjectKey, created: i64, asks: RouteAsks) -> Affected {
+        let mut affected = Affected::default();
+        let rank = Rank::of(created, &route.name);
+        let places = asks.keys().cloned().collect();
+        let former = if asks.is_empty() {
+            self.asking.remove(route)
+        } else {
+            self.asking.insert(route.clone(), places)
+        };
+        for (gateway, source) in former.unwrap_or_default() {
+            if !asks.contains_key(&(gateway.clone(), source.clone())) {
+                self.change_names(&gateway, &mut affected, |of, rights| {
+                    of.remove(rights, &source)
+                });
+            }
+        }
+        for ((gateway, source), names) in asks {
+            self.change_names(&gateway, &mut affected, |of, rights| {
+                of.put(rights, &source, &rank, &names)
+            });
+        }
+        affected
+    }
+
+    /// On which Gateway, and as what, a route asks for its names on a listener; none where it uses the listener's.
+    #[must_use]
+    pub fn asker(&self, route: &ObjectKey, listener: &ListenerKey) -> Option<(ObjectName, Source)> {
+        match &listener.parent {
+            ParentKey::Gateway(gateway) => Some((gateway.clone(), Source::Route(route.clone()))),
+            ParentKey::ListenerSet(_) => {
+                let (listeners, gateway) = self.listeners(&listener.parent)?;
+                let mut same = listeners.iter().filter(|l| l.name == listener.listener);
+                same.any(|l| l.hostname == HostPattern::Any).then(|| {
+                    let source = Source::Guest(listener.clone(), route.clone());
+                    (gateway.clone(), source)
+                })
+            }
+        }
+    }
+
+    /// The names of a Gateway: who has and who wants which.
+    #[must_use]
+    pub fn names(&self, gateway: &ObjectName) -> Option<&GatewayNames> {
+        self.names.get(gateway)
+    }
+
+    /// What was decided about something that asks for names.
+    #[must_use]
+    pub fn name_decision(
+        &self,
+        gateway: &ObjectName,
+        source: &Source,
+        names: &HostPattern,
+    ) -> Option<NameDecision> {
+        let of = self.names.get(gateway)?;
+        let decision = of.decision(source, names)?;
+        if decision != NameDecision::Free || !self.assumes {
+            return Some(decision);
+        }
+        let is_next = of.next(names) == Some(source.namespace());
+        Some(if is_next {
+            NameDecision::Has
+        } else {
+            NameDecision::Taken
+        })
+    }
+
+    /// Whether a namespace may have names on a Gateway, if it asks for them in this way from now on: the question of
+    /// admission. The Gateway's own namespace, for its routes, may have every name.
+    #[must_use]
+    pub fn decide(
+        &self,
+        gateway: &ObjectName,
+        namespace: &str,
+        names: &HostPattern,
+        by: AskedBy,
+    ) -> NameDecision {
+        if by.is_route() && *gateway.namespace == *namespace {
+            return NameDecision::Has;
+        }
+        let rights = Rights {
+            merge: self,
+            gateway,
+        };
+        match self.names.get(gateway) {
+            Some(of) => of.decide(&rights, namespace, names, by),
+            None => GatewayNames::new(gateway.clone()).decide(&rights, namespace, names, by),
+        }
+    }
+
+    /// Whom the names of a pattern belong to that no narrower pattern takes: what the proxies are told.
+    #[must_use]
+    pub fn owner_at(&self, gateway: &ObjectName, names: &HostPattern) -> Option<&Arc<str>> {
+        let of = self.names.get(gateway)?;
+        let next = || of.next(names).filter(|_| self.assumes);
+        of.holder(names)
+            .or_else(next)
+            .or_else(|| of.owner_at(names))
+    }
+
+    /// Why a ListenerSet's listener may not have its hostname on the Gateway: what was decided. Such a listener takes
+    /// no part on its port.
+    #[must_use]
+    pub fn refused_name(&self, listener: &ListenerKey) -> Option<NameDecision> {
+        let ParentKey::ListenerSet(set) = &listener.parent else {
+            return None;
+        };
+        let set = self.sets.get(set)?;
+        let own = set.listeners.iter().find(|l| l.name == listener.listener)?;
+        let source = Source::Listener(listener.clone());
+        self.name_decision(set.gateway.as_ref()?, &source, &own.hostname)
+            .filter(|decision| decision.is_refusal())
+    }
+
+    /// Whether everything that a listener has to hold is held by its namespace: its hostname, and the port for what
+    /// the listener speaks. The Gateway's own need hold nothing.
+    #[must_use]
+    pub fn is_claimed(&self, listener: &ListenerKey) -> bool {
+        let Some((at, claim)) = self.claim(listener) else {
+            return true;
+        };
+        if claim.precedence.is_own() || self.assumes {
+            return true;
+        }
+        let port = self.ports.get(at);
+        claim.has_name && port.is_some_and(|port| port.is_settled_for(claim.protocol.group()))
+    }
+
+    /// Changes the names of a Gateway, and whatever follows from that.
+    pub(super) fn change_names(
+        &mut self,
+        gateway: &ObjectName,
+        affected: &mut Affected,
+        change: impl FnOnce(&mut GatewayNames, &dyn Permissions) -> names::Affected,
+    ) {
+        let of = self.names.remove(gateway);
+        let mut of = of.unwrap_or_else(|| GatewayNames::new(gateway.clone()));
+        let rights = Rights {
+            merge: self,
+            gateway,
+        };
+        let mut changed = change(&mut of, &rights);
+        if self.assumes {
+            // Who is to hold a name decides for everybody who asks for it.
+            for names in &changed.records {
+                let next = of.next(names).cloned();
+                let key = (gateway.clone(), names.clone());
+                let before = match next.clone() {
+                    Some(next) => self.assumed.insert(key, next),
+                    None => self.assumed.remove(&key),
+                };
+                if before == next {
+                    continue;
+                }
+                let askers = of.askers(names).cloned();
+                let asks = askers.map(|asker| (names.clone(), asker));
+                changed.asks.extend(asks);
+                changed.owners.insert(names.clone());
+            }
+        }
+        if !of.is_empty() {
+            self.names.insert(gateway.clone(), of);
+        }
+        let mut sets = BTreeSet::new();
+        for (_, source) in changed.asks {
+            match source {
+                Source::Listener(listener) => {
+                    if let ParentKey::ListenerSet(set) = &listener.parent {
+                        sets.insert(set.clone());
+                    }
+                    affected.listeners.insert(listener);
+                }
+                Source::Route(route) | Source::Guest(_, route) => {
+                    affected.routes.insert(route);
+                }
+            }
+        }
+        let records = changed.records.iter();
+        let records = records.map(|names| ClaimKey::names(gateway, names));
+        affected.claims.extend(records);
+        let owned = changed.owners.into_iter();
+        affected
+            .owned
+            .extend(owned.map(|names| (gateway.clone(), names)));
+        for set in sets {
+            self.settle_ports_of(&set, affected);
+        }
+    }
+
+    /// Puts the names of a Gateway's own listeners, and looks again at what everybody else may have there.
+    pub(super) fn settle_own_names(&mut self, gateway: &ObjectName, affected: &mut Affected) {
+        let own = self.gateway(gateway).map(|own| gateway_claims(own));
+        let named = own.into_iter().flatten().filter(|(_, c)| has_names(c));
+        let named: BTreeMap<ListenerKey, HostPattern> = named
+            .map(|(_, claim)| (claim.listener, claim.hostname))
+            .collect();
+        let parent = ParentKey::Gateway(gateway.clone());
+        let places = named.keys().cloned().collect();
+        let former = self.named.insert(parent.clone(), (gateway.clone(), places));
+        if named.is_empty() {
+            self.named.remove(&parent);
+        }
+        let rank = Rank::of(0, gateway);
+        self.change_names(gateway, affected, |of, rights| {
+            let mut changed = names::Affected::default();
+            for listener in former.into_iter().flat_map(|(_, listeners)| listeners) {
+                if !named.contains_key(&listener) {
+                    changed.extend(of.remove(rights, &Source::Listener(listener)));
+                }
+            }
+            for (listener, names) in named {
+                let one = BTreeSet::from([names]);
+                changed.extend(of.put(rights, &Source::Listener(listener), &rank, &one));
+            }
+            changed.extend(of.recheck_all(rights));
+            changed
+        });
+    }
+
+    /// Puts the names that a ListenerSet asks for.
+    pub(super) fn settle_names_of(&mut self, name: &ObjectName, affected: &mut Affected) {
+        let set = self.sets.get(name).cloned();
+        let asking = self.claims_of(name);
+        let asking = asking.filter(|(_, claim)| has_names(claim) && claim.takes_routes);
+        let named: BTreeMap<ListenerKey, HostPattern> = asking
+            .map(|(_, claim)| (claim.listener, claim.hostname))
+            .collect();
+        let gateway = set.as_ref().and_then(|set| set.gateway.clone());
+        let parent = ParentKey::ListenerSet(name.clone());
+        let former = self.named.remove(&parent);
+        if let Some((before, listeners)) = former {
+            let moved = Some(&before) != gateway.as_ref();
+            let gone = listeners
+                .into_iter()
+                .filter(|l| moved || !named.contains_key(l));
+            let gone: Vec<ListenerKey> = gone.collect();
+            if !gone.is_empty() {
+                self.change_names(&before, affected, |of, rights| {
+                    let mut changed = names::Affected::default();
+                    for listener in gone {
+                        changed.extend(of.remove(rights, &Source::Listener(listener)));
+                    }
+                    changed
+                });
+            }
+        }
+        let (Some(set), Some(gateway)) = (set, gateway) else {
+            return;
+        };
+        if named.is_empty() {
+            return;
+        }
+        let places = named.keys().cloned().collect();
+        self.named.insert(parent, (gateway.clone(), places));
+        let rank = Rank::of(set.meta.created, name);
+        self.change_names(&gateway, affected, |of, rights| {
+            let mut changed = names::Affected::default();
+            for (listener, names) in named {
+                let one = BTreeSet::from([names]);
+                changed.extend(of.put(rights, &Source::Listener(listener), &rank, &one));
+            }
+            changed
+        });
+    }
+
+    /// The claims of a ListenerSet's listeners that are owned, whosever their names are.
+    pub(super) fn claims_of<'a>(
+        &'a self,
+        name: &ObjectName,
+    ) -> impl Iterator<Item = (PortKey, Claim)> + use<'a> {
+        let set = self.sets.get(name);
+        let set = set.filter(|set| !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed);
+        let with_gateway = set.and_then(|set| Some((set, set.gateway.as_ref()?)));
+        with_gateway.into_iter().flat_map(|(set, gateway)| {
+            set_claims(set, gateway, self.gateway(gateway).map(Arc::as_ref))
+                .filter(|(_, _, claim)| self.not_owned(&claim.listener).is_none())
+                .map(|(_, key, claim)| (key, claim))
+        })
+    }
+
+    /// Brings what a ListenerSet claims of ports in line with what it has of names.
+    pub(super) fn settle_ports_of(&mut self, name: &ObjectName, affected: &mut Affected) {
+        let claims = self.claims_of(name).filter_map(|(key, mut claim)| {
+            if has_names(&claim) {
+                let source = Source::Listener(claim.listener.clone());
+                let decision = self.name_decision(&key.gateway, &source, claim.names());
+                if decision.is_some_and(NameDecision::is_refusal) {
+                    return None;
+                }
+                claim.has_name = decision == Some(NameDecision::Has);
+            }
+            Some((key, claim))
+        });
+        let claims = claims.collect();
+        self.settle_claims(&ParentKey::ListenerSet(name.clone()), claims, affected);
+    }
+
+    /// Looks again at names on a Gateway of everybody whose permissions may be others.
+    pub(crate) fn recheck_names(
+        &mut self,
+        gateway: &ObjectName,
+        namespaces: Option<&BTreeSet<Arc<str>>>,
+        affected: &mut Affected,
+    ) {
+        if !self.names.contains_key(gateway) {
+            return;
+        }
+        self.change_names(gateway, affected, |of, rights| match namespaces {
+            None => of.recheck_all(rights),
+            Some(namespaces) => {
+                let mut changed = names::Affected::default();
+                for namespace in namespaces {
+                    changed.extend(of.recheck(rights, namespace));
+                }
+                changed
+            }
+        });
+    }
+
+    /// Everything that is held or asked for on a Gateway, and whoever owns it: the Gateway is there, or gone, or another
+    /// controller's now.
+    pub(super) fn mark_claims(&self, gateway: &ObjectName, affected: &mut Affected) {
+        let names = self.names.get(gateway).into_iter();
+        for names in names.flat_map(GatewayNames::known) {
+            affected.claims.insert(ClaimKey::names(gateway, names));
+            affected.owned.insert((gateway.clone(), names.clone()));
+        }
+        let first = PortKey::first_of(gateway);
+        let ports = self.ports.range(first..).map(|(at, _)| at);
+        let ports = ports.take_while(|at| at.gateway == *gateway);
+        affected.claims.extend(ports.map(ClaimKey::port));
+    }
+}
+
+/// Bytes and datagrams have no names.
+fn has_names(claim: &Claim) -> bool {
+    claim.protocol.group() != Group::Raw
+}
+
+impl NameDecision {
+    /// The conflict of a listener that may not have its name: with another holder or the Gateway. Whether a namespace
+    /// may have a name at all is no conflict.
+    #[must_use]
+    pub fn conflict(self) -> Option<Conflict> {
+        match self {
+            Self::Taken | Self::Inside | Self::Reserved => Some(Conflict::Hostname),
+            Self::Has | Self::Free | Self::NotGranted | Self::TooWide => None,
+        }
+    }
+
+    /// What to tell the author of a listener at `field` of an object.
+    #[must_use]
+    pub fn listener_finding(
+        self,
+        field: &str,
+        names: &HostPattern,
+        gateway: &ObjectName,
+    ) -> Option<Finding> {
+        self.finding(format!("{field}.hostname"), names, gateway)
+    }
+}

@@ -1,0 +1,82 @@
+//! What is decided about a name, and what its loser is told.
+
+use crate::condition::Reason;
+use crate::finding::Finding;
+use crate::hostname::HostPattern;
+use crate::key::ObjectName;
+
+/// Whether a namespace may have a name on a Gateway. It says nothing about who else has it, so that no message
+/// made of it can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NameDecision {
+    /// The namespace holds the name, or a grant lets it share the name.
+    Has,
+    /// Nobody holds the name, and the namespace may. It is served once the claim is recorded, and only if nobody
+    /// with a better rank asks.
+    Free,
+    /// Another namespace holds this very pattern.
+    Taken,
+    /// The name lies inside a wildcard that another tenant holds, and no grant at or below that wildcard gives it.
+    Inside,
+    /// It is an exact name of the Gateway's own.
+    Reserved,
+    /// The Gateway has grants, and none gives the name to the namespace; or it lets nothing of the namespace in.
+    NotGranted,
+    /// It is a wildcard directly below a public suffix, on a Gateway without grants.
+    TooWide,
+}
+
+impl NameDecision {
+    /// Whether the namespace may neither have the name nor wait for it.
+    #[must_use]
+    pub fn is_refusal(self) -> bool {
+        !matches!(self, Self::Has | Self::Free)
+    }
+
+    /// What to tell the author of what asks for `names` at `field`; nothing if it is no refusal.
+    #[must_use]
+    pub fn finding(
+        self,
+        field: impl Into<String>,
+        names: &HostPattern,
+        gateway: &ObjectName,
+    ) -> Option<Finding> {
+        let name = match names {
+            HostPattern::Any => "every hostname".to_owned(),
+            pattern => format!("hostname \"{pattern}\""),
+        };
+        let (reason, message, action) = match self {
+            Self::Has | Self::Free => return None,
+            Self::Taken => (
+                Reason::HostnameConflict,
+                format!("{name} belongs to another namespace on every port of Gateway {gateway}"),
+                "use another hostname, or ask the owner of the Gateway",
+            ),
+            Self::Inside => (
+                Reason::HostnameConflict,
+                format!(
+                    "{name} is inside a wildcard that belongs to another namespace on Gateway {gateway}"
+                ),
+                "use another hostname, or ask the owner of the Gateway for a HostnameGrant of just this hostname",
+            ),
+            Self::Reserved => (
+                Reason::HostnameConflict,
+                format!("{name} is reserved for Gateway {gateway} itself on every port"),
+                "use another hostname, or ask the owner of the Gateway",
+            ),
+            Self::NotGranted => (
+                Reason::HostnameNotOwned,
+                format!("{name} is not granted to the namespace on Gateway {gateway}"),
+                "use a hostname that is granted to the namespace, or ask the owner of the Gateway for a HostnameGrant",
+            ),
+            Self::TooWide => (
+                Reason::PublicSuffixWildcard,
+                format!(
+                    "{name} covers names that anybody may register, and Gateway {gateway} has no grant that gives it"
+                ),
+                "use a wildcard below a domain of your own, or ask the owner of the Gateway for a HostnameGrant",
+            ),
+        };
+        Some(Finding::refused(reason, field, message, action))
+    }
+}

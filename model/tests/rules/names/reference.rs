@@ -1,0 +1,190 @@
+//! The rule once more, as slow and as plain as its sentences: every question goes through all facts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_model::key::{ListenerKey, ParentKey};
+use vestibule_model::names::{AskedBy, NameDecision, Permissions, Rank, Source, Standing};
+
+use super::grants::Grants;
+
+/// The namespace of the Gateway.
+pub(crate) const OWN: &str = "infra";
+
+/// What there is, and what the Gateway allows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Facts {
+    pub(crate) claims: BTreeMap<HostPattern, Arc<str>>,
+    pub(crate) sources: BTreeMap<Source, (Rank, BTreeSet<HostPattern>)>,
+    pub(crate) grants: Grants,
+}
+
+impl Facts {
+    /// What the Gateway itself names: its own listeners, and routes of its namespace on them.
+    fn own(&self) -> impl Iterator<Item = (&Source, &HostPattern)> {
+        let own = self.sources.iter().filter(|(source, _)| is_own(source));
+        own.flat_map(|(source, (_, names))| names.iter().map(move |names| (source, names)))
+    }
+
+    pub(crate) fn own_names(&self) -> impl Iterator<Item = &HostPattern> {
+        self.own().map(|(_, names)| names)
+    }
+
+    /// What a tenant may not have whoever else has what.
+    fn refusal(&self, namespace: &str, names: &HostPattern, by: AskedBy) -> Option<NameDecision> {
+        if namespace == OWN {
+            return None;
+        }
+        let grants = &self.grants;
+        if grants.out.contains(namespace) {
+            return Some(NameDecision::NotGranted);
+        }
+        if grants.entries.is_empty() {
+            if let HostPattern::Wildcard(suffix) = names
+                && grants.is_public_suffix(suffix)
+            {
+                return Some(NameDecision::TooWide);
+            }
+        } else if grants.giving(namespace, names).is_empty() {
+            return Some(NameDecision::NotGranted);
+        }
+        if !matches!(names, HostPattern::Exact(_)) {
+            return None;
+        }
+        let own: Vec<&Source> = self
+            .own()
+            .filter(|(_, own)| *own == names)
+            .map(|(source, _)| source)
+            .collect();
+        let by_route = own.iter().any(|source| matches!(source, Source::Route(_)));
+        let admitted = own.iter().any(|source| match source {
+            Source::Listener(listener) => self.admits(listener, namespace),
+            _ => false,
+        });
+        let excepted = by != AskedBy::Listener && admitted && !by_route;
+        (!own.is_empty() && !excepted).then_some(NameDecision::Reserved)
+    }
+
+    fn admits(&self, listener: &ListenerKey, namespace: &str) -> bool {
+        let admitted = self.grants.admitted.get(listener);
+        admitted.is_some_and(|admitted| admitted.contains(namespace))
+    }
+
+    /// Claims whose holders may still have the names: as listeners, or as routes.
+    fn valid(&self) -> impl Iterator<Item = (&HostPattern, &Arc<str>)> {
+        self.claims.iter().filter(|(names, holder)| {
+            let ways = [AskedBy::Listener, AskedBy::TlsRoute];
+            ways.iter()
+                .any(|by| self.refusal(holder, names, *by).is_none())
+        })
+    }
+
+    pub(crate) fn holder(&self, names: &HostPattern) -> Option<&Arc<str>> {
+        let (_, holder) = self.valid().find(|(claimed, _)| *claimed == names)?;
+        Some(holder)
+    }
+
+    pub(crate) fn decide(&self, namespace: &str, names: &HostPattern, by: AskedBy) -> NameDecision {
+        let shared = self.grants.entries.iter().any(|entry| {
+            entry.shared
+                && entry.is_for(namespace)
+                && entry.names == *names
+                && matches!(names, HostPattern::Exact(_))
+        });
+        if shared && by == AskedBy::HttpRoute && namespace != OWN {
+            return NameDecision::Has;
+        }
+        if let Some(refusal) = self.refusal(namespace, names, by) {
+            return refusal;
+        }
+        match self.holder(names) {
+            Some(holder) if **holder == *namespace => return NameDecision::Has,
+            Some(_) => return NameDecision::Taken,
+            None => {}
+        }
+        let closed = self.valid().any(|(wildcard, holder)| {
+            let around =
+                |outer: &HostPattern, inner: &HostPattern| outer.covers(inner) && outer != inner;
+            let nearer = |other: &HostPattern| around(wildcard, other) && around(other, names);
+            let given = self.grants.giving(namespace, names);
+            wildcard.is_wildcard()
+                && around(wildcard, names)
+                && **holder != *OWN
+                && **holder != *namespace
+                && namespace != OWN
+                && !self.valid().any(|(other, _)| nearer(other))
+                && !self.own_names().any(nearer)
+                && !given.iter().any(|entry| wildcard.covers(entry))
+        });
+        if closed {
+            NameDecision::Inside
+        } else {
+            NameDecision::Free
+        }
+    }
+
+    /// What asks for a pattern.
+    fn asking(&self, names: &HostPattern) -> impl Iterator<Item = (&Rank, &Source)> {
+        let asking = self.sources.iter().filter(|(source, _)| !is_own(source));
+        let asking = asking.filter(move |(_, (_, all))| all.contains(names));
+        asking.map(|(source, (rank, _))| (rank, source))
+    }
+
+    pub(crate) fn next(&self, names: &HostPattern) -> Option<&Arc<str>> {
+        let free = self.asking(names).filter(|(_, source)| {
+            let decision = self.decide(source.namespace(), names, source.asked_by());
+            decision == NameDecision::Free
+        });
+        free.min().map(|(_, source)| source.namespace())
+    }
+
+    pub(crate) fn standing(&self, names: &HostPattern) -> Option<Standing> {
+        let holder = self.claims.get(names)?;
+        if self.holder(names).is_none() {
+            return Some(Standing::Revoked);
+        }
+        let mut asking = self
+            .asking(names)
+            .filter(|(_, source)| source.namespace() == holder);
+        let used = asking
+            .any(|(_, source)| self.decide(holder, names, source.asked_by()) == NameDecision::Has);
+        Some(if used { Standing::Used } else { Standing::Idle })
+    }
+
+    pub(crate) fn owner(&self, hostname: &Hostname) -> Option<Arc<str>> {
+        let own: Arc<str> = OWN.into();
+        let claims = self.valid().map(|(names, holder)| (names, true, holder));
+        let owns = self.own_names().map(|names| (names, false, &own));
+        let matching = claims
+            .chain(owns)
+            .filter(|(names, ..)| names.matches(hostname));
+        let best = matching.max_by_key(|(names, claimed, _)| (names.specificity(), *claimed));
+        best.map(|(.., owner)| owner.clone())
+    }
+
+    /// Whether a source that has `names` may serve a hostname that they match, which is this owner's.
+    pub(crate) fn serves(
+        &self,
+        source: &Source,
+        names: &HostPattern,
+        hostname: &Hostname,
+        owner: Option<&Arc<str>>,
+    ) -> bool {
+        let name = HostPattern::Exact(hostname.clone());
+        let mut entries = self.grants.entries.iter();
+        let shared = entries
+            .any(|entry| entry.shared && entry.is_for(source.namespace()) && entry.names == name);
+        is_own(source)
+            || owner == Some(source.namespace())
+            || shared && *names == name && source.asked_by() == AskedBy::HttpRoute
+    }
+}
+
+fn is_own(source: &Source) -> bool {
+    match source {
+        Source::Listener(listener) => matches!(listener.parent, ParentKey::Gateway(_)),
+        Source::Route(route) => *route.name.namespace == *OWN,
+        Source::Guest(..) => false,
+    }
+}

@@ -1,0 +1,216 @@
+//! Owns which certificate of a listener a client is shown.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::verify_server_name;
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::ServerName;
+
+/// What shows clients the one that fits of `certificates`, which are in order of preference.
+pub(super) fn resolver(mut certificates: Vec<Arc<CertifiedKey>>) -> Arc<dyn ResolvesServerCert> {
+    match (certificates.pop(), certificates.is_empty()) {
+        (Some(one), true) => Arc::new(OneCertificate(one)),
+        (last, _) => {
+            certificates.extend(last);
+            Arc::new(SeveralCertificates(certificates.into()))
+        }
+    }
+}
+
+/// Always the same certificate: the listener was chosen by the server name already.
+struct OneCertificate(Arc<CertifiedKey>);
+
+impl fmt::Debug for OneCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OneCertificate")
+    }
+}
+
+impl ResolvesServerCert for OneCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+}
+
+/// The first certificate whose key the client can verify and that covers the name that it asks for. If there is none,
+/// the first one whose key it can verify, then the first one for the name, then the first one: the client decides what
+/// it thinks of that.
+struct SeveralCertificates(Box<[Arc<CertifiedKey>]>);
+
+impl fmt::Debug for SeveralCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SeveralCertificates({})", self.0.len())
+    }
+}
+
+impl ResolvesServerCert for SeveralCertificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let schemes = hello.signature_schemes();
+        let name = hello.server_name();
+        let name = name.and_then(|name| ServerName::try_from(name).ok());
+        let fit = |certified: &&Arc<CertifiedKey>| {
+            let verifiable = certified.key.choose_scheme(schemes).is_some();
+            let named = name
+                .as_ref()
+                .is_none_or(|name| covers(certified, name).unwrap_or(false));
+            Reverse((verifiable, named))
+        };
+        // Of several that fit alike this is the first.
+        self.0.iter().min_by_key(fit).cloned()
+    }
+}
+
+/// Whether a certificate is for this name. It is parsed each time: listeners with several certificates are few, and
+/// memory per certificate is dear.
+fn covers(certified: &CertifiedKey, name: &ServerName<'_>) -> Option<bool> {
+    let parsed = ParsedCertificate::try_from(certified.cert.first()?).ok()?;
+    Some(verify_server_name(&parsed, name).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::crypto::aws_lc_rs::{default_provider, sign::any_supported_type};
+    use rustls::{
+        ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection,
+        SignatureScheme,
+    };
+    use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+
+    use super::*;
+
+    const P256: SignatureScheme = SignatureScheme::ECDSA_NISTP256_SHA256;
+    const ED25519: SignatureScheme = SignatureScheme::ED25519;
+
+    fn certificate(name: &str, scheme: SignatureScheme) -> Arc<CertifiedKey> {
+        let algorithm = match scheme {
+            ED25519 => &rcgen::PKCS_ED25519,
+            _ => &rcgen::PKCS_ECDSA_P256_SHA256,
+        };
+        let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
+        let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let made = params.self_signed(&key).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let key = any_supported_type(&key).unwrap();
+        Arc::new(CertifiedKey::new(vec![made.der().clone()], key))
+    }
+
+    /// A client that can verify signatures of these schemes, and takes whatever it is shown.
+    #[derive(Debug)]
+    struct Takes(Vec<SignatureScheme>);
+
+    impl ServerCertVerifier for Takes {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, rustls::Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.0.clone()
+        }
+    }
+
+    /// The place of the certificate that a client is shown.
+    fn shown(of: &[Arc<CertifiedKey>], name: &str, schemes: &[SignatureScheme]) -> usize {
+        let provider = Arc::new(default_provider());
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(resolver(of.to_vec()));
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Takes(schemes.to_vec())))
+            .with_no_client_auth();
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut server = ServerConnection::new(Arc::new(server)).unwrap();
+        while client.is_handshaking() {
+            let mut wire = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut wire).unwrap();
+            }
+            let mut left = &wire[..];
+            while !left.is_empty() {
+                server.read_tls(&mut left).unwrap();
+                server.process_new_packets().unwrap();
+            }
+            let mut wire = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut wire).unwrap();
+            }
+            let mut left = &wire[..];
+            while !left.is_empty() {
+                client.read_tls(&mut left).unwrap();
+                client.process_new_packets().unwrap();
+            }
+        }
+        let leaf = &client.peer_certificates().unwrap()[0];
+        of.iter().position(|of| of.cert[0] == *leaf).unwrap()
+    }
+
+    #[test]
+    fn a_client_is_shown_the_certificate_whose_key_it_can_verify() {
+        let certificates = [
+            certificate("a.example.com", P256),
+            certificate("a.example.com", ED25519),
+        ];
+        let a = "a.example.com";
+        assert_eq!(shown(&certificates, a, &[P256]), 0);
+        assert_eq!(shown(&certificates, a, &[ED25519]), 1);
+        // Of two that fit, the first one by order of reference.
+        assert_eq!(shown(&certificates, a, &[ED25519, P256]), 0);
+    }
+
+    #[test]
+    fn a_client_is_shown_the_certificate_for_its_name() {
+        let certificates = [
+            certificate("a.example.com", P256),
+            certificate("*.b.example.com", P256),
+            certificate("x.b.example.com", ED25519),
+        ];
+        let both = [P256, ED25519];
+        assert_eq!(shown(&certificates, "a.example.com", &both), 0);
+        assert_eq!(shown(&certificates, "y.b.example.com", &both), 1);
+        assert_eq!(shown(&certificates, "x.b.example.com", &both), 1);
+        assert_eq!(shown(&certificates, "x.b.example.com", &[ED25519]), 2);
+        // One for another name is better than none that can be verified, and so is the first for nobody's name.
+        assert_eq!(shown(&certificates, "a.example.com", &[ED25519]), 2);
+        assert_eq!(shown(&certificates, "else.example.org", &both), 0);
+    }
+
+    #[test]
+    fn one_certificate_is_shown_to_everybody() {
+        let one = [certificate("a.example.com", P256)];
+        assert_eq!(shown(&one, "else.example.org", &[P256]), 0);
+    }
+}

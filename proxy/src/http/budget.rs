@@ -1,0 +1,102 @@
+//! Owns budgets of what a client may do to no purpose: work that it asks for and cancels, frames that ask
+//! for nothing. Useful requests and time give back what was spent, so only a client that does little else
+//! uses a budget up.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// One budget of one connection. It is used by one thread.
+#[derive(Debug)]
+pub(super) struct Budget {
+    most: u32,
+    left: AtomicU32,
+    /// How much comes back in a second.
+    per_second: u32,
+    /// Milliseconds of the connection up to which time has given back. The clock is looked at only when
+    /// nothing is left.
+    looked: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Budget {
+    pub(super) fn new(most: u32, per_second: u32) -> Self {
+        Self {
+            most,
+            left: AtomicU32::new(most),
+            per_second,
+            looked: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes one. If there is none, the budget is over for good. `now` says the milliseconds of the
+    /// connection.
+    pub(super) fn spend(&self, now: impl FnOnce() -> u64) {
+        let mut left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            left = self.returned(now());
+        }
+        match left.checked_sub(1) {
+            Some(left) => self.left.store(left, Ordering::Relaxed),
+            None => self.over.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// What time has given back since it was looked at last.
+    fn returned(&self, now: u64) -> u32 {
+        let passed = now.saturating_sub(self.looked.load(Ordering::Relaxed));
+        let back = passed.saturating_mul(u64::from(self.per_second)) / 1000;
+        if back > 0 {
+            self.looked.store(now, Ordering::Relaxed);
+        }
+        u32::try_from(back).unwrap_or(u32::MAX).min(self.most)
+    }
+
+    pub(super) fn earn(&self, amount: u32) {
+        let left = self.left.load(Ordering::Relaxed).saturating_add(amount);
+        self.left.store(left.min(self.most), Ordering::Relaxed);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_over_when_neither_use_nor_time_gives_back() {
+        let budget = Budget::new(10, 2);
+        for _ in 0..10 {
+            budget.spend(|| unreachable!("there is enough"));
+        }
+        assert!(!budget.is_over());
+        // Half a second gives one back, once.
+        budget.spend(|| 500);
+        assert!(!budget.is_over());
+        budget.earn(2);
+        budget.spend(|| unreachable!("there is enough"));
+        budget.spend(|| unreachable!("there is enough"));
+        // An hour gives back no more than there was.
+        for _ in 0..10 {
+            budget.spend(|| 3_600_000);
+        }
+        assert!(!budget.is_over());
+        budget.spend(|| 3_600_000);
+        assert!(budget.is_over());
+        budget.earn(5);
+        assert!(budget.is_over());
+    }
+
+    #[test]
+    fn who_uses_half_of_what_it_asks_for_is_never_over() {
+        let budget = Budget::new(3, 0);
+        for _ in 0..1000 {
+            budget.spend(|| 0);
+            budget.spend(|| 0);
+            budget.earn(2);
+        }
+        assert!(!budget.is_over());
+    }
+}

@@ -1,0 +1,198 @@
+//! Owns what of HTTP/2 is seen below hyper: where each of the client's frames ends, and which of them ask
+//! for nothing. h2 bounds empty DATA, CONTINUATION and its own resets; it answers every PING and SETTINGS,
+//! and looks at every other frame, without an end.
+
+use tokio::io::ReadBuf;
+
+use super::PREFACE;
+
+/// Bytes of a frame's head: length, type, flags, stream (RFC 9113 section 4.1).
+const HEAD: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// Frames of [`Frames::poison`] that are given at one time.
+const POISON: usize = 16;
+
+/// Follows the bytes that a client sends on one connection.
+pub(super) struct Frames {
+    /// Bytes of the preface that are to come.
+    preface: usize,
+    head: [u8; HEAD],
+    /// Bytes of the head that are there.
+    begun: usize,
+    /// Bytes of the payload that are to come.
+    left: usize,
+    /// The stream whose header block goes on in the next frame.
+    open: Option<[u8; 4]>,
+    /// Bytes of the poison that were given.
+    poisoned: usize,
+}
+
+impl Frames {
+    pub(super) fn new() -> Self {
+        Self {
+            preface: PREFACE.len(),
+            head: [0; HEAD],
+            begun: 0,
+            left: 0,
+            open: None,
+            poisoned: 0,
+        }
+    }
+
+    /// Whether the next byte is the first of a frame.
+    pub(super) fn is_between(&self) -> bool {
+        self.preface == 0 && self.begun == 0 && self.left == 0
+    }
+
+    /// Looks at bytes up to the end of the first frame at which `stop` says so. Tells `idle` of each
+    /// frame that asks for nothing. Says how many bytes were looked at.
+    pub(super) fn follow(
+        &mut self,
+        bytes: &[u8],
+        mut idle: impl FnMut(),
+        stop: impl Fn() -> bool,
+    ) -> usize {
+        let mut rest = bytes;
+        while !(rest.is_empty() || self.is_between() && stop()) {
+            let taken = if self.preface > 0 {
+                let taken = self.preface.min(rest.len());
+                self.preface -= taken;
+                taken
+            } else if self.left > 0 {
+                let taken = self.left.min(rest.len());
+                self.left -= taken;
+                taken
+            } else {
+                let taken = (HEAD - self.begun).min(rest.len());
+                for (to, from) in self.head.iter_mut().skip(self.begun).zip(rest) {
+                    *to = *from;
+                }
+                self.begun += taken;
+                if self.begun == HEAD {
+                    self.begun = 0;
+                    if self.begin() {
+                        idle();
+                    }
+                }
+                taken
+            };
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+        bytes.len() - rest.len()
+    }
+
+    /// A frame's head is complete. Says whether the frame asks for nothing.
+    fn begin(&mut self) -> bool {
+        let [a, b, c, kind, flags, stream @ ..] = self.head;
+        let length = u32::from_be_bytes([0, a, b, c]);
+        self.left = usize::try_from(length).unwrap_or(usize::MAX);
+        if kind == HEADERS || kind == CONTINUATION {
+            self.open = (flags & END_HEADERS == 0).then_some(stream);
+        }
+        match kind {
+            DATA => length == 0 && flags & END_STREAM == 0,
+            // They have bounds of their own: of requests, and of a head's size and pieces.
+            HEADERS | CONTINUATION => false,
+            _ => true,
+        }
+    }
+
+    /// Gives what has h2 end the connection with the error code `ENHANCE_YOUR_CALM`, which hyper has no
+    /// way to ask for: a header block in more pieces than h2 takes. Only between frames.
+    pub(super) fn poison(&mut self, buffer: &mut ReadBuf<'_>) {
+        let is_open = self.open.is_some();
+        let [p, q, r, s] = self.open.unwrap_or([0, 0, 0, 1]);
+        let room = buffer.remaining().min(HEAD * POISON);
+        for _ in 0..room {
+            let kind = if self.poisoned < HEAD && !is_open {
+                HEADERS
+            } else {
+                CONTINUATION
+            };
+            let frame = [0, 0, 0, kind, 0, p, q, r, s];
+            let byte = frame.get(self.poisoned % HEAD).copied();
+            buffer.put_slice(&[byte.unwrap_or_default()]);
+            self.poisoned += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let head = [length[1], length[2], length[3], kind, flags, 0, 0, 0, 3];
+        [&head[..], payload].concat()
+    }
+
+    fn connection() -> Vec<u8> {
+        [
+            PREFACE,
+            &frame(4, 0, &[0; 12]),
+            &frame(1, 4, b"block"),
+            &frame(0, 0, &[7; 300]),
+            &frame(0, 0, b""),
+            &frame(0, 1, b""),
+            &frame(6, 0, &[0; 8]),
+            &frame(3, 0, &[0; 4]),
+            &frame(1, 0, b"open"),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn frames_that_ask_for_nothing_are_seen_in_any_pieces() {
+        let bytes = connection();
+        for size in [1, 2, 7, 9, 24, bytes.len()] {
+            let (mut frames, mut idle) = (Frames::new(), 0);
+            for piece in bytes.chunks(size) {
+                let passed = frames.follow(piece, || idle += 1, || false);
+                assert_eq!(passed, piece.len());
+            }
+            assert!(frames.is_between());
+            // SETTINGS, empty DATA, PING, RST_STREAM.
+            assert_eq!(idle, 4, "in pieces of {size}");
+            assert_eq!(frames.open, Some([0, 0, 0, 3]));
+        }
+    }
+
+    #[test]
+    fn it_stops_at_the_end_of_a_frame() {
+        let bytes = connection();
+        let end = PREFACE.len() + 9 + 12;
+        let over = Cell::new(false);
+        let mut frames = Frames::new();
+        let passed = frames.follow(&bytes, || over.set(true), || over.get());
+        assert_eq!(passed, end);
+        assert!(frames.is_between());
+        assert_eq!(frames.follow(&bytes[end..], || (), || over.get()), 0);
+    }
+
+    #[test]
+    fn the_poison_is_a_header_block_without_end() {
+        for (open, first) in [(None, HEADERS), (Some([0, 0, 0, 5]), CONTINUATION)] {
+            let mut frames = Frames::new();
+            frames.open = open;
+            let stream = frames.open.map_or(1, |open| open[3]);
+            let mut given = Vec::new();
+            while given.len() < 900 {
+                let mut space = [0; 13];
+                let mut buffer = ReadBuf::new(&mut space);
+                frames.poison(&mut buffer);
+                given.extend_from_slice(buffer.filled());
+            }
+            for (n, frame) in given.chunks_exact(HEAD).enumerate() {
+                let kind = if n == 0 { first } else { CONTINUATION };
+                assert_eq!(frame, [0, 0, 0, kind, 0, 0, 0, 0, stream]);
+            }
+        }
+    }
+}

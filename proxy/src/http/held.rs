@@ -1,0 +1,269 @@
+//! Owns how much of its answers waits in memory for one HTTP/2 client.
+//!
+//! h2 bounds what waits for each request, so a client with many requests that takes nothing would have
+//! all of it kept, whatever its windows say. Here the pieces of all answers of a connection are counted,
+//! from when they leave the connection to the backend to when the client's socket has taken them. While
+//! there are too many, a request gets its next piece only when its last one is gone. Each request can
+//! always have one, so an answer that is stuck never holds up another.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Buf, Bytes};
+use parking_lot::Mutex;
+
+use super::activity::Activity;
+
+/// Bytes of answers that wait for one client, beyond one piece for each request.
+pub(super) const MOST: usize = 512 * 1024;
+
+/// What waits for one client.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    bytes: AtomicUsize,
+    /// Requests that wait for room, in the order in which they came.
+    waiting: Mutex<VecDeque<(usize, Waker)>>,
+}
+
+impl Held {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn wait(&self, key: usize, waker: &Waker) {
+        let mut waiting = self.waiting.lock();
+        match waiting.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, known)) => known.clone_from(waker),
+            None => waiting.push_back((key, waker.clone())),
+        }
+    }
+
+    /// Gives room back. Wakes the request whose last piece it was, or the one that has waited longest.
+    fn release(&self, bytes: usize, emptied: Option<usize>) {
+        let left = self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        let mut waiting = self.waiting.lock();
+        let own = emptied.and_then(|key| waiting.iter().position(|(other, _)| *other == key));
+        let next = own.or_else(|| (left < MOST).then_some(0));
+        let woken = next.and_then(|at| waiting.remove(at));
+        drop(waiting);
+        if let Some((_, waker)) = woken {
+            waker.wake();
+        }
+    }
+}
+
+/// What waits of one answer.
+pub(super) struct Share {
+    activity: Arc<Activity>,
+    bytes: AtomicUsize,
+}
+
+impl Share {
+    pub(super) fn new(activity: &Arc<Activity>) -> Arc<Self> {
+        Arc::new(Self {
+            activity: Arc::clone(activity),
+            bytes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Tells it from the others of its connection.
+    fn key(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
+    /// Whether the next piece may be taken from the backend. Otherwise the task is woken when it may.
+    pub(super) fn poll_room(self: &Arc<Self>, cx: &Context<'_>) -> Poll<()> {
+        let held = &self.activity.held;
+        if self.bytes.load(Ordering::Relaxed) == 0 || held.bytes() < MOST {
+            return Poll::Ready(());
+        }
+        held.wait(self.key(), cx.waker());
+        Poll::Pending
+    }
+
+    /// Nobody waits for room any more.
+    pub(super) fn leave(self: &Arc<Self>) {
+        let key = self.key();
+        let mut waiting = self.activity.held.waiting.lock();
+        waiting.retain(|(other, _)| *other != key);
+    }
+
+    /// Counts a piece.
+    pub(super) fn piece(self: &Arc<Self>, bytes: Bytes) -> Piece {
+        let size = bytes.len();
+        self.bytes.fetch_add(size, Ordering::Relaxed);
+        self.activity.held.bytes.fetch_add(size, Ordering::Relaxed);
+        Piece {
+            bytes,
+            charge: Some(Charge {
+                share: Arc::clone(self),
+                size,
+            }),
+        }
+    }
+}
+
+/// A piece of an answer's body on its way to the client.
+pub(super) struct Piece {
+    bytes: Bytes,
+    charge: Option<Charge>,
+}
+
+impl Piece {
+    /// Of a connection that has one answer at a time.
+    pub(super) fn free(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            charge: None,
+        }
+    }
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        if let Some(charge) = &self.charge {
+            charge.share.activity.progressed(count);
+        }
+    }
+}
+
+/// Gives room back when the piece is gone, be it that it was sent or given up.
+struct Charge {
+    share: Arc<Share>,
+    size: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let left = self.share.bytes.fetch_sub(self.size, Ordering::Relaxed) - self.size;
+        let emptied = (left == 0).then(|| self.share.key());
+        self.share.activity.held.release(self.size, emptied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::task::Wake;
+
+    use super::*;
+    use crate::http::HttpLimits;
+
+    #[derive(Default)]
+    struct Flag(AtomicBool);
+
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// An answer without end, whose client takes nothing until it is told to.
+    struct Answer {
+        share: Arc<Share>,
+        waiting: VecDeque<Piece>,
+        woken: Arc<Flag>,
+    }
+
+    const PIECE: usize = 16 * 1024;
+
+    impl Answer {
+        fn new(activity: &Arc<Activity>) -> Self {
+            Self {
+                share: Share::new(activity),
+                waiting: VecDeque::new(),
+                woken: Arc::default(),
+            }
+        }
+
+        fn is_woken(&self) -> bool {
+            self.woken.0.swap(false, Ordering::SeqCst)
+        }
+
+        /// Takes a piece from the backend, if it may.
+        fn poll(&mut self) -> bool {
+            let waker = Waker::from(Arc::clone(&self.woken));
+            let may = self.share.poll_room(&Context::from_waker(&waker));
+            if may.is_ready() {
+                let piece = self.share.piece(Bytes::from(vec![0; PIECE]));
+                self.waiting.push_back(piece);
+            }
+            may.is_ready()
+        }
+
+        /// The client takes one.
+        fn send(&mut self) {
+            let mut piece = self.waiting.pop_front().unwrap();
+            piece.advance(PIECE);
+        }
+    }
+
+    fn answers() -> (Arc<Activity>, Vec<Answer>) {
+        let activity = Arc::new(Activity::new(&HttpLimits::default()));
+        let answers = (0..100).map(|_| Answer::new(&activity)).collect();
+        (activity, answers)
+    }
+
+    #[test]
+    fn what_a_client_does_not_take_is_bounded_for_all_its_requests() {
+        let (activity, mut answers) = answers();
+        let mut taken = 0;
+        while answers.iter_mut().any(Answer::poll) {
+            taken += 1;
+            assert!(taken < 1000);
+        }
+        assert!(activity.held.bytes() <= MOST + 100 * PIECE);
+        assert!(answers.iter().all(|answer| !answer.waiting.is_empty()));
+        drop(answers);
+        assert_eq!(activity.held.bytes(), 0);
+    }
+
+    #[test]
+    fn an_answer_that_is_stuck_holds_up_no_other() {
+        let (_activity, mut answers) = answers();
+        let (stuck, others) = answers.split_first_mut().unwrap();
+        while stuck.poll() {}
+        let other = &mut others[0];
+        // One at a time, and it is told of the room that it made itself.
+        for _ in 0..1000 {
+            assert!(other.poll());
+            assert!(!other.poll());
+            other.send();
+            assert!(other.is_woken());
+            assert!(!stuck.is_woken());
+        }
+        assert!(!stuck.poll());
+        stuck.send();
+        assert!(stuck.is_woken());
+    }
+
+    #[test]
+    fn who_has_waited_longest_is_told_of_room() {
+        let (_activity, mut answers) = answers();
+        let (fast, others) = answers.split_first_mut().unwrap();
+        for other in &mut others[..2] {
+            assert!(other.poll());
+        }
+        while fast.poll() {}
+        assert!(!others[1].poll());
+        assert!(!others[0].poll());
+        fast.share.leave();
+        fast.send();
+        assert!(others[1].is_woken());
+        assert!(!others[0].is_woken() && !fast.is_woken());
+        others[0].share.leave();
+        fast.send();
+        assert!(!others[0].is_woken());
+    }
+}

@@ -1,0 +1,170 @@
+//! Owns which paths are refused: those that a backend could read otherwise than the routes do. Routes
+//! match a path as it is written. A backend may decode it first, take `\` for `/`, drop what is behind
+//! `;` in an element, and then follow `..`: it would serve what another rule is for.
+//!
+//! Escapes are read once. What is escaped twice (`%252f`) goes on as it is.
+
+use super::EscapedSlashes;
+
+/// Why a path is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unclear {
+    /// An element means another one: `.` or `..`, percent-encoded or not, alone or in front of `;`.
+    Dots,
+    /// A slash is written as `%2f`, `\` or `%5c`.
+    Slash,
+}
+
+impl Unclear {
+    /// For people.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Dots => "the path has a . or .. element, so it is not clear what it is for\n",
+            Self::Slash => {
+                "the path has an escaped slash or a backslash, so it is not clear what it is for\n"
+            }
+        }
+    }
+}
+
+/// Whether every reader takes a path for the same.
+pub(super) fn check(path: &str, slashes: EscapedSlashes) -> Result<(), Unclear> {
+    let mut rest = path.as_bytes();
+    while let Some((slash, behind)) = next_slash(rest) {
+        if is_dots(behind) {
+            return Err(Unclear::Dots);
+        }
+        if slash == Slash::Other && slashes == EscapedSlashes::Refuse {
+            return Err(Unclear::Slash);
+        }
+        rest = behind;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slash {
+    Plain,
+    Other,
+}
+
+/// The next slash, however it is written, and what is behind it.
+fn next_slash(path: &[u8]) -> Option<(Slash, &[u8])> {
+    let mut rest = path;
+    loop {
+        let at = rest
+            .iter()
+            .position(|byte| matches!(byte, b'/' | b'\\' | b'%'))?;
+        rest = rest.get(at..)?;
+        match slash(rest) {
+            Some(found) => return Some(found),
+            None => rest = rest.get(1..)?,
+        }
+    }
+}
+
+/// The slash that a text begins with, and what is behind it.
+fn slash(text: &[u8]) -> Option<(Slash, &[u8])> {
+    if let [b'/', rest @ ..] = text {
+        return Some((Slash::Plain, rest));
+    }
+    let rest = strip(text, b'\\', *b"5c").or_else(|| strip(text, b'/', *b"2f"));
+    rest.map(|rest| (Slash::Other, rest))
+}
+
+/// Whether the element that a text begins with means another one.
+fn is_dots(text: &[u8]) -> bool {
+    let (mut rest, mut dots) = (text, 0);
+    while let Some(next) = strip(rest, b'.', *b"2e") {
+        rest = next;
+        dots += 1;
+    }
+    let ends = || rest.is_empty() || slash(rest).is_some() || strip(rest, b';', *b"3b").is_some();
+    matches!(dots, 1 | 2) && ends()
+}
+
+/// What is behind a character that a text begins with, percent-encoded or not.
+fn strip(text: &[u8], byte: u8, escape: [u8; 2]) -> Option<&[u8]> {
+    match text {
+        [first, rest @ ..] if *first == byte => Some(rest),
+        [b'%', high, low, rest @ ..] if [*high, *low].eq_ignore_ascii_case(&escape) => Some(rest),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dots_are_seen_however_they_are_written() {
+        for path in [
+            "/.",
+            "/..",
+            "/a/./b",
+            "/a/../b",
+            "/a/..",
+            "/%2e",
+            "/%2E%2e/a",
+            "/.%2e/",
+            "/a/%2e.",
+            "/a/..;/b",
+            "/a/..;x=y",
+            "/a/.;/b",
+            "/a/%2e%2E;/b",
+            "/a/..%3B/b",
+            "/a/..%2fb",
+            "/a/..%5C",
+            "/a/..\\b",
+            "/a%2f../b",
+            "/a%5c%2e%2e%5cb",
+            "/a\\..",
+            "/a%2F.;",
+        ] {
+            for slashes in [EscapedSlashes::Refuse, EscapedSlashes::Keep] {
+                let refused = check(path, slashes).is_err();
+                assert!(refused, "{path} {slashes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn slashes_are_plain_or_kept() {
+        for path in ["/a%2fb", "/a%2F", "/a\\b", "/a%5cb", "/%5C", "/a%%2fb"] {
+            let refused = check(path, EscapedSlashes::Refuse);
+            assert_eq!(refused, Err(Unclear::Slash), "{path}");
+            assert_eq!(check(path, EscapedSlashes::Keep), Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn other_paths_are_clear() {
+        for path in [
+            "",
+            "*",
+            "/",
+            "//",
+            "/a",
+            "/...",
+            "/.../",
+            "/.well-known/x",
+            "/a..b",
+            "/a..",
+            "/a.",
+            "/..a",
+            "/a;b",
+            "/;",
+            "/a;..",
+            "/%",
+            "/%2",
+            "/%2g",
+            "/%252f..",
+            "/%252e%252e/",
+            "/..%2",
+            "/%e2%80%a6",
+            "/a%20b",
+        ] {
+            assert_eq!(check(path, EscapedSlashes::Refuse), Ok(()), "{path}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Owns whose hostnames are. On one Gateway a hostname belongs to one namespace, on every port and for every protocol;
+//! what another namespace has for it is left out where listeners and routes are selected.
+//!
+//! The operator decides whose a name is, and says it by pattern. The most specific pattern that matches a hostname
+//! counts, so whoever owns a wildcard does not own the names inside it that others own.
+
+use std::sync::Arc;
+
+use rpds::HashTrieMapSync;
+use vestibule_model::hostname::{HostPattern, Hostname};
+
+use crate::pattern_map::PatternMap;
+
+/// Namespaces by what they own, by Gateway.
+#[derive(Clone)]
+pub(crate) struct Owners {
+    gateways: HashTrieMapSync<Arc<str>, OfGateway>,
+    len: usize,
+}
+
+type OfGateway = PatternMap<Arc<str>>;
+
+impl Default for Owners {
+    fn default() -> Self {
+        Self {
+            gateways: HashTrieMapSync::new_sync(),
+            len: 0,
+        }
+    }
+}
+
+impl Owners {
+    /// The namespace that owns `host` on a Gateway. Requests and connections without a name belong to whoever owns
+    /// every name that nobody else does.
+    pub(crate) fn owner<'a>(
+        &'a self,
+        gateway: &str,
+        host: Option<&'a Hostname>,
+    ) -> Option<&'a str> {
+        let owner = self.gateways.get(gateway)?.matching_or_any(host).next();
+        owner.map(|owner| &**owner)
+    }
+
+    /// Gives the names of a pattern to a namespace, whoever had them.
+    pub(crate) fn set(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<str>) {
+        let mut of = self.gateways.get(gateway).cloned();
+        let of = of.get_or_insert_with(OfGateway::new);
+        self.len += usize::from(of.get(&names).is_none());
+        of.insert(names, tenant);
+        self.gateways.insert_mut(Arc::clone(gateway), of.clone());
+    }
+
+    /// Has nobody own the names of a pattern, but for those of a wider one.
+    pub(crate) fn clear(&mut self, gateway: &str, names: &HostPattern) {
+        let Some(mut of) = self.gateways.get(gateway).cloned() else {
+            return;
+        };
+        self.len -= usize::from(of.get(names).is_some());
+        of.remove(names);
+        if of.is_empty() {
+            self.gateways.remove_mut(gateway);
+        } else if let Some((gateway, _)) = self.gateways.get_key_value(gateway) {
+            let gateway = Arc::clone(gateway);
+            self.gateways.insert_mut(gateway, of);
+        }
+    }
+
+    /// How many patterns are owned.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Gateway, pattern and namespace of each, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, HostPattern, &Arc<str>)> {
+        self.gateways.iter().flat_map(|(gateway, of)| {
+            let owned = of.iter();
+            owned.map(move |(names, tenant)| (gateway, names, tenant))
+        })
+    }
+}
+
+/// Which routes of one of the Gateway's own listeners may serve a hostname.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Guard<'a>(Option<Namespaces<'a>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Namespaces<'a> {
+    owner: &'a str,
+    gateway: &'a str,
+}
+
+impl<'a> Guard<'a> {
+    /// Every route may: nobody owns the hostname, or the listener is its owner's.
+    pub(crate) const OPEN: Self = Self(None);
+
+    /// The routes of the hostname's owner and of the Gateway's namespace may.
+    pub(crate) fn new(owner: &'a str, gateway: &'a str) -> Self {
+        Self(Some(Namespaces { owner, gateway }))
+    }
+
+    /// Whether routes of a namespace may.
+    pub(crate) fn admits(self, tenant: &str) -> bool {
+        self.0
+            .is_none_or(|of| tenant == of.owner || tenant == of.gateway)
+    }
+}

@@ -1,0 +1,180 @@
+//! Owns which endpoints were tried in vain for one connection or request, and which one is next.
+//!
+//! Every attempt is decided by the configuration in force when it begins (ADR 20), so the attempts at one request may
+//! be those of several configurations. An endpoint that failed in one *way*, such as in plaintext, can serve in
+//! another one, such as over TLS. So three rules hold:
+//!
+//! - An endpoint is not tried twice in the same way.
+//! - An endpoint that failed in another way comes after all that were not tried at all.
+//! - A configuration has [`ATTEMPTS`] attempts of its own. What failed in another way was not its own attempt.
+//!   Otherwise the attempts of one configuration would use up those of the next, and a request could fail by none of
+//!   the configurations that it met.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::backend::{Backend, Protocol, Target};
+use crate::upstream::{self, Credentials, Identity};
+
+/// Endpoints that are tried for one connection or request as one configuration speaks to them.
+pub(crate) const ATTEMPTS: usize = 3;
+
+/// Attempts at one connection or request, however many configurations there were meanwhile.
+const ATTEMPTS_IN_ALL: usize = 3 * ATTEMPTS;
+
+/// How an endpoint is spoken to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Way {
+    protocol: Protocol,
+    tls: Option<Identity>,
+}
+
+impl Way {
+    /// `credentials`: none where the client's TLS is passed through.
+    fn new(target: &Target, credentials: Option<&Credentials>) -> Self {
+        Self {
+            protocol: target.protocol,
+            tls: credentials.and_then(|shown| upstream::identity(target, shown)),
+        }
+    }
+}
+
+/// The endpoints that were tried in vain for one connection or request.
+#[derive(Default)]
+pub(crate) struct Tried(Vec<(SocketAddr, Way)>);
+
+impl Tried {
+    /// Notes that `endpoint` was tried as `target` says.
+    pub(crate) fn push(
+        &mut self,
+        endpoint: SocketAddr,
+        target: &Target,
+        credentials: Option<&Credentials>,
+    ) {
+        self.0.push((endpoint, Way::new(target, credentials)));
+    }
+
+    /// How many attempts there were.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The endpoint of `backend` to try next, by the lower half of `random`; none if there is no other, or if there
+    /// were attempts enough.
+    pub(crate) fn next(
+        &self,
+        backend: &Backend,
+        random: u64,
+        credentials: Option<&Credentials>,
+    ) -> Option<SocketAddr> {
+        if self.0.is_empty() {
+            return backend.endpoint(random, |_| true);
+        }
+        let way = Way::new(&backend.target, credentials);
+        if self.len() >= ATTEMPTS_IN_ALL || self.own(&backend.target, way) >= ATTEMPTS {
+            return None;
+        }
+        backend
+            .endpoint(random, |endpoint| {
+                !self.0.iter().any(|(of, _)| *of == endpoint)
+            })
+            .or_else(|| backend.endpoint(random, |endpoint| !self.0.contains(&(endpoint, way))))
+    }
+
+    /// The part of the time that is `left` which the next endpoint of `target` may take: one that vanished must leave
+    /// time for those to come.
+    pub(crate) fn share(
+        &self,
+        left: Duration,
+        target: &Target,
+        credentials: Option<&Credentials>,
+    ) -> Duration {
+        let all = target.endpoints.len().min(ATTEMPTS);
+        let own = self.own(target, Way::new(target, credentials));
+        let parts = all.saturating_sub(own).max(1);
+        left / u32::try_from(parts).unwrap_or(u32::MAX)
+    }
+
+    /// How many endpoints of `target` were tried in this way.
+    fn own(&self, target: &Target, way: Way) -> usize {
+        let is_own =
+            |(endpoint, of): &&(SocketAddr, Way)| *of == way && target.endpoints.contains(endpoint);
+        self.0.iter().filter(is_own).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slot_map::SlotAllocator;
+
+    fn endpoint(n: u8) -> SocketAddr {
+        ([10, 0, 0, n], 80).into()
+    }
+
+    fn backend(protocol: Protocol, endpoints: &[u8]) -> Backend {
+        let slot = SlotAllocator::default().allocate();
+        Backend::new("team-a/web:80".into(), slot).with(Target {
+            endpoints: endpoints.iter().copied().map(endpoint).collect(),
+            protocol,
+            tls: None,
+        })
+    }
+
+    /// Tries what is next until nothing is.
+    fn exhaust(tried: &mut Tried, backend: &Backend) -> Vec<SocketAddr> {
+        let mut all = Vec::new();
+        while let Some(next) = tried.next(backend, 0, None) {
+            tried.push(next, &backend.target, None);
+            all.push(next);
+        }
+        all
+    }
+
+    #[test]
+    fn each_endpoint_is_tried_once_and_three_in_all() {
+        let mut tried = Tried::default();
+        let two = backend(Protocol::Any, &[1, 2]);
+        assert_eq!(exhaust(&mut tried, &two), [endpoint(1), endpoint(2)]);
+        // Another version with the same endpoints has nothing to add, and one with a third endpoint has that one.
+        let more = backend(Protocol::Any, &[1, 2, 3, 4]);
+        assert_eq!(exhaust(&mut tried, &more), [endpoint(3)]);
+    }
+
+    #[test]
+    fn an_endpoint_is_tried_in_another_way_after_all_others() {
+        let mut tried = Tried::default();
+        tried.push(endpoint(1), &backend(Protocol::Any, &[1]).target, None);
+        let other = backend(Protocol::H2c, &[1, 2, 3]);
+        let all = [endpoint(2), endpoint(3), endpoint(1)];
+        assert_eq!(exhaust(&mut tried, &other), all);
+    }
+
+    #[test]
+    fn attempts_of_other_configurations_leave_the_present_one_its_own() {
+        let mut tried = Tried::default();
+        let first = backend(Protocol::Any, &[1, 2, 3, 4]);
+        assert_eq!(exhaust(&mut tried, &first).len(), ATTEMPTS);
+        let second = backend(Protocol::H2c, &[1, 2, 3, 4]);
+        assert_eq!(exhaust(&mut tried, &second).len(), ATTEMPTS);
+        let third = backend(Protocol::WebSocket, &[1, 2, 3, 4]);
+        assert_eq!(exhaust(&mut tried, &third).len(), ATTEMPTS);
+        // However fast configurations follow one another, the attempts have an end.
+        let fresh = backend(Protocol::Any, &[9]);
+        assert_eq!(exhaust(&mut tried, &fresh), []);
+    }
+
+    #[test]
+    fn each_attempt_leaves_time_for_those_to_come() {
+        let (mut tried, second) = (Tried::default(), Duration::from_secs(1));
+        let all = backend(Protocol::Any, &[1, 2, 3, 4]);
+        let parts: Vec<Duration> = (1..=4)
+            .map(|n| {
+                let share = tried.share(second, &all.target, None);
+                tried.push(endpoint(n), &all.target, None);
+                share
+            })
+            .collect();
+        assert_eq!(parts, [second / 3, second / 2, second, second]);
+    }
+}

@@ -1,0 +1,255 @@
+//! HTTP/2 clients that make the proxy work to no purpose: each of them is told to calm down, and its
+//! connection ends after an amount of work that does not depend on how much it sends.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::web::*;
+use common::*;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::plane::Limits;
+
+const HOST: &str = "a.example.com";
+const BACKEND: &str = "team-a/one:80";
+const ENHANCE_YOUR_CALM: u32 = 11;
+/// Many more than a connection takes of anything.
+const MANY: u32 = 20_000;
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const END_HEADERS: u8 = 4;
+const END_STREAM: u8 = 1;
+
+/// A backend that answers no request for `/never`, with the number of requests that it got.
+async fn counting() -> (SocketAddr, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let address = serve(move |stream: TcpStream| {
+        let asked = Arc::clone(&count);
+        serve_http(stream, false, move |request| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            async move {
+                if request.uri().path() == "/never" {
+                    std::future::pending::<()>().await;
+                }
+                Response::new(Full::new(Bytes::from_static(b"whole")))
+            }
+        })
+    })
+    .await;
+    (address, asked)
+}
+
+fn rig(address: SocketAddr, cancels: Option<u32>) -> Rig {
+    let mut limits = Limits {
+        access_log: false,
+        ..Limits::default()
+    };
+    if let Some(cancels) = cancels {
+        limits.http.cancels = cancels;
+    }
+    Rig::start(&limits, |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", "", vec![rule("/", BACKEND)]),
+            backend(BACKEND, &[address]),
+        ]
+    })
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [length[1], length[2], length[3], kind, flags];
+    [&head[..], &stream.to_be_bytes(), payload].concat()
+}
+
+/// What a client says first.
+fn preface() -> Vec<u8> {
+    let settings = frame(SETTINGS, 0, 0, b"");
+    [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat()
+}
+
+/// `:method` GET, `:scheme` http, `:path` /never, `:authority`.
+fn request(stream: u32, flags: u8) -> Vec<u8> {
+    let mut block = vec![0x82, 0x86, 0x44, 6];
+    block.extend_from_slice(b"/never");
+    block.extend_from_slice(&[0x41, u8::try_from(HOST.len()).unwrap()]);
+    block.extend_from_slice(HOST.as_bytes());
+    frame(HEADERS, flags | END_HEADERS, stream, &block)
+}
+
+fn reset(stream: u32) -> Vec<u8> {
+    frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())
+}
+
+/// The error code of the last GOAWAY in what a server sent.
+fn goaway(mut bytes: &[u8]) -> Option<u32> {
+    let mut code = None;
+    while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = bytes {
+        let length = usize::try_from(u32::from_be_bytes([0, *a, *b, *c])).unwrap();
+        let Some((payload, behind)) = rest.split_at_checked(length) else {
+            break;
+        };
+        if *kind == GOAWAY {
+            code = Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+        }
+        bytes = behind;
+    }
+    code
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_cancelled_without_end_end_the_connection() {
+    let (address, asked) = counting().await;
+    let rig = rig(address, None);
+    let (mut read, mut write) = rig.connect().await.into_split();
+    let ended = Arc::new(AtomicBool::new(false));
+    let end = Arc::clone(&ended);
+    let reads = tokio::spawn(async move {
+        let mut answer = Vec::new();
+        let _ = read.read_to_end(&mut answer).await;
+        end.store(true, Ordering::SeqCst);
+        answer
+    });
+    write.write_all(&preface()).await.unwrap();
+    // Each round is cancelled only when all of it is at the backend.
+    for round in 0..40_u32 {
+        let streams = (0..50).map(|n| 2 * (50 * round + n) + 1);
+        let requests: Vec<u8> = streams
+            .clone()
+            .flat_map(|id| request(id, END_STREAM))
+            .collect();
+        let resets: Vec<u8> = streams.flat_map(reset).collect();
+        let sent = 50 * (usize::try_from(round).unwrap() + 1);
+        if write.write_all(&requests).await.is_err() {
+            break;
+        }
+        let over = || ended.load(Ordering::SeqCst);
+        wait("requests at the backend", || {
+            asked.load(Ordering::SeqCst) >= sent || over()
+        })
+        .await;
+        if over() || write.write_all(&resets).await.is_err() {
+            break;
+        }
+    }
+    let answer = within("the end", reads).await.unwrap();
+    assert_eq!(goaway(&answer), Some(ENHANCE_YOUR_CALM));
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(asked <= 1000, "{asked} requests reached the backend");
+    rig.wait_closed(CloseReason::TooManyCancels, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cancels_half_of_its_requests_goes_on() {
+    let (address, asked) = counting().await;
+    let rig = rig(address, Some(20));
+    let io = TokioIo::new(rig.connect().await);
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let request = |path: &str| {
+        let uri = format!("http://{HOST}{path}");
+        Request::get(uri).body(Empty::<Bytes>::new()).unwrap()
+    };
+    for round in 0..100 {
+        let (mut sender_too, never) = (sender.clone(), request("/never"));
+        let cancelled = tokio::spawn(async move { sender_too.send_request(never).await });
+        let at_backend = || asked.load(Ordering::SeqCst) == 2 * round + 1;
+        wait("a request at the backend", at_backend).await;
+        cancelled.abort();
+        let answer = within("an answer", sender.send_request(request("/")))
+            .await
+            .unwrap();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(&*body, b"whole");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_that_ask_for_nothing_end_the_connection() {
+    let (address, asked) = counting().await;
+    let many = |frame: &[u8]| frame.repeat(usize::try_from(MANY).unwrap());
+    let all = [
+        // By the proxy.
+        (
+            "PING",
+            many(&frame(6, 0, 0, &[0; 8])),
+            Some(CloseReason::TooManyFrames),
+        ),
+        (
+            "SETTINGS",
+            many(&frame(SETTINGS, 0, 0, b"")),
+            Some(CloseReason::TooManyFrames),
+        ),
+        (
+            "PRIORITY",
+            many(&frame(2, 0, 1, &[0, 0, 0, 0, 1])),
+            Some(CloseReason::TooManyFrames),
+        ),
+        (
+            "WINDOW_UPDATE",
+            many(&frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes())),
+            Some(CloseReason::TooManyFrames),
+        ),
+        (
+            "unknown frames",
+            many(&frame(0xbe, 0, 0, b"")),
+            Some(CloseReason::TooManyFrames),
+        ),
+        // By h2.
+        (
+            "empty DATA",
+            [request(1, 0), many(&frame(0, 0, 1, b""))].concat(),
+            Some(CloseReason::HttpError),
+        ),
+        (
+            "CONTINUATION",
+            [frame(HEADERS, 0, 1, b""), many(&frame(9, 0, 1, b""))].concat(),
+            Some(CloseReason::HttpError),
+        ),
+        // Whichever of the two is first: windows that overflow have the proxy reset the requests.
+        (
+            "resets that the client provokes",
+            (0..MANY / 10)
+                .flat_map(|n| {
+                    let stream = 2 * n + 1;
+                    let window = frame(WINDOW_UPDATE, 0, stream, &0x7fff_ffff_u32.to_be_bytes());
+                    [request(stream, END_STREAM), window].concat()
+                })
+                .collect(),
+            None,
+        ),
+    ];
+    for (what, flood, reason) in all {
+        let rig = rig(address, None);
+        let (mut read, mut write) = rig.connect().await.into_split();
+        let all = [preface(), flood].concat();
+        let sends = tokio::spawn(async move {
+            let sent = write.write_all(&all).await;
+            (write, sent.is_ok())
+        });
+        let mut answer = Vec::new();
+        let _ = within(what, read.read_to_end(&mut answer)).await;
+        assert_eq!(goaway(&answer), Some(ENHANCE_YOUR_CALM), "{what}");
+        let _ = sends.await;
+        match reason {
+            Some(reason) => rig.wait_closed(reason, 1).await,
+            None => wait(what, || rig.plane.active() == 0).await,
+        }
+    }
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(asked <= 1000, "{asked} requests reached the backend");
+}

@@ -1,0 +1,271 @@
+//! On one Gateway a hostname belongs to one namespace: the ways in which another one could get its requests, tried by
+//! real clients on loopback.
+//!
+//! The operator refuses nearly all of what is configured here. This is about a proxy that is told of it all the same.
+
+mod common;
+
+use common::web::*;
+use common::*;
+use http_body_util::{BodyExt, Empty};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use proto::resource::Resource as Wire;
+use tokio::io::AsyncWriteExt;
+use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::plane::Limits;
+use vestibule_stream::{Resource, ResourceKind, proto};
+
+const NAME: &str = "web.example.com";
+/// A name around which team-b has a wildcard, and nobody else anything.
+const OTHER: &str = "other.example.com";
+/// The Gateway's own listener, and the one of team-b.
+const OWN: &str = "Gateway/infra/edge/web";
+const SET_OF_B: &str = "ListenerSet/team-b/web/web";
+
+fn quiet() -> Limits {
+    Limits {
+        access_log: false,
+        ..Limits::default()
+    }
+}
+
+fn owner(hostname: &str, tenant: &str) -> Resource {
+    let owner = proto::HostnameOwner {
+        gateway: "infra/edge".into(),
+        hostname: hostname.into(),
+        tenant: tenant.into(),
+    };
+    Resource::new(format!("infra/edge/{hostname}"), Wire::HostnameOwner(owner))
+}
+
+/// A listener under another name, of the namespace that the name says.
+fn called(name: &str, mut resource: Resource) -> Resource {
+    name.clone_into(&mut resource.name);
+    if let Some(Wire::Listener(listener)) = &mut resource.resource {
+        name.split('/')
+            .nth(1)
+            .unwrap()
+            .clone_into(&mut listener.tenant);
+    }
+    resource
+}
+
+/// A namespace's route for a hostname on a listener, which leads to the backend called as the namespace.
+fn route_of(tenant: &str, at: &str, hostname: &str, path: proto::http_match::Path) -> Resource {
+    let mut leads = rule("/", &format!("{tenant}/web:80"));
+    leads.matches[0].path = Some(path);
+    let mut made = http_route(tenant, hostname, vec![leads]);
+    made.name = format!("{tenant}/web");
+    if let Some(Wire::HttpRoute(route)) = &mut made.resource {
+        tenant.clone_into(&mut route.tenant);
+        // Among equals, team-b's is before team-a's.
+        route.created = i64::from(tenant == "team-a");
+        at.clone_into(&mut route.attachments[0].listener);
+    }
+    made
+}
+
+fn all_paths() -> proto::http_match::Path {
+    proto::http_match::Path::Prefix("/".into())
+}
+
+fn regex() -> proto::http_match::Path {
+    proto::http_match::Path::Regex("/.*".into())
+}
+
+fn shared(mut route: Resource) -> Resource {
+    if let Some(Wire::HttpRoute(route)) = &mut route.resource {
+        route.attachments[0].hostnames[0].shared = true;
+    }
+    route
+}
+
+/// Both teams' backends.
+async fn backends() -> ([Echo; 2], Vec<Resource>) {
+    let echoes = [Echo::start("team-a").await, Echo::start("team-b").await];
+    let resources = ["team-a/web:80", "team-b/web:80"].into_iter().zip(&echoes);
+    let resources = resources.map(|(name, echo)| backend(name, &[echo.address]));
+    let resources = resources.collect();
+    (echoes, resources)
+}
+
+/// Whose backend answered, or the status.
+async fn answered(rig: &Rig, host: &str) -> String {
+    let answer = get(rig, host, "/").await;
+    let by = answer.header("x-backend").map(ToOwned::to_owned);
+    by.unwrap_or_else(|| answer.status.to_string())
+}
+
+fn apply(rig: &mut Rig, upserts: Vec<Resource>) {
+    assert_eq!(rig.apply(upserts), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_path_method_or_age_takes_a_name_on_the_gateways_listener() {
+    let (echoes, backends) = backends().await;
+    let mut rig = Rig::start(&quiet(), |port| {
+        let listener = called(OWN, http(port, "web", "", None));
+        [backends.clone(), vec![listener, owner(NAME, "team-a")]].concat()
+    });
+    apply(&mut rig, vec![route_of("team-a", OWN, NAME, all_paths())]);
+    for path in [
+        regex(),
+        proto::http_match::Path::Exact("/".into()),
+        all_paths(),
+    ] {
+        for hostname in [NAME, "*.example.com", "*.com", ""] {
+            apply(
+                &mut rig,
+                vec![route_of("team-b", OWN, hostname, path.clone())],
+            );
+            assert_eq!(
+                answered(&rig, NAME).await,
+                "team-a",
+                "{hostname:?} {path:?}"
+            );
+            assert_eq!(answered(&rig, "WEB.example.com.").await, "team-a");
+            let expected = if hostname == NAME { "404" } else { "team-b" };
+            assert_eq!(answered(&rig, OTHER).await, expected, "{hostname:?}");
+        }
+    }
+    // The owner's route is gone, and the name is no less its.
+    rig.remove(ResourceKind::HttpRoute, "team-a/web");
+    assert_eq!(answered(&rig, NAME).await, "404");
+    // It is shared: both answer, and the name is still the owner's.
+    let both = vec![
+        route_of("team-a", OWN, NAME, all_paths()),
+        shared(route_of(
+            "team-b",
+            OWN,
+            NAME,
+            proto::http_match::Path::Prefix("/b".into()),
+        )),
+    ];
+    apply(&mut rig, both);
+    assert_eq!(answered(&rig, NAME).await, "team-a");
+    let answer = get(&rig, NAME, "/b/x").await;
+    assert_eq!(answer.header("x-backend"), Some("team-b"));
+    assert!(echoes.iter().all(|echo| echo.requests() > 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_for_the_name_or_around_it_gets_none_of_its_requests() {
+    let (_echoes, backends) = backends().await;
+    for hostname in [NAME, "*.example.com", ""] {
+        let rig = Rig::start(&quiet(), |port| {
+            let all = vec![
+                called(SET_OF_B, http(port, "web", hostname, None)),
+                owner(NAME, "team-a"),
+                route_of("team-b", SET_OF_B, hostname, all_paths()),
+            ];
+            [backends.clone(), all].concat()
+        });
+        // The owner has nothing on this port.
+        assert_eq!(answered(&rig, NAME).await, "404", "{hostname:?}");
+        if hostname != NAME {
+            assert_eq!(answered(&rig, OTHER).await, "team-b", "{hostname:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_changes_hands_is_anothers_with_the_next_request() {
+    let (_echoes, backends) = backends().await;
+    let mut rig = Rig::start(&quiet(), |port| {
+        let all = vec![
+            called(OWN, http(port, "web", "", None)),
+            route_of("team-a", OWN, NAME, all_paths()),
+            route_of("team-b", OWN, "*.example.com", all_paths()),
+        ];
+        [backends.clone(), all].concat()
+    });
+    let mut client = rig.connect().await;
+    for (change, expected) in [
+        (None, "team-a"),
+        (Some("team-b"), "team-b"),
+        (Some("team-a"), "team-a"),
+        (Some("team-c"), "404"),
+        (Some("infra"), "404"),
+    ] {
+        if let Some(tenant) = change {
+            apply(&mut rig, vec![owner(NAME, tenant)]);
+        }
+        let text = format!("GET / HTTP/1.1\r\nhost: {NAME}\r\n\r\n");
+        client.write_all(text.as_bytes()).await.unwrap();
+        let answer = one_answer(&mut client).await.unwrap();
+        let by = answer.header("x-backend").map(ToOwned::to_owned);
+        assert_eq!(by.unwrap_or_else(|| answer.status.to_string()), expected);
+    }
+    rig.remove(ResourceKind::HostnameOwner, &format!("infra/edge/{NAME}"));
+    assert_eq!(answered(&rig, NAME).await, "team-a");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn within_tls_the_requests_host_counts_and_not_the_server_name() {
+    let (_echoes, backends) = backends().await;
+    let identity = Identity::new("*.example.com");
+    let rig = Rig::start(&quiet(), |port| {
+        let all = vec![
+            identity.resource("infra/edge"),
+            called(OWN, http(port, "web", "*.example.com", Some("infra/edge"))),
+            owner(NAME, "team-a"),
+            route_of("team-b", OWN, "*.example.com", regex()),
+        ];
+        [backends.clone(), all].concat()
+    });
+    let mut config = client_config(&identity);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = tls(rig.connect().await, config, OTHER).await.unwrap();
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    for (host, expected) in [(OTHER, "team-b"), (NAME, "404"), (OTHER, "team-b")] {
+        let request = Request::get(format!("https://{host}/"));
+        let request = request.body(Empty::<Bytes>::new()).unwrap();
+        let answer = within("an answer", sender.send_request(request))
+            .await
+            .unwrap();
+        let by = answer.headers().get("x-backend").cloned();
+        let by = by.map_or_else(
+            || answer.status().as_str().to_owned(),
+            |by| by.to_str().unwrap().to_owned(),
+        );
+        assert_eq!(by, expected, "{host}");
+        answer.into_body().collect().await.unwrap();
+    }
+    drop(sender);
+    connection.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_name_leads_to_its_owner_alone() {
+    let identity = Identity::new(NAME);
+    // Of team-b there are a wildcard that terminates, and one that passes through: to neither is the name.
+    for certificate in [None, Some("team-b/web")] {
+        let (address, _connection) = one_connection().await;
+        let rig = Rig::start(&quiet(), |port| {
+            let mut route = route("web", "*.example.com", Some("team-b/web:443"));
+            if let Some(Wire::TlsRoute(route)) = &mut route.resource {
+                "team-b".clone_into(&mut route.tenant);
+                SET_OF_B.clone_into(&mut route.attachments[0].listener);
+            }
+            vec![
+                identity.resource("team-b/web"),
+                called(
+                    SET_OF_B,
+                    listener(port, "web", "*.example.com", certificate),
+                ),
+                owner(NAME, "team-a"),
+                backend("team-b/web:443", &[address]),
+                route,
+            ]
+        });
+        let refused = tls(rig.connect().await, client_config(&identity), NAME).await;
+        assert!(refused.is_err(), "{certificate:?}");
+        rig.wait_closed(CloseReason::UnknownServerName, 1).await;
+    }
+}

@@ -1,0 +1,564 @@
+//! Reviews beside claims: on one Gateway a hostname belongs to one namespace, on every port, for every protocol and
+//! for every kind of route. `alpha` asks, and `bravo` is there already.
+
+use serde_json::{Value, json};
+use vestibule_crds::vestibule::HostnameClaimSpec;
+use vestibule_crds::{decode, yaml};
+use vestibule_model::claim::{ClaimKey, Holder};
+use vestibule_model::condition::Reason;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::ObjectName;
+use vestibule_model::object::Object;
+use vestibule_model::policy::Policy;
+use vestibule_webhook::{Facts, Operation, Review, Reviewer};
+
+const PLATFORM: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: vestibule}
+spec: {controllerName: vestibule.dev/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: entrance}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners: {namespaces: {from: All}}
+  listeners:
+  - {name: web, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
+  - {name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}, allowedRoutes: {namespaces: {from: All}}}
+  - {name: own, port: 443, protocol: TLS, hostname: status.example.com, tls: {mode: Passthrough}}
+";
+
+/// Ports with what they speak, the Gateway's own and others.
+const PORTS: [(u16, &str); 7] = [
+    (80, "HTTP"),
+    (8080, "HTTP"),
+    (443, "TLS"),
+    (443, "HTTPS"),
+    (8443, "TLS"),
+    (8443, "HTTPS"),
+    (65535, "HTTPS"),
+];
+
+const ROUTES: [&str; 2] = ["HTTPRoute", "TLSRoute"];
+
+fn object(value: Value) -> Object {
+    decode(value).into_object().expect("an object").0
+}
+
+/// The Gateway, with these hostnames held by `bravo`; "*" is every name that nobody else holds.
+fn held(hostnames: &[&str]) -> Facts {
+    let mut facts = Facts::new("vestibule.dev/gateway-controller");
+    for (_, value) in yaml::documents(PLATFORM).expect("YAML") {
+        facts.put(object(value));
+    }
+    for hostname in hostnames {
+        facts.put(claim(hostname, "bravo"));
+    }
+    facts
+}
+
+fn claim(hostname: &str, holder: &str) -> Object {
+    let names = match hostname {
+        "*" => HostPattern::Any,
+        other => HostPattern::parse(other).expect("a hostname"),
+    };
+    let key = ClaimKey::names(&ObjectName::new("infra", "entrance"), &names);
+    let name = key.object_name();
+    let spec = HostnameClaimSpec::new(&key, "", &Holder::from(holder), 0, None);
+    object(json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+        "metadata": {"namespace": name.namespace, "name": name.name}, "spec": spec,
+    }))
+}
+
+fn grant(facts: &mut Facts, namespace: &str, what: &Value) {
+    let mut spec = json!({"namespaces": {"names": [namespace]}});
+    for (field, value) in what.as_object().expect("fields") {
+        spec[field] = value.clone();
+    }
+    facts.put(object(json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
+        "metadata": {"namespace": "infra", "name": namespace}, "spec": spec,
+    })));
+}
+
+fn review(facts: &Facts, old: Option<&Object>, new: &Object) -> Review {
+    let operation = match old {
+        Some(_) => Operation::Update,
+        None => Operation::Create,
+    };
+    let policy = Policy::default();
+    let review = Reviewer::new(facts, &policy).review(operation, old, new);
+    // Nobody learns whose a name is.
+    if &*new.key().name.namespace != "bravo" {
+        for text in review.message.iter().chain(&review.warnings) {
+            assert!(!text.contains("bravo"), "{text}");
+        }
+    }
+    review
+}
+
+fn create(facts: &Facts, new: &Object) -> Review {
+    review(facts, None, new)
+}
+
+/// What refuses, as (reason, field).
+fn refusals(review: &Review) -> Vec<(Reason, &str)> {
+    let refusing = review.findings.iter().filter(|f| f.refuses());
+    refusing.map(|f| (f.reason, f.field.as_str())).collect()
+}
+
+/// A listener; an empty hostname is none.
+fn listener(port: u16, protocol: &str, hostname: &str) -> Value {
+    let name = hostname.replace(['*', '.'], "x");
+    let mut listener =
+        json!({"name": format!("l{port}{name}"), "port": port, "protocol": protocol});
+    match protocol {
+        "TLS" => listener["tls"] = json!({"mode": "Passthrough"}),
+        "HTTPS" => listener["tls"] = json!({"certificateRefs": [{"name": "own"}]}),
+        _ => {}
+    }
+    if !hostname.is_empty() {
+        listener["hostname"] = json!(hostname);
+    }
+    listener
+}
+
+fn set_of(namespace: &str, listeners: &[Value]) -> Object {
+    object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+        "metadata": {"namespace": namespace, "name": "s"},
+        "spec": {"parentRef": {"name": "entrance", "namespace": "infra"}, "listeners": listeners},
+    }))
+}
+
+fn set(namespace: &str, port: u16, protocol: &str, hostname: &str) -> Object {
+    set_of(namespace, &[listener(port, protocol, hostname)])
+}
+
+fn route_with(
+    kind: &str,
+    namespace: &str,
+    parent: &Value,
+    hostnames: &[&str],
+    rule: &Value,
+) -> Object {
+    let mut rule = rule.clone();
+    rule["backendRefs"] = json!([{"name": "app", "port": 443}]);
+    let mut spec = json!({"parentRefs": [parent], "rules": [rule]});
+    if !hostnames.is_empty() {
+        spec["hostnames"] = json!(hostnames);
+    }
+    object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+        "metadata": {"namespace": namespace, "name": "r"}, "spec": spec,
+    }))
+}
+
+/// A route on the Gateway, as a whole.
+fn route(kind: &str, namespace: &str, hostnames: &[&str]) -> Object {
+    let parent = json!({"name": "entrance", "namespace": "infra"});
+    route_with(kind, namespace, &parent, hostnames, &json!({}))
+}
+
+/// A route on the ListenerSet of a namespace.
+fn route_on_set(kind: &str, namespace: &str, set: &str, hostnames: &[&str]) -> Object {
+    let group = "gateway.networking.k8s.io";
+    let parent = json!({"group": group, "kind": "ListenerSet", "name": "s", "namespace": set});
+    route_with(kind, namespace, &parent, hostnames, &json!({}))
+}
+
+#[test]
+fn no_listener_takes_a_held_name_on_any_port() {
+    let facts = held(&["shop.example.com", "*.held.example.com"]);
+    for (port, protocol) in PORTS {
+        for hostname in ["shop.example.com", "*.held.example.com"] {
+            let taking = create(&facts, &set("alpha", port, protocol, hostname));
+            assert_eq!(
+                refusals(&taking),
+                [(Reason::HostnameConflict, "spec.listeners[0].hostname")],
+                "{protocol} {port} {hostname}"
+            );
+            // The holder may have it on every port, beside what it has.
+            let holders = create(&facts, &set("bravo", port, protocol, hostname));
+            assert_eq!(holders.findings, [], "{protocol} {port} {hostname}");
+        }
+    }
+}
+
+#[test]
+fn no_route_takes_a_held_name() {
+    let facts = held(&["shop.example.com"]);
+    for kind in ROUTES {
+        let taking = create(
+            &facts,
+            &route(kind, "alpha", &["a.example.com", "shop.example.com"]),
+        );
+        let expected = [(Reason::HostnameConflict, "spec.hostnames[1]")];
+        assert_eq!(refusals(&taking), expected, "{kind}");
+        let holders = create(&facts, &route(kind, "bravo", &["shop.example.com"]));
+        assert_eq!(holders.findings, [], "{kind}");
+    }
+    // However specific its rules are, and whichever listener it names.
+    let paths = [
+        json!({"type": "Exact", "value": "/.well-known/acme-challenge/x"}),
+        json!({"type": "PathPrefix", "value": "/api"}),
+        json!({"type": "RegularExpression", "value": "/.*"}),
+    ];
+    for path in paths {
+        let parent = json!({"name": "entrance", "namespace": "infra", "sectionName": "web"});
+        let rule = json!({"matches": [{"path": path, "method": "GET"}]});
+        let taking = route_with("HTTPRoute", "alpha", &parent, &["shop.example.com"], &rule);
+        let taking = create(&facts, &taking);
+        assert_eq!(
+            refusals(&taking),
+            [(Reason::HostnameConflict, "spec.hostnames[0]")]
+        );
+    }
+}
+
+#[test]
+fn a_name_that_is_held_without_anything_that_uses_it_is_refused_too() {
+    // That its holder's objects are gone for a moment does not matter: the claim is still there.
+    let mut facts = held(&["shop.example.com"]);
+    assert!(!create(&facts, &route("HTTPRoute", "alpha", &["shop.example.com"])).allowed);
+    facts.remove(&claim("shop.example.com", "bravo").key());
+    for kind in ROUTES {
+        assert_eq!(
+            create(&facts, &route(kind, "alpha", &["shop.example.com"])).findings,
+            []
+        );
+    }
+    for (port, protocol) in PORTS {
+        assert_eq!(
+            create(&facts, &set("alpha", port, protocol, "shop.example.com")).findings,
+            []
+        );
+    }
+}
+
+#[test]
+fn a_wildcard_around_a_held_name_and_no_hostname_do_not_take_it_and_may_be_asked_for() {
+    let facts = held(&["shop.example.com"]);
+    for hostname in ["*.example.com", ""] {
+        let around = create(&facts, &set("alpha", 8080, "HTTP", hostname));
+        assert_eq!(refusals(&around), [], "{hostname}");
+    }
+    for hostnames in [&["*.example.com"][..], &[]] {
+        let around = create(&facts, &route("HTTPRoute", "alpha", hostnames));
+        assert_eq!(refusals(&around), [], "{hostnames:?}");
+    }
+}
+
+#[test]
+fn every_name_that_nobody_else_holds_is_held_by_one_namespace_too() {
+    let facts = held(&["*"]);
+    let taking = create(&facts, &set("alpha", 8080, "HTTP", ""));
+    assert_eq!(
+        refusals(&taking),
+        [(Reason::HostnameConflict, "spec.listeners[0].hostname")]
+    );
+    let catch_all = route("HTTPRoute", "alpha", &[]);
+    let taking = create(&facts, &catch_all);
+    assert_eq!(
+        refusals(&taking),
+        [(Reason::HostnameConflict, "spec.hostnames")]
+    );
+    // It closes nothing.
+    assert_eq!(
+        create(&facts, &route("HTTPRoute", "alpha", &["a.example.com"])).findings,
+        []
+    );
+    // A route that lost it can be edited, and one that did not ask for it does not get it by an edit.
+    let parent = json!({"name": "entrance", "namespace": "infra"});
+    let path = json!({"matches": [{"path": {"type": "PathPrefix", "value": "/x"}}]});
+    let edited = route_with("HTTPRoute", "alpha", &parent, &[], &path);
+    let lost = review(&facts, Some(&catch_all), &edited);
+    assert!(lost.allowed && lost.warnings.len() == 1, "{lost:?}");
+    let named = route("HTTPRoute", "alpha", &["a.example.com"]);
+    assert!(!review(&facts, Some(&named), &catch_all).allowed);
+}
+
+#[test]
+fn a_name_inside_a_wildcard_of_another_tenant_is_refused() {
+    let facts = held(&["*.shop.example.com"]);
+    for kind in ROUTES {
+        let inside = create(&facts, &route(kind, "alpha", &["a.shop.example.com"]));
+        assert_eq!(
+            refusals(&inside),
+            [(Reason::HostnameConflict, "spec.hostnames[0]")],
+            "{kind}"
+        );
+        // The wildcard is not about its own name.
+        assert_eq!(
+            create(&facts, &route(kind, "alpha", &["shop.example.com"])).findings,
+            []
+        );
+    }
+    for (port, protocol) in PORTS {
+        for hostname in ["a.shop.example.com", "*.a.shop.example.com"] {
+            let inside = create(&facts, &set("alpha", port, protocol, hostname));
+            assert!(!inside.allowed, "{protocol} {port} {hostname}");
+        }
+    }
+    assert_eq!(
+        create(
+            &facts,
+            &route("HTTPRoute", "bravo", &["a.shop.example.com"])
+        )
+        .findings,
+        []
+    );
+    // A grant of just that name opens it; one of a wildcard around both does not.
+    for (granted, allowed) in [
+        ("a.shop.example.com", true),
+        ("*.shop.example.com", true),
+        ("*.example.com", false),
+    ] {
+        let mut facts = facts.clone();
+        grant(
+            &mut facts,
+            "bravo",
+            &json!({"hostnames": ["*.shop.example.com"]}),
+        );
+        grant(&mut facts, "alpha", &json!({"hostnames": [granted]}));
+        let inside = create(
+            &facts,
+            &route("HTTPRoute", "alpha", &["a.shop.example.com"]),
+        );
+        assert_eq!(inside.allowed, allowed, "{granted}");
+    }
+}
+
+#[test]
+fn a_wildcard_directly_below_a_public_suffix_takes_a_grant() {
+    let mut facts = held(&[]);
+    let at_listener = [(Reason::PublicSuffixWildcard, "spec.listeners[0].hostname")];
+    let at_route = [(Reason::PublicSuffixWildcard, "spec.hostnames[0]")];
+    for hostname in ["*.com", "*.co.uk"] {
+        for (port, protocol) in PORTS {
+            let wide = create(&facts, &set("alpha", port, protocol, hostname));
+            assert_eq!(refusals(&wide), at_listener, "{hostname}");
+        }
+        let wide = create(&facts, &route("HTTPRoute", "alpha", &[hostname]));
+        assert_eq!(refusals(&wide), at_route, "{hostname}");
+        // The Gateway's namespace is no tenant.
+        assert!(
+            create(&facts, &set("infra", 8080, "HTTP", hostname)).allowed,
+            "{hostname}"
+        );
+        assert!(
+            create(&facts, &route("HTTPRoute", "infra", &[hostname])).allowed,
+            "{hostname}"
+        );
+    }
+    assert_eq!(
+        create(&facts, &route("HTTPRoute", "alpha", &["*.example.com"])).findings,
+        []
+    );
+    grant(&mut facts, "alpha", &json!({"hostnames": ["*.com"]}));
+    assert!(create(&facts, &set("alpha", 8080, "HTTP", "*.com")).allowed);
+    assert!(create(&facts, &route("HTTPRoute", "alpha", &["*.com"])).allowed);
+    let other = create(&facts, &route("HTTPRoute", "alpha", &["*.co.uk"]));
+    assert_eq!(
+        refusals(&other),
+        [(Reason::HostnameNotOwned, "spec.hostnames[0]")]
+    );
+}
+
+#[test]
+fn a_name_of_the_gateways_own_is_reserved_on_every_port() {
+    let facts = held(&[]);
+    for (port, protocol) in PORTS {
+        let taking = create(&facts, &set("alpha", port, protocol, "status.example.com"));
+        assert!(!taking.allowed, "{protocol} {port}");
+        assert_eq!(
+            taking.findings[0].reason,
+            Reason::HostnameConflict,
+            "{protocol} {port}"
+        );
+    }
+    for kind in ROUTES {
+        let taking = create(&facts, &route(kind, "alpha", &["status.example.com"]));
+        assert_eq!(
+            refusals(&taking),
+            [(Reason::HostnameConflict, "spec.hostnames[0]")],
+            "{kind}"
+        );
+        assert_eq!(
+            create(&facts, &route(kind, "infra", &["status.example.com"])).findings,
+            []
+        );
+    }
+}
+
+#[test]
+fn the_gateways_namespace_stands_above_claims_with_its_routes_and_not_with_its_sets() {
+    let facts = held(&["shop.example.com"]);
+    for kind in ROUTES {
+        let own = create(&facts, &route(kind, "infra", &["shop.example.com"]));
+        assert_eq!(own.findings, [], "{kind}");
+    }
+    let own = create(&facts, &set("infra", 8443, "TLS", "shop.example.com"));
+    assert_eq!(
+        refusals(&own),
+        [(Reason::HostnameConflict, "spec.listeners[0].hostname")]
+    );
+}
+
+#[test]
+fn a_set_that_lost_a_name_can_be_edited_and_gets_no_other_that_is_taken() {
+    let facts = held(&["shop.example.com", "other.example.com"]);
+    let lost = listener(8443, "TLS", "shop.example.com");
+    let before = set_of("alpha", std::slice::from_ref(&lost));
+    let free = set_of(
+        "alpha",
+        &[lost.clone(), listener(8443, "TLS", "a.example.com")],
+    );
+    assert!(review(&facts, Some(&before), &free).allowed);
+    let taken = set_of("alpha", &[lost, listener(8443, "TLS", "other.example.com")]);
+    assert_eq!(
+        refusals(&review(&facts, Some(&before), &taken)),
+        [(Reason::HostnameConflict, "spec.listeners[1].hostname")]
+    );
+    // A former version on another Gateway asked for nothing here.
+    let mut elsewhere = before.clone();
+    if let Object::ListenerSet(set) = &mut elsewhere {
+        set.gateway = Some(ObjectName::new("infra", "another"));
+    }
+    assert!(!review(&facts, Some(&elsewhere), &before).allowed);
+}
+
+#[test]
+fn a_route_that_lost_a_name_can_be_edited_and_gets_no_other_that_is_taken() {
+    let facts = held(&["shop.example.com", "other.example.com"]);
+    for kind in ROUTES {
+        let before = route(kind, "alpha", &["shop.example.com"]);
+        let free = route(kind, "alpha", &["a.example.com", "shop.example.com"]);
+        let edited = review(&facts, Some(&before), &free);
+        assert!(edited.allowed, "{kind}: {:?}", edited.message);
+        assert_eq!(edited.warnings.len(), 1, "{kind}: {:?}", edited.warnings);
+        let taken = route(kind, "alpha", &["shop.example.com", "other.example.com"]);
+        assert_eq!(
+            refusals(&review(&facts, Some(&before), &taken)),
+            [(Reason::HostnameConflict, "spec.hostnames[1]")],
+            "{kind}"
+        );
+        // The same name by another kind of route is asked for anew.
+        let other = ROUTES
+            .iter()
+            .find(|other| **other != kind)
+            .expect("another");
+        assert!(!create(&facts, &route(other, "alpha", &["shop.example.com"])).allowed);
+    }
+}
+
+#[test]
+fn a_name_is_shared_with_httproutes_of_those_who_are_named() {
+    let mut facts = held(&["docs.example.com"]);
+    grant(
+        &mut facts,
+        "bravo",
+        &json!({"hostnames": ["docs.example.com"]}),
+    );
+    grant(
+        &mut facts,
+        "alpha",
+        &json!({"sharedHostnames": ["docs.example.com"]}),
+    );
+    let at = |reason| [(reason, "spec.hostnames[0]")];
+
+    let sharing = create(&facts, &route("HTTPRoute", "alpha", &["docs.example.com"]));
+    assert_eq!(sharing.findings, []);
+    let passing = create(&facts, &route("TLSRoute", "alpha", &["docs.example.com"]));
+    assert_eq!(refusals(&passing), at(Reason::HostnameNotOwned));
+    // A listener would have the whole name.
+    for (port, protocol) in PORTS {
+        let listener = create(&facts, &set("alpha", port, protocol, "docs.example.com"));
+        let refused = refusals(&listener);
+        assert_eq!(
+            refused,
+            [(Reason::HostnameNotOwned, "spec.listeners[0].hostname")]
+        );
+    }
+    // Neither anybody else nor any other name is meant.
+    let other = create(
+        &facts,
+        &route("HTTPRoute", "charlie", &["docs.example.com"]),
+    );
+    assert_eq!(refusals(&other), at(Reason::HostnameNotOwned));
+    for hostname in ["*.example.com", "a.docs.example.com"] {
+        let more = create(&facts, &route("HTTPRoute", "alpha", &[hostname]));
+        assert_eq!(refusals(&more), at(Reason::HostnameNotOwned), "{hostname}");
+    }
+    // The holder has it as before.
+    for kind in ROUTES {
+        assert_eq!(
+            create(&facts, &route(kind, "bravo", &["docs.example.com"])).findings,
+            []
+        );
+    }
+    // Who was granted a name that another one holds, and shares it, has it for HTTPRoutes.
+    let both = json!({"hostnames": ["*.example.com"], "sharedHostnames": ["docs.example.com"]});
+    grant(&mut facts, "alpha", &both);
+    assert_eq!(
+        create(&facts, &route("HTTPRoute", "alpha", &["docs.example.com"])).findings,
+        []
+    );
+    let passing = create(&facts, &route("TLSRoute", "alpha", &["docs.example.com"]));
+    assert_eq!(refusals(&passing), at(Reason::HostnameConflict));
+}
+
+#[test]
+fn a_route_on_a_listener_without_a_hostname_asks_for_the_namespace_of_its_set() {
+    let mut facts = held(&["shop.example.com"]);
+    facts.put(claim("alpha.example.com", "alpha"));
+    let mut open = listener(8443, "TLS", "");
+    open["allowedRoutes"] = json!({"namespaces": {"from": "All"}});
+    let mut plain = listener(8080, "HTTP", "");
+    plain["allowedRoutes"] = json!({"namespaces": {"from": "All"}});
+    facts.put(set_of("alpha", &[open, plain]));
+    for kind in ROUTES {
+        for namespace in ["alpha", "charlie", "bravo"] {
+            let invited = route_on_set(kind, namespace, "alpha", &["alpha.example.com"]);
+            assert_eq!(create(&facts, &invited).findings, [], "{kind} {namespace}");
+            // Not even the holder of a name brings it to somebody else's listener.
+            let taking = route_on_set(kind, namespace, "alpha", &["shop.example.com"]);
+            assert_eq!(
+                refusals(&create(&facts, &taking)),
+                [(Reason::HostnameConflict, "spec.hostnames[0]")],
+                "{kind} {namespace}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_wildcard_of_ones_own_does_not_let_in_what_the_gateway_refuses() {
+    let mut facts = held(&["shop.example.com"]);
+    facts.put(set("alpha", 8080, "HTTP", "*.example.com"));
+    let group = "gateway.networking.k8s.io";
+    let both = |hostname: &str| {
+        let mut route = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "HTTPRoute",
+            "metadata": {"namespace": "alpha", "name": "r"},
+            "spec": {
+                "hostnames": [hostname],
+                "rules": [{"backendRefs": [{"name": "app", "port": 80}]}],
+            },
+        });
+        route["spec"]["parentRefs"] = json!([
+            {"name": "entrance", "namespace": "infra"},
+            {"group": group, "kind": "ListenerSet", "name": "s"},
+        ]);
+        object(route)
+    };
+    let taking = create(&facts, &both("shop.example.com"));
+    let at = [(Reason::HostnameConflict, "spec.hostnames[0]")];
+    assert_eq!(refusals(&taking), at);
+    assert_eq!(create(&facts, &both("a.example.com")).findings, []);
+    // What the Gateway reserves, the listener of one's own may not have either.
+    assert_eq!(refusals(&create(&facts, &both("status.example.com"))), at);
+}
