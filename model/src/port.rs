@@ -25,7 +25,7 @@ enum Tier {
     Gateway,
     /// The namespace has the name.
     Has,
-    /// It asks for it.
+    /// It asks for it. Listeners for bytes, which have no names, are here as well.
     Asks,
 }
 
@@ -245,7 +245,7 @@ impl PortClaims {
 fn place(claim: &Claim) -> Place {
     let tier = if claim.precedence.is_own() {
         Tier::Gateway
-    } else if claim.has_name {
+    } else if claim.has_name && claim.protocol.group() != Group::Raw {
         Tier::Has
     } else {
         Tier::Asks

@@ -540,6 +540,62 @@ fn a_wildcard_stands_beside_names_inside_it_and_closes_the_others() {
 }
 
 #[test]
+fn a_route_inside_a_sets_wildcard_has_no_names_that_others_own() {
+    let mut run = with_own(vec![open(passthrough("any", ""))]);
+    run.put(on_gateway("b", 5, &["x.example.com"]));
+    run.put(one("a", 1, passthrough("l", "*.example.com")));
+    run.put(on_set("a", "a", 1, &["x.example.com"]));
+    assert_eq!(run.route_accepted("a"), LOST);
+    assert_eq!(run.published("a"), [""; 0]);
+    // What else it has there it keeps.
+    let both = ["x.example.com", "x.y.example.com"];
+    run.put(on_set("a", "a", 1, &both));
+    assert_eq!(run.route_accepted("a"), ACCEPTED);
+    assert_eq!(run.published("a"), ["x.y.example.com"]);
+    run.remove(Kind::TlsRoute, "b", "web");
+    assert_eq!(run.published("a"), ["x.y.example.com"], "the grace");
+    run.free("x.example.com");
+    assert_eq!(run.published("a"), both);
+    // The Gateway's own names stand above, exact ones and narrower wildcards.
+    let own = |hostname: &str| vec![open(passthrough("any", "")), passthrough("own", hostname)];
+    for (hostname, left) in [
+        ("x.example.com", "x.y.example.com"),
+        ("*.y.example.com", "x.example.com"),
+    ] {
+        run.put(gateway("one", own(hostname), NamespaceScope::All));
+        assert_eq!(run.published("a"), [left]);
+        run.put(on_set(
+            "a",
+            "a",
+            1,
+            &both[usize::from(left == both[0])..][..1],
+        ));
+        assert_eq!(run.route_accepted("a"), LOST);
+        run.put(on_set("a", "a", 1, &both));
+    }
+    run.put(gateway("one", own("*.com"), NamespaceScope::All));
+    assert_eq!(run.published("a"), both);
+}
+
+#[test]
+fn a_route_on_a_listener_that_lost_its_name_is_not_accepted() {
+    let mut run = with_own(vec![shared()]);
+    run.put(one("a", 5, passthrough("l", "x.example.com")));
+    let mut late = passthrough("l", "x.example.com");
+    late.port = Port::new(8443);
+    run.put(one("b", 1, late));
+    run.put(on_set("b", "b", 1, &["x.example.com"]));
+    assert_eq!(run.conflicted("b"), OUT);
+    assert_eq!(run.route_accepted("b"), LOST);
+    assert_eq!(run.published("b"), [""; 0]);
+    run.remove(Kind::ListenerSet, "a", "set");
+    assert_eq!(run.route_accepted("b"), LOST, "the grace");
+    run.free("x.example.com");
+    assert_eq!(run.route_accepted("b"), ACCEPTED);
+    assert_eq!(run.published("b"), ["x.example.com"]);
+}
+
+#[test]
 fn a_route_on_anothers_listener_uses_that_ones_name() {
     let mut run = with_own(vec![shared()]);
     run.put(on_set("a", "b", 1, &["x.example.com"]));

@@ -240,6 +240,49 @@ impl Merge {
             .filter(|decision| decision.is_refusal())
     }
 
+    /// Why a route that uses the hostname of a ListenerSet's listener does not have `names` there: the set's namespace
+    /// may not have the listener's hostname, or others own these names inside it. The proxies leave the listener out
+    /// for such names, so the route is not served for them.
+    #[must_use]
+    pub fn lost_on(&self, listener: &ListenerKey, names: &HostPattern) -> Option<NameDecision> {
+        let ParentKey::ListenerSet(name) = &listener.parent else {
+            return None;
+        };
+        let set = self.sets.get(name)?;
+        let gateway = set.gateway.as_ref()?;
+        let own = set.listeners.iter().find(|l| l.name == listener.listener)?;
+        if let Some(refusal) = self.refused_name(listener) {
+            return refusal.conflict().map(|_| refusal);
+        }
+        let (pattern, owner) = self.nearest_owner(gateway, names)?;
+        // Whoever has the listener's hostname, or more than that, is the listener's concern.
+        let inside = own.hostname != *pattern && own.hostname.covers(pattern);
+        if !inside || *owner == name.namespace {
+            return None;
+        }
+        Some(if *owner == gateway.namespace {
+            NameDecision::Reserved
+        } else if pattern == names {
+            NameDecision::Taken
+        } else {
+            NameDecision::Inside
+        })
+    }
+
+    /// Of the patterns that cover `names` and belong to somebody, the most specific one, and whose it is.
+    #[must_use]
+    pub fn nearest_owner<'a>(
+        &'a self,
+        gateway: &ObjectName,
+        names: &'a HostPattern,
+    ) -> Option<(&'a HostPattern, &'a Arc<str>)> {
+        let patterns = self.names.get(gateway)?.covering(names);
+        let mut owned = patterns
+            .into_iter()
+            .filter_map(|pattern| Some((pattern, self.owner_at(gateway, pattern)?)));
+        owned.next()
+    }
+
     /// Whether everything that a listener has to hold is held by its namespace: its hostname, and the port for what
     /// the listener speaks. The Gateway's own need hold nothing.
     #[must_use]

@@ -57,7 +57,7 @@ impl Merge {
     /// What a set's listeners would meet, against other objects (if it is let in) and among themselves.
     fn prospects<'a>(&'a self, set: &'a ListenerSet, gateway: &'a ObjectName) -> Vec<Prospect<'a>> {
         let allowed = self.verdict(set) == SetVerdict::Allowed;
-        // Its own listeners are few: the earlier ones are held aside, the port's claims stay untouched.
+        // Its own listeners are few: they are held aside, the port's claims stay untouched.
         let mut own: BTreeMap<PortKey, PortClaims> = BTreeMap::new();
         // What is not the namespace's to have makes no claim.
         let owned = |key: &PortKey, claim: &Claim| {
@@ -73,8 +73,9 @@ impl Merge {
                     )
                     .is_ok()
         };
-        set_claims(set, gateway, self.gateway(gateway).map(AsRef::as_ref))
-            .filter(|(_, key, claim)| owned(key, claim))
+        let claims = set_claims(set, gateway, self.gateway(gateway).map(AsRef::as_ref));
+        let claims = claims.filter(|(_, key, claim)| owned(key, claim));
+        let mut prospects: Vec<Prospect> = claims
             .map(|(listener, key, mut claim)| {
                 let name = if allowed && claim.protocol.group() != Group::Raw {
                     let namespace = &set.name.namespace;
@@ -88,10 +89,8 @@ impl Merge {
                     .get(&key)
                     .filter(|_| allowed && !name.is_refusal())
                     .and_then(|port| port.conflict_as_newcomer(&claim));
-                let port = own.entry(key.clone()).or_default();
-                let inside = port.conflict(&claim);
                 if elsewhere.is_none() && !name.is_refusal() {
-                    port.insert(claim.clone());
+                    own.entry(key.clone()).or_default().insert(claim.clone());
                 }
                 Prospect {
                     listener,
@@ -99,10 +98,16 @@ impl Merge {
                     claim,
                     name,
                     elsewhere,
-                    inside,
+                    inside: None,
                 }
             })
-            .collect()
+            .collect();
+        // Which of two comes first does not depend on their places in the object alone, so all of them have to be there.
+        for prospect in &mut prospects {
+            let port = own.get(&prospect.key);
+            prospect.inside = port.and_then(|port| port.conflict(&prospect.claim));
+        }
+        prospects
     }
 }
 

@@ -103,6 +103,19 @@ impl GatewayNames {
             .chain(held.map(|(names, _)| names))
     }
 
+    /// Every pattern around `names`, and `names`, of which a holder is recorded, that is the Gateway's own, or that
+    /// something asks for: the most specific one first.
+    #[must_use]
+    pub fn covering<'a>(&'a self, names: &'a HostPattern) -> Vec<&'a HostPattern> {
+        let claims = self.claims.covering(names).map(|(pattern, _)| pattern);
+        let own = self.own.covering(names).map(|(pattern, _)| pattern);
+        let asks = self.asks.covering(names).map(|(pattern, _)| pattern);
+        let mut all: Vec<&HostPattern> = claims.chain(own).chain(asks).collect();
+        all.sort_by_key(|pattern| std::cmp::Reverse(pattern.specificity()));
+        all.dedup();
+        all
+    }
+
     /// Everything that asks for a pattern.
     pub fn askers(&self, names: &HostPattern) -> impl Iterator<Item = &Source> {
         let asks = self.asks.get(names).into_iter();

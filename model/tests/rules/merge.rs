@@ -379,6 +379,28 @@ fn an_old_set_cannot_take_a_name_by_an_edit() {
 }
 
 #[test]
+fn the_first_listener_of_a_set_settles_what_its_port_speaks() {
+    // Bytes need no hostname, and come before nobody by that.
+    for protocol in ["TLS", "HTTP"] {
+        let listeners = vec![
+            listener(0, "l", 80, protocol, ""),
+            listener(1, "m", 80, "TCP", ""),
+        ];
+        let one = set("team/s", "infra/gw", 1, listeners);
+        let mut merge = with(gateway("infra/gw", vec![]), &[]);
+        let said = merge.conflicts_of_change(None, &one);
+        let second = [("spec.listeners[1].protocol", Reason::ProtocolConflict)];
+        assert_eq!(fields(&said), second);
+        merge.put_set(&one.name.clone(), Some(one.clone().into()));
+        let conflict = |index: usize| {
+            let listener: &Listener = &one.listeners[index];
+            merge.conflict(&listener.key(&one.parent_key()))
+        };
+        assert_eq!((conflict(0), conflict(1)), (None, Some(Conflict::Protocol)));
+    }
+}
+
+#[test]
 fn a_set_may_shuffle_what_it_holds() {
     let old = set(
         "team/s",

@@ -9,10 +9,11 @@ use vestibule_model::claim::{ClaimKey, Claimed, Holder};
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
-use vestibule_model::merge::RouteAsks;
+use vestibule_model::merge::{Merge, RouteAsks};
 use vestibule_model::names::{NameDecision, Source, Standing};
 use vestibule_model::object::Object;
 use vestibule_model::port::PortStanding;
+use vestibule_model::reversed::Patterns;
 use vestibule_model::route::Route;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
@@ -55,6 +56,64 @@ enum Part {
     Lost(NameDecision),
 }
 
+/// A name on a Gateway.
+type InnerName = (ObjectName, HostPattern);
+
+/// The names that routes have inside the wildcards of ListenerSets' listeners: they ask for nothing, and lose such a
+/// name when somebody else gets it, or a wildcard around it.
+#[derive(Debug, Default)]
+pub(super) struct InnerNames {
+    of_routes: BTreeMap<ObjectKey, BTreeSet<InnerName>>,
+    routes: BTreeMap<ObjectName, Patterns<BTreeSet<ObjectKey>>>,
+}
+
+impl InnerNames {
+    /// Takes the names of a route in place of its former ones.
+    fn put(&mut self, route: &ObjectKey, names: &BTreeSet<InnerName>) {
+        let former = if names.is_empty() {
+            self.of_routes.remove(route)
+        } else {
+            self.of_routes.insert(route.clone(), names.clone())
+        };
+        let former = former.unwrap_or_default();
+        for (gateway, name) in former.difference(names) {
+            let Some(of_gateway) = self.routes.get_mut(gateway) else {
+                continue;
+            };
+            if let Some(routes) = of_gateway.get_mut(name) {
+                routes.remove(route);
+                if routes.is_empty() {
+                    of_gateway.remove(name);
+                }
+            }
+            if of_gateway.is_empty() {
+                self.routes.remove(gateway);
+            }
+        }
+        for (gateway, name) in names.difference(&former) {
+            let of_gateway = self.routes.entry(gateway.clone()).or_default();
+            of_gateway.or_default(name).insert(route.clone());
+        }
+    }
+
+    /// Routes with names that whoever owns `pattern` has, or had: no narrower pattern takes them.
+    fn below<'a>(
+        &'a self,
+        merge: &'a Merge,
+        gateway: &'a ObjectName,
+        pattern: &'a HostPattern,
+    ) -> impl Iterator<Item = &'a BTreeSet<ObjectKey>> {
+        let of_gateway = self.routes.get(gateway).into_iter();
+        let covered = of_gateway.flat_map(move |all| all.covered(pattern));
+        covered
+            .filter(move |(names, _)| {
+                let nearest = merge.nearest_owner(gateway, names);
+                nearest.is_none_or(|(nearest, _)| nearest.covers(pattern))
+            })
+            .map(|(_, routes)| routes)
+    }
+}
+
 impl Translator {
     /// The state of everything that is held or wanted.
     #[must_use]
@@ -95,32 +154,50 @@ impl Translator {
     /// the same pass, so this comes before listeners and routes are judged.
     pub(super) fn ask_for_routes(&mut self, dirty: &mut Dirty) {
         for key in dirty.routes.clone() {
-            let asks = self.asks_of(&key);
+            let (asks, inner) = self.names_of(&key);
+            self.inner_names.put(&key, &inner);
             let created = self.route(&key).map_or(0, |route| route.meta().created);
             let affected = self.merge.put_route(&key, created, asks);
             self.spread(affected, dirty);
         }
+        for (gateway, names) in &dirty.owned {
+            dirty.routes.extend(
+                self.inner_names
+                    .below(&self.merge, gateway, names)
+                    .flatten()
+                    .cloned(),
+            );
+        }
     }
 
-    /// The names that a route asks for: on listeners of Gateways themselves, and on listeners of ListenerSets that
-    /// have no hostname of their own.
-    fn asks_of(&self, key: &ObjectKey) -> RouteAsks {
-        let mut asks = RouteAsks::new();
+    /// The names that a route asks for, on listeners of Gateways themselves and on listeners of ListenerSets that
+    /// have no hostname of their own; and those that it has inside the wildcards of other listeners.
+    fn names_of(&self, key: &ObjectKey) -> (RouteAsks, BTreeSet<InnerName>) {
+        let (mut asks, mut inner) = (RouteAsks::new(), BTreeSet::new());
         let Some(route) = self.route(key) else {
-            return asks;
+            return (asks, inner);
         };
         if self.is_refused(route) {
-            return asks;
+            return (asks, inner);
         }
         let (parents, _) = self.judge_parents(route, None);
         for attached in parents.values().flatten().flatten() {
-            let Some(asker) = self.merge.asker(key, &attached.listener) else {
-                continue;
-            };
             let names = attached.hostnames.iter().map(|name| name.matches.clone());
-            asks.entry(asker).or_default().extend(names);
+            if let Some(asker) = self.merge.asker(key, &attached.listener) {
+                asks.entry(asker).or_default().extend(names);
+            } else if let Some((listeners, gateway)) =
+                self.merge.listeners(&attached.listener.parent)
+            {
+                let own = |names: &HostPattern| {
+                    listeners.iter().any(|listener| {
+                        listener.name == attached.listener.listener && listener.hostname == *names
+                    })
+                };
+                let names = names.filter(|names| !own(names));
+                inner.extend(names.map(|names| (gateway.clone(), names)));
+            }
         }
-        asks
+        (asks, inner)
     }
 
     /// Takes out of what a route is attached to the hostnames that are not its to serve, with a finding for
@@ -140,20 +217,28 @@ impl Translator {
             let mut lost = None;
             attached.retain_mut(|attached| {
                 let listener = attached.listener.clone();
-                let Some((gateway, source)) = self.merge.asker(&key, &listener) else {
-                    served.push(attached.clone());
+                let Some((_, gateway)) = self.merge.listeners(&listener.parent) else {
                     return true;
                 };
+                let asker = self.merge.asker(&key, &listener);
                 let mut hostnames = Vec::new();
                 attached.hostnames.retain(|hostname| {
-                    match self.part(&gateway, &source, &hostname.matches) {
+                    let part = match &asker {
+                        Some((_, source)) => self.part(gateway, source, &hostname.matches),
+                        // It uses the listener's names.
+                        None => match self.merge.lost_on(&listener, &hostname.matches) {
+                            Some(decision) => Part::Lost(decision),
+                            None => Part::Serves,
+                        },
+                    };
+                    match part {
                         Part::Serves => hostnames.push(hostname.clone()),
                         Part::Waits => {
                             waiting.insert(*index);
                         }
                         Part::Lost(decision) => {
                             let field = route.hostname_field(&hostname.rank);
-                            let finding = decision.finding(field, &hostname.matches, &gateway);
+                            let finding = decision.finding(field, &hostname.matches, gateway);
                             if let Some(finding) = finding {
                                 let finding = Finding {
                                     severity: Severity::Warning,

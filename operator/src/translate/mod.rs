@@ -50,6 +50,7 @@ use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, NotAPortWish, PortWish};
 pub use challenge::challenge_resource;
+use claim::InnerNames;
 pub use claim::{ClaimState, Claims};
 pub use output::{CertificateRequest, Output, Work};
 pub use route_status::RouteNeeds;
@@ -163,6 +164,7 @@ pub struct Translator {
     /// `HostnameClaim` objects that were put.
     claim_objects: Holders,
     claim_states: BTreeMap<ClaimKey, ClaimState>,
+    inner_names: InnerNames,
     binds: BindUse,
     secrets: BTreeMap<ObjectName, SecretState>,
     listeners: BTreeMap<ListenerKey, ListenerState>,
@@ -236,6 +238,7 @@ impl Translator {
             verdicts: BTreeMap::new(),
             claim_objects: Holders::default(),
             claim_states: BTreeMap::new(),
+            inner_names: InnerNames::default(),
             binds: BindUse::default(),
             secrets: BTreeMap::new(),
             listeners: BTreeMap::new(),

@@ -7,9 +7,9 @@ use vestibule_model::attach::attach_route;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::{ListenerKey, ParentKey};
+use vestibule_model::key::ParentKey;
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::names::AskedBy;
+use vestibule_model::names::NameDecision;
 use vestibule_model::object::Object;
 use vestibule_model::route::{Route, field_of_hostname};
 
@@ -54,7 +54,8 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
             continue;
         };
         // That a parent takes no part (yet), or does not take it (yet), refuses nothing.
-        let Some((listeners, _)) = merge.listeners(&parent).filter(|_| is_open(facts, &parent))
+        let Some((listeners, gateway)) =
+            merge.listeners(&parent).filter(|_| is_open(facts, &parent))
         else {
             continue;
         };
@@ -78,15 +79,14 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
             for hostname in &attached.hostnames {
                 let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
                 let (listener, names) = (&attached.listener, &hostname.matches);
-                let Some((gateway, source)) = merge.asker(&key, listener) else {
-                    // It uses the listener's names.
-                    if !is_others(facts, listener, names) {
-                        served.insert(field);
-                    }
-                    continue;
+                // Without an asker, it uses the listener's names.
+                let decision = if let Some((_, source)) = merge.asker(&key, listener) {
+                    merge.decide(gateway, source.namespace(), names, source.asked_by())
+                } else {
+                    let lost = merge.lost_on(listener, names);
+                    lost.unwrap_or(NameDecision::Has)
                 };
-                let decision = merge.decide(&gateway, source.namespace(), names, source.asked_by());
-                match decision.finding(field, names, &gateway) {
+                match decision.finding(field, names, gateway) {
                     Some(finding) => {
                         if said.insert(finding.clone()) {
                             lost.push(finding);
@@ -108,20 +108,6 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
     let backends = route.backends().map(|backend| &backend.reference);
     findings.extend(not_permitted(facts, &key, backends).map(warning));
     findings
-}
-
-/// Whether names on a ListenerSet's listener belong to another namespace than the set's: the listener has a wildcard
-/// around them, and proxies leave it out for them.
-fn is_others(facts: &Facts, listener: &ListenerKey, names: &HostPattern) -> bool {
-    let ParentKey::ListenerSet(set) = &listener.parent else {
-        return false;
-    };
-    let merge = facts.merge();
-    let Some((_, gateway)) = merge.listeners(&listener.parent) else {
-        return false;
-    };
-    let decision = merge.decide(gateway, &set.namespace, names, AskedBy::Listener);
-    decision.conflict().is_some()
 }
 
 /// Whether a parent takes part in anything, as its Gateway has it.
