@@ -23,9 +23,9 @@ pub use judge::PortStanding;
 enum Tier {
     /// The Gateway's own.
     Gateway,
-    /// The namespace has the name.
+    /// The namespace has the name, or needs none.
     Has,
-    /// It asks for it. Listeners for bytes, which have no names, are here as well.
+    /// It asks for it.
     Asks,
 }
 
@@ -245,7 +245,7 @@ impl PortClaims {
 fn place(claim: &Claim) -> Place {
     let tier = if claim.precedence.is_own() {
         Tier::Gateway
-    } else if claim.has_name && claim.protocol.group() != Group::Raw {
+    } else if claim.has_name {
         Tier::Has
     } else {
         Tier::Asks
