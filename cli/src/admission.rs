@@ -20,7 +20,8 @@ impl Admission {
     /// Reviews every object that the translator has.
     #[must_use]
     pub(crate) fn of_all(translator: &Translator, policy: &Policy) -> Self {
-        let mut facts = Facts::new(translator.merge().controller());
+        let mut facts = Facts::new(translator.merge().controller())
+            .with_names_per_namespace(policy.names_per_namespace);
         let mut sets: Vec<&ListenerSet> = Vec::new();
         for (_, object) in translator.objects() {
             match object.as_ref() {

@@ -38,6 +38,7 @@ impl PolicyArgs {
             } else {
                 self.exempt_namespace.iter().cloned().collect()
             },
+            names_per_namespace: release.names_per_namespace,
         }
     }
 

@@ -219,6 +219,7 @@ impl Case {
             policy: Policy {
                 mode: header.mode.parse().expect("a mode"),
                 exempt: header.exempt,
+                ..Policy::default()
             },
             cluster: header.cluster,
             objects,

@@ -70,6 +70,7 @@ fn admission() -> Admission {
         Policy {
             mode: Mode::Enforce,
             exempt: ["exempt".to_owned()].into(),
+            ..Policy::default()
         },
     );
     for value in OBJECTS.iter() {

@@ -171,11 +171,24 @@ pub struct HostnameClaim {
     pub since: i64,
     /// `spec.unusedSince`: since when the holder has not used it, in seconds since the epoch.
     pub unused_since: Option<i64>,
+    /// `metadata.annotations["vestibule.dev/take-from"]`: an admin takes it from this namespace.
+    pub take_from: Option<Arc<str>>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
 
+/// The annotation with which an admin takes a hostname from the namespace that holds it. Its value is that namespace,
+/// so that a command which comes late takes nothing from the next holder.
+pub const TAKE_FROM: &str = "vestibule.dev/take-from";
+
 impl HostnameClaim {
+    /// The holder, if an admin takes the name from it.
+    #[must_use]
+    pub fn taken_from(&self) -> Option<&Arc<str>> {
+        let holder = &self.holder.namespace;
+        (self.take_from.as_ref() == Some(holder)).then_some(holder)
+    }
+
     /// The Gateway.
     #[must_use]
     pub fn gateway(&self) -> ObjectName {
@@ -221,6 +234,20 @@ impl Holders {
             self.objects.insert(name.clone(), claim);
         }
         changes
+    }
+
+    /// Of keys that [`Self::put`] returned: from whom an admin takes what each is about.
+    #[must_use]
+    pub fn taken(
+        &self,
+        changes: &BTreeMap<ClaimKey, Option<Holder>>,
+    ) -> BTreeMap<ClaimKey, Option<Arc<str>>> {
+        let taken = changes.keys().map(|key| {
+            let claim = self.keys.get(key);
+            let taken_from = claim.and_then(|claim| claim.taken_from());
+            (key.clone(), taken_from.cloned())
+        });
+        taken.collect()
     }
 
     /// The object that says who holds a key.

@@ -98,6 +98,8 @@ pub struct Merge {
     named: BTreeMap<ParentKey, (ObjectName, BTreeSet<ListenerKey>)>,
     /// Where each route asks for names.
     asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, Source)>>,
+    /// Most names of a namespace on a Gateway, where no grant says otherwise.
+    names_per_namespace: Option<u32>,
     /// Whoever is to hold a name counts as its holder.
     assumes: bool,
     /// Who that was when it was looked at last.

@@ -45,7 +45,8 @@ pub enum Standing {
     /// Its holder does not ask for the name, and may come back: the grace runs.
     Idle,
     /// Its holder may not have the name any more: a grant went, the Gateway does not let the namespace in, or has
-    /// taken the name itself. The claim counts for nothing, and should be removed or handed over at once.
+    /// taken the name itself. The claim counts for nothing, and should be removed or handed over at once. Or an admin
+    /// takes the name from its holder, and somebody else waits for it.
     Revoked,
 }
 
@@ -162,11 +163,16 @@ pub struct GatewayNames {
     sources: BTreeMap<Source, (Rank, BTreeSet<HostPattern>)>,
     /// What is recorded.
     claims: Patterns<Held>,
+    /// How many names each namespace is recorded for.
+    held: BTreeMap<Arc<str>, usize>,
+    /// From whom an admin takes a name: whoever else asks for it comes first.
+    taken_from: Patterns<Arc<str>>,
     /// What the Gateway's own listeners, and routes of its namespace, name.
     own: Patterns<BTreeSet<Source>>,
     /// What everything else asks for.
     asks: Patterns<Asks>,
-    /// Patterns that are asked for and that nobody holds: only these can be closed by a wildcard around them.
+    /// Patterns that are asked for and that nobody holds, or that are taken from their holder: only these can be closed
+    /// by a wildcard around them.
     unheld: Patterns<()>,
     /// The patterns that each namespace holds or asks for, and how many times.
     by_namespace: BTreeMap<Arc<str>, BTreeMap<HostPattern, usize>>,
@@ -180,6 +186,8 @@ impl GatewayNames {
             gateway,
             sources: BTreeMap::new(),
             claims: Patterns::default(),
+            held: BTreeMap::new(),
+            taken_from: Patterns::default(),
             own: Patterns::default(),
             asks: Patterns::default(),
             unheld: Patterns::default(),
@@ -190,7 +198,7 @@ impl GatewayNames {
     /// Whether nobody holds or names anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.sources.is_empty() && self.claims.is_empty()
+        self.sources.is_empty() && self.claims.is_empty() && self.taken_from.is_empty()
     }
 
     /// The namespaces that hold or ask for anything.
@@ -210,11 +218,16 @@ impl GatewayNames {
         if former.as_ref() == holder {
             return affected;
         }
+        let concerned: BTreeSet<&Arc<str>> = former.iter().chain(holder).collect();
+        let was_full = concerned.iter().filter(|of| self.is_full(permissions, of));
+        let was_full: BTreeSet<&Arc<str>> = was_full.copied().collect();
         if let Some(former) = &former {
             self.count(former, names, false);
+            count_down(&mut self.held, former);
         }
         if let Some(holder) = holder {
             self.count(holder, names, true);
+            *self.held.entry(holder.clone()).or_default() += 1;
         }
         affected.records.insert(names.clone());
         self.change(permissions, names, &mut affected, |this| {
@@ -226,6 +239,34 @@ impl GatewayNames {
                 this.claims.remove(names);
             }
         });
+        for namespace in concerned {
+            if self.is_full(permissions, namespace) != was_full.contains(namespace) {
+                affected.extend(self.recheck(permissions, namespace));
+            }
+        }
+        affected
+    }
+
+    /// Takes from whom an admin takes `names`, or (`None`) that they are taken from nobody. It concerns this namespace
+    /// alone, while it holds them and when they are given out the next time: others come first, and if nobody else
+    /// asks, it goes on.
+    pub fn take_from(
+        &mut self,
+        permissions: &dyn Permissions,
+        names: &HostPattern,
+        namespace: Option<&Arc<str>>,
+    ) -> Affected {
+        let mut affected = Affected::default();
+        if self.taken_from.get(names) == namespace {
+            return affected;
+        }
+        match namespace {
+            Some(namespace) => _ = self.taken_from.insert(names, namespace.clone()),
+            None => _ = self.taken_from.remove(names),
+        }
+        affected.records.insert(names.clone());
+        self.list_unheld(names);
+        self.judge(permissions, names, None, &mut affected);
         affected
     }
 
@@ -439,7 +480,8 @@ impl GatewayNames {
     }
 
     fn list_unheld(&mut self, names: &HostPattern) {
-        if self.asks.get(names).is_some() && self.holder(names).is_none() {
+        let is_open = self.holder(names).is_none() || self.is_taken(names);
+        if is_open && self.asks.get(names).is_some() {
             self.unheld.insert(names, ());
         } else {
             self.unheld.remove(names);
@@ -448,17 +490,22 @@ impl GatewayNames {
 
     fn count(&mut self, namespace: &Arc<str>, names: &HostPattern, more: bool) {
         let patterns = self.by_namespace.entry(namespace.clone()).or_default();
-        let count = patterns.entry(names.clone()).or_default();
-        *count = if more {
-            *count + 1
+        if more {
+            *patterns.entry(names.clone()).or_default() += 1;
         } else {
-            count.saturating_sub(1)
-        };
-        if *count == 0 {
-            patterns.remove(names);
+            count_down(patterns, names);
         }
         if patterns.is_empty() {
             self.by_namespace.remove(namespace);
+        }
+    }
+}
+
+fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(key);
         }
     }
 }

@@ -77,6 +77,8 @@ pub struct Limits {
     pub listeners: Option<u32>,
     /// Hostnames with a certificate from an issuer.
     pub certificates: Option<u32>,
+    /// Hostnames, wildcards counted once.
+    pub hostnames: Option<u32>,
 }
 
 impl Limits {
@@ -86,6 +88,7 @@ impl Limits {
         Self {
             listeners: self.listeners.max(other.listeners),
             certificates: self.certificates.max(other.certificates),
+            hostnames: self.hostnames.max(other.hostnames),
         }
     }
 }

@@ -125,12 +125,27 @@ impl fmt::Display for Mode {
 }
 
 /// The release-wide admission settings: one input, the same for webhook, operator and CLI.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// What admission does.
     pub mode: Mode,
     /// Namespaces that are only ever warned, by name.
     pub exempt: BTreeSet<String>,
+    /// Most hostnames that a namespace may hold on a Gateway, unless a HostnameGrant says otherwise.
+    pub names_per_namespace: u32,
+}
+
+/// The release-wide limit of hostnames, unless configured.
+pub const NAMES_PER_NAMESPACE: u32 = 10_000;
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            exempt: BTreeSet::new(),
+            names_per_namespace: NAMES_PER_NAMESPACE,
+        }
+    }
 }
 
 impl Policy {

@@ -12,7 +12,7 @@ use clap::{ArgAction, Parser, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vestibule_crds::gateway_api::selector_from_json;
 use vestibule_model::object::ServiceParameters;
-use vestibule_model::policy::{Mode, Policy};
+use vestibule_model::policy::{Mode, NAMES_PER_NAMESPACE, Policy};
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::acme;
@@ -139,6 +139,13 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u64).range(0..=claims::LONGEST_GRACE.as_secs())
     )]
     claim_grace_seconds: u64,
+    /// Most hostnames that a namespace may hold on a Gateway, unless a `HostnameGrant` says otherwise.
+    #[arg(
+        long,
+        env = "VESTIBULE_NAMES_PER_NAMESPACE",
+        default_value_t = NAMES_PER_NAMESPACE
+    )]
+    names_per_namespace: u32,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
     /// cert-manager.
     #[arg(
@@ -250,6 +257,7 @@ impl Arguments {
             policy: Policy {
                 mode: self.policy_mode,
                 exempt: self.exempt_namespace.iter().cloned().collect(),
+                names_per_namespace: self.names_per_namespace,
             },
             claims: Claims::Told,
             shim_for_sets: self.cert_manager_listener_sets == Maker::CertManager,

@@ -331,6 +331,7 @@ impl LocalIssuer {
                 | Change::Challenges(_)
                 | Change::Issuance(_)
                 | Change::Claims(_)
+                | Change::Taken(_)
                 | Change::Time(_) => continue,
             };
             if key.kind != Kind::Secret {

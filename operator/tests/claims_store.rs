@@ -468,6 +468,48 @@ fn a_new_leader_writes_nothing_inside_anothers_wildcard_that_it_only_took_for_he
 }
 
 #[test]
+fn a_name_that_an_admin_takes_goes_to_whoever_else_asks_in_one_write() {
+    let mut world = World::leading();
+    let shop = name("shop.example.com");
+    world.give(&shop, "a");
+    let stored = world
+        .objects
+        .get_mut(&shop.object_name())
+        .expect("an object");
+    stored.content.is_taken = true;
+    world.version += 1;
+    stored.version = world.version;
+    let stored = stored.clone();
+    world.show(&shop.object_name(), Some(&stored));
+    // Translation is told, and while nobody else asks nothing else changes, whatever is written of the claim.
+    let taken = world.store.take_taken();
+    assert_eq!(taken.get(&shop), Some(&Some("a".into())));
+    world.say([(&shop, Some(ClaimState::Unused))]);
+    world.pass(NOTED_AFTER);
+    assert_eq!(world.rest(), 1);
+    assert!(world.objects[&shop.object_name()].content.is_taken);
+    world.say([(&shop, Some(ClaimState::Used))]);
+    assert_eq!(world.rest(), 1);
+    assert_eq!(world.holder(&shop), Some("a"));
+    assert!(world.store.take_taken().is_empty());
+    // Somebody does.
+    world.say([(&shop, Some(ClaimState::Revoked))]);
+    world.news();
+    assert_eq!(world.holder(&shop), None);
+    world.want(&shop, "b");
+    let request = world.next().expect("a write");
+    let Action::Replace { content, .. } = &request.action else {
+        panic!("not one update: {request:?}");
+    };
+    assert_eq!((&*content.holder.namespace, content.is_taken), ("b", false));
+    let outcome = world.land(&request);
+    world.done(&request, outcome);
+    assert_eq!(world.rest(), 0);
+    assert_eq!(world.holder(&shop), Some("b"));
+    assert_eq!(world.store.take_taken().get(&shop), Some(&None));
+}
+
+#[test]
 fn a_port_is_passed_on_in_one_write() {
     let mut world = World::leading();
     let port = port(443);

@@ -325,6 +325,68 @@ fn of_two_routes_without_hostnames_one_has_every_other_name() {
 }
 
 #[test]
+fn what_an_admin_takes_goes_to_whoever_else_asks_and_stays_if_nobody_does() {
+    let mut run = with_own(vec![plain()]);
+    run.put(http_on_gateway("a", 1, &["x.example.com"]));
+    assert_eq!(run.published("a"), ["x.example.com"]);
+    let take = |run: &mut Run, from: &str| {
+        let taken = BTreeMap::from([(names("x.example.com"), Some(from.into()))]);
+        run.apply(Change::Taken(taken));
+    };
+    take(&mut run, "a");
+    assert_eq!(run.published("a"), ["x.example.com"]);
+    assert_eq!(run.state(&names("x.example.com")), Some(&ClaimState::Used));
+    // It is taken, and the record says so until it says who has it next. The former holder is older, and comes last.
+    run.put(http_on_gateway("b", 9, &["x.example.com"]));
+    let state = run.state(&names("x.example.com")).cloned();
+    assert_eq!(state, Some(ClaimState::Revoked));
+    assert_eq!(run.published("b"), [""; 0]);
+    run.free("x.example.com");
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("b"));
+    assert_eq!(run.published("b"), ["x.example.com"]);
+    assert_eq!(run.http_accepted("a"), LOST);
+    assert_eq!(run.published("a"), [""; 0]);
+    // A command that comes late takes nothing from the next holder.
+    take(&mut run, "a");
+    assert_eq!(run.published("b"), ["x.example.com"]);
+    assert_eq!(run.http_accepted("a"), LOST);
+}
+
+#[test]
+fn a_namespace_holds_no_more_names_than_it_may() {
+    let mut run = with_own(vec![plain()]);
+    let limited = |most: u32| {
+        let mut grant = hostname_grant("some", &["a", "b"], &["*"]);
+        grant.limits.hostnames = Some(most);
+        Object::HostnameGrant(grant)
+    };
+    run.put(limited(2));
+    run.put(http_on_gateway("a", 1, &["1.example.com", "2.example.com"]));
+    assert_eq!(run.published("a").len(), 2);
+    let three = ["1.example.com", "2.example.com", "3.example.com"];
+    run.put(http_on_gateway("a", 1, &three));
+    assert_eq!(run.published("a"), three[..2]);
+    assert_eq!(run.http_accepted("a"), ACCEPTED);
+    // What it may not hold is nobody's, so others can have it.
+    run.put(http_on_gateway("b", 2, &["3.example.com"]));
+    assert_eq!(run.published("b"), ["3.example.com"]);
+    // A name that it lets go of makes room.
+    run.put(http_on_gateway("a", 1, &["1.example.com", "4.example.com"]));
+    assert_eq!(run.published("a"), ["1.example.com"]);
+    run.free("2.example.com");
+    assert_eq!(run.published("a"), ["1.example.com", "4.example.com"]);
+    run.put(http_on_gateway("a", 1, &["5.example.com"]));
+    assert_eq!(
+        run.http_accepted("a"),
+        (Truth::False, Reason::QuotaExceeded)
+    );
+    // A lower limit takes nothing away.
+    run.put(http_on_gateway("a", 1, &["1.example.com", "4.example.com"]));
+    run.put(limited(1));
+    assert_eq!(run.published("a"), ["1.example.com", "4.example.com"]);
+}
+
+#[test]
 fn a_shared_name_is_served_by_the_routes_of_those_who_share_it() {
     let mut run = with_own(vec![plain(), shared()]);
     let mut all = hostname_grant("all", &["a"], &["*.example.com"]);

@@ -527,7 +527,7 @@ fn a_cluster_history() -> impl Strategy<Value = Vec<Change>> {
 /// The inputs of a history that are no objects, as they are in the end.
 fn final_inputs(history: &[Change]) -> Vec<Change> {
     let (mut ports, mut addresses) = (BTreeMap::new(), BTreeMap::new());
-    let mut claims = BTreeMap::new();
+    let (mut claims, mut taken) = (BTreeMap::new(), BTreeMap::new());
     let (mut challenges, mut issuance, mut time) = (BTreeMap::new(), BTreeMap::new(), None);
     for change in history {
         match change {
@@ -538,6 +538,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
             Change::Challenges(delta) => challenges.extend(delta.clone()),
             Change::Issuance(delta) => issuance.extend(delta.clone()),
             Change::Claims(delta) => claims.extend(delta.clone()),
+            Change::Taken(delta) => taken.extend(delta.clone()),
             Change::Time(now) => time = Some(*now),
             Change::Put(_) | Change::Remove(_) => {}
         }
@@ -550,6 +551,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
         Change::Challenges(challenges),
         Change::Issuance(issuance),
         Change::Claims(claims),
+        Change::Taken(taken),
     ];
     addresses
         .chain(facts)

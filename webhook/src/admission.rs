@@ -46,9 +46,10 @@ pub struct Met(Arc<ListenerSet>);
 impl Admission {
     /// Admission with nothing there yet, for the GatewayClasses of `controller`.
     pub fn new(controller: impl Into<Arc<str>>, policy: Policy) -> Self {
+        let facts = Facts::new(controller);
         Self {
+            facts: RwLock::new(facts.with_names_per_namespace(policy.names_per_namespace)),
             policy,
-            facts: RwLock::new(Facts::new(controller)),
             pending: Mutex::new(Pending::new(PATIENCE)),
         }
     }

@@ -35,6 +35,13 @@ impl Facts {
         }
     }
 
+    /// The same with this limit of hostnames, where no grant says otherwise.
+    #[must_use]
+    pub fn with_names_per_namespace(mut self, most: u32) -> Self {
+        self.merge = self.merge.with_names_per_namespace(most);
+        self
+    }
+
     /// Which ListenerSets extend which Gateway, and what that comes to.
     #[must_use]
     pub fn merge(&self) -> &Merge {
@@ -118,7 +125,9 @@ impl Facts {
     fn put_claim(&mut self, name: &ObjectName, claim: Option<Arc<HostnameClaim>>) {
         if self.holders.object(name) != claim.as_ref() {
             let changes = self.holders.put(name, claim);
+            let taken = self.holders.taken(&changes);
             self.merge.put_claims(changes);
+            self.merge.put_taken(taken);
         }
     }
 

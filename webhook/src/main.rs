@@ -20,7 +20,7 @@ use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use vestibule_crds::watch;
-use vestibule_model::policy::{Mode, Policy};
+use vestibule_model::policy::{Mode, NAMES_PER_NAMESPACE, Policy};
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
@@ -51,6 +51,13 @@ struct Args {
     /// Namespaces that are only ever warned.
     #[arg(long, env = "VESTIBULE_EXEMPT_NAMESPACE", value_delimiter = ',')]
     exempt_namespace: Vec<String>,
+    /// Most hostnames that a namespace may hold on a Gateway, unless a `HostnameGrant` says otherwise.
+    #[arg(
+        long,
+        env = "VESTIBULE_NAMES_PER_NAMESPACE",
+        default_value_t = NAMES_PER_NAMESPACE
+    )]
+    names_per_namespace: u32,
     /// Seconds that requests are still taken after SIGTERM, until everybody knows that it ends.
     #[arg(long, env = "VESTIBULE_SHUTDOWN_DELAY_SECONDS", default_value_t = 10)]
     shutdown_delay_seconds: u64,
@@ -77,6 +84,7 @@ impl Args {
                 .filter(|name| !name.is_empty())
                 .map(str::to_owned)
                 .collect(),
+            names_per_namespace: self.names_per_namespace,
         }
     }
 }

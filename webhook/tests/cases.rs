@@ -46,6 +46,7 @@ impl Case {
             policy: Policy {
                 mode: mode.parse().expect("a mode"),
                 exempt: header.exempt,
+                ..Policy::default()
             },
             documents,
             expected: match expected {

@@ -19,6 +19,7 @@ fn admission(mode: Mode) -> Admission {
         Policy {
             mode,
             exempt: ["exempt".to_owned()].into(),
+            ..Policy::default()
         },
     );
     for value in [

@@ -81,6 +81,7 @@ fn policy(mode: Mode) -> Policy {
     Policy {
         mode,
         exempt: ["gateway-conformance-infra".to_owned()].into(),
+        ..Policy::default()
     }
 }
 

@@ -57,6 +57,9 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--exempt-namespace", names)) => {
                 policy.exempt.extend(names.split(',').map(str::to_owned));
             }
+            Some(("--names-per-namespace", most)) => {
+                policy.names_per_namespace = most.parse().ok()?;
+            }
             _ => {}
         }
     }
@@ -80,14 +83,19 @@ mod tests {
         let own = json!([
             "--release=edge",
             "--policy-mode=Warn",
-            "--exempt-namespace=old,older"
+            "--exempt-namespace=old,older",
+            "--names-per-namespace=7"
         ]);
         let list = json!({"items": [deployment(&other), {}, deployment(&own)]});
         let exempt = ["old", "older"].map(str::to_owned).into();
         let mode = Mode::Warn;
         assert_eq!(
             of_deployments(&list, CONTROLLER),
-            Release::Known(Policy { mode, exempt })
+            Release::Known(Policy {
+                mode,
+                exempt,
+                names_per_namespace: 7
+            })
         );
         assert_eq!(of_deployments(&list, "example.com/nobody"), Release::Absent);
         assert_eq!(of_deployments(&json!({}), CONTROLLER), Release::Absent);
@@ -100,7 +108,12 @@ mod tests {
         let read = |file: &str| std::fs::read_to_string(format!("{chart}/{file}")).unwrap();
         let deployment = read("operator/deployment.yaml");
         assert!(deployment.contains(r#""component" "operator""#));
-        for argument in ["--controller=", "--policy-mode=", "--exempt-namespace="] {
+        for argument in [
+            "--controller=",
+            "--policy-mode=",
+            "--exempt-namespace=",
+            "--names-per-namespace=",
+        ] {
             assert!(deployment.contains(&format!("- {argument}")), "{argument}");
         }
         let names = read("_names.tpl");

@@ -18,8 +18,9 @@ use crate::unknown::UnknownFields;
 use crate::{meta, names};
 
 /// Which namespace holds a hostname or a port of a Gateway. Vestibule writes these objects and puts right what others
-/// change in them; to take a name away from a namespace, narrow its HostnameGrant or the Gateway's
-/// allowedListeners.
+/// change in them. To take a hostname from the namespace that holds it, annotate its claim with
+/// vestibule.dev/take-from and that namespace: it goes to whoever else asks for it. A namespace that is not to have
+/// the name at all must not be granted it, or not be let in by the Gateway.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, CustomResource,
 )]
@@ -164,6 +165,8 @@ pub(crate) fn convert(wire: HostnameClaim, unknown: &UnknownFields) -> claim::Ho
     let since = seconds("spec.since", &spec.since).unwrap_or_default();
     let unused_since = spec.unused_since.as_deref();
     let unused_since = unused_since.and_then(|text| seconds("spec.unusedSince", text).ok());
+    let annotations = wire.metadata.annotations.as_ref();
+    let take_from = annotations.and_then(|all| all.get(claim::TAKE_FROM));
     let claim = claim::HostnameClaim {
         name,
         meta: meta::convert(&wire.metadata),
@@ -176,6 +179,7 @@ pub(crate) fn convert(wire: HostnameClaim, unknown: &UnknownFields) -> claim::Ho
         },
         since,
         unused_since,
+        take_from: take_from.map(|namespace| namespace.as_str().into()),
         findings,
     };
     with_its_name(claim)

@@ -226,6 +226,10 @@ pub struct LimitsSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
     pub certificates: Option<i64>,
+    /// Most hostnames that a namespace holds, a wildcard counted as one. Without a limit, that of the release counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
+    pub hostnames: Option<i64>,
 }
 
 /// What Vestibule says of a grant.
@@ -478,6 +482,7 @@ impl Reader {
         ownership::Limits {
             listeners: read("listeners", spec.listeners),
             certificates: read("certificates", spec.certificates),
+            hostnames: read("hostnames", spec.hostnames),
         }
     }
 }

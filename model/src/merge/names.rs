@@ -65,6 +65,13 @@ impl Permissions for Rights<'_> {
         })
     }
 
+    fn most_names(&self, namespace: &str) -> usize {
+        let granted = self.merge.limits(self.gateway, namespace).hostnames;
+        let limit = granted.or(self.merge.names_per_namespace);
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+        limit.unwrap_or(usize::MAX)
+    }
+
     fn is_public_suffix(&self, name: &Hostname) -> bool {
         policy::is_public_suffix(name.as_str())
     }
@@ -83,6 +90,26 @@ impl Merge {
     #[must_use]
     pub fn assumes(&self) -> bool {
         self.assumes
+    }
+
+    /// A merge in which a namespace may hold this many names on a Gateway, unless a grant says otherwise.
+    #[must_use]
+    pub fn with_names_per_namespace(mut self, most: u32) -> Self {
+        self.names_per_namespace = Some(most);
+        self
+    }
+
+    /// Takes from whom an admin takes names; `None`: from nobody. What a port speaks cannot be taken so.
+    pub fn put_taken(&mut self, changes: BTreeMap<ClaimKey, Option<Arc<str>>>) -> Affected {
+        let mut affected = Affected::default();
+        for (key, namespace) in changes {
+            if let Claimed::Names(names) = &key.of {
+                self.change_names(&key.gateway, &mut affected, |of, rights| {
+                    of.take_from(rights, names, namespace.as_ref())
+                });
+            }
+        }
+        affected
     }
 
     /// Takes who holds what from now on; `None`: nobody does.
@@ -185,7 +212,8 @@ impl Merge {
         if decision != NameDecision::Free || !self.assumes {
             return Some(decision);
         }
-        let is_next = of.next(names) == Some(source.namespace());
+        // What is taken from its holder is still the holder's.
+        let is_next = of.holder(names).is_none() && of.next(names) == Some(source.namespace());
         Some(if is_next {
             NameDecision::Has
         } else {
@@ -515,7 +543,7 @@ impl NameDecision {
     pub fn conflict(self) -> Option<Conflict> {
         match self {
             Self::Taken | Self::Inside | Self::Reserved => Some(Conflict::Hostname),
-            Self::Has | Self::Free | Self::NotGranted | Self::TooWide => None,
+            Self::Has | Self::Free | Self::NotGranted | Self::TooWide | Self::TooMany => None,
         }
     }
 

@@ -35,18 +35,36 @@ impl GatewayNames {
         }
         match self.holder(names) {
             Some(holder) if **holder == *namespace => NameDecision::Has,
-            Some(_) => NameDecision::Taken,
-            None if self.is_inside(permissions, namespace, names) => NameDecision::Inside,
-            None => NameDecision::Free,
+            Some(_) if !self.is_taken(names) => NameDecision::Taken,
+            _ if self.is_inside(permissions, namespace, names) => NameDecision::Inside,
+            _ if self.is_full(permissions, namespace) => NameDecision::TooMany,
+            _ => NameDecision::Free,
         }
     }
 
-    /// Which namespace should get `names`: nobody holds them, and of those that ask and may have them it is first by
-    /// rank. Costs no decision: who may have them is kept up to date.
+    /// Whether an admin takes this very pattern from the namespace that holds it.
+    pub(super) fn is_taken(&self, names: &HostPattern) -> bool {
+        let holder = self.holder(names);
+        holder.is_some() && holder == self.taken_from.get(names)
+    }
+
+    /// Whether a namespace has as many names as it may. The Gateway's own may have any number.
+    pub(super) fn is_full(&self, permissions: &dyn Permissions, namespace: &str) -> bool {
+        *namespace != *self.gateway.namespace
+            && self.held.get(namespace).copied().unwrap_or_default()
+                >= permissions.most_names(namespace)
+    }
+
+    /// Which namespace should get `names`: nobody holds them, or they are taken from their holder; and of those that ask
+    /// and may have them it is first by rank. From whom they are taken is last. Costs no decision: who may have them
+    /// is kept up to date.
     #[must_use]
     pub fn next(&self, names: &HostPattern) -> Option<&Arc<str>> {
-        let (_, source) = self.asks.get(names)?.free.first()?;
-        Some(source.namespace())
+        let free = &self.asks.get(names)?.free;
+        let mut others = free.iter().map(|(_, source)| source.namespace());
+        let last = self.taken_from.get(names);
+        let first = others.find(|namespace| Some(*namespace) != last);
+        first.or_else(|| Some(free.first()?.1.namespace()))
     }
 
     /// Which namespace a hostname belongs to, where connections and requests are selected: the holder, or the
@@ -127,7 +145,8 @@ impl GatewayNames {
     pub fn standing(&self, names: &HostPattern) -> Option<Standing> {
         let held = self.claims.get(names)?;
         let asks = self.asks.get(names);
-        Some(if !held.counts {
+        let is_passed = || self.is_taken(names) && self.next(names).is_some();
+        Some(if !held.counts || is_passed() {
             Standing::Revoked
         } else if asks.is_some_and(|asks| asks.has(&held.holder)) {
             Standing::Used

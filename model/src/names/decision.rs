@@ -24,6 +24,8 @@ pub enum NameDecision {
     NotGranted,
     /// It is a wildcard directly below a public suffix, on a Gateway without grants.
     TooWide,
+    /// The namespace holds as many names as it may.
+    TooMany,
 }
 
 impl NameDecision {
@@ -75,6 +77,13 @@ impl NameDecision {
                     "{name} covers names that anybody may register, and Gateway {gateway} has no grant that gives it"
                 ),
                 "use a wildcard below a domain of your own, or ask the owner of the Gateway for a HostnameGrant",
+            ),
+            Self::TooMany => (
+                Reason::QuotaExceeded,
+                format!(
+                    "{name} would be one more than the namespace may hold on Gateway {gateway}"
+                ),
+                "remove hostnames that the namespace does not need, or ask the owner of the Gateway for a HostnameGrant with a higher limits.hostnames",
             ),
         };
         Some(Finding::refused(reason, field, message, action))

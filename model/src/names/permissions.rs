@@ -26,6 +26,9 @@ pub trait Permissions {
     /// Whether one of the Gateway's own listeners admits routes of a namespace.
     fn admits(&self, listener: &ListenerKey, namespace: &str) -> bool;
 
+    /// How many names a namespace may hold. Whoever has more keeps them, and gets no other ones.
+    fn most_names(&self, namespace: &str) -> usize;
+
     /// Whether names directly below `name` are given out to anybody, as below `com` and `co.uk`.
     fn is_public_suffix(&self, name: &Hostname) -> bool;
 }

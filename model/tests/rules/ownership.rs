@@ -389,6 +389,7 @@ fn grants() -> impl Strategy<Value = HostnameGrant> {
                 made.limits = Limits {
                     listeners: l,
                     certificates: c,
+                    hostnames: None,
                 };
                 made.meta.deleting = deleting;
                 made

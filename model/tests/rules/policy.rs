@@ -20,6 +20,7 @@ fn a_wildcard_route_weighs_what_the_mode_says() {
         let policy = Policy {
             mode,
             exempt: ["conformance".to_owned()].into(),
+            ..Policy::default()
         };
         let findings = policy.judge_route(&route(
             &format!("{namespace}/r"),

@@ -28,6 +28,8 @@ pub struct Content {
     pub since: i64,
     /// Since when the holder has not used it, in seconds since the epoch.
     pub unused_since: Option<i64>,
+    /// An admin takes it from the holder, which has it until somebody else asks for it.
+    pub is_taken: bool,
 }
 
 impl Content {
@@ -38,6 +40,7 @@ impl Content {
             && claim.holder == self.holder
             && claim.since == self.since
             && claim.unused_since == self.unused_since
+            && claim.taken_from().is_some() == self.is_taken
             && claim.findings.is_empty()
     }
 }
@@ -93,6 +96,7 @@ impl Request {
             holder: content.holder.clone(),
             since: content.since,
             unused_since: content.unused_since,
+            take_from: content.is_taken.then(|| content.holder.namespace.clone()),
             findings: Vec::new(),
         };
         Some((Arc::new(claim), version.to_string()))

@@ -99,8 +99,9 @@ pub struct ClaimStore {
     gateways_changed: bool,
     /// When a list was begun, while one is being made, and the objects of which the watch showed something since.
     listing: Option<BTreeSet<ObjectName>>,
-    /// What translation is to be told.
+    /// What translation is to be told: who holds what, and from whom an admin takes it.
     updates: BTreeMap<ClaimKey, Option<Holder>>,
+    taken: BTreeMap<ClaimKey, Option<Arc<str>>>,
     /// What keeps objects from being written, and for whom they are written.
     troubles: BTreeMap<Tenant, BTreeMap<ObjectName, Trouble>>,
     in_trouble: BTreeMap<ObjectName, Tenant>,
@@ -141,6 +142,7 @@ impl ClaimStore {
             gateways_changed: false,
             listing: None,
             updates: BTreeMap::new(),
+            taken: BTreeMap::new(),
             troubles: BTreeMap::new(),
             in_trouble: BTreeMap::new(),
             troubled: BTreeSet::new(),
@@ -297,6 +299,11 @@ impl ClaimStore {
         std::mem::take(&mut self.updates)
     }
 
+    /// From whom an admin takes names, and (`None`) that they are taken from nobody any more, since this was asked last.
+    pub fn take_taken(&mut self) -> BTreeMap<ClaimKey, Option<Arc<str>>> {
+        std::mem::take(&mut self.taken)
+    }
+
     /// The next request that is due, if this replica leads.
     pub fn next_request(
         &mut self,
@@ -360,18 +367,23 @@ impl ClaimStore {
         let wanted = record.and_then(|(key, record)| {
             let holding = record.holder.as_ref().or(record.candidate.as_ref())?;
             let is_noted = |unused: &Time| unused.now + NOTED_AFTER <= now;
-            Some((key, holding, record.unused.filter(is_noted)))
+            let taken_from = object.claim().and_then(|claim| claim.taken_from());
+            let is_taken = taken_from == Some(&holding.holder.namespace);
+            Some((key, holding, record.unused.filter(is_noted), is_taken))
         });
         match (state, wanted) {
             (GatewayState::NotOurs, _) | (GatewayState::Gone, Some(_)) => None,
             (GatewayState::Gone | GatewayState::Ours(_), None) => object.next(None),
-            (GatewayState::Ours(uid), Some((key, holding, unused))) => object.next(Some(Content {
-                key: key.clone(),
-                gateway_uid: uid,
-                holder: holding.holder.clone(),
-                since: holding.since,
-                unused_since: unused.map(|time| time.seconds),
-            })),
+            (GatewayState::Ours(uid), Some((key, holding, unused, is_taken))) => {
+                object.next(Some(Content {
+                    key: key.clone(),
+                    gateway_uid: uid,
+                    holder: holding.holder.clone(),
+                    since: holding.since,
+                    unused_since: unused.map(|time| time.seconds),
+                    is_taken,
+                }))
+            }
         }
     }
 
@@ -774,9 +786,13 @@ impl ClaimStore {
             let there = object.seen().is_some();
             (there, there && object.claim().is_none())
         };
-        let was = flags(object);
+        let taken_from = |object: &ObjectState| object.claim()?.taken_from().cloned();
+        let (was, was_taken) = (flags(object), taken_from(object));
         let changed = change(object);
-        let is = flags(object);
+        let (is, is_taken) = (flags(object), taken_from(object));
+        if let Some(key) = key.clone().filter(|_| was_taken != is_taken) {
+            self.taken.insert(key, is_taken);
+        }
         let count = |count: &mut usize, was: bool, is: bool| {
             *count = *count + usize::from(is) - usize::from(was);
         };

@@ -453,15 +453,18 @@ impl Store {
     }
 
     /// What the store of claims has to say.
-    fn held(&mut self) -> Option<Change> {
-        let updates = self.claims.take_updates();
-        (!updates.is_empty()).then_some(Change::Claims(updates))
+    fn held(&mut self) -> Vec<Change> {
+        let (updates, taken) = (self.claims.take_updates(), self.claims.take_taken());
+        let updates = (!updates.is_empty()).then_some(Change::Claims(updates));
+        let taken = (!taken.is_empty()).then_some(Change::Taken(taken));
+        updates.into_iter().chain(taken).collect()
     }
 
     /// Tells translation what the store of claims has to say, if anything.
     fn told_of_claims(&mut self, now: Instant) {
-        if let Some(change) = self.held() {
-            self.apply(vec![change], now);
+        let changes = self.held();
+        if !changes.is_empty() {
+            self.apply(changes, now);
         }
     }
 

@@ -135,6 +135,15 @@ impl Translator {
         self.spread(affected, dirty);
     }
 
+    pub(super) fn take_taken(
+        &mut self,
+        changes: BTreeMap<ClaimKey, Option<Arc<str>>>,
+        dirty: &mut Dirty,
+    ) {
+        let affected = self.merge.put_taken(changes);
+        self.spread(affected, dirty);
+    }
+
     /// A `HostnameClaim` is new, has changed or is gone.
     pub(super) fn take_claim_object(
         &mut self,
@@ -147,7 +156,9 @@ impl Translator {
             _ => None,
         };
         let changes = self.claim_objects.put(name, claim);
+        let taken = self.claim_objects.taken(&changes);
         self.take_claims(changes, dirty);
+        self.take_taken(taken, dirty);
     }
 
     /// Brings up to date which names the changed routes ask for. Whoever has another answer by that is looked at in

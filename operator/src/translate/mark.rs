@@ -18,6 +18,7 @@ impl Translator {
             Change::Remove(key) => (key, None),
             Change::Ports(ports) => return self.take_ports(ports, dirty),
             Change::Claims(changes) => return self.take_claims(changes, dirty),
+            Change::Taken(changes) => return self.take_taken(changes, dirty),
             Change::Challenges(changes) => return self.take_challenges(changes, dirty),
             Change::Time(now) => return self.take_time(now, dirty),
             Change::Issuance(changes) => return self.take_issuance(changes, dirty),

@@ -110,6 +110,8 @@ pub enum Change {
     /// Who holds what, and (`None`) what nobody holds any more. Only what is persisted may be told. Beside
     /// these, `HostnameClaim` objects that are put count, for whoever keeps no claims itself.
     Claims(BTreeMap<ClaimKey, Option<Holder>>),
+    /// From whom an admin takes what, and (`None`) what is taken from nobody any more. As with claims.
+    Taken(BTreeMap<ClaimKey, Option<Arc<str>>>),
     /// What the front of the Gateway with this UID has come to; `None`: there is no such Service.
     /// Counts with [`Binds::Allocated`].
     Addresses(Arc<str>, Option<Assigned>),
@@ -225,7 +227,8 @@ impl Translator {
     /// A translator that knows no object yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let mut merge = Merge::new(settings.controller.clone());
+        let mut merge = Merge::new(settings.controller.clone())
+            .with_names_per_namespace(settings.policy.names_per_namespace);
         if settings.claims == Claims::Assumed {
             merge = merge.assuming();
         }

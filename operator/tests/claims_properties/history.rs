@@ -14,7 +14,7 @@ struct Held {
     holder: String,
     /// Since when its holder has not asked for it.
     gone: Option<i64>,
-    /// Whether the holder may not have it, or the Gateway took it.
+    /// Whether the holder may not have it, or the Gateway or an admin took it.
     taken: bool,
 }
 
@@ -77,7 +77,8 @@ impl History {
         }
         for (names, held) in &mut self.held {
             let asks = views.iter().all(|view| view.asks(&held.holder, names));
-            let takes = views.iter().any(|view| view.takes(&held.holder, names));
+            let takes = views.iter().any(|view| view.takes(&held.holder, names))
+                || world.is_taken(names, &held.holder);
             if !asks {
                 held.gone.get_or_insert(now);
             }

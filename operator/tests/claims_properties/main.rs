@@ -68,6 +68,8 @@ enum Op {
     Pass(u64),
     /// Somebody deletes a claim object.
     Vandal(usize),
+    /// An admin takes a name from whoever holds it.
+    TakeAway(usize),
     Rest,
 }
 
@@ -132,6 +134,7 @@ fn an_op() -> impl Strategy<Value = Op> {
         2 => (0..2_usize).prop_map(Op::Lead),
         4 => (1..90_u64).prop_map(Op::Pass),
         1 => (0..8_usize).prop_map(Op::Vandal),
+        1 => (0..8_usize).prop_map(Op::TakeAway),
         6 => Just(Op::Rest),
     ]
 }

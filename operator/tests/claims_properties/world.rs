@@ -194,11 +194,12 @@ impl Replica {
     /// Translation and the store tell each other until neither has news.
     fn settle(&mut self, clock: (i64, Instant)) {
         for _ in 0..20 {
-            let news = self.store.take_updates();
-            if news.is_empty() {
+            let (news, taken) = (self.store.take_updates(), self.store.take_taken());
+            if news.is_empty() && taken.is_empty() {
                 return;
             }
-            let output = self.translator.claims(news);
+            let changes = [Change::Claims(news), Change::Taken(taken)];
+            let output = self.translator.apply(changes);
             self.store.translated(output.claims, time(clock));
         }
         panic!("translation and the store do not come to an end");
@@ -297,6 +298,7 @@ impl World {
             holder: "a".into(),
             since: 0,
             unused_since: None,
+            take_from: None,
             findings: Vec::new(),
         };
         let another = Object::HostnameClaim(another);
@@ -422,12 +424,16 @@ impl World {
                 self.clock.1 += Duration::from_secs(seconds);
                 self.pass();
             }
+            Op::TakeAway(n) => {
+                let claim = self.claims().nth(n);
+                if let Some((key, mut claim)) = claim {
+                    claim.take_from = Some(claim.holder.namespace.clone());
+                    self.put(&key, Some(Object::HostnameClaim(claim)));
+                }
+            }
             Op::Vandal(n) => {
-                let claims = self.server.objects.keys();
-                let mut claims = claims.filter(|key| {
-                    key.kind == Kind::HostnameClaim && key.name.name.starts_with("one-")
-                });
-                if let Some(key) = claims.nth(n).cloned() {
+                let claim = self.claims().nth(n);
+                if let Some((key, _)) = claim {
                     self.put(&key, None);
                     // Those who know what stood there see it before anybody else is asked.
                     for replica in &mut self.replicas {
@@ -442,6 +448,27 @@ impl World {
             }
         }
         self.observe();
+    }
+
+    /// The claims to what the Gateway has.
+    fn claims(&self) -> impl Iterator<Item = (ObjectKey, HostnameClaim)> {
+        let objects = self.server.objects.iter();
+        objects.filter_map(|(key, (object, _))| match object {
+            Object::HostnameClaim(claim) if *claim.gateway == *"one" => {
+                Some((key.clone(), claim.clone()))
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether an admin takes names from a namespace.
+    pub(crate) fn is_taken(&self, names: &str, holder: &str) -> bool {
+        self.claims().any(|(_, claim)| {
+            let from = claim.taken_from().map(|from| &**from);
+            let about = claim.held_key().map(|key| &key.of);
+            let is_about = matches!(about, Some(Claimed::Names(of)) if of.to_string() == *names);
+            from == Some(holder) && is_about
+        })
     }
 
     /// What was in service, and was neither let go nor taken, still is, unless its own namespace wants to speak
@@ -657,7 +684,9 @@ impl World {
         let has = |place: &Place, tenant: &str| {
             // Where the Gateway has listeners, nobody holds the port. When they go it is the first one's by age.
             let own = views.each_ref().map(|view| view.own_on(place.0).count());
-            own[0] == own[1] && views.iter().all(|view| has(view, place, tenant))
+            own[0] == own[1]
+                && views.iter().all(|view| has(view, place, tenant))
+                && !self.is_taken(&place.2, tenant)
         };
         serving.retain(|place, tenant| has(place, tenant));
         for (place, tenant) in self.leading().serves() {

@@ -53,6 +53,7 @@ pub(crate) fn content(hostname: &str, holder: &str) -> Content {
         holder: holder.into(),
         since: 900,
         unused_since: None,
+        is_taken: false,
     }
 }
 

@@ -91,6 +91,7 @@ pub(crate) fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strateg
                 grant.limits = Limits {
                     listeners: l,
                     certificates: c,
+                    ..Limits::default()
                 };
                 Object::HostnameGrant(grant)
             },

@@ -30,6 +30,8 @@ pub(crate) struct Grants {
     pub(crate) out: BTreeSet<Arc<str>>,
     /// The namespaces whose routes each of the Gateway's own listeners admits.
     pub(crate) admitted: BTreeMap<ListenerKey, BTreeSet<Arc<str>>>,
+    /// How many names namespaces may hold; the others: any number.
+    pub(crate) most: BTreeMap<Arc<str>, usize>,
     /// How often something was asked.
     pub(crate) asked: Cell<usize>,
 }
@@ -73,6 +75,10 @@ impl Permissions for Grants {
         self.count();
         let admitted = self.admitted.get(listener);
         admitted.is_some_and(|admitted| admitted.contains(namespace))
+    }
+
+    fn most_names(&self, namespace: &str) -> usize {
+        self.most.get(namespace).copied().unwrap_or(usize::MAX)
     }
 
     /// As the list has it for names that it does not know: top-level domains; and one country's second level.

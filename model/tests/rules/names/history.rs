@@ -1,6 +1,6 @@
 //! Random histories: after each step the index says what the plain reading of the rule says, and the step has said
 //! whose answer it changed; the order of facts does not matter; and a name in service changes its owner only if the
-//! owner let go, was revoked, or the Gateway took it.
+//! owner let go, was revoked, or the Gateway or an admin took it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -90,6 +90,12 @@ enum Op {
     Record(HostPattern),
     /// The grace is over.
     Free(HostPattern),
+    /// An admin takes a name from a namespace, or changes their mind.
+    Take(HostPattern, Option<Arc<str>>),
+    /// An admin takes a name from its holder.
+    TakeAway(HostPattern),
+    /// So many names a namespace may hold.
+    Limit(Arc<str>, usize),
 }
 
 fn patterns() -> impl Strategy<Value = HostPattern> {
@@ -125,6 +131,8 @@ fn platform() -> impl Strategy<Value = Op> {
     let admitted = prop::sample::subsequence(tenants.clone(), 0..=3);
     prop_oneof![
         2 => prop::collection::vec(entries(), 0..5).prop_map(Op::Grants),
+        1 => (prop::sample::select(tenants.clone()), 0_usize..5)
+            .prop_map(|(namespace, most)| Op::Limit(namespace, most)),
         1 => (prop::sample::select(tenants), prop::bool::weighted(0.7))
             .prop_map(|(namespace, lets_in)| Op::Let(namespace, lets_in)),
         1 => (prop::sample::select(vec!["one", "two"]), admitted)
@@ -137,6 +145,8 @@ fn anything() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (patterns(), prop::option::weighted(0.7, namespaces()))
             .prop_map(|(names, holder)| Op::Hold(names, holder)),
+        1 => (patterns(), prop::option::weighted(0.8, namespaces()))
+            .prop_map(|(names, namespace)| Op::Take(names, namespace)),
         5 => puts(),
         2 => platform(),
     ]
@@ -147,6 +157,7 @@ fn with_a_leader() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => patterns().prop_map(Op::Record),
         2 => patterns().prop_map(Op::Free),
+        1 => patterns().prop_map(Op::TakeAway),
         4 => puts(),
         1 => platform(),
     ]
@@ -212,7 +223,12 @@ impl World {
             Op::Record(names) => match self.names.standing(&names) {
                 None | Some(Standing::Revoked) => {
                     let next = self.names.next(&names).cloned();
-                    self.hold(&names, next)
+                    let mut affected = self.hold(&names, next);
+                    // The object of the next holder does not say that it is taken from the former one.
+                    if self.facts.taken.get(&names) != self.facts.claims.get(&names) {
+                        add(&mut affected, self.take_from(&names, None));
+                    }
+                    affected
                 }
                 Some(Standing::Used | Standing::Idle) => Affected::default(),
             },
@@ -220,7 +236,26 @@ impl World {
                 Some(Standing::Idle) => self.hold(&names, None),
                 _ => Affected::default(),
             },
+            Op::Take(names, namespace) => self.take_from(&names, namespace),
+            Op::TakeAway(names) => {
+                let holder = self.facts.claims.get(&names).cloned();
+                self.take_from(&names, holder)
+            }
+            Op::Limit(namespace, most) => {
+                self.facts.grants.most.insert(namespace.clone(), most);
+                self.recheck(&namespace)
+            }
         }
+    }
+
+    fn take_from(&mut self, names: &HostPattern, namespace: Option<Arc<str>>) -> Affected {
+        let grants = &self.facts.grants;
+        let affected = self.names.take_from(grants, names, namespace.as_ref());
+        match namespace {
+            Some(namespace) => self.facts.taken.insert(names.clone(), namespace),
+            None => self.facts.taken.remove(names),
+        };
+        affected
     }
 
     fn hold(&mut self, names: &HostPattern, holder: Option<Arc<str>>) -> Affected {
@@ -259,6 +294,9 @@ impl World {
         }
         for (pattern, holder) in self.facts.claims.iter().rev() {
             names.hold(&self.facts.grants, pattern, Some(holder));
+        }
+        for (pattern, namespace) in self.facts.taken.iter().rev() {
+            names.take_from(&self.facts.grants, pattern, Some(namespace));
         }
         names
     }
@@ -415,6 +453,11 @@ fn reason(
         return Some("it was revoked");
     }
     if names.holder(claimed) != Some(former) {
+        if standing == Some(Standing::Revoked)
+            && matches!(op, Op::Record(names) if names == claimed)
+        {
+            return Some("an admin took it");
+        }
         let freed = matches!(op, Op::Free(names) if names == claimed);
         return (freed && standing == Some(Standing::Idle)).then_some("it let go");
     }
@@ -503,7 +546,7 @@ proptest! {
     }
 
     #[test]
-    fn a_name_in_service_changes_its_owner_only_if_it_was_let_go_revoked_or_taken_by_the_gateway(
+    fn a_name_in_service_changes_its_owner_only_if_it_was_let_go_revoked_or_taken(
         ops in prop::collection::vec(with_a_leader(), 1..60),
     ) {
         let mut world = World::new();

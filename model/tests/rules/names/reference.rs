@@ -16,6 +16,8 @@ pub(crate) const OWN: &str = "infra";
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
     pub(crate) claims: BTreeMap<HostPattern, Arc<str>>,
+    /// From whom an admin takes what.
+    pub(crate) taken: BTreeMap<HostPattern, Arc<str>>,
     pub(crate) sources: BTreeMap<Source, (Rank, BTreeSet<HostPattern>)>,
     pub(crate) grants: Grants,
 }
@@ -100,9 +102,15 @@ impl Facts {
         }
         match self.holder(names) {
             Some(holder) if **holder == *namespace => return NameDecision::Has,
+            Some(holder) if self.taken.get(names) == Some(holder) => {}
             Some(_) => return NameDecision::Taken,
             None => {}
         }
+        let held = self
+            .claims
+            .values()
+            .filter(|holder| ***holder == *namespace);
+        let is_full = namespace != OWN && held.count() >= self.grants.most_names(namespace);
         let closed = self.valid().any(|(wildcard, holder)| {
             let around =
                 |outer: &HostPattern, inner: &HostPattern| outer.covers(inner) && outer != inner;
@@ -119,6 +127,8 @@ impl Facts {
         });
         if closed {
             NameDecision::Inside
+        } else if is_full {
+            NameDecision::TooMany
         } else {
             NameDecision::Free
         }
@@ -136,12 +146,16 @@ impl Facts {
             let decision = self.decide(source.namespace(), names, source.asked_by());
             decision == NameDecision::Free
         });
-        free.min().map(|(_, source)| source.namespace())
+        let last = self.taken.get(names);
+        let order =
+            free.min_by_key(|(rank, source)| (last == Some(source.namespace()), *rank, *source));
+        order.map(|(_, source)| source.namespace())
     }
 
     pub(crate) fn standing(&self, names: &HostPattern) -> Option<Standing> {
         let holder = self.claims.get(names)?;
-        if self.holder(names).is_none() {
+        let is_taken = self.taken.get(names) == Some(holder) && self.next(names).is_some();
+        if self.holder(names).is_none() || is_taken {
             return Some(Standing::Revoked);
         }
         let mut asking = self

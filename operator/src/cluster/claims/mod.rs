@@ -1,5 +1,6 @@
 //! Makes the requests that the store of claims ([`crate::claims`]) asks for, and lists the objects for a new leader.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -166,15 +167,20 @@ impl ClaimWriter {
         fence: bool,
     ) -> HostnameClaim {
         let label = (super::MANAGED_BY.to_owned(), self.manager.to_string());
+        let mut annotations = BTreeMap::new();
+        if fence {
+            annotations.insert(FENCE.to_owned(), super::clock::millis().to_string());
+        }
+        if content.is_taken {
+            let holder = content.holder.namespace.to_string();
+            annotations.insert(claim::TAKE_FROM.to_owned(), holder);
+        }
         HostnameClaim {
             metadata: ObjectMeta {
                 name: Some(name.name.to_string()),
                 namespace: Some(name.namespace.to_string()),
                 labels: Some([label].into()),
-                annotations: fence.then(|| {
-                    let now = super::clock::millis().to_string();
-                    [(FENCE.to_owned(), now)].into()
-                }),
+                annotations: (!annotations.is_empty()).then_some(annotations),
                 resource_version: version,
                 ..ObjectMeta::default()
             },
@@ -257,6 +263,7 @@ fn unreadable(key: &ObjectKey, meta: Meta, finding: Finding) -> claim::HostnameC
         holder: Holder::from(""),
         since: 0,
         unused_since: None,
+        take_from: None,
         findings: vec![finding],
     }
 }
