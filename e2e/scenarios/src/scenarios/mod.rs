@@ -166,6 +166,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             webhook::hostile_requests_harm_nobody_else
         ),
         scenario!(Abreast, "acme-many", acme::fifty_at_once),
+        scenario!(
+            Abreast,
+            "taken",
+            ownership::an_admin_takes_a_name_from_its_holder
+        ),
         scenario!(Alone, "hijack", ownership::nobody_takes_what_another_serves),
         scenario!(
             Alone,

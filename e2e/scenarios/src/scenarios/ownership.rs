@@ -6,6 +6,7 @@ mod grants;
 mod hijack;
 mod pairs;
 mod shared;
+mod taken;
 
 pub(super) use attacks::every_way_to_another_teams_name_is_closed;
 pub(super) use gateway::names_outlive_their_gateway;
@@ -15,3 +16,4 @@ pub(super) use hijack::{
 };
 pub(super) use pairs::of_two_that_got_in_one_is_served;
 pub(super) use shared::nobody_takes_a_name_on_a_shared_listener;
+pub(super) use taken::an_admin_takes_a_name_from_its_holder;

@@ -70,6 +70,7 @@ pub(in super::super) async fn every_way_to_another_teams_name_is_closed(
     scene.answers(80, WANTED, &a).await?;
     scene.accepted(&a, api::HTTP_ROUTE, "plain-web").await?;
 
+    b.kubectl.apply(&around(&b)).await?.must()?;
     let mut notes = Vec::new();
     let attacks = attacks(&b);
     for attack in &attacks {
@@ -83,7 +84,6 @@ pub(in super::super) async fn every_way_to_another_teams_name_is_closed(
         let verdict = message.rsplit("admission webhook").next();
         notes.push(verdict.unwrap_or_default().trim().replace('\n', " "));
     }
-    b.kubectl.apply(&around(&b)).await?.must()?;
     scene.only_by_a().await?;
 
     let hold = Hold::open(&scene.by_tls, 4).await;
@@ -266,8 +266,8 @@ fn plain(team: &Team, name: &str, hostnames: &[&str]) -> Value {
 }
 
 /// What of B's is about A's name itself: an older route that is edited, a younger one with a match that outranks A's,
-/// a route of another kind, and listeners on ports of their own.
-fn attacks(b: &Team) -> [Value; 5] {
+/// a route of another kind, listeners on ports of their own, and routes on B's own wildcard.
+fn attacks(b: &Team) -> [Value; 7] {
     let (namespace, gateway) = b.parent();
     let space = &b.namespace;
     let mut regex = plain(b, "regex", &[WANTED]);
@@ -277,7 +277,10 @@ fn attacks(b: &Team) -> [Value; 5] {
     let mut tls = passing_set(b, "tls", WANTED);
     tls["spec"]["listeners"][0]["port"] = json!(TLS);
     let http = json!({"name": "site", "port": HTTP, "protocol": "HTTP", "hostname": WANTED});
+    let [by_tls, by_http] = on_wildcard(b, &[OTHER, WANTED]);
     [
+        by_tls,
+        by_http,
         plain(b, "old", &[OWN, WANTED]),
         regex,
         manifests::tls_route(space, "shared", &shared, WANTED, ("web", 443)),
@@ -287,18 +290,13 @@ fn attacks(b: &Team) -> [Value; 5] {
 }
 
 /// What of B's is around A's name: a wildcard and a route without a hostname on port 80, a set with the wildcard on
-/// ports of its own, and routes on it that name A's beside B's.
+/// ports of its own, and routes on it.
 fn around(b: &Team) -> Vec<Value> {
     let space = &b.namespace;
     let mut tls = manifests::listener("tls", WILDCARD, Mode::Passthrough);
     tls["port"] = json!(TLS);
     let http = json!({"name": "http", "port": HTTP, "protocol": "HTTP", "hostname": WILDCARD});
-    let to = |listener| manifests::to_listener_set("around", Some(listener));
-    let mut by_tls = manifests::tls_route(space, "around", &to("tls"), OTHER, ("web", 443));
-    let mut by_http = manifests::http_route(space, "around", &to("http"), OTHER, ("web", 80));
-    for route in [&mut by_tls, &mut by_http] {
-        route["spec"]["hostnames"] = json!([OTHER, WANTED]);
-    }
+    let [by_tls, by_http] = on_wildcard(b, &[OTHER]);
     let mut everything = plain(b, "everything", &[]);
     if let Some(spec) = everything["spec"].as_object_mut() {
         spec.remove("hostnames");
@@ -310,4 +308,16 @@ fn around(b: &Team) -> Vec<Value> {
         by_tls,
         by_http,
     ]
+}
+
+/// Routes on the set of [`around`].
+fn on_wildcard(b: &Team, hostnames: &[&str]) -> [Value; 2] {
+    let space = &b.namespace;
+    let to = |listener| manifests::to_listener_set("around", Some(listener));
+    let mut by_tls = manifests::tls_route(space, "around", &to("tls"), OTHER, ("web", 443));
+    let mut by_http = manifests::http_route(space, "around", &to("http"), OTHER, ("web", 80));
+    for route in [&mut by_tls, &mut by_http] {
+        route["spec"]["hostnames"] = json!(hostnames);
+    }
+    [by_tls, by_http]
 }
