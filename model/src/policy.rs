@@ -30,16 +30,10 @@ const PRIVATE_SUFFIXES: [&str; 15] = [
     "test",
 ];
 
-/// Labels below which the registries of two-letter country codes give out names, as in `co.uk`.
-const REGISTRY_LABELS: [&str; 12] = [
-    "ac", "co", "com", "edu", "gob", "gov", "mil", "ne", "net", "nom", "or", "org",
-];
-
 /// What is unusual, though legal, about a hostname of a listener or a route: a name of one label, and a
 /// wildcard that covers what others may register. Never refused.
 ///
-/// Not the Public Suffix List, which is long, changes weekly, and is licensed otherwise: a wildcard counts
-/// if it is directly below a top-level domain, or below one of the usual second levels of a country's.
+/// What others may register goes by the Public Suffix List, as it was when this was built.
 #[must_use]
 pub fn advice(pattern: &HostPattern, field: &str) -> Option<Finding> {
     match pattern {
@@ -75,13 +69,16 @@ fn is_private(suffix: &str) -> bool {
     PRIVATE_SUFFIXES.contains(&suffix)
 }
 
+/// Whether names directly below `suffix` are given out to anybody, or every name directly below it is such a suffix
+/// itself, as below `kawasaki.jp`. The Public Suffix List says so, with the suffixes of private registries such as
+/// `github.io`; a top-level name that it does not know counts as well, unless it is nobody's to give out.
 pub(crate) fn is_public_suffix(suffix: &str) -> bool {
-    match suffix.split_once('.') {
-        None => !is_private(suffix),
-        Some((registry, country)) => {
-            country.len() == 2 && !country.contains('.') && REGISTRY_LABELS.contains(&registry)
-        }
-    }
+    let top = suffix.rsplit('.').next().unwrap_or(suffix);
+    let is_listed = |name: &str| {
+        let found = psl::suffix(name.as_bytes());
+        found.is_some_and(|found| found.as_bytes().len() == name.len())
+    };
+    !is_private(top) && (is_listed(suffix) || is_listed(&format!("x.{suffix}")))
 }
 
 /// What admission does with what it would refuse.
@@ -226,6 +223,8 @@ mod tests {
             "*.com.example",
             "*.team.fr",
             "*.ne.example.jp",
+            "*.city.kawasaki.jp",
+            "*.team.github.io",
         ] {
             assert_eq!(reason(usual), None, "{usual}");
         }
@@ -243,6 +242,14 @@ mod tests {
             "*.co.uk",
             "*.com.au",
             "*.or.jp",
+            // Everything directly below is a suffix.
+            "*.kawasaki.jp",
+            "*.ck",
+            // Of a private registry.
+            "*.github.io",
+            // In letters of its own, and as DNS has it.
+            "*.xn--55qx5d.cn",
+            "*.unknown-to-the-list",
         ] {
             assert_eq!(
                 reason(public),

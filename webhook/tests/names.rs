@@ -333,11 +333,59 @@ fn a_name_inside_a_wildcard_of_another_tenant_is_refused() {
 }
 
 #[test]
+fn whoever_holds_as_many_names_as_it_may_gets_no_more() {
+    let mut facts = held(&["other.example.com"]);
+    facts.put(claim("one.example.com", "alpha"));
+    let full = facts.clone().with_names_per_namespace(1);
+    for (kind, name) in ROUTES.into_iter().zip(["one", "two"]) {
+        let kept = route(kind, "alpha", &["one.example.com"]);
+        assert!(create(&full, &kept).allowed, "{kind}");
+        let more = route(kind, "alpha", &[&format!("{name}.more.example.com")]);
+        let at_route = [(Reason::QuotaExceeded, "spec.hostnames[0]")];
+        assert_eq!(refusals(&create(&full, &more)), at_route, "{kind}");
+        assert!(create(&facts, &more).allowed, "{kind}");
+    }
+    let more = set("alpha", 443, "TLS", "more.example.com");
+    let at_listener = [(Reason::QuotaExceeded, "spec.listeners[0].hostname")];
+    assert_eq!(refusals(&create(&full, &more)), at_listener);
+    // A grant says otherwise, in either direction.
+    let mut facts = full;
+    let limited = |most: u32| json!({"hostnames": ["*"], "limits": {"hostnames": most}});
+    grant(&mut facts, "alpha", &limited(2));
+    assert!(create(&facts, &more).allowed);
+    grant(&mut facts, "alpha", &limited(0));
+    assert_eq!(refusals(&create(&facts, &more)), at_listener);
+}
+
+#[test]
+fn what_an_admin_takes_from_its_holder_is_open_to_others() {
+    let mut facts = held(&[]);
+    let taken = |from: &str| {
+        let mut claim = claim("shop.example.com", "bravo");
+        if let Object::HostnameClaim(claim) = &mut claim {
+            claim.take_from = Some(from.into());
+        }
+        claim
+    };
+    // Not from whoever does not hold it.
+    facts.put(taken("charlie"));
+    let asks = set("alpha", 443, "TLS", "shop.example.com");
+    let at_listener = [(Reason::HostnameConflict, "spec.listeners[0].hostname")];
+    assert_eq!(refusals(&create(&facts, &asks)), at_listener);
+    facts.put(taken("bravo"));
+    assert!(create(&facts, &asks).allowed);
+    // Its holder may go on.
+    assert!(create(&facts, &set("bravo", 443, "TLS", "shop.example.com")).allowed);
+    facts.put(claim("shop.example.com", "bravo"));
+    assert_eq!(refusals(&create(&facts, &asks)), at_listener);
+}
+
+#[test]
 fn a_wildcard_directly_below_a_public_suffix_takes_a_grant() {
     let mut facts = held(&[]);
     let at_listener = [(Reason::PublicSuffixWildcard, "spec.listeners[0].hostname")];
     let at_route = [(Reason::PublicSuffixWildcard, "spec.hostnames[0]")];
-    for hostname in ["*.com", "*.co.uk"] {
+    for hostname in ["*.com", "*.co.uk", "*.kawasaki.jp", "*.github.io"] {
         for (port, protocol) in PORTS {
             let wide = create(&facts, &set("alpha", port, protocol, hostname));
             assert_eq!(refusals(&wide), at_listener, "{hostname}");
