@@ -28,7 +28,7 @@ const HTTP01_CLASS_NAME: &str = "acme.cert-manager.io/http01-ingress-ingressclas
 /// Annotations that are read here, beside those that name issuers
 /// ([`ANNOTATIONS`](vestibule_model::issuer::ANNOTATIONS)). Of a Gateway or ListenerSet nothing else in its
 /// metadata changes what comes of it.
-pub const CERTIFICATE_ANNOTATIONS: [&str; 27] = [
+pub const CERTIFICATE_ANNOTATIONS: [&str; 28] = [
     HTTP01_CLASS,
     HTTP01_CLASS_NAME,
     HTTP01_FALLBACK,
@@ -38,6 +38,7 @@ pub const CERTIFICATE_ANNOTATIONS: [&str; 27] = [
     "cert-manager.io/email-sans",
     "cert-manager.io/ignore-tls-listeners",
     "cert-manager.io/ip-sans",
+    "cert-manager.io/issue-temporary-certificate",
     "cert-manager.io/private-key-algorithm",
     "cert-manager.io/private-key-encoding",
     "cert-manager.io/private-key-rotation-policy",
@@ -119,6 +120,7 @@ pub(crate) fn annotations(meta: &ObjectMeta) -> CertificateAnnotations {
         private_key: reader.private_key(),
         secret_annotations,
         secret_labels,
+        issue_temporary: reader.non_empty("cert-manager.io/issue-temporary-certificate"),
         http01_parent_fallback: reader.full(HTTP01_FALLBACK).is_some_and(is_true),
         http01_ingress_class: reader.non_empty(HTTP01_CLASS),
         http01_ingress_class_name: reader.non_empty(HTTP01_CLASS_NAME),

@@ -48,6 +48,7 @@ fn everything_that_cert_manager_reads_is_read() {
         ("cert-manager.io/ignore-tls-listeners", "one, two,"),
         ("vestibule.dev/ignore-tls-listeners", "three"),
         ("acme.cert-manager.io/http01-parentreffallback", "true"),
+        ("cert-manager.io/issue-temporary-certificate", "true"),
         ("acme.cert-manager.io/http01-ingress-class", "traefik"),
     ]);
     assert_eq!(read.findings, []);
@@ -86,6 +87,7 @@ fn everything_that_cert_manager_reads_is_read() {
     assert_eq!(texts(&ignored), ["one", "two"]);
     let ignored: Vec<Arc<str>> = options.acme_ignored_listeners.iter().cloned().collect();
     assert_eq!(texts(&ignored), ["three"]);
+    assert_eq!(options.issue_temporary.as_deref(), Some("true"));
     assert!(options.http01_parent_fallback);
     assert_eq!(options.http01_ingress_class.as_deref(), Some("traefik"));
 }

@@ -99,6 +99,9 @@ pub struct CertificateOptions {
     pub secret_annotations: BTreeMap<String, String>,
     /// `secret-template`: labels.
     pub secret_labels: BTreeMap<String, String>,
+    /// `issue-temporary-certificate`, as written: a Certificate has a certificate signed by itself until the first one
+    /// is issued. cert-manager's own annotation support copies it if `--extra-certificate-annotations` names it.
+    pub issue_temporary: Option<Arc<str>>,
     /// `acme.cert-manager.io/http01-parentreffallback`: the solver's route is the Gateway's, not the set's.
     pub http01_parent_fallback: bool,
     /// `acme.cert-manager.io/http01-ingress-class`.

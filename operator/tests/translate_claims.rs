@@ -640,24 +640,6 @@ fn a_route_inside_a_sets_wildcard_has_no_names_that_others_own() {
 }
 
 #[test]
-fn a_route_on_a_listener_that_lost_its_name_is_not_accepted() {
-    let mut run = with_own(vec![shared()]);
-    run.put(one("a", 5, passthrough("l", "x.example.com")));
-    let mut late = passthrough("l", "x.example.com");
-    late.port = Port::new(8443);
-    run.put(one("b", 1, late));
-    run.put(on_set("b", "b", 1, &["x.example.com"]));
-    assert_eq!(run.conflicted("b"), OUT);
-    assert_eq!(run.route_accepted("b"), LOST);
-    assert_eq!(run.published("b"), [""; 0]);
-    run.remove(Kind::ListenerSet, "a", "set");
-    assert_eq!(run.route_accepted("b"), LOST, "the grace");
-    run.free("x.example.com");
-    assert_eq!(run.route_accepted("b"), ACCEPTED);
-    assert_eq!(run.published("b"), ["x.example.com"]);
-}
-
-#[test]
 fn a_route_on_anothers_listener_uses_that_ones_name() {
     let mut run = with_own(vec![shared()]);
     run.put(on_set("a", "b", 1, &["x.example.com"]));

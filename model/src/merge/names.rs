@@ -268,9 +268,10 @@ impl Merge {
             .filter(|decision| decision.is_refusal())
     }
 
-    /// Why a route that uses the hostname of a ListenerSet's listener does not have `names` there: the set's namespace
-    /// may not have the listener's hostname, or others own these names inside it. The proxies leave the listener out
-    /// for such names, so the route is not served for them.
+    /// Why a route that uses the hostname of a ListenerSet's listener does not have `names` there: others own these names
+    /// inside it. The proxies leave the listener out for such names, so the route is not served for them. Whether the
+    /// set's namespace has the listener's own hostname is no question of the route's: it attaches to a listener whatever
+    /// that one's status is (`Listener.status.attachedRoutes`).
     #[must_use]
     pub fn lost_on(&self, listener: &ListenerKey, names: &HostPattern) -> Option<NameDecision> {
         let ParentKey::ListenerSet(name) = &listener.parent else {
@@ -279,11 +280,7 @@ impl Merge {
         let set = self.sets.get(name)?;
         let gateway = set.gateway.as_ref()?;
         let own = set.listeners.iter().find(|l| l.name == listener.listener)?;
-        if let Some(refusal) = self.refused_name(listener) {
-            return refusal.conflict().map(|_| refusal);
-        }
         let (pattern, owner) = self.nearest_owner(gateway, names)?;
-        // Whoever has the listener's hostname, or more than that, is the listener's concern.
         let inside = own.hostname != *pattern && own.hostname.covers(pattern);
         if !inside || *owner == name.namespace {
             return None;

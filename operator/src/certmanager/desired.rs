@@ -22,6 +22,8 @@ const APPLYSET: &str = "applyset.kubernetes.io/part-of";
 const PARENT_KIND: &str = "acme.cert-manager.io/http01-parentrefkind";
 const PARENT_NAME: &str = "acme.cert-manager.io/http01-parentrefname";
 const PARENT_NAMESPACE: &str = "acme.cert-manager.io/http01-parentrefnamespace";
+/// Whether the Secret has a certificate signed by its own key until the first one is issued.
+const TEMPORARY: &str = "cert-manager.io/issue-temporary-certificate";
 /// Overrides of the issuer's ingress class.
 const INGRESS_CLASS: &str = "acme.cert-manager.io/http01-override-ingress-class";
 const INGRESS_CLASS_NAME: &str = "acme.cert-manager.io/http01-override-ingress-ingressclassname";
@@ -121,6 +123,9 @@ pub fn desired(
         }
     }
     let mut annotations = http01(request);
+    if let Some(value) = &options.issue_temporary {
+        annotations.insert(TEMPORARY, value.to_string());
+    }
     annotations.insert(MANAGED_BY, identity.to_owned());
     let mut labels = options.labels.clone();
     labels.remove(APPLYSET);

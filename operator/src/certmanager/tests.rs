@@ -139,6 +139,7 @@ fn every_option_is_carried_over() {
         },
         secret_annotations: map(&[("note", "x")]),
         secret_labels: map(&[("team", "a")]),
+        issue_temporary: Some("true".into()),
         http01_ingress_class: Some("nginx".into()),
         http01_ingress_class_name: Some("nginx-2".into()),
         ..CertificateOptions::default()
@@ -169,6 +170,8 @@ fn every_option_is_carried_over() {
         })
     );
     let annotations = &made["metadata"]["annotations"];
+    let temporary = "cert-manager.io/issue-temporary-certificate";
+    assert_eq!(annotations[temporary], "true");
     let class = "acme.cert-manager.io/http01-override-ingress-class";
     assert_eq!(annotations[class], "nginx");
     let class = "acme.cert-manager.io/http01-override-ingress-ingressclassname";

@@ -115,14 +115,6 @@ impl Translator {
             if old == state {
                 continue;
             }
-            // The routes on it are served no more, or again.
-            let lost = |state: &Option<ListenerState>| {
-                let refused = state.as_ref().and_then(|state| state.refused.as_ref());
-                refused.is_some_and(|finding| finding.reason == Reason::HostnameConflict)
-            };
-            if lost(&old) != lost(&state) {
-                dirty.routes.extend(self.index.routes_to(&key.parent));
-            }
             let place = |state: &'_ Option<ListenerState>| {
                 let state = state.as_ref()?;
                 Some((state.gateway.clone(), state.place.clone()?))

@@ -286,8 +286,18 @@ impl<'a> Judge<'a> {
         let namespace = &route.name().namespace;
         if at.is_own() {
             *namespace != self.gateway.name.namespace && !self.gets(namespace, &names, true)
+        } else if host(at.listener).is_empty() {
+            !self.gets(&at.parent.name().namespace, &names, false)
         } else {
-            host(at.listener).is_empty() && !self.gets(&at.parent.name().namespace, &names, false)
+            // It has what the listener has. What others own inside the listener's wildcard is not among that.
+            let inside = |pattern: &str| {
+                let around = host(at.listener);
+                pattern != around && matches(&around, pattern)
+            };
+            let nearest = self.nearest_owner(&names);
+            nearest.is_some_and(|(pattern, owner)| {
+                inside(&pattern) && owner != at.parent.name().namespace
+            })
         }
     }
 
@@ -410,6 +420,12 @@ impl<'a> Judge<'a> {
     /// The namespace that has the most specific pattern which matches: by asking for it, or because it is the
     /// Gateway's own. Without a name it is who has every name that nobody else has.
     fn owner(&self, name: Option<&str>) -> Option<Arc<str>> {
+        let (_, owner) = self.nearest_owner(name.unwrap_or_default())?;
+        Some(owner)
+    }
+
+    /// The most specific pattern that matches a hostname, or covers a pattern, and whose it is.
+    fn nearest_owner(&self, names: &str) -> Option<(String, Arc<str>)> {
         let own = &self.gateway.name.namespace;
         let listeners = self.listeners.iter();
         let listeners = listeners.filter(|l| l.is_own() && l.listener.protocol != Protocol::Tcp);
@@ -421,12 +437,11 @@ impl<'a> Judge<'a> {
         let mut owners: BTreeMap<String, &Arc<str>> = gateways.map(|names| (names, own)).collect();
         let holders = self.holders.iter();
         owners.extend(holders.map(|(names, (.., holder))| (names.clone(), holder)));
-        let matching = owners.into_iter().filter(|(pattern, _)| match name {
-            Some(name) => matches(pattern, name),
-            None => pattern.is_empty(),
-        });
+        let matching = owners
+            .into_iter()
+            .filter(|(pattern, _)| matches(pattern, names));
         let nearest = matching.max_by_key(|(pattern, _)| specificity(pattern));
-        nearest.map(|(_, owner)| owner.clone())
+        nearest.map(|(pattern, owner)| (pattern, owner.clone()))
     }
 
     /// The route that a listener has for a name: the most specific hostname as it was written, then
