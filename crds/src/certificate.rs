@@ -3,17 +3,19 @@
 //! them (`internal/apis/certmanager/validation/certificate.go`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use vestibule_model::certificate::{
-    CertificateAnnotations, CertificateOptions, KeyAlgorithm, KeyEncoding, KeyRotation,
-    PrivateKeyOptions, Subject,
+    AlternativeNames, CertificateAnnotations, CertificateOptions, KeyAlgorithm, KeyEncoding,
+    KeyRotation, MAX_ALTERNATIVE_NAMES, Mailbox, PrivateKeyOptions, Subject, address,
 };
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
+use vestibule_model::hostname::Hostname;
 use vestibule_model::key::VESTIBULE_GROUP;
 
 use crate::text::quote;
@@ -102,7 +104,7 @@ pub(crate) fn annotations(meta: &ObjectMeta) -> CertificateAnnotations {
         annotations: meta.annotations.as_ref().unwrap_or(&none),
         findings: Vec::new(),
     };
-    reader.refuse_names();
+    let alternative_names = reader.alternative_names();
     let (secret_annotations, secret_labels) = reader.secret_template();
     let duration = reader.duration("duration");
     let renew_before = reader.duration("renew-before");
@@ -110,6 +112,7 @@ pub(crate) fn annotations(meta: &ObjectMeta) -> CertificateAnnotations {
     reader.check_times(duration, renew_before, percentage);
     let options = CertificateOptions {
         common_name: reader.common_name(),
+        alternative_names,
         subject: reader.subject(),
         duration,
         renew_before,
@@ -166,17 +169,50 @@ impl<'a> Reader<'a> {
         ));
     }
 
-    /// Names that no listener carries.
-    fn refuse_names(&mut self) {
-        for name in ["alt-names", "ip-sans", "email-sans"] {
-            if self.get(name).is_some_and(|value| !value.is_empty()) {
-                self.refuse(
-                    name,
-                    "adds names that no listener has",
-                    "remove it, and add a listener for each hostname or create a Certificate yourself",
-                );
-            }
+    /// Names that no listener carries. Of a list with a wrong entry nothing counts.
+    fn alternative_names(&mut self) -> AlternativeNames {
+        let hostname = |text: &str| Hostname::parse(text).ok();
+        AlternativeNames {
+            hostnames: self.names(
+                "alt-names",
+                hostname,
+                "list exact hostnames, without wildcards",
+            ),
+            addresses: self.names::<IpAddr>("ip-sans", address, "list IP addresses"),
+            mailboxes: self.names(
+                "email-sans",
+                Mailbox::parse,
+                "list plain addresses, as in ops@example.com",
+            ),
         }
+    }
+
+    /// Entries separated by commas.
+    fn names<T: Ord>(
+        &mut self,
+        name: &str,
+        parse: impl Fn(&str) -> Option<T>,
+        action: &str,
+    ) -> BTreeSet<T> {
+        let text = self.get(name).unwrap_or_default();
+        if text.is_empty() {
+            return BTreeSet::new();
+        }
+        let mut names = BTreeSet::new();
+        for (index, entry) in text.split(',').map(str::trim).enumerate() {
+            if index >= MAX_ALTERNATIVE_NAMES {
+                let message = format!("has more than {MAX_ALTERNATIVE_NAMES} entries");
+                self.refuse(name, message, "remove some");
+                return BTreeSet::new();
+            }
+            let Some(parsed) = parse(entry) else {
+                let message = format!("has {}, which is not one of what it lists", quote(entry));
+                self.refuse(name, message, action);
+                return BTreeSet::new();
+            };
+            names.insert(parsed);
+        }
+        names
     }
 
     fn common_name(&mut self) -> Option<Arc<str>> {

@@ -15,7 +15,9 @@ use vestibule_model::merge::{Affected, Merge};
 use vestibule_model::object::{
     Gateway, Listener, ListenerSet, ListenerTls, Meta, Reference, TlsMode,
 };
-use vestibule_model::ownership::{GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits};
+use vestibule_model::ownership::{
+    GrantedCertificates, GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits,
+};
 use vestibule_model::route::Route;
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
 
@@ -46,6 +48,7 @@ fn grant(at: &str, namespaces: &[&str], hostnames: &[&str]) -> HostnameGrant {
         ports: BTreeSet::new(),
         protocols: BTreeSet::new(),
         issuers: None,
+        certificates: GrantedCertificates::default(),
         limits: Limits::default(),
         findings: Vec::new(),
     }

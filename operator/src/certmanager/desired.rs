@@ -64,8 +64,14 @@ pub struct Metadata {
 pub struct Spec {
     /// The Secret that cert-manager writes.
     pub secret_name: String,
-    /// Hostnames of the listeners.
+    /// Hostnames of the listeners, and `alt-names`.
     pub dns_names: Vec<String>,
+    /// `ip-sans`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ip_addresses: Vec<String>,
+    /// `email-sans`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub email_addresses: Vec<String>,
     /// The issuer.
     pub issuer_ref: Value,
     /// Usages of the key.
@@ -120,6 +126,7 @@ pub fn desired(
             return Err(Foreign(name.chars().take(64).collect()));
         }
     }
+    let added = &options.alternative_names;
     let mut annotations = http01(request);
     annotations.insert(MANAGED_BY, identity.to_owned());
     let mut labels = options.labels.clone();
@@ -148,6 +155,8 @@ pub fn desired(
         spec: Spec {
             secret_name: name,
             dns_names: request.hostnames.iter().map(Hostname::to_string).collect(),
+            ip_addresses: added.addresses.iter().map(ToString::to_string).collect(),
+            email_addresses: added.mailboxes.iter().map(ToString::to_string).collect(),
             issuer_ref: json!({
                 "name": &*issuer.name,
                 "kind": &*issuer.kind,

@@ -8,7 +8,9 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Meta, Object, Port};
-use vestibule_model::ownership::{GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits};
+use vestibule_model::ownership::{
+    GrantedCertificates, GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits,
+};
 use vestibule_model::selector::{LabelSelector, Requirement};
 
 use super::pattern;
@@ -35,6 +37,7 @@ pub(crate) fn hostname_grant(
         ports: BTreeSet::new(),
         protocols: BTreeSet::new(),
         issuers: None,
+        certificates: GrantedCertificates::default(),
         limits: Limits::default(),
         findings: Vec::new(),
     }
