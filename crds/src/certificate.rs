@@ -24,13 +24,15 @@ const PREFIX: &str = "cert-manager.io/";
 /// To the built-in engine what `cert-manager.io/ignore-tls-listeners` is to cert-manager.
 const ACME_IGNORED: &str = "vestibule.dev/ignore-tls-listeners";
 const HTTP01_FALLBACK: &str = "acme.cert-manager.io/http01-parentreffallback";
+const HTTP01_IN_PLACE: &str = "acme.cert-manager.io/http01-edit-in-place";
 const HTTP01_CLASS: &str = "acme.cert-manager.io/http01-ingress-class";
 const HTTP01_CLASS_NAME: &str = "acme.cert-manager.io/http01-ingress-ingressclassname";
 
 /// Annotations that are read here, beside those that name issuers
 /// ([`ANNOTATIONS`](vestibule_model::issuer::ANNOTATIONS)). Of a Gateway or ListenerSet nothing else in its
 /// metadata changes what comes of it.
-pub const CERTIFICATE_ANNOTATIONS: [&str; 27] = [
+pub const CERTIFICATE_ANNOTATIONS: [&str; 29] = [
+    HTTP01_IN_PLACE,
     HTTP01_CLASS,
     HTTP01_CLASS_NAME,
     HTTP01_FALLBACK,
@@ -40,6 +42,7 @@ pub const CERTIFICATE_ANNOTATIONS: [&str; 27] = [
     "cert-manager.io/email-sans",
     "cert-manager.io/ignore-tls-listeners",
     "cert-manager.io/ip-sans",
+    "cert-manager.io/issue-temporary-certificate",
     "cert-manager.io/private-key-algorithm",
     "cert-manager.io/private-key-encoding",
     "cert-manager.io/private-key-rotation-policy",
@@ -127,6 +130,10 @@ pub(crate) fn annotations(meta: &ObjectMeta) -> CertificateAnnotations {
         http01_ingress_class_name: reader.non_empty(HTTP01_CLASS_NAME),
         ignored_listeners: listeners(reader.get("ignore-tls-listeners")),
         acme_ignored_listeners: listeners(reader.full(ACME_IGNORED)),
+        // cert-manager knows no other word for these two.
+        temporary: reader.get("issue-temporary-certificate") == Some("true"),
+        http01_edit_in_place: reader.full(HTTP01_IN_PLACE) == Some("true"),
+        copied_annotations: BTreeMap::new(),
         labels: meta.labels.clone().unwrap_or_default(),
     };
     CertificateAnnotations {

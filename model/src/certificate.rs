@@ -159,6 +159,13 @@ pub struct CertificateOptions {
     pub ignored_listeners: BTreeSet<Arc<str>>,
     /// `vestibule.dev/ignore-tls-listeners`: those that the built-in engine is not asked for.
     pub acme_ignored_listeners: BTreeSet<Arc<str>>,
+    /// `cert-manager.io/issue-temporary-certificate`: a self-signed certificate serves until there is another.
+    pub temporary: bool,
+    /// `acme.cert-manager.io/http01-edit-in-place`: the solver edits the Ingress that is called like the object, and a
+    /// temporary certificate serves meanwhile.
+    pub http01_edit_in_place: bool,
+    /// Annotations of the object that the operator's settings have copied to its Certificates.
+    pub copied_annotations: BTreeMap<String, String>,
     /// Labels of the object, which its Certificates carry too.
     pub labels: Labels,
 }
