@@ -156,7 +156,7 @@ fn names_beside_the_listeners_are_read_in_one_form() {
     ]);
     assert_eq!(read.findings, []);
     let names = &read.options.alternative_names;
-    let texts: Vec<&str> = names.hostnames.iter().map(|name| name.as_str()).collect();
+    let texts: Vec<&str> = names.hostnames.iter().map(Hostname::as_str).collect();
     assert_eq!(texts, ["a.example.com", "b.example.com"]);
     let texts: Vec<String> = names.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(texts, ["192.0.2.1", "2001:db8::1"]);

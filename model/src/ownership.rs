@@ -46,7 +46,7 @@ pub struct HostnameGrant {
     /// `spec.issuers`; `None`: any.
     pub issuers: Option<Vec<GrantedIssuer>>,
     /// `spec.certificates`: what certificates may have beside the hostnames of listeners.
-    pub certificates: GrantedCertificates,
+    pub certificates: Box<GrantedCertificates>,
     /// `spec.limits`.
     pub limits: Limits,
     /// What is wrong with it.
@@ -118,7 +118,7 @@ impl HostnameGrant {
             ports: BTreeSet::new(),
             protocols: BTreeSet::new(),
             issuers: None,
-            certificates: GrantedCertificates::default(),
+            certificates: Box::default(),
             limits: Limits::default(),
             findings: vec![finding],
         }

@@ -325,9 +325,9 @@ pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership
         protocols,
         issuers,
         certificates: if void {
-            ownership::GrantedCertificates::default()
+            Box::default()
         } else {
-            certificates
+            Box::new(certificates)
         },
         limits,
         findings,
@@ -535,12 +535,11 @@ impl Reader {
         let count = self.bound(field, texts.len(), MAX_ALTERNATIVES);
         let mut read = Vec::with_capacity(count);
         for (index, text) in texts.iter().take(count).enumerate() {
-            match parse(text) {
-                Some(parsed) => read.push(parsed),
-                None => {
-                    let message = format!("{} cannot be read", quote(text));
-                    self.refuse(format!("{field}[{index}]"), message, action);
-                }
+            if let Some(parsed) = parse(text) {
+                read.push(parsed);
+            } else {
+                let message = format!("{} cannot be read", quote(text));
+                self.refuse(format!("{field}[{index}]"), message, action);
             }
         }
         read

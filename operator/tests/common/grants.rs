@@ -8,9 +8,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Meta, Object, Port};
-use vestibule_model::ownership::{
-    GrantedCertificates, GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits,
-};
+use vestibule_model::ownership::{GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits};
 use vestibule_model::selector::{LabelSelector, Requirement};
 
 use super::pattern;
@@ -37,7 +35,7 @@ pub(crate) fn hostname_grant(
         ports: BTreeSet::new(),
         protocols: BTreeSet::new(),
         issuers: None,
-        certificates: GrantedCertificates::default(),
+        certificates: Box::default(),
         limits: Limits::default(),
         findings: Vec::new(),
     }
