@@ -3,17 +3,19 @@
 //! them (`internal/apis/certmanager/validation/certificate.go`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use vestibule_model::certificate::{
-    CertificateAnnotations, CertificateOptions, KeyAlgorithm, KeyEncoding, KeyRotation,
-    PrivateKeyOptions, Subject,
+    AlternativeNames, CertificateAnnotations, CertificateOptions, KeyAlgorithm, KeyEncoding,
+    KeyRotation, MAX_ALTERNATIVE_NAMES, Mailbox, PrivateKeyOptions, Subject, address,
 };
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
+use vestibule_model::hostname::Hostname;
 use vestibule_model::key::VESTIBULE_GROUP;
 
 use crate::text::quote;
@@ -22,13 +24,15 @@ const PREFIX: &str = "cert-manager.io/";
 /// To the built-in engine what `cert-manager.io/ignore-tls-listeners` is to cert-manager.
 const ACME_IGNORED: &str = "vestibule.dev/ignore-tls-listeners";
 const HTTP01_FALLBACK: &str = "acme.cert-manager.io/http01-parentreffallback";
+const HTTP01_IN_PLACE: &str = "acme.cert-manager.io/http01-edit-in-place";
 const HTTP01_CLASS: &str = "acme.cert-manager.io/http01-ingress-class";
 const HTTP01_CLASS_NAME: &str = "acme.cert-manager.io/http01-ingress-ingressclassname";
 
 /// Annotations that are read here, beside those that name issuers
 /// ([`ANNOTATIONS`](vestibule_model::issuer::ANNOTATIONS)). Of a Gateway or ListenerSet nothing else in its
 /// metadata changes what comes of it.
-pub const CERTIFICATE_ANNOTATIONS: [&str; 28] = [
+pub const CERTIFICATE_ANNOTATIONS: [&str; 29] = [
+    HTTP01_IN_PLACE,
     HTTP01_CLASS,
     HTTP01_CLASS_NAME,
     HTTP01_FALLBACK,
@@ -103,7 +107,7 @@ pub(crate) fn annotations(meta: &ObjectMeta) -> CertificateAnnotations {
         annotations: meta.annotations.as_ref().unwrap_or(&none),
         findings: Vec::new(),
     };
-    reader.refuse_names();
+    let alternative_names = reader.alternative_names();
     let (secret_annotations, secret_labels) = reader.secret_template();
     let duration = reader.duration("duration");
     let renew_before = reader.duration("renew-before");
@@ -111,6 +115,7 @@ pub(crate) fn annotations(meta: &ObjectMeta) -> CertificateAnnotations {
     reader.check_times(duration, renew_before, percentage);
     let options = CertificateOptions {
         common_name: reader.common_name(),
+        alternative_names,
         subject: reader.subject(),
         duration,
         renew_before,
@@ -120,12 +125,15 @@ pub(crate) fn annotations(meta: &ObjectMeta) -> CertificateAnnotations {
         private_key: reader.private_key(),
         secret_annotations,
         secret_labels,
-        issue_temporary: reader.non_empty("cert-manager.io/issue-temporary-certificate"),
         http01_parent_fallback: reader.full(HTTP01_FALLBACK).is_some_and(is_true),
         http01_ingress_class: reader.non_empty(HTTP01_CLASS),
         http01_ingress_class_name: reader.non_empty(HTTP01_CLASS_NAME),
         ignored_listeners: listeners(reader.get("ignore-tls-listeners")),
         acme_ignored_listeners: listeners(reader.full(ACME_IGNORED)),
+        // cert-manager knows no other word for these two.
+        temporary: reader.get("issue-temporary-certificate") == Some("true"),
+        http01_edit_in_place: reader.full(HTTP01_IN_PLACE) == Some("true"),
+        copied_annotations: BTreeMap::new(),
         labels: meta.labels.clone().unwrap_or_default(),
     };
     CertificateAnnotations {
@@ -168,17 +176,50 @@ impl<'a> Reader<'a> {
         ));
     }
 
-    /// Names that no listener carries.
-    fn refuse_names(&mut self) {
-        for name in ["alt-names", "ip-sans", "email-sans"] {
-            if self.get(name).is_some_and(|value| !value.is_empty()) {
-                self.refuse(
-                    name,
-                    "adds names that no listener has",
-                    "remove it, and add a listener for each hostname or create a Certificate yourself",
-                );
-            }
+    /// Names that no listener carries. Of a list with a wrong entry nothing counts.
+    fn alternative_names(&mut self) -> AlternativeNames {
+        let hostname = |text: &str| Hostname::parse(text).ok();
+        AlternativeNames {
+            hostnames: self.names(
+                "alt-names",
+                hostname,
+                "list exact hostnames, without wildcards",
+            ),
+            addresses: self.names::<IpAddr>("ip-sans", address, "list IP addresses"),
+            mailboxes: self.names(
+                "email-sans",
+                Mailbox::parse,
+                "list plain addresses, as in ops@example.com",
+            ),
         }
+    }
+
+    /// Entries separated by commas.
+    fn names<T: Ord>(
+        &mut self,
+        name: &str,
+        parse: impl Fn(&str) -> Option<T>,
+        action: &str,
+    ) -> BTreeSet<T> {
+        let text = self.get(name).unwrap_or_default();
+        if text.is_empty() {
+            return BTreeSet::new();
+        }
+        let mut names = BTreeSet::new();
+        for (index, entry) in text.split(',').map(str::trim).enumerate() {
+            if index >= MAX_ALTERNATIVE_NAMES {
+                let message = format!("has more than {MAX_ALTERNATIVE_NAMES} entries");
+                self.refuse(name, message, "remove some");
+                return BTreeSet::new();
+            }
+            let Some(parsed) = parse(entry) else {
+                let message = format!("has {}, which is not one of what it lists", quote(entry));
+                self.refuse(name, message, action);
+                return BTreeSet::new();
+            };
+            names.insert(parsed);
+        }
+        names
     }
 
     fn common_name(&mut self) -> Option<Arc<str>> {

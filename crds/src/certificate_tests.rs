@@ -48,7 +48,6 @@ fn everything_that_cert_manager_reads_is_read() {
         ("cert-manager.io/ignore-tls-listeners", "one, two,"),
         ("vestibule.dev/ignore-tls-listeners", "three"),
         ("acme.cert-manager.io/http01-parentreffallback", "true"),
-        ("cert-manager.io/issue-temporary-certificate", "true"),
         ("acme.cert-manager.io/http01-ingress-class", "traefik"),
     ]);
     assert_eq!(read.findings, []);
@@ -87,7 +86,6 @@ fn everything_that_cert_manager_reads_is_read() {
     assert_eq!(texts(&ignored), ["one", "two"]);
     let ignored: Vec<Arc<str>> = options.acme_ignored_listeners.iter().cloned().collect();
     assert_eq!(texts(&ignored), ["three"]);
-    assert_eq!(options.issue_temporary.as_deref(), Some("true"));
     assert!(options.http01_parent_fallback);
     assert_eq!(options.http01_ingress_class.as_deref(), Some("traefik"));
 }
@@ -95,9 +93,15 @@ fn everything_that_cert_manager_reads_is_read() {
 #[test]
 fn a_bad_value_is_a_finding_at_its_annotation() {
     for (name, value) in [
-        ("alt-names", "victim.example.com"),
-        ("ip-sans", "192.0.2.1"),
-        ("email-sans", "a@example.com"),
+        ("alt-names", "*.example.com"),
+        ("alt-names", "a.example.com,,b.example.com"),
+        ("alt-names", "192.0.2.1"),
+        ("alt-names", &vec!["a.example.com"; 33].join(",")),
+        ("ip-sans", "192.0.2.1,www.example.com"),
+        ("ip-sans", "192.0.2.0/24"),
+        ("ip-sans", "::ffff:192.0.2.1"),
+        ("email-sans", "Ops <ops@example.com>"),
+        ("email-sans", "*@example.com"),
         ("duration", "90d"),
         ("duration", "-2h"),
         ("duration", "30m"),
@@ -138,6 +142,26 @@ fn a_bad_value_is_a_finding_at_its_annotation() {
         assert_eq!(finding.reason, Reason::InvalidAnnotation);
         assert_eq!(finding.field, format!("metadata.annotations[{key}]"));
     }
+}
+
+#[test]
+fn names_beside_the_listeners_are_read_in_one_form() {
+    let read = read(&[
+        (
+            "cert-manager.io/alt-names",
+            "B.example.com., a.example.com,b.example.com",
+        ),
+        ("cert-manager.io/ip-sans", "192.0.2.1, 2001:DB8:0::1"),
+        ("cert-manager.io/email-sans", " Ops@Example.com"),
+    ]);
+    assert_eq!(read.findings, []);
+    let names = &read.options.alternative_names;
+    let texts: Vec<&str> = names.hostnames.iter().map(Hostname::as_str).collect();
+    assert_eq!(texts, ["a.example.com", "b.example.com"]);
+    let texts: Vec<String> = names.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["192.0.2.1", "2001:db8::1"]);
+    let texts: Vec<String> = names.mailboxes.iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["Ops@example.com"]);
 }
 
 #[test]

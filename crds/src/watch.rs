@@ -11,6 +11,7 @@
 //! - Memory is bounded: objects are pulled one at a time out of a page; what is kept is their names.
 
 mod backoff;
+mod copied;
 mod raw;
 mod read;
 mod served;
@@ -31,6 +32,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 
+pub use copied::{CopiedAnnotations, CopiedError};
 pub use read::{ReadError, Reader};
 
 use backoff::Backoff;
@@ -88,6 +90,8 @@ pub struct Scope {
     /// Kinds of these that are watched in some namespaces only. One whose objects may not be read counts
     /// as synced: a namespace that goes takes the right with it.
     pub namespaces: BTreeMap<Kind, BTreeSet<String>>,
+    /// Annotations of Gateways and ListenerSets that are kept for their Certificates, beside those that are always read.
+    pub copied: CopiedAnnotations,
     /// How often to look for a kind that is not installed, or for a better version of one. At first it
     /// is looked for more often.
     pub poll: Duration,
@@ -102,6 +106,7 @@ impl Scope {
         Self {
             kinds: kinds.into_iter().collect(),
             namespaces: BTreeMap::new(),
+            copied: CopiedAnnotations::default(),
             poll: Duration::from_secs(20),
             max_backoff: Duration::from_secs(10),
         }
@@ -158,6 +163,7 @@ struct One {
     client: Client,
     kind: Kind,
     namespace: Option<String>,
+    copied: CopiedAnnotations,
     /// What was put and not removed: name and resource version.
     known: BTreeMap<ObjectName, Arc<str>>,
     /// What the list under way has shown so far.
@@ -201,6 +207,7 @@ impl One {
             client,
             kind,
             namespace,
+            copied: scope.copied.clone(),
             known: BTreeMap::new(),
             listed: None,
             synced: false,
@@ -377,7 +384,9 @@ impl One {
         {
             return;
         }
-        let watched = raw.decode(self.kind, &served.resource.api_version);
+        let copied = raw.annotations(&self.copied);
+        let mut watched = raw.decode(self.kind, &served.resource.api_version);
+        copied::note(&mut watched.object, copied);
         self.known
             .insert(name, Arc::clone(&watched.resource_version));
         self.queue.push_back(Event::Put(Box::new(watched)));

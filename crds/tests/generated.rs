@@ -110,6 +110,14 @@ fn a_grant_gives_or_shares_hostnames() {
     assert_eq!(spec["required"], json!(["namespaces"]));
     let rules = spec["x-kubernetes-validations"].as_array().expect("rules");
     assert_eq!(rules.len(), 1);
+    let certificates = &spec["properties"]["certificates"]["properties"];
+    for (field, most) in [("ipAddresses", 64), ("emailAddresses", 64)] {
+        assert_eq!(certificates[field]["maxItems"], most, "{field}");
+        assert!(
+            certificates[field]["items"]["maxLength"].is_number(),
+            "{field}"
+        );
+    }
     // An asterisk that stands for itself is escaped.
     let asterisk = |field: &str| {
         let pattern = &spec["properties"][field]["items"]["pattern"];

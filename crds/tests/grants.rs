@@ -179,6 +179,60 @@ fn a_shared_hostname_is_given_to_nobody() {
 }
 
 #[test]
+fn what_certificates_may_have_is_read_entry_by_entry() {
+    let grant = |certificates: Value| {
+        read(&json!({
+            "namespaces": {"names": ["a"]}, "hostnames": ["*"], "certificates": certificates,
+        }))
+    };
+    let all = grant(json!({
+        "alternativeNames": true,
+        "ipAddresses": ["192.0.2.1", "2001:db8::/32"],
+        "emailAddresses": ["Ops@Example.com", "*@team.example"],
+    }));
+    assert_eq!(all.findings, []);
+    let certificates = &all.certificates;
+    assert!(certificates.alternative_names);
+    let counts = (certificates.addresses.len(), certificates.mailboxes.len());
+    assert_eq!(counts, (2, 2));
+    // Nothing said is nothing given.
+    for nothing in [json!({}), json!({"alternativeNames": false})] {
+        assert_eq!(grant(nothing).certificates, Box::default());
+    }
+    let some = grant(json!({
+        "ipAddresses": ["192.0.2.1/24", "192.0.2.1", "::ffff:192.0.2.0/120", "*"],
+        "emailAddresses": ["*", "ops@example.com", "*@*.example.com"],
+    }));
+    let counts = (
+        some.certificates.addresses.len(),
+        some.certificates.mailboxes.len(),
+    );
+    assert_eq!(counts, (1, 1));
+    let fields: Vec<&str> = some.findings.iter().map(|f| &*f.field).collect();
+    let expected = [
+        "spec.certificates.ipAddresses[0]",
+        "spec.certificates.ipAddresses[2]",
+        "spec.certificates.ipAddresses[3]",
+        "spec.certificates.emailAddresses[0]",
+        "spec.certificates.emailAddresses[2]",
+    ];
+    assert_eq!(fields, expected);
+    assert_eq!(some.hostnames, [HostPattern::Any]);
+    let many: Vec<String> = (0..65).map(|n| format!("192.0.2.{n}")).collect();
+    let many = grant(json!({"ipAddresses": many}));
+    assert_eq!(many.certificates.addresses.len(), 64);
+    assert_eq!(many.findings.len(), 1);
+    // What narrows it and cannot be read makes it give none of this either.
+    let void = read(&json!({
+        "namespaces": {"names": ["a"]}, "hostnames": ["*"], "ports": [0],
+        "certificates": {"alternativeNames": true, "ipAddresses": ["::/0"]},
+    }));
+    assert_eq!(void.certificates, Box::default());
+    let unknown = grant(json!({"alternativeNames": true, "uris": ["spiffe://a"]}));
+    assert_eq!(unknown.certificates, Box::default());
+}
+
+#[test]
 fn a_limit_of_a_later_release_is_told_of_and_changes_nothing() {
     let grant = read(&json!({
         "namespaces": {"names": ["a"]}, "hostnames": ["*"], "limits": {"connections": 10},

@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use vestibule_crds::watch::{Event, Scope, Watched, watch};
+use vestibule_crds::watch::{CopiedAnnotations, Event, Scope, Watched, watch};
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 use watch_support::{PASS, Server};
@@ -88,6 +88,35 @@ fn gateways(server: &Server) -> Listener {
 fn lists(server: &Server) -> usize {
     let of_list = |request: &String| request.contains("limit=") && !request.contains("watch=");
     server.requests().into_iter().filter(of_list).count()
+}
+
+/// Of annotations that nobody here reads, those that settings name are kept, if they are not too long.
+#[tokio::test(start_paused = true)]
+async fn annotations_to_copy_are_kept() {
+    let server = Server::new();
+    let mut noted = gateway();
+    noted["metadata"]["annotations"] = json!({
+        "a.example/x": "kept", "a.example/y": "left", "a.example/long": "l".repeat(8193),
+    });
+    server.put(GATEWAYS, "a", "g", noted);
+    let mut scope = Scope::new([Kind::Gateway]);
+    let keys = ["a.example/x", "a.example/long", "a.example/absent"];
+    scope.copied = CopiedAnnotations::parse(keys).expect("keys");
+    let mut listener = Listener::of(watch(&server.client(), &scope));
+    listener.synced(Kind::Gateway).await;
+    let watched = listener.objects.values().next().expect("the Gateway");
+    let Object::Gateway(gateway) = &watched.object else {
+        panic!("{watched:?}");
+    };
+    let copied = &gateway.certificates.options.copied_annotations;
+    assert_eq!(
+        copied,
+        &BTreeMap::from([("a.example/x".into(), "kept".into())])
+    );
+    let [finding] = &gateway.certificates.findings[..] else {
+        panic!("{:?}", gateway.certificates.findings);
+    };
+    assert!(finding.refuses() && finding.field.contains("a.example/long"));
 }
 
 #[tokio::test(start_paused = true)]

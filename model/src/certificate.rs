@@ -1,9 +1,11 @@
 //! What the annotations of a Gateway or ListenerSet say about its certificates beside their issuer: those of
 //! cert-manager's own annotation support (`pkg/controller/certificate-shim/helper.go`, v1.21.2), parsed.
 //!
-//! `alt-names`, `ip-sans` and `email-sans` are not among them: they would let a tenant add names that no
-//! listener carries, and nothing is issued for a name that is nobody's listener's. They are findings, and so
-//! is a `common-name` that is no listener's hostname.
+//! `alt-names`, `ip-sans` and `email-sans` add names that no listener carries. They are read here, and count only where
+//! a `HostnameGrant` gives them ([`crate::ownership`]); a hostname also has to belong to the namespace. Otherwise they
+//! are findings, and so is a `common-name` that is no listener's hostname.
+
+mod alternative;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,6 +16,17 @@ use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
 use crate::object::{Listener, TlsMode};
 use crate::selector::Labels;
+
+pub use alternative::{
+    AddressBlock, AlternativeNames, GrantedMailbox, MAX_ALTERNATIVE_NAMES, Mailbox, address,
+};
+
+/// Annotations that add names to a certificate, in the order of [`AlternativeNames`]' fields.
+pub const ALTERNATIVE_NAMES: [&str; 3] = [
+    "cert-manager.io/alt-names",
+    "cert-manager.io/ip-sans",
+    "cert-manager.io/email-sans",
+];
 
 /// Label, with the value `true`, of the Secrets that the built-in engine made.
 pub const ACME_LABEL: &str = "vestibule.dev/acme";
@@ -43,6 +56,40 @@ impl CertificateAnnotations {
             options: Arc::new(options),
             findings: self.findings.clone(),
         }
+    }
+
+    /// What of the names that they add the built-in engine leaves out of certificates. Never a refusal: to that engine
+    /// the other annotations say nothing.
+    #[must_use]
+    pub fn left_out_by_acme(&self) -> Vec<Finding> {
+        let [hostnames, addresses, mailboxes] = ALTERNATIVE_NAMES;
+        let field = |key: &str| format!("metadata.annotations[{key}]");
+        let names = &self.options.alternative_names;
+        let unread = field(hostnames);
+        let unread = self.findings.iter().any(|finding| finding.field == unread);
+        let mut left_out = Vec::new();
+        if unread {
+            left_out.push(Finding::warning(
+                Reason::InvalidAnnotation,
+                field(hostnames),
+                "is not a list of hostnames, so certificates are without the names that it adds",
+                "list exact hostnames, separated by commas",
+            ));
+        }
+        for (key, there) in [
+            (addresses, !names.addresses.is_empty()),
+            (mailboxes, !names.mailboxes.is_empty()),
+        ] {
+            if there {
+                left_out.push(Finding::warning(
+                    Reason::InvalidAnnotation,
+                    field(key),
+                    "says nothing to the built-in engine, whose certificates are for hostnames only",
+                    "remove it, or name an issuer of cert-manager's",
+                ));
+            }
+        }
+        left_out
     }
 
     /// What is wrong with them on an object with these listeners. A refusal means that cert-manager is asked
@@ -81,6 +128,9 @@ fn carries(listeners: &[Listener], name: &str) -> bool {
 pub struct CertificateOptions {
     /// `common-name`.
     pub common_name: Option<Arc<str>>,
+    /// `alt-names`, `ip-sans` and `email-sans`. On an object: those that it asks for. In a request for a certificate:
+    /// those that it may have.
+    pub alternative_names: AlternativeNames,
     /// `subject-*`.
     pub subject: Subject,
     /// `duration`.
@@ -99,9 +149,6 @@ pub struct CertificateOptions {
     pub secret_annotations: BTreeMap<String, String>,
     /// `secret-template`: labels.
     pub secret_labels: BTreeMap<String, String>,
-    /// `issue-temporary-certificate`, as written: a Certificate has a certificate signed by itself until the first one
-    /// is issued. cert-manager's own annotation support copies it if `--extra-certificate-annotations` names it.
-    pub issue_temporary: Option<Arc<str>>,
     /// `acme.cert-manager.io/http01-parentreffallback`: the solver's route is the Gateway's, not the set's.
     pub http01_parent_fallback: bool,
     /// `acme.cert-manager.io/http01-ingress-class`.
@@ -112,6 +159,13 @@ pub struct CertificateOptions {
     pub ignored_listeners: BTreeSet<Arc<str>>,
     /// `vestibule.dev/ignore-tls-listeners`: those that the built-in engine is not asked for.
     pub acme_ignored_listeners: BTreeSet<Arc<str>>,
+    /// `cert-manager.io/issue-temporary-certificate`: a self-signed certificate serves until there is another.
+    pub temporary: bool,
+    /// `acme.cert-manager.io/http01-edit-in-place`: the solver edits the Ingress that is called like the object, and a
+    /// temporary certificate serves meanwhile.
+    pub http01_edit_in_place: bool,
+    /// Annotations of the object that the operator's settings have copied to its Certificates.
+    pub copied_annotations: BTreeMap<String, String>,
     /// Labels of the object, which its Certificates carry too.
     pub labels: Labels,
 }

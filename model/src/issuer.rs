@@ -192,8 +192,14 @@ pub fn choose(
 #[must_use]
 pub fn asked_twice(set: &ListenerSet, gateway: &Gateway, listener: &str) -> Option<Finding> {
     let own = set.issuers.choice().ok()??;
-    let theirs = gateway.issuers.choice().ok()??;
-    let twice = own.engine == Engine::Acme && theirs.engine == Engine::CertManager;
+    // To cert-manager, our annotations beside its own on the Gateway are no contradiction.
+    let theirs = IssuerAnnotations {
+        acme_issuer: None,
+        acme_cluster_issuer: None,
+        ..gateway.issuers.clone()
+    };
+    theirs.choice().ok()??;
+    let twice = own.engine == Engine::Acme;
     let excepted = Engine::CertManager.ignores(&set.certificates.options, listener);
     (twice && !excepted).then(|| {
         Finding::refused(
@@ -234,9 +240,12 @@ fn problems(
 ) -> Vec<Finding> {
     match choice {
         Err(finding) => vec![finding],
-        // To the others cert-manager's annotations say nothing.
-        Ok(Some(issuer)) if issuer.engine == Engine::CertManager => annotations.problems(listeners),
-        Ok(_) => Vec::new(),
+        Ok(Some(issuer)) => match issuer.engine {
+            Engine::CertManager => annotations.problems(listeners),
+            // To it cert-manager's annotations say nothing, but for the names that they add.
+            Engine::Acme => annotations.left_out_by_acme(),
+        },
+        Ok(None) => Vec::new(),
     }
 }
 

@@ -11,10 +11,11 @@ mod standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::certificate::{ALTERNATIVE_NAMES, AddressBlock, AlternativeNames, GrantedMailbox};
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
-use crate::issuer::IssuerRef;
+use crate::issuer::{Engine, IssuerRef};
 use crate::key::ObjectName;
 use crate::object::{Meta, Port, Protocol};
 use crate::selector::{LabelSelector, Labels, NamespaceScope};
@@ -44,6 +45,8 @@ pub struct HostnameGrant {
     pub protocols: BTreeSet<Protocol>,
     /// `spec.issuers`; `None`: any.
     pub issuers: Option<Vec<GrantedIssuer>>,
+    /// `spec.certificates`: what certificates may have beside the hostnames of listeners.
+    pub certificates: Box<GrantedCertificates>,
     /// `spec.limits`.
     pub limits: Limits,
     /// What is wrong with it.
@@ -68,6 +71,17 @@ pub struct GrantedIssuer {
     pub kind: Arc<str>,
     /// Name; `None`: any of the kind.
     pub name: Option<Arc<str>>,
+}
+
+/// What certificates may have beside the hostnames of their listeners; by default nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GrantedCertificates {
+    /// Hostnames that the grant covers and that the namespace holds.
+    pub alternative_names: bool,
+    /// IP addresses.
+    pub addresses: Vec<AddressBlock>,
+    /// Mailboxes.
+    pub mailboxes: Vec<GrantedMailbox>,
 }
 
 /// How much one namespace may have on one Gateway; `None`: nothing is said.
@@ -107,6 +121,7 @@ impl HostnameGrant {
             ports: BTreeSet::new(),
             protocols: BTreeSet::new(),
             issuers: None,
+            certificates: Box::default(),
             limits: Limits::default(),
             findings: vec![finding],
         }
@@ -416,6 +431,72 @@ impl Domain<'_> {
                 issuer.kind, issuer.name, self.namespace, self.gateway
             ),
             "use an issuer that is granted to the namespace, or ask the owner of the Gateway",
+        ))
+    }
+
+    /// Whether certificates from `issuer` may have `names` beside the hostnames of their listeners, as far as grants
+    /// say; that the namespace holds the hostnames is another question. Without a grant a tenant may have none. The
+    /// built-in engine is asked for hostnames only.
+    pub(crate) fn certifies(
+        &self,
+        issuer: &IssuerRef,
+        names: &AlternativeNames,
+    ) -> Result<(), Finding> {
+        let Self {
+            gateway, namespace, ..
+        } = self;
+        // It is the Gateway's owner who writes grants.
+        if *gateway.namespace == **namespace {
+            return Ok(());
+        }
+        let grants = self.grants.iter().flatten();
+        let grants: Vec<&HostnameGrant> = grants
+            .copied()
+            .filter(|grant| grant.allows(issuer))
+            .collect();
+        let hostname = names.hostnames.iter().find(|name| {
+            let name = HostPattern::Exact((*name).clone());
+            let gives = |grant: &&HostnameGrant| {
+                grant.certificates.alternative_names && grant.covers(&name)
+            };
+            !grants.iter().any(gives)
+        });
+        let address = names.addresses.iter().find(|address| {
+            let mut blocks = grants
+                .iter()
+                .flat_map(|grant| &grant.certificates.addresses);
+            !blocks.any(|block| block.covers(**address))
+        });
+        let mailbox = names.mailboxes.iter().find(|mailbox| {
+            let mut given = grants
+                .iter()
+                .flat_map(|grant| &grant.certificates.mailboxes);
+            !given.any(|given| given.covers(mailbox))
+        });
+        let (consequence, beyond) = match issuer.engine {
+            Engine::CertManager => ("no certificate is requested", true),
+            Engine::Acme => ("certificates are without the names that it adds", false),
+        };
+        let [of_hostnames, of_addresses, of_mailboxes] = ALTERNATIVE_NAMES;
+        let (annotation, name, field) = if let Some(name) = hostname {
+            (of_hostnames, name.to_string(), "alternativeNames")
+        } else if let Some(name) = address.filter(|_| beyond) {
+            (of_addresses, name.to_string(), "ipAddresses")
+        } else if let Some(name) = mailbox.filter(|_| beyond) {
+            (of_mailboxes, name.to_string(), "emailAddresses")
+        } else {
+            return Ok(());
+        };
+        Err(Finding::refused(
+            Reason::InvalidAnnotation,
+            format!("metadata.annotations[{annotation}]"),
+            format!(
+                "adds \"{name}\", which no listener has, and no HostnameGrant lets namespace {namespace} add it to certificates from {} {} on Gateway {gateway}, so {consequence}",
+                issuer.kind, issuer.name
+            ),
+            format!(
+                "remove it, and add a listener for each hostname, or ask the owner of the Gateway for a HostnameGrant with certificates.{field}"
+            ),
         ))
     }
 

@@ -7,10 +7,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{ArgAction, Parser, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vestibule_crds::gateway_api::selector_from_json;
+use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
 use vestibule_model::object::ServiceParameters;
 use vestibule_model::policy::{Mode, NAMES_PER_NAMESPACE, Policy};
 use vestibule_model::selector::{LabelSelector, Labels};
@@ -163,6 +164,16 @@ pub(crate) struct Arguments {
         value_parser = maker
     )]
     cert_manager_gateways: Maker,
+    /// Keys of annotations that are copied from `Gateway`s and `ListenerSet`s to the Certificates that Vestibule
+    /// makes for them, separated by commas; may be given several times. The same as cert-manager's option.
+    #[arg(
+        long,
+        env = "VESTIBULE_EXTRA_CERTIFICATE_ANNOTATIONS",
+        value_name = "KEYS",
+        value_delimiter = ',',
+        value_parser = copied
+    )]
+    extra_certificate_annotations: Vec<String>,
     /// A namespace whose Secrets may be used; may be given several times. Without it those of every
     /// namespace are. The release's own is always one.
     #[arg(long, env = "VESTIBULE_SECRET_NAMESPACE", value_delimiter = ',')]
@@ -192,6 +203,14 @@ fn maker(text: &str) -> Result<Maker, String> {
     let makers = [Maker::Vestibule, Maker::CertManager];
     let named = makers.into_iter().find(|maker| maker.as_str() == text);
     named.ok_or_else(|| "it is vestibule or cert-manager".to_owned())
+}
+
+/// A key of an annotation to copy; nothing at all is no key, so that a setting may be empty.
+fn copied(text: &str) -> Result<String, CopiedError> {
+    if !text.is_empty() {
+        CopiedAnnotations::parse([text])?;
+    }
+    Ok(text.to_owned())
 }
 
 /// CAs are asked when to renew within this time after a start, not all at once.
@@ -288,6 +307,10 @@ impl Arguments {
             },
             manager: self.release.clone(),
         };
+        let copied = self.extra_certificate_annotations.iter();
+        let copied = copied.map(String::as_str).filter(|key| !key.is_empty());
+        let copied_annotations =
+            CopiedAnnotations::parse(copied).context("--extra-certificate-annotations")?;
         let namespaces = self.secret_namespace.iter().map(String::as_str);
         let namespaces = namespaces.filter(|name| !name.is_empty()).map(Arc::from);
         let mut namespaces: BTreeSet<Arc<str>> = namespaces.collect();
@@ -304,6 +327,7 @@ impl Arguments {
             statuses: statuses::plan::Timing::default(),
             acme: self.acme.then(|| self.acme_settings()),
             certmanager,
+            copied_annotations,
             secret_namespaces: (!namespaces.is_empty()).then(|| Arc::new(namespaces)),
             claim_grace: Duration::from_secs(self.claim_grace_seconds),
             instance: self.pod_name.clone(),
@@ -354,5 +378,28 @@ mod tests {
                 assert!(message.contains("0..=86400"), "{message}");
             }
         }
+    }
+
+    #[test]
+    fn annotations_to_copy_are_checked_at_the_start() {
+        let keys = |option: &str| Ok(parsed(&[option])?.extra_certificate_annotations);
+        let read = |option: &str| keys(option).map_err(|error: clap::Error| error.to_string());
+        assert_eq!(
+            read("--extra-certificate-annotations=a.example/x,b.example/y"),
+            Ok(vec!["a.example/x".to_owned(), "b.example/y".to_owned()])
+        );
+        for wrong in ["a b", "vestibule.dev/managed-by", "a.example/x,/"] {
+            let option = format!("--extra-certificate-annotations={wrong}");
+            let error = read(&option).expect_err("an error");
+            assert!(error.contains("--extra-certificate-annotations"), "{error}");
+        }
+        let many: Vec<String> = (0..33).map(|n| format!("k{n}")).collect();
+        let option = format!("--extra-certificate-annotations={}", many.join(","));
+        let error = parsed(&[&option])
+            .unwrap()
+            .settings(None)
+            .map(|_| ())
+            .expect_err("an error");
+        assert!(format!("{error:#}").contains("32 is the most"), "{error:#}");
     }
 }

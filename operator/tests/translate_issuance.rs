@@ -5,9 +5,12 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use common::grants::hostname_grant;
 use common::http::{Rule, http_route};
 use common::*;
-use vestibule_model::certificate::{CertificateAnnotations, CertificateOptions};
+use vestibule_model::certificate::{
+    AddressBlock, AlternativeNames, CertificateAnnotations, CertificateOptions,
+};
 use vestibule_model::challenge::{
     Answer, ChallengeAnswer, ChallengeKey, ChallengeType, Reach, Reaches,
 };
@@ -19,6 +22,7 @@ use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine, IssuerAnnotations};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Listener, Object, Protocol};
+use vestibule_model::ownership::GrantedCertificates;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
     CertificateRequest, Change, Status, Translator, challenge_resource,
@@ -556,6 +560,201 @@ fn options_are_cert_managers() {
     let ours = world_of(object);
     let asked: Vec<String> = ours.requests().keys().map(ToString::to_string).collect();
     assert_eq!(asked, ["a/first", "a/second"]);
+}
+
+/// What a tenant's grant says about certificates.
+fn granted(hostnames: &[&'static str], certificates: GrantedCertificates) -> Object {
+    let mut grant = hostname_grant("g", &["a", "b"], hostnames);
+    *grant.certificates = certificates;
+    Object::HostnameGrant(grant)
+}
+
+fn alternative_names() -> GrantedCertificates {
+    GrantedCertificates {
+        alternative_names: true,
+        ..GrantedCertificates::default()
+    }
+}
+
+fn adding(hostnames: &[&str], addresses: &[&str]) -> CertificateOptions {
+    CertificateOptions {
+        alternative_names: AlternativeNames {
+            hostnames: hostnames.iter().map(|name| host(name)).collect(),
+            addresses: addresses
+                .iter()
+                .map(|a| a.parse().expect("an address"))
+                .collect(),
+            ..AlternativeNames::default()
+        },
+        ..CertificateOptions::default()
+    }
+}
+
+/// The names of a request.
+fn names_of(world: &Translator, namespace: &str, secret: &str) -> Option<Vec<String>> {
+    let request = request(world, namespace, secret)?;
+    assert!(request.hostnames.iter().eq(request.reach.keys()));
+    Some(request.hostnames.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn names_beside_the_listeners_have_to_be_granted_and_held() {
+    let own = || vec![passthrough("own", "own.example.com")];
+    let listeners = || vec![ends("l", 443, "x.example.com", "a", "cert")];
+    let asks = |issuers, options| with(with_options(tenant("a", listeners()), options), issuers);
+    let holds = |namespace: &str, name: &str| {
+        set(namespace, "holds", 2, "one", vec![passthrough("h", name)])
+    };
+    let all = || granted(&["*.example.com"], alternative_names());
+    let more = || adding(&["more.example.com"], &[]);
+    let both = Some(vec![
+        "more.example.com".to_owned(),
+        "x.example.com".to_owned(),
+    ]);
+    let one = Some(vec!["x.example.com".to_owned()]);
+    let invalid = Some((Truth::False, Reason::InvalidAnnotation));
+    let foreign = Some((Truth::False, Reason::HostnameNotOwned));
+    let pending = Some((Truth::False, Reason::Pending));
+    for (issuers, theirs) in [(cert_manager(), true), (acme(), false)] {
+        let beside = |objects: Vec<Object>| {
+            world(
+                own(),
+                objects.into_iter().chain([asks(issuers.clone(), more())]),
+            )
+        };
+        let outcome = |world: &Translator| (names_of(world, "a", "cert"), said(world, "a", "l"));
+        // Granted and held.
+        let held = beside(vec![all(), holds("a", "more.example.com")]);
+        assert_eq!(outcome(&held), (both.clone(), pending));
+        // Held, and not granted: cert-manager is not asked, and the built-in engine for the listener's name.
+        let silent = granted(&["*.example.com"], GrantedCertificates::default());
+        let withheld = if theirs {
+            (None, invalid)
+        } else {
+            (one.clone(), pending)
+        };
+        for grants in [
+            vec![silent],
+            vec![granted(&["x.example.com"], alternative_names())],
+            vec![],
+        ] {
+            let objects = grants.into_iter().chain([holds("a", "more.example.com")]);
+            assert_eq!(outcome(&beside(objects.collect())), withheld);
+        }
+        // Granted, and another tenant's, nobody's or the Gateway's: the certificate is without it.
+        for not_held in [vec![holds("b", "more.example.com")], vec![]] {
+            let objects = not_held.into_iter().chain([all()]).collect();
+            assert_eq!(outcome(&beside(objects)), (one.clone(), foreign));
+        }
+        let gateways = with(
+            with_options(tenant("a", listeners()), adding(&["own.example.com"], &[])),
+            issuers.clone(),
+        );
+        let gateways = world(own(), [all(), gateways]);
+        assert_eq!(outcome(&gateways), (one.clone(), foreign));
+    }
+}
+
+#[test]
+fn names_beside_the_listeners_go_and_come_with_what_allows_them() {
+    let own = vec![passthrough("own", "own.example.com")];
+    let listeners = vec![ends("l", 443, "x.example.com", "a", "cert")];
+    let options = adding(&["more.example.com"], &[]);
+    let asking = with(
+        with_options(tenant("a", listeners), options),
+        cert_manager(),
+    );
+    let holds = set(
+        "a",
+        "holds",
+        2,
+        "one",
+        vec![passthrough("h", "more.example.com")],
+    );
+    let grant = granted(&["*.example.com"], alternative_names());
+    let mut world = world(own, [grant.clone(), asking, holds.clone()]);
+    let count = |world: &Translator| names_of(world, "a", "cert").map(|names| names.len());
+    assert_eq!(count(&world), Some(2));
+    world.apply([Change::Remove(holds.key())]);
+    assert_eq!(count(&world), Some(1));
+    assert_eq!(
+        said(&world, "a", "l"),
+        Some((Truth::False, Reason::HostnameNotOwned))
+    );
+    world.apply([Change::Put(holds)]);
+    assert_eq!(count(&world), Some(2));
+    assert_eq!(
+        said(&world, "a", "l"),
+        Some((Truth::False, Reason::Pending))
+    );
+    let silent = granted(&["*.example.com"], GrantedCertificates::default());
+    world.apply([Change::Put(silent)]);
+    assert_eq!(count(&world), None);
+    world.apply([Change::Put(grant.clone())]);
+    assert_eq!(count(&world), Some(2));
+    // The last grant opens the Gateway for names, and not for these.
+    world.apply([Change::Remove(grant.key())]);
+    assert_eq!(count(&world), None);
+    assert_eq!(
+        said(&world, "a", "l"),
+        Some((Truth::False, Reason::InvalidAnnotation))
+    );
+}
+
+#[test]
+fn addresses_are_cert_managers_alone() {
+    let own = || vec![passthrough("own", "own.example.com")];
+    let asking = |issuers, address| {
+        let listeners = vec![ends("l", 443, "x.example.com", "a", "cert")];
+        with(
+            with_options(tenant("a", listeners), adding(&[], &[address])),
+            issuers,
+        )
+    };
+    let grant = || {
+        let addresses = vec![AddressBlock::parse("192.0.2.0/24").expect("a block")];
+        let certificates = GrantedCertificates {
+            addresses,
+            ..GrantedCertificates::default()
+        };
+        granted(&["*"], certificates)
+    };
+    let addresses = |world: &Translator| {
+        request(world, "a", "cert").map(|r| r.options.alternative_names.addresses.len())
+    };
+    let theirs = world(own(), [grant(), asking(cert_manager(), "192.0.2.1")]);
+    assert_eq!(addresses(&theirs), Some(1));
+    let foreign = world(own(), [grant(), asking(cert_manager(), "198.51.100.1")]);
+    assert_eq!(addresses(&foreign), None);
+    let ours = world(own(), [grant(), asking(acme(), "192.0.2.1")]);
+    assert_eq!(addresses(&ours), Some(0));
+    let object = key(Kind::ListenerSet, "a", "set");
+    assert!(reasons(&ours, &object).contains(&"InvalidAnnotation"));
+}
+
+#[test]
+fn the_gateways_own_certificates_have_no_tenants_names() {
+    let own = vec![ends("own", 443, "own.example.com", "platform", "cert")];
+    let gateway = |name: &str| {
+        let mut object = with(
+            gateway("one", own.clone(), NamespaceScope::All),
+            cert_manager(),
+        );
+        if let Object::Gateway(gateway) = &mut object {
+            gateway.certificates.options = Arc::new(adding(&[name], &[]));
+        }
+        object
+    };
+    let held = || tenant("a", vec![passthrough("h", "held.example.com")]);
+    let world = |name| translated([our_class(), gateway(name), held()]);
+    let free = world("free.example.com");
+    assert_eq!(
+        names_of(&free, "platform", "cert").map(|names| names.len()),
+        Some(2)
+    );
+    let tenants = world("held.example.com");
+    let names = names_of(&tenants, "platform", "cert");
+    assert_eq!(names, Some(vec!["own.example.com".to_owned()]));
 }
 
 #[test]

@@ -67,6 +67,7 @@ fn of_set(facts: &Facts, old: Option<&ListenerSet>, set: &ListenerSet) -> Vec<Fi
     let told = not_allowed
         .into_iter()
         .chain(problems_of_set(set, gateway.map(AsRef::as_ref)))
+        .chain(merge.would_withhold(set))
         .chain(not_permitted(facts, &key, certificates(&set.listeners)))
         .map(warning);
     set.findings

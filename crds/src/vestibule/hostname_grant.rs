@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as apimachinery;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use vestibule_model::certificate::{AddressBlock, GrantedMailbox};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname};
@@ -26,6 +27,12 @@ const MAX_NAMESPACES: usize = 256;
 const MAX_HOSTNAMES: usize = 256;
 /// Most issuers.
 const MAX_ISSUERS: usize = 32;
+/// Most IP addresses, and most mailboxes.
+const MAX_ALTERNATIVES: usize = 64;
+/// An IP address, or a block of them; which ones are read is for the reader to say.
+const ADDRESS: &str = "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$";
+/// A mailbox, or "*@" and a domain.
+const MAILBOX: &str = r"^(\*|[a-zA-Z0-9_+-]+(\.[a-zA-Z0-9_+-]+)*)@[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 /// Most requirements of a selector.
 const MAX_REQUIREMENTS: usize = 16;
 /// Largest limit.
@@ -134,6 +141,9 @@ pub struct HostnameGrantSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxItems" = MAX_ISSUERS, "x-kubernetes-list-type" = "atomic"))]
     pub issuers: Option<Vec<IssuerSpec>>,
+    /// What certificates of the namespaces may have beside the hostnames of their listeners. Absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificates: Option<CertificatesSpec>,
     /// How much each of the namespaces may have on each of the Gateways. Of several grants for a namespace
     /// the largest limit counts that is stated; without any there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,6 +224,34 @@ pub struct IssuerSpec {
     pub name: Option<String>,
 }
 
+/// What certificates may have beside the hostnames of their listeners, if annotations of the ListenerSet ask for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificatesSpec {
+    /// Whether certificates may have further hostnames that the grant covers and that the namespace holds on the
+    /// Gateway (annotation cert-manager.io/alt-names). Default: no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alternative_names: bool,
+    /// IP addresses that certificates may have (annotation cert-manager.io/ip-sans): an address ("192.0.2.1") or a
+    /// block ("192.0.2.0/24"). Whether they belong to the namespace, nobody checks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = MAX_ALTERNATIVES,
+        "items" = {"type": "string", "minLength": 2, "maxLength": 49, "pattern": ADDRESS},
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub ip_addresses: Vec<String>,
+    /// Mailboxes that certificates may have (annotation cert-manager.io/email-sans): one ("ops@example.com"), or all of
+    /// a domain ("*@example.com"). Whether they belong to the namespace, nobody checks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = MAX_ALTERNATIVES,
+        "items" = {"type": "string", "minLength": 3, "maxLength": 318, "pattern": MAILBOX},
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub email_addresses: Vec<String>,
+}
+
 /// Limits per namespace and Gateway. Those on connections will have their place here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -260,6 +298,7 @@ pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership
     let issuers = spec.issuers.map(|issuers| reader.issuers(issuers));
     let limits = reader.limits(&spec.limits.unwrap_or_default());
     let void = !reader.findings.is_empty();
+    let certificates = reader.certificates(&spec.certificates.unwrap_or_default());
     let hostnames = reader.hostnames(&spec.hostnames);
     let shared = reader.shared(&spec.shared_hostnames);
     if hostnames.is_empty() && shared.is_empty() && reader.findings.is_empty() {
@@ -289,6 +328,11 @@ pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership
         ports,
         protocols,
         issuers,
+        certificates: if void {
+            Box::default()
+        } else {
+            Box::new(certificates)
+        },
         limits,
         findings,
     }
@@ -464,6 +508,45 @@ impl Reader {
                 name: spec.name.map(Into::into),
             })
             .collect()
+    }
+
+    /// An entry that cannot be read gives only itself up.
+    fn certificates(&mut self, spec: &CertificatesSpec) -> ownership::GrantedCertificates {
+        ownership::GrantedCertificates {
+            alternative_names: spec.alternative_names,
+            addresses: self.alternatives(
+                "spec.certificates.ipAddresses",
+                &spec.ip_addresses,
+                AddressBlock::parse,
+                "write an address, or a block whose bits after the prefix are zero, as in 192.0.2.0/24",
+            ),
+            mailboxes: self.alternatives(
+                "spec.certificates.emailAddresses",
+                &spec.email_addresses,
+                GrantedMailbox::parse,
+                "write a mailbox, as in ops@example.com, or *@ and a domain",
+            ),
+        }
+    }
+
+    fn alternatives<T>(
+        &mut self,
+        field: &str,
+        texts: &[String],
+        parse: impl Fn(&str) -> Option<T>,
+        action: &str,
+    ) -> Vec<T> {
+        let count = self.bound(field, texts.len(), MAX_ALTERNATIVES);
+        let mut read = Vec::with_capacity(count);
+        for (index, text) in texts.iter().take(count).enumerate() {
+            if let Some(parsed) = parse(text) {
+                read.push(parsed);
+            } else {
+                let message = format!("{} cannot be read", quote(text));
+                self.refuse(format!("{field}[{index}]"), message, action);
+            }
+        }
+        read
     }
 
     fn limits(&mut self, spec: &LimitsSpec) -> ownership::Limits {

@@ -1,6 +1,7 @@
 //! An object as the server sent it: any JSON with a name, so that no object can fail a list.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use zeroize::Zeroize;
 
-use super::Watched;
+use super::{CopiedAnnotations, Watched};
 use crate::decode::{self, Decoded};
 
 /// The only type of Secret whose content is looked at.
@@ -103,6 +104,13 @@ impl Raw {
 
     pub(super) fn resource_version(&self) -> &str {
         self.meta.resource_version.as_deref().unwrap_or_default()
+    }
+
+    /// Its annotations of these keys.
+    pub(super) fn annotations(&self, of: &CopiedAnnotations) -> BTreeMap<String, String> {
+        let annotations = self.body.pointer("/metadata/annotations");
+        let value = |key: &str| Some((key.to_owned(), annotations?.get(key)?.as_str()?.to_owned()));
+        of.keys().filter_map(value).collect()
     }
 
     /// Decodes it as an object of `kind`; whatever is in it, there is an object in the end.

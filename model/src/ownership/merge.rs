@@ -136,6 +136,19 @@ impl Merge {
         }
     }
 
+    /// Why the names that a ListenerSet's annotations add may not be in its certificates: no grant gives them to its
+    /// namespace. cert-manager is then asked for nothing, and the built-in engine for the listeners' hostnames alone.
+    #[must_use]
+    pub fn withheld(&self, set: &ObjectName) -> Option<&Finding> {
+        self.standings.withheld(set)
+    }
+
+    /// The same of a ListenerSet that is not there in this version: what admission tells.
+    #[must_use]
+    pub fn would_withhold(&self, set: &ListenerSet) -> Option<Finding> {
+        self.standing_of(set)?.1.withheld
+    }
+
     /// Leaves of a route's attachments to one parent what its namespace owns, as the first value; an
     /// attachment without any hostname left is none. The findings are about what was taken out: one
     /// refusal if nothing is left, otherwise a warning for each hostname.
@@ -305,7 +318,10 @@ impl Merge {
             gateway: gateway.name.clone(),
             namespace: namespace.clone(),
         };
-        if gateway.name.namespace == *namespace || !self.is_guarded(&gateway.name) {
+        let added = &set.certificates.options.alternative_names;
+        let limited = self.is_guarded(&gateway.name);
+        // Without grants a namespace may have all but names that no listener has.
+        if gateway.name.namespace == *namespace || (!limited && added.is_empty()) {
             return Some((at, Standing::default()));
         }
         let domain = self
@@ -314,7 +330,15 @@ impl Merge {
         let issuer = issuer::choose(&set.issuers, &gateway.issuers, &gateway.name)
             .ok()
             .flatten();
-        let mut standing = Standing::default();
+        let mut standing = Standing {
+            withheld: issuer
+                .as_ref()
+                .and_then(|issuer| domain.certifies(issuer, added).err()),
+            ..Standing::default()
+        };
+        if !limited {
+            return Some((at, standing));
+        }
         for (index, listener) in crate::merge::first_of_name(&set.listeners) {
             let port = listener.port.filter(|_| {
                 listener.protocol.transport().is_some()
@@ -332,7 +356,14 @@ impl Merge {
                 continue;
             };
             match domain.allows(port, &listener.protocol, &listener.hostname, issuer) {
-                Ok(()) => standing.asking.push((index, hostname.clone())),
+                Ok(()) => {
+                    standing.asking.push((index, hostname.clone()));
+                    // Every certificate of the set has what its annotations add, and each name counts once.
+                    if standing.withheld.is_none() {
+                        let added = added.hostnames.iter().cloned();
+                        standing.asking.extend(added.map(|name| (index, name)));
+                    }
+                }
                 Err(mut finding) => {
                     finding.field = issuer_field(set);
                     standing.unissued.insert(index, finding);

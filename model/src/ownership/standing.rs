@@ -32,6 +32,8 @@ pub(crate) struct Standing {
     pub(crate) asking: Vec<(usize, Hostname)>,
     /// Those that ask one that they may not.
     pub(crate) unissued: BTreeMap<usize, Finding>,
+    /// Why the names that the set's annotations add may not be in its certificates.
+    pub(crate) withheld: Option<Finding>,
 }
 
 /// Listeners over a limit, and the limit.
@@ -86,6 +88,8 @@ struct Verdicts {
     refused: BTreeMap<ListenerKey, Finding>,
     /// May have no certificate from an issuer.
     unissued: BTreeMap<ListenerKey, Finding>,
+    /// May not have the names that annotations add in its certificates, whichever listener they are for.
+    withheld: Option<Finding>,
 }
 
 impl Verdicts {
@@ -206,6 +210,10 @@ impl Standings {
         let mut changed = BTreeSet::new();
         let old = self.verdicts.remove(name).unwrap_or_default();
         old.differ(&verdicts, &mut changed);
+        if let Some(set) = set.filter(|_| old.withheld != verdicts.withheld) {
+            let parent = set.parent_key();
+            changed.extend(set.listeners.iter().map(|listener| listener.key(&parent)));
+        }
         if verdicts != Verdicts::default() {
             self.verdicts.insert(name.clone(), verdicts);
         }
@@ -220,7 +228,10 @@ impl Standings {
         } = self.seats.get(at)?.sets.get(place)?;
         let parent = set.parent_key();
         let listener_at = |index: &usize| set.listeners.get(*index);
-        let mut verdicts = Verdicts::default();
+        let mut verdicts = Verdicts {
+            withheld: standing.withheld.clone(),
+            ..Verdicts::default()
+        };
         for (index, finding) in &standing.refused {
             if let Some(listener) = listener_at(index) {
                 verdicts
@@ -258,6 +269,11 @@ impl Standings {
     /// Why a listener may have no certificate from an issuer.
     pub(crate) fn unissued(&self, set: &ObjectName, listener: &ListenerKey) -> Option<&Finding> {
         self.verdicts.get(set)?.unissued.get(listener)
+    }
+
+    /// Why the names that a set's annotations add may not be in its certificates.
+    pub(crate) fn withheld(&self, set: &ObjectName) -> Option<&Finding> {
+        self.verdicts.get(set)?.withheld.as_ref()
     }
 
     /// How many listeners, and which names with a certificate, a seat has without a set.

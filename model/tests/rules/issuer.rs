@@ -207,6 +207,18 @@ fn a_set_that_cert_manager_follows_its_gateway_for_asks_nobody_else() {
     own_set.certificates.options = Arc::new(options);
     assert_eq!(asked_twice(&own_set, &shared, "l"), None);
     assert!(asked_twice(&own_set, &shared, "other").is_some());
+    // That the Gateway names one of ours beside it keeps us from asking, and not cert-manager.
+    shared.issuers = annotations(&[("cluster-issuer", "shared"), ("acme-issuer", "ours")]);
+    assert!(asked_twice(&own_set, &shared, "other").is_some());
+    // Nor does cert-manager issue by what contradicts itself, or is empty.
+    for nothing in [
+        &[("issuer", "a"), ("cluster-issuer", "b")][..],
+        &[("cluster-issuer", "")],
+        &[("cluster-issuer", "a"), ("kind", "Issuer")],
+    ] {
+        shared.issuers = annotations(nothing);
+        assert_eq!(asked_twice(&own_set, &shared, "other"), None, "{nothing:?}");
+    }
     // One engine alone is no contradiction.
     for (own, theirs) in [
         ("acme-issuer", "acme-cluster-issuer"),

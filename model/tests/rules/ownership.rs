@@ -6,16 +6,21 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use vestibule_model::attach::attach_route;
+use vestibule_model::certificate::{
+    AddressBlock, AlternativeNames, CertificateOptions, GrantedMailbox, Mailbox,
+};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::hostname::HostPattern;
+use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::issuer::choose;
 use vestibule_model::key::{ListenerKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Affected, Merge};
 use vestibule_model::object::{
     Gateway, Listener, ListenerSet, ListenerTls, Meta, Reference, TlsMode,
 };
-use vestibule_model::ownership::{GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits};
+use vestibule_model::ownership::{
+    GrantedCertificates, GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits,
+};
 use vestibule_model::route::Route;
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
 
@@ -46,6 +51,7 @@ fn grant(at: &str, namespaces: &[&str], hostnames: &[&str]) -> HostnameGrant {
         ports: BTreeSet::new(),
         protocols: BTreeSet::new(),
         issuers: None,
+        certificates: Box::default(),
         limits: Limits::default(),
         findings: Vec::new(),
     }
@@ -330,6 +336,138 @@ fn issuers_are_those_of_the_grant_that_gives_the_listener() {
     let refused = merge.ownership_of_change(None, &made);
     let reasons: Vec<Reason> = refused.iter().map(|finding| finding.reason).collect();
     assert_eq!(reasons, [Reason::IssuerNotAllowed]);
+}
+
+/// A set of `a` with one listener and cert-manager's issuer `ca`, whose annotations add these names.
+fn adding(hostnames: &[&str], addresses: &[&str], mailboxes: &[&str]) -> ListenerSet {
+    let listeners = vec![https(0, "l", "x.example", "a")];
+    let mut made = set("a/s", "infra/gw", 0, listeners);
+    made.issuers.cert_manager_issuer = Some("ca".into());
+    let hostname = |text: &&str| Hostname::parse(text).expect("a hostname");
+    let alternative_names = AlternativeNames {
+        hostnames: hostnames.iter().map(hostname).collect(),
+        addresses: addresses
+            .iter()
+            .map(|a| a.parse().expect("an address"))
+            .collect(),
+        mailboxes: mailboxes
+            .iter()
+            .map(|text| Mailbox::parse(text).expect("a mailbox"))
+            .collect(),
+    };
+    made.certificates.options = Arc::new(CertificateOptions {
+        alternative_names,
+        ..CertificateOptions::default()
+    });
+    made
+}
+
+fn cert_manager(name: &str) -> GrantedIssuer {
+    GrantedIssuer {
+        group: "cert-manager.io".into(),
+        kind: "Issuer".into(),
+        name: Some(name.into()),
+    }
+}
+
+#[test]
+fn certificates_have_further_names_only_where_a_grant_says_so() {
+    let mut merge = with_gateway();
+    let mut given = grant("infra/g", &["a"], &["x.example", "*.team.example"]);
+    let hostname = adding(&["y.team.example"], &[], &[]);
+    let field = |merge: &Merge, set: &ListenerSet| merge.would_withhold(set).map(|f| f.field);
+    let of = |annotation: &str| {
+        Some(format!(
+            "metadata.annotations[cert-manager.io/{annotation}]"
+        ))
+    };
+    // Neither on a Gateway that is free for all, nor by a grant that is silent about it.
+    assert_eq!(field(&merge, &hostname), of("alt-names"));
+    put(&mut merge, &given);
+    assert_eq!(field(&merge, &hostname), of("alt-names"));
+    assert_eq!(field(&merge, &adding(&[], &[], &[])), None);
+    *given.certificates = GrantedCertificates {
+        alternative_names: true,
+        addresses: vec![AddressBlock::parse("192.0.2.0/24").expect("a block")],
+        mailboxes: vec![GrantedMailbox::parse("*@team.example").expect("mailboxes")],
+    };
+    put(&mut merge, &given);
+    assert_eq!(field(&merge, &hostname), None);
+    for (set, expected) in [
+        (
+            adding(
+                &["x.example", "y.team.example"],
+                &["192.0.2.9"],
+                &["a@team.example"],
+            ),
+            None,
+        ),
+        // One that is not given withholds them all.
+        (
+            adding(&["x.example", "team.example"], &[], &[]),
+            of("alt-names"),
+        ),
+        (adding(&["victim.example"], &[], &[]), of("alt-names")),
+        (adding(&[], &["192.0.3.1"], &[]), of("ip-sans")),
+        (adding(&[], &["::1"], &[]), of("ip-sans")),
+        (adding(&[], &[], &["a@example"]), of("email-sans")),
+        (adding(&[], &[], &["a@b.team.example"]), of("email-sans")),
+    ] {
+        assert_eq!(
+            field(&merge, &set),
+            expected,
+            "{:?}",
+            set.certificates.options
+        );
+    }
+    // What gives the names says from which issuers; another grant's issuers do not count for them.
+    given.issuers = Some(vec![cert_manager("other")]);
+    put(&mut merge, &given);
+    put(&mut merge, &grant("infra/more", &["a"], &["*"]));
+    assert_eq!(field(&merge, &hostname), of("alt-names"));
+    given.issuers = Some(vec![cert_manager("ca")]);
+    put(&mut merge, &given);
+    assert_eq!(field(&merge, &hostname), None);
+    // Those of another namespace, or on another Gateway, give nothing either.
+    for narrow in [
+        |grant: &mut HostnameGrant| grant.namespaces.names = BTreeSet::from(["b".into()]),
+        |grant: &mut HostnameGrant| grant.gateways = BTreeSet::from(["other".into()]),
+        |grant: &mut HostnameGrant| grant.meta.deleting = true,
+    ] {
+        let mut narrowed = given.clone();
+        narrow(&mut narrowed);
+        put(&mut merge, &narrowed);
+        assert_eq!(field(&merge, &hostname), of("alt-names"));
+    }
+    // Whoever writes grants needs none.
+    let mut own = hostname.clone();
+    own.name = name("infra/s");
+    assert_eq!(field(&merge, &own), None);
+}
+
+#[test]
+fn a_change_of_what_certificates_may_have_concerns_the_listeners() {
+    let mut merge = with_gateway();
+    let made = adding(&["y.example"], &[], &[]);
+    merge.put_set(&made.name, Some(made.clone().into()));
+    let key = listener_key("a/s", "l");
+    assert!(merge.withheld(&made.name).is_some());
+    // It keeps nobody from having the listener.
+    assert!(merge.not_owned(&key).is_none() && merge.not_issued(&key).is_none());
+    let mut given = grant("infra/g", &["a"], &["*"]);
+    given.certificates.alternative_names = true;
+    assert!(put(&mut merge, &given).listeners.contains(&key));
+    assert_eq!(merge.withheld(&made.name), None);
+    // Such names count like others.
+    given.limits.certificates = Some(1);
+    assert!(put(&mut merge, &given).listeners.contains(&key));
+    let reason = merge.not_issued(&key).map(|finding| finding.reason);
+    assert_eq!(reason, Some(Reason::QuotaExceeded));
+    given.limits.certificates = Some(2);
+    put(&mut merge, &given);
+    assert_eq!(merge.not_issued(&key), None);
+    assert!(merge.put_grant(&given.name, None).listeners.contains(&key));
+    assert!(merge.withheld(&made.name).is_some());
 }
 
 #[derive(Debug, Clone)]

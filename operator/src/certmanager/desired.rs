@@ -22,7 +22,9 @@ const APPLYSET: &str = "applyset.kubernetes.io/part-of";
 const PARENT_KIND: &str = "acme.cert-manager.io/http01-parentrefkind";
 const PARENT_NAME: &str = "acme.cert-manager.io/http01-parentrefname";
 const PARENT_NAMESPACE: &str = "acme.cert-manager.io/http01-parentrefnamespace";
-/// Whether the Secret has a certificate signed by its own key until the first one is issued.
+/// The Ingress that a solver edits.
+const INGRESS_NAME: &str = "acme.cert-manager.io/http01-override-ingress-name";
+/// Has cert-manager write a self-signed certificate until there is another.
 const TEMPORARY: &str = "cert-manager.io/issue-temporary-certificate";
 /// Overrides of the issuer's ingress class.
 const INGRESS_CLASS: &str = "acme.cert-manager.io/http01-override-ingress-class";
@@ -54,8 +56,8 @@ pub struct Metadata {
     /// The owner's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The parent of the solver's route, and whose Certificate it is.
-    pub annotations: BTreeMap<&'static str, String>,
+    /// Those that settings have copied, the parent of the solver's route, and whose Certificate it is.
+    pub annotations: BTreeMap<String, String>,
     /// The object whose listeners ask; not as a controller.
     pub owner_references: Vec<Value>,
 }
@@ -66,8 +68,14 @@ pub struct Metadata {
 pub struct Spec {
     /// The Secret that cert-manager writes.
     pub secret_name: String,
-    /// Hostnames of the listeners.
+    /// Hostnames of the listeners, and `alt-names`.
     pub dns_names: Vec<String>,
+    /// `ip-sans`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ip_addresses: Vec<String>,
+    /// `email-sans`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub email_addresses: Vec<String>,
     /// The issuer.
     pub issuer_ref: Value,
     /// Usages of the key.
@@ -122,11 +130,11 @@ pub fn desired(
             return Err(Foreign(name.chars().take(64).collect()));
         }
     }
-    let mut annotations = http01(request);
-    if let Some(value) = &options.issue_temporary {
-        annotations.insert(TEMPORARY, value.to_string());
-    }
-    annotations.insert(MANAGED_BY, identity.to_owned());
+    let added = &options.alternative_names;
+    let mut annotations = options.copied_annotations.clone();
+    let own = http01(request).into_iter();
+    annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    annotations.insert(MANAGED_BY.to_owned(), identity.to_owned());
     let mut labels = options.labels.clone();
     labels.remove(APPLYSET);
     let usages = if options.usages.is_empty() {
@@ -153,6 +161,8 @@ pub fn desired(
         spec: Spec {
             secret_name: name,
             dns_names: request.hostnames.iter().map(Hostname::to_string).collect(),
+            ip_addresses: added.addresses.iter().map(ToString::to_string).collect(),
+            email_addresses: added.mailboxes.iter().map(ToString::to_string).collect(),
             issuer_ref: json!({
                 "name": &*issuer.name,
                 "kind": &*issuer.kind,
@@ -170,7 +180,10 @@ pub fn desired(
         },
     };
     let digest = digest(&certificate.manifest());
-    certificate.metadata.annotations.insert(APPLIED, digest);
+    certificate
+        .metadata
+        .annotations
+        .insert(APPLIED.to_owned(), digest);
     Ok(certificate)
 }
 
@@ -182,7 +195,8 @@ impl Certificate {
     }
 }
 
-/// Where an HTTP-01 solver attaches its route, and which class of Ingress it takes instead.
+/// Where an HTTP-01 solver attaches its route, which Ingress or class of Ingress it takes instead, and whether a
+/// temporary certificate serves meanwhile.
 fn http01(request: &CertificateRequest) -> BTreeMap<&'static str, String> {
     let options = &*request.options;
     let mut annotations = BTreeMap::new();
@@ -203,6 +217,13 @@ fn http01(request: &CertificateRequest) -> BTreeMap<&'static str, String> {
         if let Some(class) = class.as_deref().filter(|class| !class.is_empty()) {
             annotations.insert(key, class.to_owned());
         }
+    }
+    if options.http01_edit_in_place {
+        let name = request.owner.name.name.to_string();
+        annotations.insert(INGRESS_NAME, name);
+    }
+    if options.temporary || options.http01_edit_in_place {
+        annotations.insert(TEMPORARY, "true".to_owned());
     }
     annotations
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vestibule_model::certificate::{
-    CertificateOptions, KeyAlgorithm, KeyEncoding, KeyRotation, PrivateKeyOptions, Subject,
+    AlternativeNames, CertificateOptions, KeyAlgorithm, KeyEncoding, KeyRotation, Mailbox,
+    PrivateKeyOptions, Subject,
 };
 use vestibule_model::condition::Reason;
 use vestibule_model::hostname::Hostname;
@@ -113,6 +114,67 @@ fn without_options_it_is_what_the_shim_makes() {
 }
 
 #[test]
+fn what_annotations_add_is_in_it() {
+    let mut asked = request(CertificateOptions {
+        alternative_names: AlternativeNames {
+            hostnames: BTreeSet::from([Hostname::parse("more.example.com").unwrap()]),
+            addresses: BTreeSet::from([
+                "192.0.2.1".parse().unwrap(),
+                "2001:db8::1".parse().unwrap(),
+            ]),
+            mailboxes: BTreeSet::from([Mailbox::parse("ops@example.com").unwrap()]),
+        },
+        ..CertificateOptions::default()
+    });
+    let spec = manifest(&asked)["spec"].clone();
+    assert_eq!(spec["ipAddresses"], json!(["192.0.2.1", "2001:db8::1"]));
+    assert_eq!(spec["emailAddresses"], json!(["ops@example.com"]));
+    // Hostnames are those of the request: translation puts in what the namespace holds.
+    assert_eq!(spec["dnsNames"], json!(["web.example.com"]));
+    asked
+        .hostnames
+        .insert(Hostname::parse("more.example.com").unwrap());
+    let names = json!(["more.example.com", "web.example.com"]);
+    assert_eq!(manifest(&asked)["spec"]["dnsNames"], names);
+}
+
+#[test]
+fn annotations_are_copied_and_ours_win() {
+    let annotations = |options| manifest(&request(options))["metadata"]["annotations"].clone();
+    let temporary = annotations(CertificateOptions {
+        temporary: true,
+        copied_annotations: map(&[
+            ("venafi.cert-manager.io/custom-fields", "[]"),
+            ("acme.cert-manager.io/http01-parentrefname", "other"),
+            (MANAGED_BY, "other/release"),
+        ]),
+        ..CertificateOptions::default()
+    });
+    assert_eq!(
+        temporary["cert-manager.io/issue-temporary-certificate"],
+        "true"
+    );
+    assert_eq!(temporary["venafi.cert-manager.io/custom-fields"], "[]");
+    assert_eq!(
+        temporary["acme.cert-manager.io/http01-parentrefname"],
+        "web"
+    );
+    assert_eq!(temporary[MANAGED_BY], IDENTITY);
+    let in_place = annotations(CertificateOptions {
+        http01_edit_in_place: true,
+        ..CertificateOptions::default()
+    });
+    assert_eq!(
+        in_place["acme.cert-manager.io/http01-override-ingress-name"],
+        "web"
+    );
+    assert_eq!(
+        in_place["cert-manager.io/issue-temporary-certificate"],
+        "true"
+    );
+}
+
+#[test]
 fn every_option_is_carried_over() {
     let made = manifest(&request(CertificateOptions {
         common_name: Some("Web.example.com".into()),
@@ -139,7 +201,6 @@ fn every_option_is_carried_over() {
         },
         secret_annotations: map(&[("note", "x")]),
         secret_labels: map(&[("team", "a")]),
-        issue_temporary: Some("true".into()),
         http01_ingress_class: Some("nginx".into()),
         http01_ingress_class_name: Some("nginx-2".into()),
         ..CertificateOptions::default()
@@ -170,8 +231,6 @@ fn every_option_is_carried_over() {
         })
     );
     let annotations = &made["metadata"]["annotations"];
-    let temporary = "cert-manager.io/issue-temporary-certificate";
-    assert_eq!(annotations[temporary], "true");
     let class = "acme.cert-manager.io/http01-override-ingress-class";
     assert_eq!(annotations[class], "nginx");
     let class = "acme.cert-manager.io/http01-override-ingress-ingressclassname";

@@ -33,6 +33,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use vestibule_crds::watch::CopiedAnnotations;
 
 use crate::acme;
 use crate::publish::Publisher;
@@ -67,6 +68,8 @@ pub struct Settings {
     pub acme: Option<acme::Settings>,
     /// Who makes cert-manager's Certificates.
     pub certmanager: certmanager::Config,
+    /// Annotations that are copied from Gateways and ListenerSets to their Certificates.
+    pub copied_annotations: CopiedAnnotations,
     /// Namespaces whose Secrets may be used; none: all.
     pub secret_namespaces: secrets::Namespaces,
     /// How long a name stays with a holder that let go of it.

@@ -8,11 +8,16 @@
 //! they ask for the same. A name that another namespace serves on port 443 is in no request, whoever is
 //! asked: who terminates it on some other port gets no certificate for it. cert-manager may be told to check
 //! by HTTP, so there it is not to be others' on port 80 either.
+//!
+//! Names that annotations add are in a request if a grant gives them and, hostnames, if they are the namespace's on
+//! the Gateway. One that is not (any more) is left out and said; the rest of the certificate is not held up by it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vestibule_model::certificate::{CertificateAnnotations, CertificateOptions};
+use vestibule_model::certificate::{
+    ALTERNATIVE_NAMES, AlternativeNames, CertificateAnnotations, CertificateOptions,
+};
 use vestibule_model::challenge::{Reach, Reaches};
 use vestibule_model::condition::{Condition, ConditionType, Reason};
 use vestibule_model::conflict::Precedence;
@@ -33,11 +38,19 @@ const ISSUED: ConditionType = ConditionType::CertificateIssued;
 pub(super) struct Want {
     hostname: Hostname,
     issuer: Option<IssuerRef>,
+    /// Of the names that annotations add only those that grants give.
     options: Arc<CertificateOptions>,
     place: Precedence,
     owner_uid: Arc<str>,
     gateway: ObjectName,
     gateway_uid: Arc<str>,
+}
+
+impl Want {
+    /// The hostnames that it is about.
+    fn hostnames(&self) -> impl Iterator<Item = &Hostname> {
+        std::iter::once(&self.hostname).chain(&self.options.alternative_names.hostnames)
+    }
 }
 
 /// What a listener wants, by Secret, or why nothing is asked for although an issuer is named.
@@ -53,6 +66,8 @@ pub(super) struct Asking<'a> {
     pub(super) annotations: &'a CertificateAnnotations,
     /// Why its namespace may have no certificate from the issuer.
     pub(super) denied: Option<&'a Finding>,
+    /// Why the names that the annotations add may not be in a certificate.
+    pub(super) withheld: Option<&'a Finding>,
     pub(super) place: Precedence,
     pub(super) uid: Arc<str>,
     pub(super) gateway: (ObjectName, Arc<str>),
@@ -122,10 +137,16 @@ impl Asking<'_> {
         if let Some(denied) = self.denied {
             return Err(denied.clone());
         }
+        if let Some(withheld) = self
+            .withheld
+            .filter(|_| engine == Some(Engine::CertManager))
+        {
+            return Err(withheld.clone());
+        }
         let want = Want {
             hostname: hostname.clone(),
             issuer,
-            options: options.clone(),
+            options: permitted(options, engine.filter(|_| self.withheld.is_none())),
             place: self.place,
             owner_uid: self.uid,
             gateway: self.gateway.0,
@@ -134,6 +155,24 @@ impl Asking<'_> {
         let secrets = references.iter().map(|r| r.target.clone());
         Ok(secrets.map(|secret| (secret, want.clone())).collect())
     }
+}
+
+/// The options with those of the added names that `engine` puts into certificates; `None`: no names are permitted.
+fn permitted(options: &Arc<CertificateOptions>, engine: Option<Engine>) -> Arc<CertificateOptions> {
+    let asked = &options.alternative_names;
+    let names = match engine {
+        Some(Engine::CertManager) => return options.clone(),
+        _ if asked.is_empty() => return options.clone(),
+        Some(Engine::Acme) => AlternativeNames {
+            hostnames: asked.hostnames.clone(),
+            ..AlternativeNames::default()
+        },
+        None => AlternativeNames::default(),
+    };
+    Arc::new(CertificateOptions {
+        alternative_names: names,
+        ..CertificateOptions::clone(options)
+    })
 }
 
 impl Translator {
@@ -159,17 +198,22 @@ impl Translator {
             if old.as_ref() != wants.get(secret) {
                 dirty.requests.insert(secret.clone());
             }
-            if let Some(old) = old {
+            for (old, hostname) in old
+                .iter()
+                .flat_map(|old| old.hostnames().map(move |h| (old, h)))
+            {
                 self.doors
-                    .set_interest(&old.gateway, &old.hostname, &interest, false);
+                    .set_interest(&old.gateway, hostname, &interest, false);
             }
             if !secrets.contains(secret) && self.set_problem(key, secret, None) {
                 dirty.parents.insert(key.parent.clone());
             }
         }
         for (secret, want) in wants {
-            self.doors
-                .set_interest(&want.gateway, &want.hostname, &interest, true);
+            for hostname in want.hostnames() {
+                self.doors
+                    .set_interest(&want.gateway, hostname, &interest, true);
+            }
             if !former.contains(&secret) {
                 dirty.requests.insert(secret.clone());
             }
@@ -248,6 +292,13 @@ impl Translator {
                 problem.map(|problem| locate(problem, key, self)),
             ));
         }
+        if let Some(request) = &mut request
+            && let Some(problem) = self.add_hostnames(request)
+        {
+            for (_, said) in problems.iter_mut().filter(|(_, said)| said.is_none()) {
+                *said = Some(problem.clone());
+            }
+        }
         // A name of the object that another of its Secrets is for.
         if let Some(request) = &mut request
             && let Some(name) = &request.options.common_name
@@ -262,6 +313,56 @@ impl Translator {
             });
         }
         (request, problems)
+    }
+
+    /// Adds the hostnames of annotations to a request, and says of the first one that is left out why.
+    fn add_hostnames(&self, request: &mut CertificateRequest) -> Option<Finding> {
+        let options = request.options.clone();
+        let mut problem = None;
+        for hostname in &options.alternative_names.hostnames {
+            if request.hostnames.contains(hostname) {
+                continue;
+            }
+            match self.may_add(request, hostname) {
+                Ok(reach) => {
+                    request.hostnames.insert(hostname.clone());
+                    request.reach.insert(hostname.clone(), reach);
+                }
+                Err(finding) => problem = problem.or(Some(finding)),
+            }
+        }
+        problem
+    }
+
+    /// Whether a hostname that no listener brings may be in a certificate: a tenant has to hold it, itself or by a
+    /// wildcard, and on behalf of the Gateway it may be nobody's. Who else has it is not said.
+    fn may_add(
+        &self,
+        request: &CertificateRequest,
+        hostname: &Hostname,
+    ) -> Result<Reaches, Finding> {
+        let (gateway, namespace) = (&request.gateway, &request.secret.namespace);
+        let tenant = self.tenant_of(gateway, hostname);
+        let reach = self.reaches(gateway, hostname, namespace);
+        let ours = match &tenant {
+            Some(tenant) => tenant == namespace,
+            None => {
+                *namespace == gateway.namespace
+                    && port_of_others(reach, request.issuer.as_ref()).is_none()
+            }
+        };
+        if ours {
+            return Ok(reach);
+        }
+        let [annotation, ..] = ALTERNATIVE_NAMES;
+        Err(Finding::refused(
+            Reason::HostnameNotOwned,
+            format!("metadata.annotations[{annotation}]"),
+            format!(
+                "adds \"{hostname}\", which is no hostname of namespace {namespace} on Gateway {gateway}, so the certificate is without it"
+            ),
+            "remove it, or add a listener or a route for it first",
+        ))
     }
 
     /// Records what stands against a listener's want; whether that is news.
@@ -361,20 +462,21 @@ impl Translator {
     }
 }
 
+/// The port on which others serve a name, if the issuer's engine may check it there.
+fn port_of_others([tls, http]: Reaches, issuer: Option<&IssuerRef>) -> Option<u16> {
+    let by_cert_manager = issuer.is_some_and(|issuer| issuer.engine == Engine::CertManager);
+    if tls == Reach::Others {
+        Some(443)
+    } else if http == Reach::Others && by_cert_manager {
+        Some(80)
+    } else {
+        None
+    }
+}
+
 /// Why a name may not be asked for.
 fn stands_in_the_way(reach: Reaches, want: &Want) -> Option<Finding> {
-    let [tls, http] = reach;
-    let by_cert_manager = want
-        .issuer
-        .as_ref()
-        .is_some_and(|issuer| issuer.engine == Engine::CertManager);
-    let port = if tls == Reach::Others {
-        443
-    } else if http == Reach::Others && by_cert_manager {
-        80
-    } else {
-        return None;
-    };
+    let port = port_of_others(reach, want.issuer.as_ref())?;
     Some(Finding::refused(
         Reason::ServedByOthers,
         "hostname",

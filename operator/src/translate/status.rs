@@ -106,6 +106,7 @@ impl Translator {
                         .as_ref()
                         .and_then(|name| self.merge.gateway(name));
                     findings.extend(issuer::problems_of_set(&set, gateway.map(AsRef::as_ref)));
+                    findings.extend(self.merge.withheld(name).cloned());
                     let parent = set.parent_key();
                     let status = self.listeners_status(&parent, &set.listeners, &mut findings);
                     let status = summarise_set(status, |listener| self.is_valid(&parent, listener));

@@ -8,7 +8,7 @@ use crate::support::{Controller, IDENTITY, Server, eventually, issuer_of, reques
 const ISSUER: (&str, &str) = ("cert-manager.io/issuer", "ca");
 
 /// Annotations, one case each.
-const CASES: [(&str, &[(&str, &str)]); 8] = [
+const CASES: [(&str, &[(&str, &str)]); 9] = [
     ("plain", &[ISSUER]),
     ("cluster", &[("cert-manager.io/cluster-issuer", "all")]),
     (
@@ -56,6 +56,13 @@ const CASES: [(&str, &[(&str, &str)]); 8] = [
             ("cert-manager.io/subject-postalcodes", "8000"),
             ("cert-manager.io/subject-streetaddresses", "Street 1"),
             ("cert-manager.io/subject-serialnumber", "7"),
+        ],
+    ),
+    (
+        "in-place",
+        &[
+            ISSUER,
+            ("acme.cert-manager.io/http01-edit-in-place", "true"),
         ],
     ),
     (

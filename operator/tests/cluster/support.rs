@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
+use vestibule_crds::watch::CopiedAnnotations;
 use vestibule_model::object::ServiceParameters;
 use vestibule_model::policy::Policy;
 use vestibule_model::service::ServiceType;
@@ -579,6 +580,7 @@ impl Manager {
                 },
                 manager: world.release.clone(),
             },
+            copied_annotations: CopiedAnnotations::default(),
             secret_namespaces: None,
             claim_grace: Duration::from_secs(2),
             instance: agent.clone(),

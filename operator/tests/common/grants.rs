@@ -35,6 +35,7 @@ pub(crate) fn hostname_grant(
         ports: BTreeSet::new(),
         protocols: BTreeSet::new(),
         issuers: None,
+        certificates: Box::default(),
         limits: Limits::default(),
         findings: Vec::new(),
     }

@@ -120,7 +120,8 @@ impl Shell {
         let kinds = sync::KINDS
             .into_iter()
             .filter(|kind| !SOURCES.contains(kind));
-        let scope = Scope::new(kinds);
+        let mut scope = Scope::new(kinds);
+        scope.copied = self.settings.copied_annotations.clone();
         tasks.spawn(follow(client.clone(), scope, self.event_sender.clone()));
         self.store.time(clock::now().as_second(), Instant::now());
         let mut facts = self.publisher.facts();
