@@ -37,6 +37,9 @@ async fn a_follower_takes_over_and_nobody_notices() {
             ("Programmed", "True", "Programmed"),
         )
         .await;
+    // What was there before the first leader is served before it is written: twenty hostnames, and their port.
+    let recorded = async || (world.list("HostnameClaim", "infra").await.len() == 21).then_some(());
+    eventually("every claim", recorded).await;
     let before = (
         world.list("ListenerSet", "a").await,
         world.list("Gateway", "infra").await,
