@@ -492,7 +492,7 @@ impl Domain<'_> {
             Reason::InvalidAnnotation,
             format!("metadata.annotations[{annotation}]"),
             format!(
-                "adds \"{name}\", which no listener has, and no HostnameGrant lets namespace {namespace} add it to certificates from {} {} on Gateway {gateway}, so {consequence}",
+                "adds \"{name}\", which no HostnameGrant gives namespace {namespace} for certificates from {} {} on Gateway {gateway}, so {consequence}",
                 issuer.kind, issuer.name
             ),
             format!(
