@@ -477,6 +477,10 @@ impl Domain<'_> {
             Engine::CertManager => ("no certificate is requested", true),
             Engine::Acme => ("certificates are without the names that it adds", false),
         };
+        let instead = match hostname {
+            Some(_) => "remove it and add a listener for the hostname",
+            None => "remove it",
+        };
         let [of_hostnames, of_addresses, of_mailboxes] = ALTERNATIVE_NAMES;
         let (annotation, name, field) = if let Some(name) = hostname {
             (of_hostnames, name.to_string(), "alternativeNames")
@@ -491,11 +495,11 @@ impl Domain<'_> {
             Reason::InvalidAnnotation,
             format!("metadata.annotations[{annotation}]"),
             format!(
-                "adds \"{name}\", which no listener has, and no HostnameGrant lets namespace {namespace} add it to certificates from {} {} on Gateway {gateway}, so {consequence}",
+                "adds \"{name}\", which no HostnameGrant gives namespace {namespace} for certificates from {} {} on Gateway {gateway}, so {consequence}",
                 issuer.kind, issuer.name
             ),
             format!(
-                "remove it, and add a listener for each hostname, or ask the owner of the Gateway for a HostnameGrant with certificates.{field}"
+                "{instead}, or ask the owner of the Gateway for a HostnameGrant with certificates.{field}"
             ),
         ))
     }

@@ -324,6 +324,20 @@ spec:
     assert!(review.allowed);
     assert_eq!(review.findings[0].reason, Reason::ContradictingIssuers);
     assert_eq!(review.warnings.len(), 1);
+    // Names that no grant gives are told of, and refuse nothing: the listener is the namespace's all the same.
+    let review = update(
+        &facts,
+        &old,
+        &manifest("cert-manager.io/issuer: a, cert-manager.io/alt-names: victim.example"),
+    );
+    assert!(review.allowed);
+    let [finding] = &review.findings[..] else {
+        panic!("{:?}", review.findings);
+    };
+    assert_eq!(finding.reason, Reason::InvalidAnnotation);
+    assert!(finding.message.contains("\"victim.example\""), "{finding}");
+    // One line says what is wrong, and one what to do.
+    assert_eq!(review.warnings.len(), 2, "{:?}", review.warnings);
 }
 
 #[test]
