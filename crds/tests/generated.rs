@@ -124,4 +124,13 @@ fn a_grant_gives_or_shares_hostnames() {
         pattern.as_str().expect("a pattern").contains(r"\*")
     };
     assert!(asterisk("hostnames") && !asterisk("sharedHostnames"));
+    // What the schema says of a path is what is read of it.
+    let shared = &spec["properties"]["sharedPaths"];
+    assert_eq!(shared["x-kubernetes-list-map-keys"], json!(["hostname"]));
+    let entry = &shared["items"];
+    assert_eq!(entry["required"], json!(["hostname", "paths"]));
+    let paths = &entry["properties"]["paths"];
+    assert_eq!(paths["minItems"], json!(1));
+    let rules = paths["items"]["x-kubernetes-validations"].as_array();
+    assert_eq!(rules.expect("rules").len(), 2);
 }

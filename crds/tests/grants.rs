@@ -9,6 +9,7 @@ use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::{Object, Protocol};
 use vestibule_model::ownership::{HostnameGrant, Limits};
+use vestibule_model::path::PathPrefix;
 use vestibule_model::selector::Requirement;
 
 fn read(spec: &Value) -> HostnameGrant {
@@ -230,6 +231,56 @@ fn what_certificates_may_have_is_read_entry_by_entry() {
     assert_eq!(void.certificates, Box::default());
     let unknown = grant(json!({"alternativeNames": true, "uris": ["spiffe://a"]}));
     assert_eq!(unknown.certificates, Box::default());
+}
+
+#[test]
+fn a_path_that_cannot_be_shared_gives_only_itself_up() {
+    let shared = json!([
+        {"hostname": "Docs.Example.com.", "paths": ["/api", "/", "/b/", "/.well-known", "/a/../b", "/c"]},
+        {"hostname": "*.example.com", "paths": ["/api"]},
+        {"hostname": "other.example.com", "paths": ["api"]},
+        {"hostname": "docs.example.com", "paths": ["/d"]},
+    ]);
+    let grant = read(&json!({"namespaces": {"names": ["a"]}, "sharedPaths": shared}));
+    assert_eq!(grant.hostnames, []);
+    assert!(grant.shared.is_empty());
+    let paths: Vec<(&str, Vec<&str>)> = grant
+        .shared_paths
+        .iter()
+        .map(|(name, paths)| {
+            (
+                name.as_str(),
+                paths.iter().map(PathPrefix::as_str).collect(),
+            )
+        })
+        .collect();
+    assert_eq!(paths, [("docs.example.com", vec!["/api", "/c", "/d"])]);
+    let fields: Vec<&str> = grant.findings.iter().map(|f| &*f.field).collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.sharedPaths[0].paths[1]",
+            "spec.sharedPaths[0].paths[2]",
+            "spec.sharedPaths[0].paths[3]",
+            "spec.sharedPaths[0].paths[4]",
+            "spec.sharedPaths[1].hostname",
+            "spec.sharedPaths[2].paths[0]",
+        ]
+    );
+    assert!(grant.findings.iter().all(Finding::refuses));
+    // Without a path it is not the whole name.
+    let none = json!([{"hostname": "docs.example.com", "paths": []}]);
+    let none = read(&json!({"namespaces": {"names": ["a"]}, "sharedPaths": none}));
+    assert!(none.shared_paths.is_empty() && none.shared.is_empty());
+    assert_eq!(none.findings[0].field, "spec.sharedPaths[0].paths");
+    // A field that is not known could narrow it, and so could what cannot be read elsewhere.
+    let good = json!({"hostname": "docs.example.com", "paths": ["/api"]});
+    let mut narrowed = good.clone();
+    narrowed["methods"] = json!(["GET"]);
+    let void = read(&json!({"namespaces": {"names": ["a"]}, "sharedPaths": [narrowed]}));
+    assert!(void.shared_paths.is_empty());
+    let void = read(&json!({"namespaces": {"names": ["a"]}, "sharedPaths": [good], "ports": [0]}));
+    assert!(void.shared_paths.is_empty());
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub mod merge;
 pub mod names;
 pub mod object;
 pub mod ownership;
+pub mod path;
 pub mod policy;
 pub mod port;
 pub mod reversed;

@@ -18,6 +18,7 @@ use crate::hostname::{HostPattern, Hostname};
 use crate::issuer::{Engine, IssuerRef};
 use crate::key::ObjectName;
 use crate::object::{Meta, Port, Protocol};
+use crate::path::PathPrefix;
 use crate::selector::{LabelSelector, Labels, NamespaceScope};
 
 pub use merge::Owners;
@@ -39,6 +40,8 @@ pub struct HostnameGrant {
     pub hostnames: Vec<HostPattern>,
     /// `spec.sharedHostnames`: what the namespaces share with whoever holds it.
     pub shared: BTreeSet<Hostname>,
+    /// `spec.sharedPaths`: the same for parts of names. No name is without a path.
+    pub shared_paths: BTreeMap<Hostname, BTreeSet<PathPrefix>>,
     /// `spec.ports`; empty: any.
     pub ports: BTreeSet<Port>,
     /// `spec.protocols`; empty: any.
@@ -118,6 +121,7 @@ impl HostnameGrant {
             namespaces: GrantedNamespaces::default(),
             hostnames: Vec::new(),
             shared: BTreeSet::new(),
+            shared_paths: BTreeMap::new(),
             ports: BTreeSet::new(),
             protocols: BTreeSet::new(),
             issuers: None,
@@ -400,10 +404,21 @@ impl Domain<'_> {
             .max_by_key(|granted| granted.specificity())
     }
 
-    /// Whether the namespace shares a name with whoever holds it.
+    /// Whether the namespace shares a name, or a part of it, with whoever holds it.
     pub(crate) fn shares(&self, name: &Hostname) -> bool {
         let mut grants = self.grants.iter().flatten();
-        grants.any(|grant| grant.shared.contains(name))
+        grants.any(|grant| grant.shared.contains(name) || grant.shared_paths.contains_key(name))
+    }
+
+    /// The parts of a name that the namespace shares, in order, if it does not share all of it; none: it shares all
+    /// of it, or nothing.
+    pub(crate) fn shared_paths(&self, name: &Hostname) -> BTreeSet<PathPrefix> {
+        let grants = || self.grants.iter().flatten();
+        if grants().any(|grant| grant.shared.contains(name)) {
+            return BTreeSet::new();
+        }
+        let parts = grants().filter_map(|grant| grant.shared_paths.get(name));
+        parts.flatten().cloned().collect()
     }
 
     /// Whether a certificate for a listener of `names` on this port with this protocol may come from `issuer`:

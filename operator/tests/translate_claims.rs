@@ -11,9 +11,12 @@ use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::{ConditionType, Reason, Truth};
 use vestibule_model::conflict::{Group, Transport};
 use vestibule_model::hostname::Hostname;
+use vestibule_model::http::{HttpMatch, PathMatch};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::merge::PortKey;
 use vestibule_model::object::{GatewayClass, Listener, Object, Port, Protocol};
+use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::path::PathPrefix;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
@@ -185,6 +188,17 @@ impl Run {
         };
         let mut attached = route.attachments.iter().flat_map(|a| &a.hostnames);
         attached.any(|hostname| hostname.shared)
+    }
+
+    /// The paths that the proxies keep a tenant's HTTPRoute to, for each of its hostnames.
+    fn kept_to(&self, tenant: &str) -> Vec<Vec<String>> {
+        let key = ResourceKey::new(ResourceKind::HttpRoute, format!("{tenant}/web"));
+        let held = self.translator.resources().get(&key);
+        let Some(Body::HttpRoute(route)) = held.and_then(vestibule_stream::Encoded::decode) else {
+            return Vec::new();
+        };
+        let attached = route.attachments.into_iter().flat_map(|a| a.hostnames);
+        attached.map(|hostname| hostname.paths).collect()
     }
 
     /// Whom the proxies are told that a pattern belongs to.
@@ -425,6 +439,139 @@ fn a_shared_name_is_served_by_the_routes_of_those_who_share_it() {
     // When the sharing ends, the name is lost at once.
     run.remove(Kind::HostnameGrant, "platform", "share");
     assert_eq!(run.published("b"), [""; 0]);
+}
+
+/// An HTTPRoute on the Gateway with these prefixes.
+fn http_matching(tenant: &str, created: i64, hosts: &[&str], prefixes: &[&str]) -> Object {
+    let Object::HttpRoute(mut route) = http_on_gateway(tenant, created, hosts) else {
+        panic!("an HTTPRoute")
+    };
+    route.rules[0].matches = prefixes
+        .iter()
+        .map(|prefix| HttpMatch {
+            path: PathMatch::Prefix((*prefix).into()),
+            ..HttpMatch::default()
+        })
+        .collect();
+    Object::HttpRoute(route)
+}
+
+fn shares_paths(name: &str, tenant: &'static str, paths: &[&str]) -> HostnameGrant {
+    let paths = paths
+        .iter()
+        .map(|path| PathPrefix::parse(path).expect("a path"));
+    let host = Hostname::parse("x.example.com").expect("a hostname");
+    let mut grant = hostname_grant(name, &[tenant], &[]);
+    grant.shared_paths = BTreeMap::from([(host, paths.collect())]);
+    grant
+}
+
+#[test]
+fn a_route_is_kept_to_the_paths_that_are_shared_with_its_namespace() {
+    let mut run = with_own(vec![plain(), shared()]);
+    run.put(Object::HostnameGrant(hostname_grant(
+        "all",
+        &["a"],
+        &["*.example.com"],
+    )));
+    run.put(http_on_gateway("a", 5, &["x.example.com"]));
+    run.put(Object::HostnameGrant(shares_paths(
+        "share",
+        "b",
+        &["/api", "/docs"],
+    )));
+    // It is older than the holder's, and asks for everything.
+    run.put(http_on_gateway("b", 1, &["x.example.com"]));
+    let refused = (Truth::False, Reason::HostnameNotOwned);
+    assert_eq!(run.http_accepted("b"), refused);
+    assert_eq!(run.published("b"), [""; 0]);
+    run.put(http_matching(
+        "b",
+        1,
+        &["x.example.com"],
+        &["/api/v1", "/docs"],
+    ));
+    assert_eq!(run.http_accepted("b"), ACCEPTED);
+    assert_eq!(run.published("b"), ["x.example.com"]);
+    assert_eq!(run.kept_to("b"), [["/api", "/docs"]]);
+    // Older proxies take this for a name that is not shared at all.
+    assert!(!run.shares("b"));
+    assert_eq!(run.kept_to("a"), [[""; 0]]);
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("a"));
+    // An edit of the grant is an edit of the routes.
+    run.put(Object::HostnameGrant(shares_paths(
+        "share",
+        "b",
+        &["/api", "/docs/v2"],
+    )));
+    assert_eq!(run.http_accepted("b"), refused);
+    assert_eq!(run.published("b"), [""; 0]);
+    run.put(Object::HostnameGrant(shares_paths(
+        "share",
+        "b",
+        &["/api/v1", "/docs"],
+    )));
+    assert_eq!(run.kept_to("b"), [["/api/v1", "/docs"]]);
+    // Other hostnames of a route stay.
+    run.put(Object::HostnameGrant(hostname_grant(
+        "more",
+        &["b"],
+        &["b.example.com"],
+    )));
+    run.put(http_matching(
+        "b",
+        1,
+        &["b.example.com", "x.example.com"],
+        &["/"],
+    ));
+    assert_eq!(run.http_accepted("b"), ACCEPTED);
+    assert_eq!(run.published("b"), ["b.example.com"]);
+    assert_eq!(run.kept_to("b"), [[""; 0]]);
+    run.put(http_matching(
+        "b",
+        1,
+        &["b.example.com", "x.example.com"],
+        &["/docs"],
+    ));
+    assert_eq!(run.published("b"), ["b.example.com", "x.example.com"]);
+    assert_eq!(run.kept_to("b"), [vec![], vec!["/api/v1", "/docs"]]);
+    // The sharing ends, and the name is lost at once.
+    run.remove(Kind::HostnameGrant, "platform", "share");
+    assert_eq!(run.published("b"), ["b.example.com"]);
+}
+
+#[test]
+fn who_holds_a_name_is_kept_to_nothing_and_who_lost_it_is_again() {
+    let mut run = with_own(vec![plain(), shared()]);
+    let mut given = hostname_grant("given", &["b"], &["x.example.com"]);
+    run.put(Object::HostnameGrant(given.clone()));
+    run.put(http_on_gateway("b", 1, &["x.example.com"]));
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("b"));
+    run.put(Object::HostnameGrant(shares_paths("share", "b", &["/api"])));
+    assert_eq!(run.published("b"), ["x.example.com"]);
+    assert_eq!(run.kept_to("b"), [[""; 0]]);
+    // A match inside would be in order either way.
+    run.put(http_matching("b", 1, &["x.example.com"], &["/api"]));
+    assert_eq!(run.kept_to("b"), [[""; 0]]);
+    given.hostnames = Vec::new();
+    run.put(Object::HostnameGrant(given.clone()));
+    assert_eq!(run.kept_to("b"), [["/api"]]);
+    run.free("x.example.com");
+    assert_eq!(run.kept_to("b"), [["/api"]]);
+    assert_eq!(run.holder("x.example.com"), None);
+    // It was granted again; nobody becomes a holder by a route that shares.
+    given.hostnames = vec![pattern("x.example.com")];
+    run.put(Object::HostnameGrant(given));
+    assert_eq!(run.holder("x.example.com"), None);
+    assert_eq!(run.kept_to("b"), [["/api"]]);
+    // A listener holds it.
+    run.put(one("b", 1, passthrough("l", "x.example.com")));
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("b"));
+    assert_eq!(run.kept_to("b"), [[""; 0]]);
+    // Recorded for somebody else, as the leader may tell.
+    run.remove(Kind::ListenerSet, "b", "set");
+    run.free("x.example.com");
+    assert_eq!(run.kept_to("b"), [["/api"]]);
 }
 
 #[test]

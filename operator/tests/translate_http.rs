@@ -235,6 +235,7 @@ fn every_part_of_a_rule_is_on_the_stream() {
                 r#match: "a.example.com".into(),
                 rank: "a.example.com".into(),
                 shared: false,
+                paths: Vec::new(),
             }],
         }],
         rules: vec![first, second, third],

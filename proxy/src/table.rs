@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
+use vestibule_model::path::PathPrefix;
 
 pub use crate::backend::{Backend, Target};
 use crate::challenge::{Challenge, ChallengePlace, Challenges, Question};
@@ -333,6 +334,8 @@ pub(crate) struct AttachedNames {
     pub(crate) rank: HostPattern,
     /// Whether it serves them beside whoever owns them.
     pub(crate) shared: bool,
+    /// The only parts of the one name that it serves, beside whoever owns the name; none: all of it.
+    pub(crate) paths: Box<[PathPrefix]>,
 }
 
 /// A route under the pattern it matches.

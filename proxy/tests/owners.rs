@@ -83,6 +83,15 @@ fn shared(mut route: Resource) -> Resource {
     route
 }
 
+/// The route has only these paths of the name, which are shared with its namespace.
+fn in_part(mut route: Resource, paths: &[&str]) -> Resource {
+    if let Some(Wire::HttpRoute(route)) = &mut route.resource {
+        let hostname = &mut route.attachments[0].hostnames[0];
+        hostname.paths = paths.iter().map(ToString::to_string).collect();
+    }
+    route
+}
+
 /// Both teams' backends.
 async fn backends() -> ([Echo; 2], Vec<Resource>) {
     let echoes = [Echo::start("team-a").await, Echo::start("team-b").await];
@@ -94,7 +103,11 @@ async fn backends() -> ([Echo; 2], Vec<Resource>) {
 
 /// Whose backend answered, or the status.
 async fn answered(rig: &Rig, host: &str) -> String {
-    let answer = get(rig, host, "/").await;
+    answered_at(rig, host, "/").await
+}
+
+async fn answered_at(rig: &Rig, host: &str, path: &str) -> String {
+    let answer = get(rig, host, path).await;
     let by = answer.header("x-backend").map(ToOwned::to_owned);
     by.unwrap_or_else(|| answer.status.to_string())
 }
@@ -268,4 +281,147 @@ async fn a_server_name_leads_to_its_owner_alone() {
         assert!(refused.is_err(), "{certificate:?}");
         rig.wait_closed(CloseReason::UnknownServerName, 1).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_path_is_its_sharers_and_nothing_around_it() {
+    use proto::http_match::Path;
+
+    let (_echoes, backends) = backends().await;
+    let mut rig = Rig::start(&quiet(), |port| {
+        let all = vec![
+            called(OWN, http(port, "web", "", None)),
+            owner(NAME, "team-a"),
+            route_of("team-a", OWN, NAME, all_paths()),
+        ];
+        [backends.clone(), all].concat()
+    });
+    // The operator refuses all of these but the last one. The proxy keeps to the part all the same.
+    for taken in [
+        all_paths(),
+        regex(),
+        Path::Exact("/admin".into()),
+        Path::Prefix("/api".into()),
+    ] {
+        let route = route_of("team-b", OWN, NAME, taken.clone());
+        apply(&mut rig, vec![in_part(route, &["/api"])]);
+        let sharer = match &taken {
+            Path::Exact(_) => "team-a",
+            _ => "team-b",
+        };
+        for path in [
+            "/api",
+            "/api/",
+            "/api/x",
+            "/api//x",
+            "/api/x?/../y",
+            "/api/%61;b",
+        ] {
+            assert_eq!(
+                answered_at(&rig, NAME, path).await,
+                sharer,
+                "{path} {taken:?}"
+            );
+        }
+        for path in [
+            "/",
+            "/admin",
+            "/apix",
+            "/API",
+            "/Api/x",
+            "//api",
+            "/x/api",
+            "/%61pi/x",
+            "/api;x/y",
+            "/?/api",
+            "/.well-known/acme-challenge/token",
+        ] {
+            assert_eq!(
+                answered_at(&rig, NAME, path).await,
+                "team-a",
+                "{path} {taken:?}"
+            );
+        }
+        // What a backend could read as a path outside is nobody's.
+        for path in [
+            "/api/../admin",
+            "/api/%2e%2e/admin",
+            "/api/.%2E/admin",
+            "/api/..;/admin",
+            "/api/..%2fadmin",
+            "/api/..\\admin",
+            "/api%2fx",
+            "/x/../api",
+        ] {
+            assert_eq!(
+                answered_at(&rig, NAME, path).await,
+                "400",
+                "{path} {taken:?}"
+            );
+        }
+        // Another name of the owner's, and one of nobody's.
+        assert_eq!(answered_at(&rig, OTHER, "/api").await, "404", "{taken:?}");
+    }
+    rig.remove(ResourceKind::HttpRoute, "team-b/web");
+    assert_eq!(answered_at(&rig, NAME, "/api/x").await, "team-a");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_does_not_reach_into_a_shared_path() {
+    use proto::http_match::Path;
+
+    let (_echoes, backends) = backends().await;
+    let sharer = route_of("team-b", OWN, NAME, Path::Prefix("/api/v1".into()));
+    let mut rig = Rig::start(&quiet(), |port| {
+        let all = vec![
+            called(OWN, http(port, "web", "", None)),
+            owner(NAME, "team-a"),
+            in_part(sharer.clone(), &["/api"]),
+        ];
+        [backends.clone(), all].concat()
+    });
+    for (of_owner, inside) in [
+        (regex(), "404"),
+        (Path::Exact("/api/login".into()), "404"),
+        (Path::Prefix("/api/login".into()), "404"),
+        (Path::Regex("/api/.+".into()), "404"),
+        (Path::Prefix("/api".into()), "team-a"),
+        (all_paths(), "team-a"),
+    ] {
+        apply(
+            &mut rig,
+            vec![route_of("team-a", OWN, NAME, of_owner.clone())],
+        );
+        for path in ["/api/v1", "/api/v1/login"] {
+            assert_eq!(
+                answered_at(&rig, NAME, path).await,
+                "team-b",
+                "{of_owner:?}"
+            );
+        }
+        // Inside, and not matched by who has the part.
+        assert_eq!(
+            answered_at(&rig, NAME, "/api/login").await,
+            inside,
+            "{of_owner:?}"
+        );
+    }
+    // An older route of the owner's, or of a third namespace, with the very prefix changes nothing.
+    for tenant in ["team-a", "team-c"] {
+        let mut older = route_of(tenant, OWN, NAME, Path::Prefix("/api/v1".into()));
+        if let Some(Wire::HttpRoute(route)) = &mut older.resource {
+            route.created = -1;
+        }
+        apply(&mut rig, vec![older]);
+        assert_eq!(
+            answered_at(&rig, NAME, "/api/v1").await,
+            "team-b",
+            "{tenant}"
+        );
+    }
+    // With the sharer's route the paths are the owner's again.
+    apply(&mut rig, vec![route_of("team-a", OWN, NAME, regex())]);
+    rig.remove(ResourceKind::HttpRoute, "team-b/web");
+    assert_eq!(answered_at(&rig, NAME, "/api/login").await, "team-a");
+    assert_eq!(answered_at(&rig, NAME, "/api/v1").await, "team-a");
 }

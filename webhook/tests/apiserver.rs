@@ -571,7 +571,23 @@ async fn grants_and_claims_count(kubectl: &Kubectl) {
     for (hostnames, words) in [
         (
             json!({"hostnames": []}),
-            "must have hostnames, sharedHostnames, or both",
+            "must have hostnames, sharedHostnames or sharedPaths",
+        ),
+        (
+            json!({"sharedPaths": [{"hostname": "b.example", "paths": ["/"]}]}),
+            "spec.sharedPaths[0].paths[0]",
+        ),
+        (
+            json!({"sharedPaths": [{"hostname": "b.example", "paths": ["/a/../b"]}]}),
+            "must not have a path element of dots",
+        ),
+        (
+            json!({"sharedPaths": [{"hostname": "b.example", "paths": ["/.well-known/acme-challenge"]}]}),
+            "must not take in the path of ACME challenges",
+        ),
+        (
+            json!({"sharedPaths": [{"hostname": "b.example"}]}),
+            "spec.sharedPaths[0].paths",
         ),
         (
             json!({"sharedHostnames": ["*.b.example"]}),

@@ -559,6 +559,102 @@ fn a_name_is_shared_with_httproutes_of_those_who_are_named() {
     assert_eq!(refusals(&passing), at(Reason::HostnameConflict));
 }
 
+/// An HTTPRoute on the Gateway whose one rule has these matches; none: no rule says any.
+fn matching(namespace: &str, hostnames: &[&str], paths: &[(&str, &str)]) -> Object {
+    let parent = json!({"name": "entrance", "namespace": "infra"});
+    let matches: Vec<Value> = paths
+        .iter()
+        .map(|(kind, value)| json!({"path": {"type": kind, "value": value}}))
+        .collect();
+    let rule = if matches.is_empty() {
+        json!({})
+    } else {
+        json!({"matches": matches})
+    };
+    route_with("HTTPRoute", namespace, &parent, hostnames, &rule)
+}
+
+#[test]
+fn of_a_shared_name_a_part_is_had_by_matches_inside_it() {
+    let mut facts = held(&["docs.example.com"]);
+    let part = json!([{"hostname": "docs.example.com", "paths": ["/api", "/team/b"]}]);
+    grant(&mut facts, "alpha", &json!({"sharedPaths": part}));
+    let docs = &["docs.example.com"];
+    let fine = [
+        ("PathPrefix", "/api"),
+        ("PathPrefix", "/api/"),
+        ("Exact", "/team/b/x"),
+    ];
+    let inside = matching("alpha", docs, &fine);
+    assert_eq!(create(&facts, &inside).findings, []);
+    for (paths, index) in [
+        (&[("PathPrefix", "/")][..], 0),
+        (&[("PathPrefix", "/api"), ("PathPrefix", "/team")], 1),
+        (&[("Exact", "/apix")], 0),
+        (&[("Exact", "/API")], 0),
+        (&[("PathPrefix", "/api/%2e%2e")], 0),
+        (&[("RegularExpression", "/api/.*")], 0),
+        (&[("PathPrefix", "/.well-known/acme-challenge")], 0),
+        (&[], 0),
+    ] {
+        let refused = create(&facts, &matching("alpha", docs, paths));
+        let field = format!("spec.rules[0].matches[{index}].path");
+        let at = [(Reason::HostnameNotOwned, &*field)];
+        assert_eq!(refusals(&refused), at, "{paths:?}");
+        let message = refused.message.expect("a message");
+        assert!(
+            message.contains("shares only paths /api, /team/b of hostname"),
+            "{message}"
+        );
+    }
+    // It is for HTTPRoutes of those named, and for no listener.
+    let other = create(&facts, &matching("charlie", docs, &fine));
+    assert_eq!(
+        refusals(&other),
+        [(Reason::HostnameNotOwned, "spec.hostnames[0]")]
+    );
+    let tls = create(&facts, &route("TLSRoute", "alpha", docs));
+    assert_eq!(
+        refusals(&tls),
+        [(Reason::HostnameNotOwned, "spec.hostnames[0]")]
+    );
+    let listener = create(&facts, &set("alpha", 8080, "HTTP", "docs.example.com"));
+    let at = [(Reason::HostnameNotOwned, "spec.listeners[0].hostname")];
+    assert_eq!(refusals(&listener), at);
+
+    // What was there before stays editable, and what was in order does not get out of it.
+    let before = matching("alpha", docs, &[("PathPrefix", "/")]);
+    let after = matching("alpha", docs, &[("PathPrefix", "/x"), ("Exact", "/y")]);
+    let edited = review(&facts, Some(&before), &after);
+    assert!(edited.allowed, "{:?}", edited.message);
+    assert_eq!((edited.findings.len(), refusals(&edited).len()), (1, 0));
+    assert!(!edited.warnings.is_empty());
+    let field = "spec.rules[0].matches[0].path";
+    let reaching = review(&facts, Some(&inside), &before);
+    assert_eq!(refusals(&reaching), [(Reason::HostnameNotOwned, field)]);
+    assert!(review(&facts, Some(&before), &inside).allowed);
+    // Nor does another hostname that is new to it.
+    let free = matching("alpha", &["a.example.com"], &[("PathPrefix", "/")]);
+    let more = review(&facts, Some(&free), &before);
+    assert_eq!(refusals(&more), [(Reason::HostnameNotOwned, field)]);
+
+    // Beside a name of its own, the message says which hostname it is about.
+    let both = json!({"hostnames": ["a.example.com"], "sharedPaths": part});
+    grant(&mut facts, "alpha", &both);
+    let names = &["a.example.com", "docs.example.com"];
+    let refused = create(&facts, &matching("alpha", names, &[("PathPrefix", "/")]));
+    assert_eq!(refusals(&refused), [(Reason::HostnameNotOwned, field)]);
+    let message = refused.message.expect("a message");
+    assert!(
+        message.contains("of hostname \"docs.example.com\""),
+        "{message}"
+    );
+    // All of the name is shared, too.
+    let whole = json!({"sharedHostnames": ["docs.example.com"], "sharedPaths": part});
+    grant(&mut facts, "alpha", &whole);
+    assert_eq!(create(&facts, &before).findings, []);
+}
+
 #[test]
 fn a_route_on_a_listener_without_a_hostname_asks_for_the_namespace_of_its_set() {
     let mut facts = held(&["shop.example.com"]);

@@ -131,6 +131,8 @@ pub(super) struct AttachedRoute {
     pub(super) key: ObjectKey,
     /// Its hostname as written.
     pub(super) rank: HostPattern,
+    /// The only parts of the name that it serves, as a grant shares just these; none: all of it.
+    pub(super) paths: Vec<String>,
     created: i64,
 }
 
@@ -210,11 +212,15 @@ pub(super) fn attached(
                 .filter(|hostname| {
                     HostPattern::parse(&hostname.r#match).is_ok_and(|p| p.covers(query))
                 })
-                .filter_map(|hostname| HostPattern::parse(&hostname.rank).ok());
-            let rank = ranks.max_by_key(HostPattern::specificity)?;
+                .filter_map(|hostname| {
+                    let rank = HostPattern::parse(&hostname.rank).ok()?;
+                    Some((rank, hostname.paths.clone()))
+                });
+            let (rank, paths) = ranks.max_by_key(|(rank, _)| rank.specificity())?;
             Some(AttachedRoute {
                 key: key.clone(),
                 rank,
+                paths,
                 created,
             })
         })

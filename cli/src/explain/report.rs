@@ -164,6 +164,9 @@ pub(super) struct RouteView {
     pub(super) object: ObjectView,
     /// The hostname of it that takes the name in; empty if it has none.
     pub(super) hostname: String,
+    /// The only paths of it that a grant shares with the route's namespace; none: nothing is kept from it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) shared_paths: Vec<String>,
     /// An older or more specific TLSRoute has the name.
     pub(super) shadowed: bool,
     pub(super) rules: Vec<RuleView>,

@@ -17,6 +17,7 @@ pub(super) fn views(picture: &Picture, attached: &[AttachedRoute]) -> Vec<RouteV
     let views = attached.iter().enumerate().filter_map(|(index, one)| {
         Some(RouteView {
             shadowed: index > 0 && one.key.kind == Kind::TlsRoute,
+            shared_paths: one.paths.clone(),
             ..view(picture, &one.key, &one.rank)?
         })
     });
@@ -41,6 +42,7 @@ pub(super) fn view(
         object: key.into(),
         hostname: hostname.to_string(),
         shadowed: false,
+        shared_paths: Vec::new(),
         rules,
         key: key.clone(),
     })

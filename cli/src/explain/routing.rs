@@ -164,7 +164,8 @@ pub(super) fn left_out(
     })
 }
 
-/// Why no route of a namespace serves the name on a listener: it was not granted to it.
+/// Why a route does not serve the name on a listener: it was not granted to its namespace, or only parts of it are
+/// shared and the route reaches outside them.
 fn route_refusal(
     picture: &Picture,
     candidate: &Candidate,
@@ -176,9 +177,19 @@ fn route_refusal(
     if !is_guarded(picture, gateway, namespace) || !is_told(picture, gateway, namespace) {
         return None;
     }
-    let finding = picture
-        .translator
-        .merge()
+    let merge = picture.translator.merge();
+    let own = picture.translator.object(route)?.as_route()?;
+    if let Some(outside) = merge.outside_shared_paths(own, &candidate.key, query) {
+        return Some(step(
+            Check::Route,
+            Outcome::Wrong,
+            &route.to_string(),
+            outside.reason.as_str(),
+            format!("{}: {}", outside.field, outside.message),
+            outside.action,
+        ));
+    }
+    let finding = merge
         .owns(
             &candidate.gateway,
             namespace,

@@ -153,6 +153,11 @@ fn write_route(f: &mut Formatter<'_>, route: &RouteView) -> fmt::Result {
             let _ = write!(text, " (hostname {hostname})");
         }
     }
+    match route.shared_paths.as_slice() {
+        [] => {}
+        [path] => _ = write!(text, ", shared: path {path}"),
+        paths => _ = write!(text, ", shared: paths {}", paths.join(", ")),
+    }
     if route.shadowed {
         text.push_str(", which gets nothing: the route above has the name");
     }

@@ -12,6 +12,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::object::{Port, Protocol};
 use vestibule_model::ownership;
+use vestibule_model::path::{MAX_PREFIX, PathPrefix, PathPrefixError};
 use vestibule_model::selector::{LabelSelector, Requirement};
 
 use crate::gateway_api::requirements;
@@ -47,8 +48,23 @@ const SHARED: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0
 /// CEL: neither a name that clients read as an address nor one with a label that is too long.
 const SERVABLE: &str = "!self.matches('(^|[.])([0-9]+|0x[0-9a-f]*)$') && !self.matches('[^.]{64}')";
 
+/// Most hostnames of which parts are shared, and most parts of one of them.
+const MAX_SHARED_PATHS: usize = 64;
+const MAX_PATHS: usize = 16;
+
+/// A path of at least one element, without a slash at the end. What is escaped, and what some read as the end of an
+/// element, it does not have.
+const PATH: &str = r"^(/[-A-Za-z0-9._~!$&'()*+,=:@]+)+$";
+
+/// CEL: no element of dots.
+const PLAIN_PATH: &str = "!self.matches('/[.][.]?(/|$)')";
+
+/// CEL: neither around, at nor inside the path of ACME challenges.
+const NO_CHALLENGES: &str =
+    "self != '/.well-known' && !self.matches('^/[.]well-known/acme-challenge(/|$)')";
+
 /// CEL: something is given.
-const GIVES: &str = "(has(self.hostnames) && size(self.hostnames) > 0) || (has(self.sharedHostnames) && size(self.sharedHostnames) > 0)";
+const GIVES: &str = "(has(self.hostnames) && size(self.hostnames) > 0) || (has(self.sharedHostnames) && size(self.sharedHostnames) > 0) || (has(self.sharedPaths) && size(self.sharedPaths) > 0)";
 
 /// Which namespaces may use which hostnames on the Gateways of the grant's namespace. As soon as a Gateway
 /// has one grant, ListenerSets and routes of other namespaces may only use what they are granted; several
@@ -76,7 +92,7 @@ const GIVES: &str = "(has(self.hostnames) && size(self.hostnames) > 0) || (has(s
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": GIVES,
-    "message": "must have hostnames, sharedHostnames, or both",
+    "message": "must have hostnames, sharedHostnames or sharedPaths",
 }]))]
 pub struct HostnameGrantSpec {
     /// Names of Gateways in the grant's namespace. Default: every one of them.
@@ -120,6 +136,15 @@ pub struct HostnameGrantSpec {
         "x-kubernetes-list-type" = "set",
     ))]
     pub shared_hostnames: Vec<String>,
+    /// Parts of hostnames that they share with whoever holds them: their HTTPRoutes on the Gateways' own listeners may
+    /// have these paths of the name, and no others. Nobody holds a name by this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = MAX_SHARED_PATHS,
+        "x-kubernetes-list-type" = "map",
+        "x-kubernetes-list-map-keys" = ["hostname"],
+    ))]
+    pub shared_paths: Vec<SharedPathsSpec>,
     /// Ports of listeners. Default: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
@@ -148,6 +173,40 @@ pub struct HostnameGrantSpec {
     /// the largest limit counts that is stated; without any there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSpec>,
+}
+
+/// Parts of one hostname.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SharedPathsSpec {
+    /// The hostname; no wildcard.
+    #[schemars(extend(
+        "minLength" = 1,
+        "maxLength" = 253,
+        "pattern" = SHARED,
+        "x-kubernetes-validations" = [{
+            "rule": SERVABLE,
+            "message": "must not be an IP address in any form, nor have a label of more than 63 characters",
+        }],
+    ))]
+    pub hostname: String,
+    /// Path prefixes, by element: "/api" is /api and everything below it, and not /apix. Not "/", without a slash at
+    /// the end, and not the path of ACME challenges.
+    #[schemars(extend(
+        "minItems" = 1,
+        "maxItems" = MAX_PATHS,
+        "items" = {
+            "type": "string", "minLength": 2, "maxLength": MAX_PREFIX, "pattern": PATH,
+            "x-kubernetes-validations": [
+                {"rule": PLAIN_PATH, "message": "must not have a path element of dots"},
+                {
+                    "rule": NO_CHALLENGES,
+                    "message": "must not take in the path of ACME challenges, nor be inside it",
+                },
+            ],
+        },
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub paths: Vec<String>,
 }
 
 /// Namespaces by name, by label, or both: a namespace that is named or selected is meant.
@@ -301,7 +360,9 @@ pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership
     let certificates = reader.certificates(&spec.certificates.unwrap_or_default());
     let hostnames = reader.hostnames(&spec.hostnames);
     let shared = reader.shared(&spec.shared_hostnames);
-    if hostnames.is_empty() && shared.is_empty() && reader.findings.is_empty() {
+    let shared_paths = reader.shared_paths(&spec.shared_paths);
+    let gives = !(hostnames.is_empty() && shared.is_empty() && shared_paths.is_empty());
+    if !gives && reader.findings.is_empty() {
         reader.refuse(
             "spec.hostnames",
             "names no hostname, so nothing is granted",
@@ -325,6 +386,7 @@ pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership
         namespaces,
         hostnames: if void { Vec::new() } else { hostnames },
         shared: if void { BTreeSet::new() } else { shared },
+        shared_paths: if void { BTreeMap::new() } else { shared_paths },
         ports,
         protocols,
         issuers,
@@ -440,26 +502,76 @@ impl Reader {
 
     fn shared(&mut self, texts: &[String]) -> BTreeSet<Hostname> {
         let count = self.bound("spec.sharedHostnames", texts.len(), MAX_HOSTNAMES);
-        let mut shared = BTreeSet::new();
-        for (index, text) in texts.iter().take(count).enumerate() {
-            let field = format!("spec.sharedHostnames[{index}]");
-            if text.starts_with('*') {
-                let message = format!(
-                    "{} is a wildcard, and only a hostname can be shared",
-                    quote(text)
-                );
-                self.refuse(field, message, "list each of the hostnames");
-                continue;
-            }
-            match Hostname::parse(text) {
-                Ok(name) => _ = shared.insert(name),
-                Err(error) => {
-                    let finding = names::not_a_hostname(field, text, &error);
-                    self.findings.push(finding);
-                }
+        let texts = texts.iter().take(count).enumerate();
+        texts
+            .filter_map(|(index, text)| {
+                self.shared_name(format!("spec.sharedHostnames[{index}]"), text)
+            })
+            .collect()
+    }
+
+    fn shared_name(&mut self, field: String, text: &str) -> Option<Hostname> {
+        if text.starts_with('*') {
+            let message = format!(
+                "{} is a wildcard, and only a hostname can be shared",
+                quote(text)
+            );
+            self.refuse(field, message, "list each of the hostnames");
+            return None;
+        }
+        let read = Hostname::parse(text);
+        read.map_err(|error| {
+            let finding = names::not_a_hostname(field, text, &error);
+            self.findings.push(finding);
+        })
+        .ok()
+    }
+
+    /// Parts of names. What cannot be read is not shared.
+    fn shared_paths(
+        &mut self,
+        specs: &[SharedPathsSpec],
+    ) -> BTreeMap<Hostname, BTreeSet<PathPrefix>> {
+        let count = self.bound("spec.sharedPaths", specs.len(), MAX_SHARED_PATHS);
+        let mut shared: BTreeMap<Hostname, BTreeSet<PathPrefix>> = BTreeMap::new();
+        for (index, spec) in specs.iter().take(count).enumerate() {
+            let field = format!("spec.sharedPaths[{index}]");
+            let name = self.shared_name(format!("{field}.hostname"), &spec.hostname);
+            let paths = self.paths(&format!("{field}.paths"), &spec.paths);
+            if let Some(name) = name
+                && !paths.is_empty()
+            {
+                shared.entry(name).or_default().extend(paths);
             }
         }
         shared
+    }
+
+    fn paths(&mut self, field: &str, texts: &[String]) -> BTreeSet<PathPrefix> {
+        if texts.is_empty() {
+            self.refuse(
+                field,
+                "is empty, so nothing of the hostname is shared",
+                "list the paths, or the hostname in sharedHostnames",
+            );
+        }
+        let count = self.bound(field, texts.len(), MAX_PATHS);
+        let mut paths = BTreeSet::new();
+        for (index, text) in texts.iter().take(count).enumerate() {
+            match PathPrefix::parse(text) {
+                Ok(path) => _ = paths.insert(path),
+                Err(error) => {
+                    let action = match error {
+                        PathPrefixError::Everything => "list the hostname in sharedHostnames",
+                        PathPrefixError::Challenges => "share other paths",
+                        _ => "write a path such as /api",
+                    };
+                    let message = format!("{} {error}", quote(text));
+                    self.refuse(format!("{field}[{index}]"), message, action);
+                }
+            }
+        }
+        paths
     }
 
     fn ports(&mut self, numbers: &[i64]) -> BTreeSet<Port> {

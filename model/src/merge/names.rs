@@ -9,9 +9,11 @@ use crate::claim::{ClaimKey, Claimed, Holder};
 use crate::conflict::{Claim, Conflict, Group};
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
-use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
+use crate::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use crate::names::{self, AskedBy, GatewayNames, NameDecision, Permissions, Rank, Source};
+use crate::path::{self, PathPrefix};
 use crate::policy;
+use crate::route::Route;
 
 /// What a route asks for: on each Gateway, as whose, which names.
 pub type RouteAsks = BTreeMap<(ObjectName, Source), BTreeSet<HostPattern>>;
@@ -242,6 +244,62 @@ impl Merge {
             Some(of) => of.decide(&rights, namespace, names, by),
             None => GatewayNames::new(gateway.clone()).decide(&rights, namespace, names, by),
         }
+    }
+
+    /// The only parts of a name that a route may serve on a listener: a grant shares just these with its namespace,
+    /// which does not hold the name, or may not use it there. None: nothing is kept from it, if it has the name at all.
+    #[must_use]
+    pub fn shared_paths(
+        &self,
+        route: &ObjectKey,
+        listener: &ListenerKey,
+        names: &HostPattern,
+    ) -> Vec<PathPrefix> {
+        let (HostPattern::Exact(name), ParentKey::Gateway(gateway)) = (names, &listener.parent)
+        else {
+            return Vec::new();
+        };
+        if route.kind != Kind::HttpRoute {
+            return Vec::new();
+        }
+        let namespace = &route.name.namespace;
+        let labels = self.labels(namespace);
+        let domain = self.grants.domain(gateway, namespace, labels);
+        let parts = domain.shared_paths(name);
+        if parts.is_empty() {
+            return Vec::new();
+        }
+        let of = self.names.get(gateway);
+        let next = |of: &'_ GatewayNames| of.next(names).filter(|_| self.assumes).cloned();
+        let holder = of.and_then(|of| of.holder(names).cloned().or_else(|| next(of)));
+        // It holds the name only as its other grants give it.
+        let owns = || {
+            let (listeners, _) = self.listeners(&listener.parent)?;
+            let own = listeners.iter().find(|l| l.name == listener.listener)?;
+            domain.owns(own.port?, &own.protocol, names).ok()
+        };
+        if holder.as_ref() == Some(namespace) && owns().is_some() {
+            return Vec::new();
+        }
+        parts.into_iter().collect()
+    }
+
+    /// Why a route may not have a name of which its namespace shares only parts: a match reaches outside them.
+    #[must_use]
+    pub fn outside_shared_paths(
+        &self,
+        route: Route<'_>,
+        listener: &ListenerKey,
+        names: &HostPattern,
+    ) -> Option<Finding> {
+        let Route::Http(http) = route else {
+            return None;
+        };
+        let parts = self.shared_paths(&route.key(), listener, names);
+        let gateway = listener.parent.name();
+        (!parts.is_empty())
+            .then(|| path::reaching_outside(http, &parts, names, gateway))
+            .flatten()
     }
 
     /// Whom the names of a pattern belong to that no narrower pattern takes: what the proxies are told.

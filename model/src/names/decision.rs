@@ -9,7 +9,7 @@ use crate::key::ObjectName;
 /// made of it can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NameDecision {
-    /// The namespace holds the name, or a grant lets it share the name.
+    /// The namespace holds the name, or a grant lets it share the name or a part of it.
     Has,
     /// Nobody holds the name, and the namespace may. It is served once the claim is recorded, and only if nobody
     /// with a better rank asks.

@@ -17,7 +17,8 @@ pub trait Permissions {
     /// pattern, and it lies at or below a wildcard exactly if any of them does.
     fn granted(&self, namespace: &str, names: &HostPattern) -> Option<HostPattern>;
 
-    /// Whether a grant entry with `sharedHostnames` lets a namespace share a name.
+    /// Whether a grant entry with `sharedHostnames` or `sharedPaths` lets a namespace share a name. To which paths that
+    /// keeps its routes is another question ([`Merge::shared_paths`](crate::merge::Merge::shared_paths)).
     fn shares(&self, namespace: &str, name: &Hostname) -> bool;
 
     /// Whether the Gateway lets anything of a namespace in: its ListenerSets, or its routes on some listener.

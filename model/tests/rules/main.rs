@@ -9,6 +9,7 @@ mod issuer;
 mod merge;
 mod names;
 mod ownership;
+mod paths;
 mod policy;
 mod secrecy;
 mod support;

@@ -48,6 +48,7 @@ fn grant(at: &str, namespaces: &[&str], hostnames: &[&str]) -> HostnameGrant {
         },
         hostnames: hostnames.iter().map(|h| names(h)).collect(),
         shared: BTreeSet::new(),
+        shared_paths: BTreeMap::new(),
         ports: BTreeSet::new(),
         protocols: BTreeSet::new(),
         issuers: None,

@@ -91,6 +91,7 @@ fn route(hostnames: &[&str], backends: &[&str]) -> (ResourceKey, Option<Encoded>
         r#match: (*name).to_owned(),
         rank: (*name).to_owned(),
         shared: false,
+        paths: Vec::new(),
     };
     let backend = |name: &&str| proto::WeightedBackend {
         backend: (*name).to_owned(),

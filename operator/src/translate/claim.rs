@@ -12,6 +12,7 @@ use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
 use vestibule_model::merge::{Merge, RouteAsks};
 use vestibule_model::names::{NameDecision, Source, Standing};
 use vestibule_model::object::Object;
+use vestibule_model::path::PathPrefix;
 use vestibule_model::port::PortStanding;
 use vestibule_model::reversed::Patterns;
 use vestibule_model::route::Route;
@@ -54,6 +55,18 @@ enum Part {
     Waits,
     /// Nothing, as was decided.
     Lost(NameDecision),
+    /// Nothing, as only parts of the name are shared with its namespace.
+    Outside(Finding),
+}
+
+/// How much of a name a route has because it is shared with its namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// It has the name otherwise, or not at all.
+    Nothing,
+    Whole,
+    /// Only what lies below one of these; never empty.
+    Parts(Vec<PathPrefix>),
 }
 
 /// A name on a Gateway.
@@ -172,6 +185,15 @@ impl Translator {
             self.spread(affected, dirty);
         }
         for (gateway, names) in &dirty.owned {
+            // Whether a grant keeps a route to parts of the name depends on who holds it.
+            let asking = self.merge.names(gateway).into_iter();
+            let asking = asking.flat_map(|of| of.askers(names));
+            dirty
+                .routes
+                .extend(asking.filter_map(|source| match source {
+                    Source::Route(route) => Some(route.clone()),
+                    Source::Listener(_) | Source::Guest(..) => None,
+                }));
             dirty.routes.extend(
                 self.inner_names
                     .below(&self.merge, gateway, names)
@@ -235,35 +257,41 @@ impl Translator {
                 let mut hostnames = Vec::new();
                 attached.hostnames.retain(|hostname| {
                     let part = match &asker {
-                        Some((_, source)) => self.part(gateway, source, &hostname.matches),
+                        Some((_, source)) => {
+                            self.part(gateway, source, route, &listener, &hostname.matches)
+                        }
                         // It uses the listener's names.
                         None => match self.merge.lost_on(&listener, &hostname.matches) {
                             Some(decision) => Part::Lost(decision),
                             None => Part::Serves,
                         },
                     };
-                    match part {
-                        Part::Serves => hostnames.push(hostname.clone()),
+                    let finding = match part {
+                        Part::Serves => {
+                            hostnames.push(hostname.clone());
+                            return true;
+                        }
                         Part::Waits => {
                             waiting.insert(*index);
+                            return true;
                         }
+                        Part::Outside(finding) => Some(finding),
                         Part::Lost(decision) => {
                             let field = route.hostname_field(&hostname.rank);
-                            let finding = decision.finding(field, &hostname.matches, gateway);
-                            if let Some(finding) = finding {
-                                let finding = Finding {
-                                    severity: Severity::Warning,
-                                    ..finding
-                                };
-                                if said.insert(finding.clone()) {
-                                    findings.push(finding.clone());
-                                }
-                                lost.get_or_insert(finding);
-                            }
-                            return false;
+                            decision.finding(field, &hostname.matches, gateway)
                         }
+                    };
+                    if let Some(finding) = finding {
+                        let finding = Finding {
+                            severity: Severity::Warning,
+                            ..finding
+                        };
+                        if said.insert(finding.clone()) {
+                            findings.push(finding.clone());
+                        }
+                        lost.get_or_insert(finding);
                     }
-                    true
+                    false
                 });
                 if !hostnames.is_empty() {
                     served.push(Attached {
@@ -287,31 +315,50 @@ impl Translator {
         (served, waiting)
     }
 
-    /// Whether a route may have names on a listener only because a grant lets its namespace share them.
-    pub(super) fn is_shared(
+    /// How much of names on a listener a route may have only because a grant lets its namespace share them.
+    pub(super) fn sharing(
         &self,
         route: &ObjectKey,
         listener: &ListenerKey,
         names: &HostPattern,
-    ) -> bool {
+    ) -> Sharing {
         let Some((gateway, source)) = self.merge.asker(route, listener) else {
-            return false;
+            return Sharing::Nothing;
         };
+        let parts = self.merge.shared_paths(route, listener, names);
+        if !parts.is_empty() {
+            return Sharing::Parts(parts);
+        }
         let Some(of) = self.merge.names(&gateway) else {
-            return false;
+            return Sharing::Nothing;
         };
         // Not by the record, which is all that else would give it the name.
-        !source.is_own_of(&gateway)
+        let shares = !source.is_own_of(&gateway)
             && of.holder(names) != Some(source.namespace())
-            && of.decision(&source, names) == Some(NameDecision::Has)
+            && of.decision(&source, names) == Some(NameDecision::Has);
+        if shares {
+            Sharing::Whole
+        } else {
+            Sharing::Nothing
+        }
     }
 
-    fn part(&self, gateway: &ObjectName, source: &Source, names: &HostPattern) -> Part {
+    fn part(
+        &self,
+        gateway: &ObjectName,
+        source: &Source,
+        route: Route<'_>,
+        listener: &ListenerKey,
+        names: &HostPattern,
+    ) -> Part {
         if source.is_own_of(gateway) {
             return Part::Serves;
         }
         match self.merge.name_decision(gateway, source, names) {
-            Some(NameDecision::Has) => Part::Serves,
+            Some(NameDecision::Has) => {
+                let outside = self.merge.outside_shared_paths(route, listener, names);
+                outside.map_or(Part::Serves, Part::Outside)
+            }
             Some(refusal) if refusal.is_refusal() => Part::Lost(refusal),
             _ => Part::Waits,
         }

@@ -92,7 +92,12 @@ impl Shared {
         let own = attached.filter(|at| matches!(at.listener.parent, ParentKey::Gateway(_)));
         Self(
             own.flat_map(|at| {
-                at.hostnames.iter().map(move |hostname| {
+                // A part of a name is in no CA's way.
+                let whole = at
+                    .hostnames
+                    .iter()
+                    .filter(|hostname| !state.is_in_part(&at.listener, &hostname.matches));
+                whole.map(move |hostname| {
                     let on = OnShared {
                         route: route.key(),
                         rank: hostname.rank.clone(),

@@ -15,6 +15,7 @@ use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::backend::{BackendKey, Speaks, speaks};
+use super::claim::Sharing;
 use super::http_route;
 use super::reach::Shared;
 use super::{Dirty, Output, Translator, set_user};
@@ -37,9 +38,16 @@ pub(super) struct RouteState {
     pub(super) backends: BTreeSet<BackendKey>,
     /// Services that it may use, there or not.
     services: BTreeSet<ObjectName>,
+    /// Names of which it serves only parts, and never ACME challenges.
+    in_part: BTreeSet<(ListenerKey, HostPattern)>,
 }
 
 impl RouteState {
+    /// Whether it serves no more than parts of a name on a listener.
+    pub(super) fn is_in_part(&self, listener: &ListenerKey, names: &HostPattern) -> bool {
+        self.in_part.contains(&(listener.clone(), names.clone()))
+    }
+
     fn listeners(&self) -> BTreeSet<ListenerKey> {
         self.parents
             .values()
@@ -163,8 +171,14 @@ impl Translator {
         findings.extend(left_out);
         let (served, waiting) = self.claimed_by_route(route, &mut parents, &mut findings);
         let key = route.key();
-        let is_shared = |listener: &_, names: &_| self.is_shared(&key, listener, names);
-        let attachments = attachments(served.iter(), is_shared);
+        let mut in_part = BTreeSet::new();
+        let attachments = attachments(served.iter(), |listener, names| {
+            let sharing = self.sharing(&key, listener, names);
+            if matches!(sharing, Sharing::Parts(_)) {
+                in_part.insert((listener.clone(), names.clone()));
+            }
+            sharing
+        });
         let mut resource = None;
         if !attachments.is_empty() {
             let whole = Resource::new(route.name().to_string(), body.attached(attachments));
@@ -203,6 +217,7 @@ impl Translator {
                 None => BTreeSet::new(),
             },
             services: references.services,
+            in_part,
         };
         (state, resource)
     }
@@ -415,11 +430,11 @@ pub(super) fn route_resource(route: &ObjectKey) -> ResourceKey {
     ResourceKey::new(kind, route.name.to_string())
 }
 
-/// Attachments by listener: two references may lead to the same one. `is_shared` says which names a route only shares
+/// Attachments by listener: two references may lead to the same one. `sharing` says which names a route only shares
 /// with whoever holds them.
 fn attachments<'a>(
     attached: impl Iterator<Item = &'a Attached>,
-    is_shared: impl Fn(&ListenerKey, &HostPattern) -> bool,
+    mut sharing: impl FnMut(&ListenerKey, &HostPattern) -> Sharing,
 ) -> Vec<proto::Attachment> {
     let mut merged: BTreeMap<&ListenerKey, BTreeSet<_>> = BTreeMap::new();
     for attached in attached {
@@ -434,10 +449,19 @@ fn attachments<'a>(
             listener: listener.to_string(),
             hostnames: hostnames
                 .into_iter()
-                .map(|(matches, rank)| proto::RouteHostname {
-                    r#match: matches.to_string(),
-                    rank: rank.to_string(),
-                    shared: is_shared(listener, matches),
+                .map(|(matches, rank)| {
+                    let sharing = sharing(listener, matches);
+                    proto::RouteHostname {
+                        r#match: matches.to_string(),
+                        rank: rank.to_string(),
+                        shared: sharing == Sharing::Whole,
+                        paths: match sharing {
+                            Sharing::Parts(parts) => {
+                                parts.iter().map(ToString::to_string).collect()
+                            }
+                            Sharing::Nothing | Sharing::Whole => Vec::new(),
+                        },
+                    }
                 })
                 .collect(),
         })

@@ -32,6 +32,7 @@ pub(crate) fn hostname_grant(
             .map(|host| pattern(if *host == "*" { "" } else { host }))
             .collect(),
         shared: BTreeSet::new(),
+        shared_paths: BTreeMap::new(),
         ports: BTreeSet::new(),
         protocols: BTreeSet::new(),
         issuers: None,

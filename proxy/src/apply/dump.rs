@@ -112,6 +112,9 @@ pub struct AttachmentDump {
     /// Whether the route serves the names beside whoever owns them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
+    /// The only parts of the name that the route serves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
 }
 
 /// A weighted backend reference.
@@ -331,6 +334,7 @@ impl AttachmentDump {
             pattern: names.pattern.to_string(),
             rank: names.rank.to_string(),
             shared: names.shared,
+            paths: names.paths.iter().map(ToString::to_string).collect(),
         }
     }
 }

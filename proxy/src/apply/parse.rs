@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use vestibule_model::hostname::{HostPattern, HostnameError};
+use vestibule_model::path::PathPrefix;
 use vestibule_stream::proto;
 
 use super::clients::{ClientMode, ValidationSpec};
@@ -60,6 +61,9 @@ pub enum RejectReason {
     /// What a match of an HTTP route asks for is nothing that a request can have.
     #[error("{0} in a match is malformed")]
     InvalidMatch(&'static str),
+    /// Parts of a hostname that a route cannot have.
+    #[error("paths that are shared {0}")]
+    InvalidPaths(&'static str),
     /// A regular expression does not compile, or not within bounds.
     #[error("a regular expression {0}")]
     InvalidRegex(String),
@@ -98,6 +102,7 @@ impl RejectReason {
             Self::InvalidTrustBundle(..) => "InvalidTrustBundle",
             Self::TooLarge(_) => "TooLarge",
             Self::InvalidMatch(_) => "InvalidMatch",
+            Self::InvalidPaths(_) => "InvalidPaths",
             Self::InvalidRegex(_) => "InvalidRegex",
             Self::InvalidFilter(_) => "InvalidFilter",
             Self::HostnameConflict(_) => "HostnameConflict",
@@ -283,10 +288,15 @@ pub(super) fn route(name: &str, wire: &proto::TlsRoute) -> Result<RouteSpec, Rej
         .iter()
         .map(|b| ((!b.backend.is_empty()).then(|| b.backend.clone()), b.weight))
         .collect();
+    let attachments = attachments(&wire.attachments)?;
+    if attachments.iter().any(|(_, names)| !names.paths.is_empty()) {
+        let why = "are of a route that cannot see paths";
+        return Err(RejectReason::InvalidPaths(why));
+    }
     Ok(RouteSpec {
         tenant: required(&wire.tenant, "tenant")?,
         created: wire.created,
-        attachments: attachments(&wire.attachments)?,
+        attachments,
         backends,
     })
 }
@@ -311,6 +321,7 @@ pub(super) fn attachments(
                 } else {
                     rank
                 },
+                paths: shared_paths(hostname, &matched)?,
                 pattern: matched,
                 shared: hostname.shared,
             };
@@ -318,6 +329,30 @@ pub(super) fn attachments(
         }
     }
     Ok(attachments)
+}
+
+/// The parts of a name that a route has; none: all of it.
+fn shared_paths(
+    wire: &proto::RouteHostname,
+    names: &HostPattern,
+) -> Result<Box<[PathPrefix]>, RejectReason> {
+    if wire.paths.is_empty() {
+        return Ok(Box::default());
+    }
+    if !matches!(names, HostPattern::Exact(_)) {
+        return Err(RejectReason::InvalidPaths("are of no single hostname"));
+    }
+    if wire.shared {
+        return Err(RejectReason::InvalidPaths(
+            "are of a name that is shared whole",
+        ));
+    }
+    let parts = wire.paths.iter().map(|text| PathPrefix::parse(text));
+    let parts: Result<Vec<_>, _> = parts.collect();
+    let mut parts = parts.map_err(|_| RejectReason::InvalidPaths("are none"))?;
+    parts.sort();
+    parts.dedup();
+    Ok(parts.into())
 }
 
 /// Whose the names of a pattern are on a Gateway.

@@ -89,6 +89,7 @@ fn route(
                         r#match: (*of_match).into(),
                         rank: (*of_rank).into(),
                         shared: false,
+                        paths: Vec::new(),
                     }],
                 })
                 .collect(),

@@ -6,6 +6,8 @@
 //! (the longer one first), then the longest prefix; then one with a method, with more fields, with
 //! more parameters; then the older route, its name, and the place of the rule in it.
 //!
+//! Before all of that come [`parts`]: routes with which a grant shares only some paths of a hostname.
+//!
 //! Most listeners have few matches: those are a sorted list. The others are an index by hostname and
 //! path that shares structure between versions. What a lookup costs depends on the configuration, not
 //! on what the client sends: a long path is followed only as far as prefixes are configured.
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync, RedBlackTreeSetSync};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
+use self::parts::{Parts, Reach};
 use super::route::{HttpRoute, Match, PathMatch, Rule};
 use super::view::View;
 use crate::pattern_map::PatternMap;
@@ -102,13 +105,19 @@ impl Entry {
         )
     }
 
-    fn accepts(&self, view: &View<'_>) -> bool {
-        self.may_serve(view) && self.of().is_some_and(|of| of.accepts(view))
+    fn accepts(&self, view: &View<'_>, reach: Reach) -> bool {
+        self.may_serve(view)
+            && self
+                .of()
+                .is_some_and(|of| reach.admits(&of.path) && of.accepts(view))
     }
 
     /// As [`Self::accepts`], where the path is known to fit.
-    fn accepts_rest(&self, view: &View<'_>) -> bool {
-        self.may_serve(view) && self.of().is_some_and(|of| of.accepts_rest(view))
+    fn accepts_rest(&self, view: &View<'_>, reach: Reach) -> bool {
+        self.may_serve(view)
+            && self
+                .of()
+                .is_some_and(|of| reach.admits(&of.path) && of.accepts_rest(view))
     }
 
     fn may_serve(&self, view: &View<'_>) -> bool {
@@ -166,7 +175,12 @@ fn takes(pattern: &HostPattern, host: Option<&Hostname>) -> bool {
 
 /// The HTTP routes of one listener.
 #[derive(Clone, Default)]
-pub(crate) struct HttpTable(Rows);
+pub(crate) struct HttpTable {
+    /// Routes with whole hostnames.
+    rows: Rows,
+    /// Routes with parts of hostnames. Most listeners have none.
+    parts: Option<Arc<Parts>>,
+}
 
 #[derive(Clone)]
 enum Rows {
@@ -185,17 +199,57 @@ type Index = PatternMap<RedBlackTreeMapSync<Reverse<Specificity>, Host>>;
 
 impl HttpTable {
     pub(crate) fn is_empty(&self) -> bool {
-        match &self.0 {
-            Rows::Few(rows) => rows.is_empty(),
-            Rows::Many(index) => index.is_empty(),
-        }
+        self.rows.is_empty() && self.parts.is_none()
     }
 
     /// Adds a route for the names for which it is here.
     pub(crate) fn insert(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
+        if names.paths.is_empty() {
+            self.rows.insert(names, route);
+        } else if let HostPattern::Exact(host) = &names.pattern {
+            let parts = Arc::make_mut(self.parts.get_or_insert_default());
+            parts.insert(host, names.rank.specificity(), &names.paths, route);
+        }
+    }
+
+    /// Takes out what [`Self::insert`] added.
+    pub(crate) fn remove(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
+        if names.paths.is_empty() {
+            self.rows.remove(names, route);
+        } else if let (HostPattern::Exact(host), Some(all)) = (&names.pattern, &mut self.parts) {
+            let parts = Arc::make_mut(all);
+            parts.remove(host, names.rank.specificity(), &names.paths, route);
+            if parts.is_empty() {
+                self.parts = None;
+            }
+        }
+    }
+
+    /// The match that takes a request for `host`.
+    pub(crate) fn find(&self, host: Option<&Hostname>, view: &View<'_>) -> Option<Found> {
+        let mut reach = Reach::ALL;
+        if let (Some(parts), Some(host)) = (&self.parts, host) {
+            match parts.find(host, view) {
+                Ok(entry) => return Some(entry.found()),
+                Err(rest) => reach = rest,
+            }
+        }
+        self.rows.find(host, view, reach)
+    }
+}
+
+impl Rows {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Few(rows) => rows.is_empty(),
+            Self::Many(index) => index.is_empty(),
+        }
+    }
+
+    fn insert(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
         let (pattern, rank) = (&names.pattern, names.rank.specificity());
         let entries = Entry::all(route, names.shared);
-        match &mut self.0 {
+        match self {
             Rows::Few(rows) => {
                 let new = entries.map(|entry| Row {
                     pattern: pattern.clone(),
@@ -212,16 +266,15 @@ impl HttpTable {
                 for row in all {
                     add(&mut index, &row.pattern, row.rank, [row.entry]);
                 }
-                self.0 = Rows::Many(Arc::new(index));
+                *self = Rows::Many(Arc::new(index));
             }
             Rows::Many(index) => add(Arc::make_mut(index), pattern, rank, entries),
         }
     }
 
-    /// Takes out what [`Self::insert`] added.
-    pub(crate) fn remove(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
+    fn remove(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
         let (pattern, rank) = (&names.pattern, names.rank.specificity());
-        match &mut self.0 {
+        match self {
             Rows::Few(rows) => {
                 let stays = |row: &&Row| {
                     row.pattern != *pattern || row.rank != rank || row.entry.route.key != route.key
@@ -232,12 +285,11 @@ impl HttpTable {
         }
     }
 
-    /// The match that takes a request for `host`.
-    pub(crate) fn find(&self, host: Option<&Hostname>, view: &View<'_>) -> Option<Found> {
-        match &self.0 {
+    fn find(&self, host: Option<&Hostname>, view: &View<'_>, reach: Reach) -> Option<Found> {
+        match self {
             Rows::Few(rows) => rows
                 .iter()
-                .find(|row| takes(&row.pattern, host) && row.entry.accepts(view))
+                .find(|row| takes(&row.pattern, host) && row.entry.accepts(view, reach))
                 .map(|row| row.entry.found()),
             Rows::Many(index) => {
                 let mut levels: Vec<_> = if let Some(host) = host {
@@ -253,7 +305,10 @@ impl HttpTable {
                 levels.sort_by_key(|(rank, _)| **rank);
                 levels
                     .chunk_by(|a, b| a.0 == b.0)
-                    .find_map(|same| same.iter().filter_map(|(_, host)| host.find(view)).min())
+                    .find_map(|same| {
+                        let found = same.iter().filter_map(|(_, host)| host.find(view, reach));
+                        found.min()
+                    })
                     .map(Entry::found)
             }
         }
@@ -356,10 +411,10 @@ impl Host {
         }
     }
 
-    fn find(&self, view: &View<'_>) -> Option<&Entry> {
+    fn find(&self, view: &View<'_>, reach: Reach) -> Option<&Entry> {
         match self {
-            Self::Few(entries) => entries.iter().find(|entry| entry.accepts(view)),
-            Self::Many(paths) => paths.find(view),
+            Self::Few(entries) => entries.iter().find(|entry| entry.accepts(view, reach)),
+            Self::Many(paths) => paths.find(view, reach),
         }
     }
 }
@@ -424,12 +479,12 @@ impl Paths {
         }
     }
 
-    fn find(&self, view: &View<'_>) -> Option<&Entry> {
+    fn find(&self, view: &View<'_>, reach: Reach) -> Option<&Entry> {
         let exact = self.exact.get(view.path);
         exact
-            .and_then(|bucket| bucket.iter().find(|entry| entry.accepts_rest(view)))
-            .or_else(|| self.regexes.iter().find(|entry| entry.accepts(view)))
-            .or_else(|| self.prefixes.find(&mut elements(view.path), view))
+            .and_then(|bucket| bucket.iter().find(|entry| entry.accepts_rest(view, reach)))
+            .or_else(|| self.regexes.iter().find(|entry| entry.accepts(view, reach)))
+            .or_else(|| self.prefixes.find(&mut elements(view.path), view, reach))
     }
 }
 
@@ -492,6 +547,7 @@ impl Node {
         &self,
         path: &mut impl Iterator<Item = &'a str>,
         view: &View<'_>,
+        reach: Reach,
     ) -> Option<&Entry> {
         let mut way = vec![self];
         let mut at = self;
@@ -505,9 +561,13 @@ impl Node {
             }
         }
         let mut way = way.into_iter().rev();
-        way.find_map(|node| node.entries.iter().find(|entry| entry.accepts_rest(view)))
+        way.find_map(|node| {
+            let mut entries = node.entries.iter();
+            entries.find(|entry| entry.accepts_rest(view, reach))
+        })
     }
 }
 
+mod parts;
 #[cfg(test)]
 mod tests;

@@ -108,6 +108,7 @@ pub const CAPABILITIES: &[&str] = &[
     "listener/client-validation",
     "challenge",
     "hostname-owner",
+    "route/shared-paths",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is

@@ -207,6 +207,7 @@ pub(crate) fn route(name: &str, hostname: &str, backend: Option<&str>) -> Resour
                     r#match: hostname.into(),
                     rank: hostname.into(),
                     shared: false,
+                    paths: Vec::new(),
                 }],
             }],
             backends: vec![proto::WeightedBackend {

@@ -200,6 +200,7 @@ pub fn route(name: &str, listener: &str, hostname: &str, backend: &str) -> Resou
                     r#match: hostname.into(),
                     rank: hostname.into(),
                     shared: false,
+                    paths: Vec::new(),
                 }],
             }],
             backends: vec![proto::WeightedBackend {

@@ -7,7 +7,7 @@ use vestibule_model::attach::attach_route;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::ParentKey;
+use vestibule_model::key::{ListenerKey, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::names::NameDecision;
 use vestibule_model::object::Object;
@@ -25,7 +25,7 @@ const MOST_HOSTNAMES: usize = 8192;
 ///
 /// A hostname is refused where it comes to nothing at all. One that is left out of one listener and stays on
 /// another is told, and so is one that the former version had on the same parents: a grant that is gone does
-/// not stop every edit.
+/// not stop every edit. The same goes for a match that reaches outside of what is shared of a hostname.
 pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) -> Vec<Finding> {
     let merge = facts.merge();
     let (key, namespace) = (route.key(), &route.name().namespace);
@@ -47,6 +47,12 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
     if old.is_some_and(|old| old.hostnames().is_empty()) && fields.is_empty() {
         had.insert(HOSTNAMES);
     }
+    // Whether the former version reached outside of what is shared with it just so.
+    let was_outside = |listener: &ListenerKey, names: &HostPattern, field: &str| {
+        let old = old.filter(|_| had.contains(field));
+        old.is_some_and(|old| merge.outside_shared_paths(old, listener, names).is_some())
+    };
+    // Of what is lost, the field of the hostname beside each finding.
     let (mut served, mut lost) = (BTreeSet::new(), Vec::new());
     let (mut room, mut said) = (MOST_HOSTNAMES, BTreeSet::new());
     for (index, reference) in route.parents().iter().enumerate() {
@@ -65,7 +71,7 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         let hostnames = attached.iter().map(|attached| attached.hostnames.len());
         let Some(rest) = room.checked_sub(hostnames.sum()) else {
             lost.clear();
-            lost.push(too_many(MOST_HOSTNAMES));
+            lost.push((HOSTNAMES.to_owned(), too_many(MOST_HOSTNAMES)));
             break;
         };
         room = rest;
@@ -73,7 +79,8 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         lost.extend(
             not_owned
                 .into_iter()
-                .filter(|finding| said.insert(finding.clone())),
+                .filter(|finding| said.insert(finding.clone()))
+                .map(|finding| (finding.field.clone(), told_if_had(&had, finding))),
         );
         for attached in &left {
             for hostname in &attached.hostnames {
@@ -86,10 +93,17 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
                     let lost = merge.lost_on(listener, names);
                     lost.unwrap_or(NameDecision::Has)
                 };
-                match decision.finding(field, names, gateway) {
+                let outside = || {
+                    let finding = merge.outside_shared_paths(route, listener, names)?;
+                    let is_old = was_outside(listener, names, field);
+                    Some(if is_old { warning(finding) } else { finding })
+                };
+                let finding = decision.finding(field, names, gateway);
+                let finding = finding.map(|finding| told_if_had(&had, finding));
+                match finding.or_else(outside) {
                     Some(finding) => {
                         if said.insert(finding.clone()) {
-                            lost.push(finding);
+                            lost.push((field.to_owned(), finding));
                         }
                     }
                     None => _ = served.insert(field),
@@ -99,15 +113,26 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
     }
     let mut findings: Vec<Finding> = lost
         .into_iter()
-        .map(|finding| {
-            let told =
-                served.contains(finding.field.as_str()) || had.contains(finding.field.as_str());
-            if told { warning(finding) } else { finding }
+        .map(|(hostname, finding)| {
+            if served.contains(hostname.as_str()) {
+                warning(finding)
+            } else {
+                finding
+            }
         })
         .collect();
     let backends = route.backends().map(|backend| &backend.reference);
     findings.extend(not_permitted(facts, &key, backends).map(warning));
     findings
+}
+
+/// A finding about a hostname, which refuses nothing if the former version had the hostname.
+fn told_if_had(had: &BTreeSet<&str>, finding: Finding) -> Finding {
+    if had.contains(finding.field.as_str()) {
+        warning(finding)
+    } else {
+        finding
+    }
 }
 
 /// Whether a parent takes part in anything, as its Gateway has it.

@@ -112,6 +112,7 @@ fn resources(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
                     r#match: name.clone(),
                     rank: name,
                     shared: false,
+                    paths: Vec::new(),
                 }],
             }],
             backends: vec![WeightedBackend {

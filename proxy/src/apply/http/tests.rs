@@ -97,6 +97,7 @@ fn route(name: &str, created: i64, at: &[(&str, &str)], prefixes: &[&str]) -> Re
             r#match: (*hostname).into(),
             rank: (*hostname).into(),
             shared: false,
+            paths: Vec::new(),
         }],
     };
     Resource::new(

@@ -200,3 +200,57 @@ fn an_owner_that_is_not_what_it_is_called_is_rejected() {
     }
     assert_eq!(h.state.counts().hostname_owners, 0);
 }
+
+#[test]
+fn paths_are_shared_of_one_name_and_with_http_routes_alone() {
+    let mut h = Harness::new();
+    assert_eq!(h.apply(vec![http_on(OWN, 80, "*.example.com", None)]), []);
+    let wire = |hostname: &str, shared: bool, paths: &[&str]| proto::Attachment {
+        listener: OWN.into(),
+        hostnames: vec![proto::RouteHostname {
+            r#match: hostname.into(),
+            rank: hostname.into(),
+            shared,
+            paths: paths.iter().map(ToString::to_string).collect(),
+        }],
+    };
+    let http = |attachment: proto::Attachment| {
+        let route = proto::HttpRoute {
+            tenant: "team-b".into(),
+            attachments: vec![attachment],
+            rules: vec![proto::HttpRule::default()],
+            ..Default::default()
+        };
+        Resource::new("team-b/web", Wire::HttpRoute(route))
+    };
+    let tls = |attachment: proto::Attachment| {
+        let route = proto::TlsRoute {
+            tenant: "team-b".into(),
+            attachments: vec![attachment],
+            ..Default::default()
+        };
+        Resource::new("team-b/web", Wire::TlsRoute(route))
+    };
+    let name = "web.example.com";
+    for bad in [
+        tls(wire(name, false, &["/api"])),
+        http(wire("*.example.com", false, &["/api"])),
+        http(wire("", false, &["/api"])),
+        http(wire(name, true, &["/api"])),
+        http(wire(name, false, &["/"])),
+        http(wire(name, false, &[""])),
+        http(wire(name, false, &["/api", "/api/.."])),
+        http(wire(name, false, &["/.well-known/acme-challenge"])),
+    ] {
+        let rejected = h.apply(vec![bad.clone()]);
+        let expected = [("team-b/web".to_owned(), "InvalidPaths".to_owned())];
+        assert_eq!(rejected, expected, "{bad:?}");
+    }
+    assert_eq!(
+        h.apply(vec![http(wire(name, false, &["/b", "/api", "/b"]))]),
+        []
+    );
+    let dump = serde_json::to_value(h.state.dump().http_routes).unwrap();
+    let paths = &dump[0]["attachments"][0]["paths"];
+    assert_eq!(*paths, serde_json::json!(["/api", "/b"]));
+}

@@ -5,6 +5,7 @@ use hyper::header::HeaderName;
 use hyper::{Method, Request};
 use proptest::prelude::*;
 use vestibule_model::http::Pattern;
+use vestibule_model::path::PathPrefix;
 
 use super::super::route::{RuleParts, Value, ValueMatch};
 use super::*;
@@ -89,7 +90,12 @@ fn names(pattern: &str, rank: &str) -> AttachedNames {
         pattern: pattern_of(pattern),
         rank: pattern_of(rank),
         shared: false,
+        paths: Box::default(),
     }
+}
+
+fn part(text: &str) -> PathPrefix {
+    PathPrefix::parse(text).unwrap()
 }
 
 /// `route/rule`, or nothing.
@@ -207,6 +213,99 @@ fn filler() -> Vec<Attached<'static>> {
         .collect()
 }
 
+/// One hostname: routes with all of it, and routes with parts of it.
+fn table_of_parts(whole: &[Arc<HttpRoute>], parts: &[(&[&str], Arc<HttpRoute>)]) -> HttpTable {
+    let mut table = HttpTable::default();
+    for route in whole {
+        table.insert(&names("h.example", "h.example"), route);
+    }
+    for (paths, route) in parts {
+        let names = AttachedNames {
+            paths: paths.iter().map(|text| part(text)).collect(),
+            // What was written ranks it below, and does not matter.
+            ..names("h.example", "*.example")
+        };
+        table.insert(&names, route);
+    }
+    table
+}
+
+#[test]
+fn what_others_have_reaches_into_a_part_by_prefixes_at_or_above_it_alone() {
+    let sharer = route("part", 9, &["/api/x GET", "=/api/y"]);
+    for (rule, inside, around) in [
+        ("/", "own/0", "own/0"),
+        ("/api", "own/0", ""),
+        ("/ GET", "own/0", "own/0"),
+        ("/api/z", "", ""),
+        ("=/api/z", "", ""),
+        ("~/.*", "", "own/0"),
+        ("~/api/z", "", ""),
+    ] {
+        let own = route("own", 0, &[rule]);
+        let table = table_of_parts(&[own], &[(&["/api"], Arc::clone(&sharer))]);
+        let asked = |text: &str| select(&table, "h.example", text);
+        assert_eq!(asked("GET /api/x/1"), "part/0", "{rule}");
+        assert_eq!(asked("GET /api/y"), "part/1", "{rule}");
+        // Nothing of the part's own takes it.
+        assert_eq!(asked("GET /api/z"), inside, "{rule}");
+        for outside in [
+            "/", "/apix", "/API/x", "//api/x", "/%61pi/x", "/api;/x", "/xapi",
+        ] {
+            assert_eq!(asked(&format!("GET {outside}")), around, "{rule} {outside}");
+        }
+    }
+}
+
+#[test]
+fn a_route_with_a_part_serves_nothing_outside_whatever_it_matches() {
+    let greedy = route("part", 0, &["/", "~/.*", "=/admin", "=/"]);
+    let table = table_of_parts(&[], &[(&["/api"], greedy)]);
+    assert!(!table.is_empty());
+    for path in [
+        "/",
+        "/admin",
+        "/apix",
+        "/.well-known/acme-challenge/x",
+        "/API",
+    ] {
+        assert_eq!(
+            select(&table, "h.example", &format!("GET {path}")),
+            "",
+            "{path}"
+        );
+    }
+    assert_eq!(select(&table, "h.example", "OPTIONS *"), "");
+    assert_eq!(select(&table, "x.example", "GET /api"), "");
+    assert_eq!(select(&table, "192.0.2.1", "GET /api"), "");
+    assert_eq!(select(&table, "h.example", "GET /api"), "part/1");
+}
+
+#[test]
+fn the_inner_part_comes_before_the_outer_one() {
+    let own = route("own", 0, &["/"]);
+    let outer = route("outer", 0, &["/api", "=/api/v2/x", "~/api/.*"]);
+    let inner = route("inner", 9, &["/api/v2/x POST", "/api/v2/y"]);
+    let all = [(&["/api"][..], outer), (&["/api/v2"][..], inner)];
+    let mut table = table_of_parts(&[own], &all);
+    let asked = |table: &HttpTable, text: &str| select(table, "h.example", text);
+    assert_eq!(asked(&table, "GET /api/v2/y"), "inner/1");
+    // Neither the exact path nor the regular expression reaches in, and the prefix does.
+    assert_eq!(asked(&table, "GET /api/v2/x"), "outer/0");
+    assert_eq!(asked(&table, "GET /api/v1"), "outer/2");
+    assert_eq!(asked(&table, "GET /docs"), "own/0");
+    // Who is gone keeps nobody out.
+    for (paths, route) in all {
+        let names = AttachedNames {
+            paths: paths.iter().map(|text| part(text)).collect(),
+            ..names("h.example", "*.example")
+        };
+        table.remove(&names, &route);
+    }
+    assert!(table.parts.is_none());
+    assert_eq!(asked(&table, "GET /api/v2/y"), "own/0");
+}
+
 #[test]
 fn a_request_without_hostname_gets_routes_without_one() {
     let routes = [
@@ -241,12 +340,26 @@ fn match_text() -> impl Strategy<Value = String> {
     })
 }
 
-/// Where, when, of which tenant, whether the name is shared with it, and the rules.
-fn routes() -> impl Strategy<Value = Vec<(usize, i64, usize, bool, Vec<String>)>> {
+/// What a route is made of: where, when, of which tenant, whether the name is shared with it, the parts of the name
+/// that are, and the rules.
+type Made = (usize, i64, usize, bool, Vec<&'static str>, Vec<String>);
+
+fn routes() -> impl Strategy<Value = Vec<Made>> {
     let rule = prop::collection::vec(match_text(), 1..3).prop_map(|all| all.join(","));
     let rules = prop::collection::vec(rule, 1..4);
     let shared = prop::bool::weighted(0.2);
-    let route = (0..HOSTS.len(), 0..3_i64, 0..TENANTS.len(), shared, rules);
+    let parts = prop_oneof![
+        2 => Just(Vec::new()),
+        1 => prop::sample::subsequence(vec!["/a", "/a/b", "/ab", "/a/b/a"], 1..3),
+    ];
+    let route = (
+        0..HOSTS.len(),
+        0..3_i64,
+        0..TENANTS.len(),
+        shared,
+        parts,
+        rules,
+    );
     prop::collection::vec(route, 0..12)
 }
 
@@ -282,10 +395,14 @@ proptest! {
         let mut routes: Vec<(AttachedNames, Arc<HttpRoute>)> = all
             .iter()
             .enumerate()
-            .map(|(index, (host, created, tenant, shared, rules))| {
+            .map(|(index, (host, created, tenant, shared, parts, rules))| {
                 let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
                 let (pattern, rank) = HOSTS[*host];
-                let names = AttachedNames { shared: *shared, ..names(pattern, rank) };
+                let mut names = names(pattern, rank);
+                if matches!(names.pattern, HostPattern::Exact(_)) {
+                    names.paths = parts.iter().map(|text| part(text)).collect();
+                }
+                names.shared = *shared && names.paths.is_empty();
                 (names, route_of(TENANTS[*tenant], &format!("r{index}"), *created, &rules))
             })
             .collect();
@@ -311,19 +428,46 @@ proptest! {
             let view = View::new(&asked, None, Guard::OPEN);
             let may_serve = |names: &AttachedNames, route: &HttpRoute| {
                 let tenant = &*route.tenant;
-                names.shared || owner.is_none_or(|owner| owner == tenant || tenant == "infra")
+                names.shared
+                    || !names.paths.is_empty()
+                    || owner.is_none_or(|owner| owner == tenant || tenant == "infra")
+            };
+            // Of parts around the path, the bytes of those of a route, and of all of them.
+            let around = |names: &AttachedNames| {
+                let parts = names.paths.iter().map(|part| part.as_str().to_owned());
+                let parts = parts.filter(|part| path == *part || path.starts_with(&format!("{part}/")));
+                parts.map(|part| part.len()).max()
+            };
+            let of_host = routes.iter().filter(|(names, _)| names.pattern.matches(&name));
+            let all_around: Vec<usize> = of_host
+                .flat_map(|(names, _)| names.paths.iter().map(|part| AttachedNames {
+                    paths: Box::from([part.clone()]),
+                    ..names.clone()
+                }))
+                .filter_map(|one| around(&one))
+                .collect();
+            let reaches = |own: usize, entry: &Entry| {
+                let inner = all_around.iter().filter(|part| **part > own).min();
+                inner.is_none_or(|inner| match &entry.of().unwrap().path {
+                    PathMatch::Prefix(prefix) => prefix.len() <= *inner,
+                    PathMatch::Exact(_) | PathMatch::Regex(_) => false,
+                })
             };
             let mut candidates: Vec<_> = routes
                 .iter()
                 .filter(|(names, route)| names.pattern.matches(&name) && may_serve(names, route))
                 .flat_map(|(names, route)| {
                     let rank = Reverse(names.rank.specificity());
-                    Entry::all(route, names.shared).map(move |entry| (rank, entry))
+                    let own = if names.paths.is_empty() { Some(0) } else { around(names) };
+                    let all = Entry::all(route, names.shared);
+                    all.filter_map(move |entry| Some((Reverse(own?), rank, entry)))
                 })
-                .filter(|(_, entry)| entry.accepts(&view))
+                .filter(|(own, _, entry)| {
+                    reaches(own.0, entry) && entry.of().unwrap().accepts(&view)
+                })
                 .collect();
             candidates.sort();
-            let expected = candidates.first().map_or_else(String::new, |(_, entry)| {
+            let expected = candidates.first().map_or_else(String::new, |(_, _, entry)| {
                 format!("{}/{}", entry.route.key, entry.place.0)
             });
             let guard = owner.map_or(Guard::OPEN, |owner| Guard::new(owner, "infra"));

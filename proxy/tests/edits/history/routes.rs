@@ -236,6 +236,7 @@ impl History {
                     r#match: rank.to_owned(),
                     rank: rank.to_owned(),
                     shared: false,
+                    paths: Vec::new(),
                 }],
             })
             .collect()

@@ -1,0 +1,178 @@
+//! Owns the parts of hostnames that grants share by path, and the routes that have them.
+//!
+//! The longest part that a request's path is in comes first, then those around it, then every other route. What is
+//! asked after a part reaches into it only by a path prefix that is at the part or above it: an exact path, a regular
+//! expression or a longer prefix would take single requests out of it.
+//!
+//! A route is found here only below its parts, so it serves nothing outside of them whatever its matches are.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
+use vestibule_model::hostname::{Hostname, Specificity};
+use vestibule_model::path::PathPrefix;
+
+use super::super::route::{HttpRoute, PathMatch};
+use super::super::view::View;
+use super::{Entry, Host, elements};
+
+/// Which matches of a route may take a request: all of them, or only prefixes of at most so many bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reach(Option<usize>);
+
+impl Reach {
+    pub(super) const ALL: Self = Self(None);
+
+    /// Whether a match may take the request if it fits.
+    pub(super) fn admits(self, path: &PathMatch) -> bool {
+        self.0
+            .is_none_or(|most| matches!(path, PathMatch::Prefix(prefix) if prefix.len() <= most))
+    }
+}
+
+/// Parts by hostname.
+#[derive(Clone, Default)]
+pub(super) struct Parts(RedBlackTreeMapSync<Hostname, Part>);
+
+impl Parts {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a route for parts of a hostname.
+    pub(super) fn insert(
+        &mut self,
+        host: &Hostname,
+        rank: Specificity,
+        parts: &[PathPrefix],
+        route: &Arc<HttpRoute>,
+    ) {
+        let mut root = self.0.get(host).cloned().unwrap_or_else(Part::new);
+        for part in parts {
+            root.insert(&mut part.elements(), part.as_str().len(), rank, route);
+        }
+        self.0.insert_mut(host.clone(), root);
+    }
+
+    /// Takes out what [`Self::insert`] added.
+    pub(super) fn remove(
+        &mut self,
+        host: &Hostname,
+        rank: Specificity,
+        parts: &[PathPrefix],
+        route: &Arc<HttpRoute>,
+    ) {
+        let Some(mut root) = self.0.get(host).cloned() else {
+            return;
+        };
+        for part in parts {
+            root.remove(&mut part.elements(), rank, route);
+        }
+        if root.is_empty() {
+            self.0.remove_mut(host);
+        } else {
+            self.0.insert_mut(host.clone(), root);
+        }
+    }
+
+    /// The match that takes a request inside a part; otherwise, what others may take the request by.
+    pub(super) fn find(&self, host: &Hostname, view: &View<'_>) -> Result<&Entry, Reach> {
+        let root = self.0.get(host).ok_or(Reach::ALL)?;
+        root.find(&mut elements(view.path), view)
+    }
+}
+
+/// Parts by their elements.
+#[derive(Clone)]
+struct Part {
+    /// Bytes of the part that ends here.
+    length: usize,
+    /// Who has it, by the hostname that ranks; empty if no part ends here.
+    ranks: RedBlackTreeMapSync<Reverse<Specificity>, Host>,
+    children: HashTrieMapSync<Box<str>, Arc<Part>>,
+}
+
+impl Part {
+    fn new() -> Self {
+        Self {
+            length: 0,
+            ranks: RedBlackTreeMapSync::new_sync(),
+            children: HashTrieMapSync::new_sync(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ranks.is_empty() && self.children.is_empty()
+    }
+
+    fn insert<'a>(
+        &mut self,
+        path: &mut impl Iterator<Item = &'a str>,
+        length: usize,
+        rank: Specificity,
+        route: &Arc<HttpRoute>,
+    ) {
+        let Some(element) = path.next() else {
+            let host = self.ranks.get(&Reverse(rank)).cloned();
+            let mut host = host.unwrap_or_default();
+            host.insert(Entry::all(route, true));
+            self.length = length;
+            self.ranks.insert_mut(Reverse(rank), host);
+            return;
+        };
+        let child = self.children.get(element);
+        let mut child = child.map_or_else(Self::new, |child| Self::clone(child));
+        child.insert(path, length, rank, route);
+        self.children.insert_mut(element.into(), Arc::new(child));
+    }
+
+    fn remove<'a>(
+        &mut self,
+        path: &mut impl Iterator<Item = &'a str>,
+        rank: Specificity,
+        route: &Arc<HttpRoute>,
+    ) {
+        let Some(element) = path.next() else {
+            let Some(mut host) = self.ranks.get(&Reverse(rank)).cloned() else {
+                return;
+            };
+            host.remove(route);
+            if host.is_empty() {
+                self.ranks.remove_mut(&Reverse(rank));
+            } else {
+                self.ranks.insert_mut(Reverse(rank), host);
+            }
+            return;
+        };
+        let Some(child) = self.children.get(element) else {
+            return;
+        };
+        let mut child = Self::clone(child);
+        child.remove(path, rank, route);
+        if child.is_empty() {
+            self.children.remove_mut(element);
+        } else {
+            self.children.insert_mut(element.into(), Arc::new(child));
+        }
+    }
+
+    /// Goes as deep as there are parts, and asks the deepest first.
+    fn find<'a, I: Iterator<Item = &'a str>>(
+        &self,
+        path: &mut I,
+        view: &View<'_>,
+    ) -> Result<&Entry, Reach> {
+        let child = path.next().and_then(|element| self.children.get(element));
+        let reach = match child.map(|child| child.find(path, view)) {
+            Some(Ok(entry)) => return Ok(entry),
+            Some(Err(reach)) => reach,
+            None => Reach::ALL,
+        };
+        if self.ranks.is_empty() {
+            return Err(reach);
+        }
+        let found = self.ranks.values().find_map(|host| host.find(view, reach));
+        found.ok_or(Reach(Some(self.length)))
+    }
+}
