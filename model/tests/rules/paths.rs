@@ -13,7 +13,7 @@ use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::Merge;
 use vestibule_model::names::{AskedBy, NameDecision};
 use vestibule_model::object::{Meta, TlsRoute};
-use vestibule_model::ownership::{GrantedNamespaces, HostnameGrant, Limits};
+use vestibule_model::ownership::{GrantedNamespaces, HostnameGrant};
 use vestibule_model::path::{MAX_PREFIX, PathPrefix, PathPrefixError, list, reaching_outside};
 use vestibule_model::route::Route;
 use vestibule_model::selector::NamespaceScope;
@@ -218,23 +218,16 @@ fn lists_are_short() {
     assert_eq!(list(&parts), "paths /0, /1, /2, /3, /4 and 2 more");
 }
 
+/// A grant that gives nothing.
 fn grant(at: &str, namespace: &str) -> HostnameGrant {
+    let none = Finding::refused(Reason::Unreadable, "spec", "", "");
     HostnameGrant {
-        name: name(at),
-        meta: Meta::default(),
-        gateways: BTreeSet::new(),
         namespaces: GrantedNamespaces {
             names: BTreeSet::from([Arc::from(namespace)]),
             selector: None,
         },
-        hostnames: Vec::new(),
-        shared: BTreeSet::new(),
-        shared_paths: BTreeMap::new(),
-        ports: BTreeSet::new(),
-        protocols: BTreeSet::new(),
-        issuers: None,
-        limits: Limits::default(),
         findings: Vec::new(),
+        ..HostnameGrant::unreadable(name(at), Meta::default(), none)
     }
 }
 
