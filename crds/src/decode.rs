@@ -21,7 +21,7 @@ const MAX_LIST_DEPTH: usize = 4;
 pub enum Decoded {
     /// An object of a kind that Vestibule reads. Findings that have a place in the object are in the
     /// object; the others (kinds without such a place) are beside it.
-    Object(Object, Vec<Finding>),
+    Object(Box<Object>, Vec<Finding>),
     /// An object of such a kind whose body does not decode.
     Unreadable(ObjectKey, Meta, Finding),
     /// An object that Vestibule does not read: of another kind, or of a version of the API that this
@@ -43,7 +43,7 @@ impl Decoded {
     #[must_use]
     pub fn into_object(self) -> Option<(Object, Vec<Finding>)> {
         match self {
-            Self::Object(object, findings) => Some((object, findings)),
+            Self::Object(object, findings) => Some((*object, findings)),
             Self::Unreadable(key, meta, finding) => {
                 Some((Object::Unreadable(key, meta, finding), Vec::new()))
             }
@@ -82,7 +82,7 @@ pub fn decode(mut value: Value) -> Decoded {
     let meta = lenient_meta(&body);
     convert(kind, Value::Object(body)).map_or_else(
         |finding| Decoded::Unreadable(key, meta, finding),
-        |(object, findings)| Decoded::Object(object, findings),
+        |(object, findings)| Decoded::Object(Box::new(object), findings),
     )
 }
 

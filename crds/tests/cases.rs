@@ -42,7 +42,7 @@ fn lines(decoded: Decoded) -> Vec<String> {
         }
         other => panic!("{other:?}"),
     };
-    let mut lines = match &object {
+    let mut lines = match &*object {
         Object::GatewayClass(o) => all(&o.findings, &[]),
         Object::Gateway(o) => all(&o.findings, &o.listeners),
         Object::ListenerSet(o) => all(&o.findings, &o.listeners),
@@ -90,7 +90,7 @@ fn every_case_has_the_findings_it_says() {
 fn object(text: &str) -> Object {
     let (_, value) = yaml::documents(text).unwrap().remove(0);
     match decode(value) {
-        Decoded::Object(object, _) => object,
+        Decoded::Object(object, _) => *object,
         other => panic!("{other:?}"),
     }
 }

@@ -127,7 +127,7 @@ fn every_object_of_the_conformance_suite_survives() {
                     Decoded::Object(object, beside) => {
                         let unknown = unknown_fields(&object, &beside);
                         wrong.extend(unknown.iter().map(|f| format!("{at}: {f}")));
-                        if let Object::HttpRoute(route) = &object {
+                        if let Object::HttpRoute(route) = &*object {
                             let first = object.findings().find(|finding| finding.refuses());
                             refused.extend(
                                 first.map(|f| format!("{}: {}", route.name.name, f.message)),

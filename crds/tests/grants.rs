@@ -1,8 +1,8 @@
 //! `HostnameGrant`: what of it is read, and that what is not read gives nothing.
 
 use serde_json::{Value, json};
+use vestibule_crds::decode;
 use vestibule_crds::status::{Observed, grant as render};
-use vestibule_crds::{Decoded, decode};
 use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname};
@@ -20,8 +20,8 @@ fn read(spec: &Value) -> HostnameGrant {
         "spec": spec,
         "status": {"conditions": "whatever is there"},
     });
-    match decode(object) {
-        Decoded::Object(Object::HostnameGrant(grant), beside) if beside.is_empty() => grant,
+    match decode(object).into_object() {
+        Some((Object::HostnameGrant(grant), beside)) if beside.is_empty() => grant,
         other => panic!("{other:?}"),
     }
 }

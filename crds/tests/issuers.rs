@@ -1,8 +1,8 @@
 //! `ACMEIssuer` and `ClusterACMEIssuer`: what of them is read, and what is refused where.
 
 use serde_json::{Value, json};
+use vestibule_crds::decode;
 use vestibule_crds::status::{Observed, issuer, issuer_controller, issuer_withdrawn};
-use vestibule_crds::{Decoded, decode};
 use vestibule_model::challenge::ChallengeType;
 use vestibule_model::condition::{Condition, ConditionType, IssuerError, IssuerStatus, Reason};
 use vestibule_model::key::{Kind, ObjectKey};
@@ -17,8 +17,8 @@ fn read(kind: &str, spec: &Value) -> AcmeIssuer {
         "metadata": {"name": "ca", "namespace": "team", "generation": 3},
         "spec": spec,
     });
-    match decode(object) {
-        Decoded::Object(Object::AcmeIssuer(issuer), beside) if beside.is_empty() => issuer,
+    match decode(object).into_object() {
+        Some((Object::AcmeIssuer(issuer), beside)) if beside.is_empty() => issuer,
         other => panic!("{other:?}"),
     }
 }

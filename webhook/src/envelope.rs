@@ -332,7 +332,7 @@ impl Request {
             }
         }
         match decode(value) {
-            Decoded::Object(object, _) => Ok(object),
+            Decoded::Object(object, _) => Ok(*object),
             Decoded::Unreadable(key, meta, finding) => Ok(Object::Unreadable(key, meta, finding)),
             Decoded::NotAnObject(finding) => Ok(self.unreadable(kind, finding)),
             Decoded::Unknown { api_version, .. } => Err(text::one_line(

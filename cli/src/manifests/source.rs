@@ -360,7 +360,7 @@ fn document(line: u64, value: Value) -> Document {
             Vec::new(),
         ),
         Decoded::NotAnObject(finding) => (Content::Nothing, vec![finding]),
-        Decoded::Object(object, findings) => (Content::Object(object), findings),
+        Decoded::Object(object, findings) => (Content::Object(*object), findings),
         Decoded::Unreadable(key, meta, finding) => (
             Content::Object(Object::Unreadable(key, meta, finding)),
             Vec::new(),

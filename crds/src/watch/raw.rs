@@ -137,7 +137,7 @@ impl Raw {
             drop_foreign_data(&mut self.body);
         }
         let (object, findings) = match decode::decode(self.body) {
-            Decoded::Object(object, findings) if object.key() == key => (object, findings),
+            Decoded::Object(object, findings) if object.key() == key => (*object, findings),
             Decoded::Unreadable(_, meta, finding) => {
                 (Object::Unreadable(key.clone(), meta, finding), Vec::new())
             }

@@ -84,11 +84,14 @@ impl Merge {
                     NameDecision::Has
                 };
                 claim.has_name = name == NameDecision::Has;
+                let of = self.names.get(gateway);
+                let loser = of.and_then(|of| of.loser(&claim.hostname));
+                let loser = loser.filter(|loser| *loser != &*set.name.namespace);
                 let elsewhere = self
                     .ports
                     .get(&key)
                     .filter(|_| allowed && !name.is_refusal())
-                    .and_then(|port| port.conflict_as_newcomer(&claim));
+                    .and_then(|port| port.conflict_as_newcomer(&claim, loser));
                 if elsewhere.is_none() && !name.is_refusal() {
                     own.entry(key.clone()).or_default().insert(claim.clone());
                 }

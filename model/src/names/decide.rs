@@ -44,8 +44,13 @@ impl GatewayNames {
 
     /// Whether an admin takes this very pattern from the namespace that holds it.
     pub(super) fn is_taken(&self, names: &HostPattern) -> bool {
-        let holder = self.holder(names);
-        holder.is_some() && holder == self.taken_from.get(names)
+        self.loser(names).is_some()
+    }
+
+    /// The namespace that holds this very pattern, and from which an admin takes it.
+    pub(crate) fn loser(&self, names: &HostPattern) -> Option<&str> {
+        let holder = self.holder(names)?;
+        (Some(holder) == self.taken_from.get(names)).then_some(&**holder)
     }
 
     /// Whether a namespace has as many names as it may. The Gateway's own may have any number.

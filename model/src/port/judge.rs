@@ -21,24 +21,32 @@ pub enum PortStanding {
     Revoked,
 }
 
+/// How admission judges a claim.
+#[derive(Clone, Copy)]
+struct Newcomer<'a> {
+    /// The namespace from which an admin takes the claim's hostname.
+    loser: Option<&'a str>,
+}
+
 impl PortClaims {
     /// Whether `claim` conflicts with those before it. It need not be one of the claims held, and if
     /// it is, it is not compared with itself.
     #[must_use]
     pub fn conflict(&self, claim: &Claim) -> Option<Conflict> {
-        self.judge(claim, false)
+        self.judge(claim, None)
     }
 
     /// Whether `claim` would take something from, or be refused something by, another object that
     /// has it now, whatever the order: what admission asks, so that an older object does not evict a
     /// younger one by an edit. The present claims of the claim's own object do not count, nor do
-    /// those of others that are not in force themselves (the Gateway's own always count).
+    /// those of others that are not in force themselves (the Gateway's own always count). Nor do claims of the
+    /// namespace `loser` to the same hostname: an admin takes it from there.
     #[must_use]
-    pub fn conflict_as_newcomer(&self, claim: &Claim) -> Option<Conflict> {
-        self.judge(claim, true)
+    pub fn conflict_as_newcomer(&self, claim: &Claim, loser: Option<&str>) -> Option<Conflict> {
+        self.judge(claim, Some(Newcomer { loser }))
     }
 
-    fn judge(&self, claim: &Claim, newcomer: bool) -> Option<Conflict> {
+    fn judge(&self, claim: &Claim, newcomer: Option<Newcomer<'_>>) -> Option<Conflict> {
         let group = claim.protocol.group();
         let others = |at: &&Place| at.2 != claim.listener;
         let bucket = self.bucket(group, claim.names());
@@ -65,7 +73,7 @@ impl PortClaims {
         // speaks, the first one of a bucket has its names.
         let counts = |at: &&Place| {
             others(at)
-                && if newcomer {
+                && if newcomer.is_some() {
                     !same_object(&at.1, &claim.precedence) && self.in_force(&at.2)
                 } else {
                     **at < place
@@ -82,9 +90,12 @@ impl PortClaims {
         {
             return Some(Conflict::Protocol);
         }
+        let loser = newcomer.and_then(|newcomer| newcomer.loser);
+        let keeps = |at: &&Place| loser != Some(&*at.2.parent.name().namespace);
         bucket
             .into_iter()
             .flatten()
+            .filter(keeps)
             .find(counts)
             .map(|at| clash(&at.2))
     }

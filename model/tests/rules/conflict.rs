@@ -291,14 +291,14 @@ fn a_newcomer_is_measured_by_what_is_in_force_whatever_its_age() {
     port.insert(claim(Some(("young/set", 9)), 0, "TLS", "x.example"));
     let old = claim(Some(("old/set", 1)), 0, "TLS", "x.example");
     assert_eq!(port.conflict(&old), NONE, "upstream's order");
-    assert_eq!(port.conflict_as_newcomer(&old), HOST);
+    assert_eq!(port.conflict_as_newcomer(&old, None), HOST);
     // An older set that adds TCP would evict everybody's TLS.
     let tcp = claim(Some(("old/set", 1)), 1, "TCP", "");
-    assert_eq!(port.conflict_as_newcomer(&tcp), PROTOCOL);
+    assert_eq!(port.conflict_as_newcomer(&tcp, None), PROTOCOL);
     // Its own former claims are not rivals, and neither are those that only contend for its place.
     port.insert(old);
     let renamed = claim(Some(("old/set", 1)), 7, "TLS", "x.example");
-    assert_eq!(port.conflict_as_newcomer(&renamed), NONE);
+    assert_eq!(port.conflict_as_newcomer(&renamed, None), NONE);
 }
 
 #[test]
@@ -478,7 +478,7 @@ proptest! {
                         && !is_own(&newcomer)
                         && in_force[&rival.listener].0.is_none())
         }));
-        prop_assert_eq!(port.conflict_as_newcomer(&newcomer), expected);
+        prop_assert_eq!(port.conflict_as_newcomer(&newcomer, None), expected);
 
         for listener in held.keys() {
             port.remove(listener);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::{Claim, Conflict, Transport};
 use vestibule_model::finding::Finding;
@@ -13,7 +14,7 @@ use vestibule_model::merge::{Affected, Merge, PortKey, SetVerdict};
 use vestibule_model::object::{Gateway, GatewayClass, Listener, ListenerSet};
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
 
-use crate::support::{CONTROLLER, class, gateway, listener, name, port, set};
+use crate::support::{CONTROLLER, class, gateway, listener, name, pattern, port, set};
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -464,6 +465,35 @@ fn a_set_with_a_conflict_can_be_edited_elsewhere() {
         fields(&merge.conflicts_of_newcomer(&edited)),
         [("spec.listeners[0].hostname", Reason::HostnameConflict)]
     );
+}
+
+#[test]
+fn a_name_that_an_admin_takes_from_its_holder_conflicts_with_nobody_but_the_holder() {
+    let on_443 = |at: &str, created: i64, protocol: &str| {
+        let listeners = vec![listener(0, "l", 443, protocol, "x.example")];
+        set(at, "infra/gw", created, listeners)
+    };
+    let holder = on_443("holder/s", 1, "TLS");
+    let mut merge = with(gateway("infra/gw", vec![]), &[holder]);
+    let key = ClaimKey::names(&name("infra/gw"), &pattern("x.example"));
+    let held = Some(Holder::from("holder"));
+    merge.put_claims(BTreeMap::from([(key.clone(), held)]));
+    let refused = |merge: &Merge, set: &ListenerSet| {
+        let findings = merge.conflicts_of_newcomer(set);
+        !findings.is_empty()
+    };
+    let (same, other) = (on_443("b/s", 2, "TLS"), on_443("b/s", 2, "HTTPS"));
+    assert!(refused(&merge, &same) && refused(&merge, &other));
+
+    merge.put_taken(BTreeMap::from([(key.clone(), Some("holder".into()))]));
+    assert!(!refused(&merge, &same) && !refused(&merge, &other));
+    // What a port speaks is not taken with the name, and the holder still has only one listener for it.
+    assert!(refused(&merge, &on_443("b/s", 2, "HTTP")));
+    assert!(refused(&merge, &on_443("holder/t", 2, "TLS")));
+
+    // From somebody who does not hold it, it is not taken.
+    merge.put_taken(BTreeMap::from([(key, Some("c".into()))]));
+    assert!(refused(&merge, &same));
 }
 
 #[test]

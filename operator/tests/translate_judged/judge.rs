@@ -86,8 +86,9 @@ pub(crate) struct Judge<'a> {
     holders: BTreeMap<String, Asker>,
 }
 
-/// Who asks for a hostname, in upstream's order (the older object, then the name); and for which namespace.
-type Asker = (i64, String, Arc<str>);
+/// Who asks for a hostname, in upstream's order (the older object, then the name, then a listener before a route
+/// before a route that a set invited); and for which namespace.
+type Asker = (i64, String, u8, Arc<str>);
 
 impl<'a> Judge<'a> {
     pub(crate) fn new(objects: &'a Objects, gateway: &'a Gateway) -> Self {
@@ -171,7 +172,7 @@ impl<'a> Judge<'a> {
     fn find_holders(&self) -> BTreeMap<String, Asker> {
         let mut holders: BTreeMap<String, Asker> = BTreeMap::new();
         let mut ask = |names: String, by_route: bool, asker: Asker| {
-            if self.may_have(&asker.2, &names, by_route) {
+            if self.may_have(&asker.3, &names, by_route) {
                 let holder = holders.entry(names).or_insert_with(|| asker.clone());
                 if asker < *holder {
                     *holder = asker;
@@ -185,7 +186,7 @@ impl<'a> Judge<'a> {
             let set = self.sets().find(|set| set.name == *name).expect("a set");
             if at.listener.protocol != Protocol::Tcp {
                 let namespace = name.namespace.clone();
-                let asker = (set.meta.created, name.to_string(), namespace);
+                let asker = (set.meta.created, name.to_string(), 0, namespace);
                 ask(host(at.listener), false, asker);
             }
         }
@@ -203,6 +204,7 @@ impl<'a> Judge<'a> {
             let asker = (
                 route.meta().created,
                 route.name().to_string(),
+                if at.is_own() { 1 } else { 2 },
                 whose.clone(),
             );
             ask(names, at.is_own(), asker);
