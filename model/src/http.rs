@@ -1,20 +1,13 @@
 //! HTTPRoute: which requests its rules take and what becomes of them (`httproute_types.go`).
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-use regex::bytes::{Regex, RegexBuilder};
 
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
 use crate::key::ObjectName;
 use crate::object::{BackendRef, Meta, ParentRef, Port, Reference};
-
-/// Bytes that a compiled pattern may take.
-const MAX_PATTERN: usize = 128 << 10;
-/// Groups within groups in a pattern.
-const MAX_NESTING: u32 = 32;
+use crate::pattern::Pattern;
 
 /// HTTPRoute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,77 +96,6 @@ pub enum ValueMatch {
     Exact(Arc<str>),
     /// The whole value.
     Regex(Pattern),
-}
-
-/// A regular expression that compiles within bounds, and matches whole values only: RE2's syntax, as
-/// Rust's `regex` has it, on bytes (`\w` and the like are ASCII).
-#[derive(Clone)]
-pub struct Pattern {
-    text: Arc<str>,
-    regex: Regex,
-}
-
-impl Pattern {
-    /// Compiles a pattern.
-    pub fn parse(text: &str) -> Result<Self, PatternError> {
-        // By itself first: what holds the anchors must not be left by the pattern.
-        compile(text)?;
-        let regex = compile(&format!("^(?:{text})$"))?;
-        Ok(Self {
-            text: text.into(),
-            regex,
-        })
-    }
-
-    /// The pattern as written.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    /// Whether it matches the whole of `value`.
-    #[must_use]
-    pub fn is_match(&self, value: &[u8]) -> bool {
-        self.regex.is_match(value)
-    }
-}
-
-fn compile(text: &str) -> Result<Regex, PatternError> {
-    RegexBuilder::new(text)
-        .unicode(false)
-        .size_limit(MAX_PATTERN)
-        .dfa_size_limit(MAX_PATTERN)
-        .nest_limit(MAX_NESTING)
-        .build()
-        .map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => PatternError::TooLarge,
-            _ => PatternError::Syntax,
-        })
-}
-
-impl PartialEq for Pattern {
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
-    }
-}
-
-impl Eq for Pattern {}
-
-impl fmt::Debug for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.text, f)
-    }
-}
-
-/// Why a text is no pattern.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PatternError {
-    /// Not in RE2's syntax.
-    #[error("is not a regular expression in RE2's syntax")]
-    Syntax,
-    /// Over the bound on compiled patterns.
-    #[error("is a regular expression that takes too much memory")]
-    TooLarge,
 }
 
 /// A filter of a rule or backend.

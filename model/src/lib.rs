@@ -25,6 +25,7 @@ pub mod names;
 pub mod object;
 pub mod ownership;
 pub mod path;
+pub mod pattern;
 pub mod policy;
 pub mod port;
 pub mod reversed;

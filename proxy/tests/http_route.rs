@@ -471,3 +471,32 @@ async fn what_is_unclear_or_asks_for_a_tunnel_is_refused() {
     assert_eq!(ask(&rig, &head, "").await.status, 405);
     assert_eq!(one.requests(), 0);
 }
+
+/// What `/<count>` patterns that read a whole path cost, is bounded: nobody is let in by a rule that comes after those
+/// that were not asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_would_be_matched_for_too_long_reaches_nobody() {
+    let one = Echo::start("one").await;
+    let slow = |n: usize| proto::HttpMatch {
+        path: Some(proto::http_match::Path::Regex(format!("/.*x{n}"))),
+        ..Default::default()
+    };
+    let mut guarded = rule("/", "team-a/one:80");
+    guarded.matches = (0..60).map(slow).collect();
+    guarded.filters.push(filter(Filter::Fail(500)));
+    let rig = rig(
+        &[guarded, rule("/", "team-a/one:80")],
+        &[("team-a/one:80", &[one.address])],
+    );
+    let path = |length: usize, end: &str| format!("/{}{end}", "1".repeat(length));
+    let status = async |path: String| get(&rig, HOST, &path).await.status;
+    assert_eq!(status(path(8_000, "")).await, 200);
+    assert_eq!(status(path(8_000, "x59")).await, 500);
+    let before = one.requests();
+    for end in ["", "x0", "x59"] {
+        let answer = get(&rig, HOST, &path(60_000, end)).await;
+        let text = answer.body.contains("too long to find out");
+        assert!(answer.status == 503 && text, "{end}: {answer:?}");
+    }
+    assert_eq!(one.requests(), before);
+}

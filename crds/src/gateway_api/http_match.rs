@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::http::{HttpMatch, PathMatch, Pattern, ValueMatch};
+use vestibule_model::http::{HttpMatch, PathMatch, ValueMatch};
+use vestibule_model::pattern::{MAX_PATTERN, Pattern};
 
 use super::http_filter::is_token;
 use crate::text::quote;
@@ -15,8 +16,9 @@ use crate::text::quote;
 const MAX_MATCHES: usize = 64;
 /// Matches per route (a rule of the CRD).
 const MAX_MATCHES_OF_ROUTE: usize = 128;
-/// Regular expressions per route: each may take some memory in every proxy.
-const MAX_PATTERNS_OF_ROUTE: usize = 128;
+/// Bytes that the regular expressions of a route may take together, in every proxy, when they are compiled. Most take
+/// one to five KiB.
+const MAX_PATTERNS_OF_ROUTE: usize = 512 << 10;
 /// Headers, and query parameters, per match (`MaxItems`).
 const MAX_VALUES: usize = 16;
 /// Longest path, and longest value of a query parameter (`MaxLength`).
@@ -75,6 +77,8 @@ pub struct HTTPValueMatch {
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     matches: usize,
+    /// Bytes that compiled regular expressions take. One that is refused for its size counts as a large one, because
+    /// it takes as long to find that out.
     patterns: usize,
 }
 
@@ -240,24 +244,34 @@ impl Reader<'_> {
     }
 
     fn pattern(&mut self, text: &str, part: &str) -> Option<Pattern> {
-        self.budget.patterns += 1;
-        if self.budget.patterns > MAX_PATTERNS_OF_ROUTE {
-            self.refuse(
+        // What is over the budget already is not even compiled.
+        let is_over = self.budget.patterns >= MAX_PATTERNS_OF_ROUTE;
+        let parsed = (!is_over).then(|| Pattern::parse(text));
+        self.budget.patterns += match &parsed {
+            Some(Ok(pattern)) => pattern.size(),
+            Some(Err(_)) => MAX_PATTERN,
+            None => 0,
+        };
+        match parsed {
+            Some(Ok(pattern)) if self.budget.patterns <= MAX_PATTERNS_OF_ROUTE => {
+                return Some(pattern);
+            }
+            Some(Err(error)) => {
+                let message = format!("{} {error}", quote(text));
+                self.refuse(Reason::InvalidValue, part, message, error.action());
+            }
+            Some(Ok(_)) | None => self.refuse(
                 Reason::InvalidValue,
                 part,
-                format!("is beyond the {MAX_PATTERNS_OF_ROUTE} regular expressions of one route"),
+                format!(
+                    "is beyond the {} KiB that the regular expressions of one route may take when \
+                     they are compiled",
+                    MAX_PATTERNS_OF_ROUTE >> 10
+                ),
                 "use exact values or prefixes, or spread the matches over more HTTPRoutes",
-            );
-            return None;
+            ),
         }
-        match Pattern::parse(text) {
-            Ok(pattern) => Some(pattern),
-            Err(error) => {
-                let message = format!("{} {error}", quote(text));
-                self.refuse(Reason::InvalidValue, part, message, "correct it");
-                None
-            }
-        }
+        None
     }
 
     fn too_long(&mut self, part: &str, max: usize) {

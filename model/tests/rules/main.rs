@@ -10,6 +10,7 @@ mod merge;
 mod names;
 mod ownership;
 mod paths;
+mod pattern;
 mod policy;
 mod secrecy;
 mod support;

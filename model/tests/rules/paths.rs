@@ -8,13 +8,14 @@ use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
-use vestibule_model::http::{HttpMatch, HttpRoute, HttpRule, HttpTimeouts, PathMatch, Pattern};
+use vestibule_model::http::{HttpMatch, HttpRoute, HttpRule, HttpTimeouts, PathMatch};
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::Merge;
 use vestibule_model::names::{AskedBy, NameDecision};
 use vestibule_model::object::{Meta, TlsRoute};
 use vestibule_model::ownership::{GrantedNamespaces, HostnameGrant};
 use vestibule_model::path::{MAX_PREFIX, PathPrefix, PathPrefixError, list, reaching_outside};
+use vestibule_model::pattern::Pattern;
 use vestibule_model::route::Route;
 use vestibule_model::selector::NamespaceScope;
 

@@ -6,7 +6,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::{Method, StatusCode};
 use vestibule_model::hostname::Hostname;
-use vestibule_model::http::Pattern;
+use vestibule_model::pattern::Matcher;
 use vestibule_stream::proto;
 
 use super::parse::{RejectReason, attachments, required, route_name};
@@ -169,8 +169,8 @@ fn value(wire: &proto::HttpValueMatch) -> Result<Value, RejectReason> {
     }
 }
 
-fn pattern(text: &str) -> Result<Pattern, RejectReason> {
-    Pattern::parse(text).map_err(|error| RejectReason::InvalidRegex(error.to_string()))
+fn pattern(text: &str) -> Result<Matcher, RejectReason> {
+    Matcher::compile(text).map_err(|error| RejectReason::InvalidRegex(error.to_string()))
 }
 
 /// A path as requests have it.

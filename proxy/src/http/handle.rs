@@ -465,7 +465,14 @@ fn select<B>(
     }
     record.listener = Some(Arc::clone(&listener));
     let view = View::new(request, target.text.as_deref(), selected.guard);
-    let Some(found) = selected.routes.find(host, &view) else {
+    let found = selected.routes.find(host, &view);
+    // Whatever comes next may be the wrong rule: one that lets in what the right one would keep out.
+    if view.steps.have_run_out() {
+        let text = "it takes too long to find out who serves this request\n";
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        return Err(Own::new(status, "TooMuchToMatch", text));
+    }
+    let Some(found) = found else {
         return Err(not_found("NoRoute", "no route is for this request\n"));
     };
     record.found = Some(found.clone());

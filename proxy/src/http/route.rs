@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper::Method;
 use hyper::header::HeaderName;
-use vestibule_model::http::Pattern;
+use vestibule_model::pattern::{Matcher, Steps};
 
 use super::filter::Filter;
 use super::view::View;
@@ -149,22 +149,23 @@ impl fmt::Display for Match {
 impl Match {
     /// Whether everything but the path holds.
     pub(crate) fn accepts_rest(&self, view: &View<'_>) -> bool {
+        let steps = &view.steps;
         self.method
             .as_ref()
             .is_none_or(|method| method == view.method)
             && self.headers.iter().all(|header| {
                 let value = view.header(&header.name);
-                value.is_some_and(|value| header.value.accepts(&value))
+                value.is_some_and(|value| header.value.accepts(&value, steps))
             })
             && self.query.iter().all(|param| {
                 let value = view.query(param.name.as_bytes());
-                value.is_some_and(|value| param.value.accepts(value))
+                value.is_some_and(|value| param.value.accepts(value, steps))
             })
     }
 
     /// Whether all of it holds.
     pub(crate) fn accepts(&self, view: &View<'_>) -> bool {
-        self.path.accepts(view.path) && self.accepts_rest(view)
+        self.path.accepts(view.path, &view.steps) && self.accepts_rest(view)
     }
 }
 
@@ -174,7 +175,7 @@ pub(crate) enum PathMatch {
     /// The whole of it.
     Exact(Box<str>),
     /// The whole of it.
-    Regex(Pattern),
+    Regex(Matcher),
     /// Its first elements: `/a/b` takes `/a/b` and `/a/b/c`. Without a slash at the end, so that the
     /// empty one takes everything.
     Prefix(Box<str>),
@@ -197,10 +198,10 @@ impl fmt::Debug for PathMatch {
 }
 
 impl PathMatch {
-    pub(crate) fn accepts(&self, path: &str) -> bool {
+    fn accepts(&self, path: &str, steps: &Steps) -> bool {
         match self {
             Self::Exact(exact) => **exact == *path,
-            Self::Regex(pattern) => pattern.is_match(path.as_bytes()),
+            Self::Regex(pattern) => pattern.is_match(path.as_bytes(), steps),
             Self::Prefix(prefix) => rest_after(path, prefix).is_some(),
         }
     }
@@ -232,14 +233,14 @@ pub(crate) struct ValueMatch<N> {
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Exact(Box<str>),
-    Regex(Pattern),
+    Regex(Matcher),
 }
 
 impl Value {
-    fn accepts(&self, value: &[u8]) -> bool {
+    fn accepts(&self, value: &[u8], steps: &Steps) -> bool {
         match self {
             Self::Exact(exact) => exact.as_bytes() == value,
-            Self::Regex(pattern) => pattern.is_match(value),
+            Self::Regex(pattern) => pattern.is_match(value, steps),
         }
     }
 }
@@ -251,7 +252,9 @@ mod tests {
 
     #[test]
     fn a_prefix_takes_whole_elements() {
-        let takes = |prefix: &str, path: &str| PathMatch::Prefix(prefix.into()).accepts(path);
+        let takes = |prefix: &str, path: &str| {
+            PathMatch::Prefix(prefix.into()).accepts(path, &Steps::default())
+        };
         for path in ["/a/b", "/a/b/", "/a/b/c"] {
             assert!(takes("/a/b", path), "{path}");
         }

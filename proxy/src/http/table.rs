@@ -10,7 +10,8 @@
 //!
 //! Most listeners have few matches: those are a sorted list. The others are an index by hostname and
 //! path that shares structure between versions. What a lookup costs depends on the configuration, not
-//! on what the client sends: a long path is followed only as far as prefixes are configured.
+//! on what the client sends: a long path is followed only as far as prefixes are configured. And it is bounded, whatever
+//! the configuration is: [`View::steps`] run out.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ use crate::table::AttachedNames;
 
 /// Matches up to which a list is used. Tests have few and want both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };
+/// What it costs to ask one match, beside the bytes that its regular expressions look at.
+const STEPS: u32 = 32;
 
 /// The match that took a request.
 #[derive(Clone, Debug)]
@@ -106,7 +109,8 @@ impl Entry {
     }
 
     fn accepts(&self, view: &View<'_>, reach: Reach) -> bool {
-        self.may_serve(view)
+        view.steps.take(STEPS)
+            && self.may_serve(view)
             && self
                 .of()
                 .is_some_and(|of| reach.admits(&of.path) && of.accepts(view))
@@ -114,7 +118,8 @@ impl Entry {
 
     /// As [`Self::accepts`], where the path is known to fit.
     fn accepts_rest(&self, view: &View<'_>, reach: Reach) -> bool {
-        self.may_serve(view)
+        view.steps.take(STEPS)
+            && self.may_serve(view)
             && self
                 .of()
                 .is_some_and(|of| reach.admits(&of.path) && of.accepts_rest(view))
@@ -225,7 +230,7 @@ impl HttpTable {
         }
     }
 
-    /// The match that takes a request for `host`.
+    /// The match that takes a request for `host`. Not to be relied on if the view's steps have run out.
     pub(crate) fn find(&self, host: Option<&Hostname>, view: &View<'_>) -> Option<Found> {
         let mut reach = Reach::ALL;
         if let (Some(parts), Some(host)) = (&self.parts, host) {
@@ -413,10 +418,20 @@ impl Host {
 
     fn find(&self, view: &View<'_>, reach: Reach) -> Option<&Entry> {
         match self {
-            Self::Few(entries) => entries.iter().find(|entry| entry.accepts(view, reach)),
+            Self::Few(entries) => first(entries.iter(), view, |of| of.accepts(view, reach)),
             Self::Many(paths) => paths.find(view, reach),
         }
     }
+}
+
+/// The first entry that is right; none, once looking for it has cost what a request may cost.
+fn first<'a>(
+    entries: impl Iterator<Item = &'a Entry>,
+    view: &View<'_>,
+    is_right: impl Fn(&Entry) -> bool,
+) -> Option<&'a Entry> {
+    let mut affordable = entries.take_while(|_| !view.steps.have_run_out());
+    affordable.find(|entry| is_right(entry))
 }
 
 /// Sorted.
@@ -482,8 +497,8 @@ impl Paths {
     fn find(&self, view: &View<'_>, reach: Reach) -> Option<&Entry> {
         let exact = self.exact.get(view.path);
         exact
-            .and_then(|bucket| bucket.iter().find(|entry| entry.accepts_rest(view, reach)))
-            .or_else(|| self.regexes.iter().find(|entry| entry.accepts(view, reach)))
+            .and_then(|bucket| first(bucket.iter(), view, |of| of.accepts_rest(view, reach)))
+            .or_else(|| first(self.regexes.iter(), view, |of| of.accepts(view, reach)))
             .or_else(|| self.prefixes.find(&mut elements(view.path), view, reach))
     }
 }
@@ -561,10 +576,7 @@ impl Node {
             }
         }
         let mut way = way.into_iter().rev();
-        way.find_map(|node| {
-            let mut entries = node.entries.iter();
-            entries.find(|entry| entry.accepts_rest(view, reach))
-        })
+        way.find_map(|node| first(node.entries.iter(), view, |of| of.accepts_rest(view, reach)))
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request};
+use vestibule_model::pattern::Steps;
 
 use crate::owners::Guard;
 
@@ -19,6 +20,8 @@ pub(crate) struct View<'a> {
     pub(crate) guard: Guard<'a>,
     headers: &'a HeaderMap,
     raw_query: Option<&'a str>,
+    /// What finding a match may still cost.
+    pub(crate) steps: Steps,
     /// Read when a match asks: the first value of each name.
     query: OnceCell<Params<'a>>,
 }
@@ -38,12 +41,13 @@ impl<'a> View<'a> {
             guard,
             headers: request.headers(),
             raw_query: request.uri().query(),
+            steps: Steps::default(),
             query: OnceCell::new(),
         }
     }
 
     /// The value of a field; of one that comes several times, all with commas between (RFC 9110
-    /// section 5.3).
+    /// section 5.3), which takes steps.
     pub(crate) fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
         // HTTP/2 has it outside of the fields.
         if name == HOST {
@@ -56,6 +60,10 @@ impl<'a> View<'a> {
             let all = all.to_mut();
             all.push(b',');
             all.extend_from_slice(value);
+        }
+        if let Cow::Owned(all) = &all {
+            let length = u32::try_from(all.len()).unwrap_or(u32::MAX);
+            self.steps.take(length).then_some(())?;
         }
         Some(all)
     }

@@ -4,8 +4,8 @@
 use hyper::header::HeaderName;
 use hyper::{Method, Request};
 use proptest::prelude::*;
-use vestibule_model::http::Pattern;
 use vestibule_model::path::PathPrefix;
+use vestibule_model::pattern::Matcher;
 
 use super::super::route::{RuleParts, Value, ValueMatch};
 use super::*;
@@ -21,7 +21,7 @@ fn of(text: &str) -> Match {
         if let Some(path) = word.strip_prefix('=') {
             of.path = PathMatch::Exact(path.into());
         } else if let Some(text) = word.strip_prefix('~') {
-            of.path = PathMatch::Regex(Pattern::parse(text).unwrap());
+            of.path = PathMatch::Regex(Matcher::compile(text).unwrap());
         } else if word.starts_with('/') {
             of.path = PathMatch::Prefix(word.strip_suffix('/').unwrap_or(word).into());
         } else if let Some((name, value)) = word.split_once(':') {
@@ -148,6 +148,37 @@ fn the_order_of_the_api_within_a_hostname() {
             })
             .collect();
         assert_eq!(select(&table(&many), "h", asked), format!("r{expected}/0"));
+    }
+}
+
+/// Whatever is configured, and whatever a client sends.
+#[test]
+fn finding_a_match_costs_a_bounded_number_of_steps() {
+    let slow: Vec<String> = (0..200).map(|n| format!("~/.*x{n}")).collect();
+    let fields: Vec<String> = (0..40_000).map(|n| format!("/ x:{n}")).collect();
+    for (rules, asked) in [
+        (&slow, format!("GET /{}", "1".repeat(60_000))),
+        (&fields, "GET / x:none".into()),
+    ] {
+        let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+        let found = |rules: &[&str], asked: &str| {
+            let request = request(asked);
+            let view = View::new(&request, None, Guard::OPEN);
+            let all: Vec<Attached<'_>> = rules
+                .chunks(1000)
+                .enumerate()
+                .map(|(n, rules)| ("", "", route(&format!("r{n}"), 0, rules)))
+                .chain([("", "", route("last", 0, &["/"]))])
+                .collect();
+            let found = table(&all).find(None, &view);
+            let found = found.map(|found| found.route.key.to_string());
+            (found, view.steps.have_run_out(), view.steps.left())
+        };
+        let (_, ran_out, left) = found(&rules, &asked);
+        assert!(ran_out && left == 0, "{}", rules[0]);
+        let (last, ran_out, _) = found(&rules[..10], &asked);
+        assert!(!ran_out, "{}", rules[0]);
+        assert_eq!(last.as_deref(), Some("last"), "{}", rules[0]);
     }
 }
 
