@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::policy::Policy;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::claims::{ClaimStore, Counts, GRACE, GatewayState, Outcome, Time};
 use vestibule_operator::translate::{Change, Claims, Output, Settings, Translator, Work};
@@ -30,8 +31,14 @@ struct Cost {
 
 impl Leader {
     fn new() -> Self {
+        // A name that is renamed counts until its grace is over.
+        let policy = Policy {
+            names_per_namespace: 10_001,
+            ..Policy::default()
+        };
         let settings = Settings {
             claims: Claims::Told,
+            policy,
             ..settings()
         };
         let time = Time {
