@@ -179,6 +179,11 @@ pub(crate) fn all() -> Vec<Scenario> {
         ),
         scenario!(
             Alone,
+            "paths",
+            ownership::a_part_of_a_hostname_is_another_teams
+        ),
+        scenario!(
+            Alone,
             "attacks",
             ownership::every_way_to_another_teams_name_is_closed
         ),

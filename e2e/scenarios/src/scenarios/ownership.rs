@@ -5,6 +5,7 @@ mod gateway;
 mod grants;
 mod hijack;
 mod pairs;
+mod paths;
 mod shared;
 mod taken;
 
@@ -15,5 +16,6 @@ pub(super) use hijack::{
     nobody_takes_what_another_serves, who_comes_back_in_time_has_lost_nothing,
 };
 pub(super) use pairs::of_two_that_got_in_one_is_served;
+pub(super) use paths::a_part_of_a_hostname_is_another_teams;
 pub(super) use shared::nobody_takes_a_name_on_a_shared_listener;
 pub(super) use taken::an_admin_takes_a_name_from_its_holder;
