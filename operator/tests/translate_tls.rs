@@ -166,6 +166,26 @@ fn a_port_may_ask_for_nothing() {
 }
 
 #[test]
+fn a_secret_that_is_used_in_another_way_than_before_stays_in_use() {
+    let pair = || core("Secret", "platform", "cert-2", "spec.tls");
+    let shown = || gateway_tls(None, PerPort::default(), Some(pair()));
+    let validating = || Some(validation(vec![pair()], false));
+    let trusted = || gateway_tls(validating(), PerPort::default(), None);
+    let both = || gateway_tls(validating(), PerPort::default(), Some(pair()));
+    let gateway_with = |tls| world(tls).swap_remove(1);
+    let source = key(Kind::Secret, "platform", "cert-2");
+    let mut translator = translated(world(shown()));
+    for tls in [trusted(), shown(), both(), trusted(), both(), shown()] {
+        let output = translator.apply([Change::Put(gateway_with(tls))]);
+        assert_eq!(output.sources.get(&source), None);
+        assert!(translator.sources().any(|used| *used == source));
+    }
+    let none = gateway_tls(None, PerPort::default(), None);
+    let output = translator.apply([Change::Put(gateway_with(none))]);
+    assert_eq!(output.sources.get(&source), Some(&false));
+}
+
+#[test]
 fn one_reference_of_several_suffices_and_none_closes_the_port() {
     let tls = |names: &[&str]| {
         let references = names.iter().map(|name| ca(name)).collect();

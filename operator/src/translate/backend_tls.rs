@@ -144,7 +144,9 @@ impl Translator {
                     .unwrap_or_default()
             };
             let user = User::Policy(name.clone());
-            self.settle_bundles(&user, &sources(&old), &sources(&state), dirty, output);
+            let (before, after) = (sources(&old), sources(&state));
+            self.settle_bundles(&user, &before, &after, dirty);
+            self.settle_sources(&user, &before, &after, output);
             if old != state
                 && let Some(policy) = &policy
             {

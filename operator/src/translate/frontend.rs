@@ -74,7 +74,8 @@ impl GatewayTlsState {
             .or(self.default.as_ref())
     }
 
-    fn sources(&self) -> Vec<ObjectKey> {
+    /// What clients are validated by.
+    fn bundles(&self) -> Vec<ObjectKey> {
         let per_port = self.per_port.values();
         let sources: BTreeSet<&ObjectKey> = self
             .default
@@ -83,6 +84,15 @@ impl GatewayTlsState {
             .flat_map(|validation| &validation.trust.sources)
             .collect();
         sources.into_iter().cloned().collect()
+    }
+
+    /// All that it uses, the Secret of the certificate shown to backends included.
+    fn sources(&self) -> Vec<ObjectKey> {
+        let secret = self.secret().map(|name| ObjectKey {
+            kind: Kind::Secret,
+            name: name.clone(),
+        });
+        self.bundles().into_iter().chain(secret).collect()
     }
 
     fn secret(&self) -> Option<&ObjectName> {
@@ -113,26 +123,15 @@ impl Translator {
                 continue;
             }
             let user = User::Gateway(name.clone());
-            let sources = |state: &Option<GatewayTlsState>| {
-                state
-                    .as_ref()
-                    .map(GatewayTlsState::sources)
-                    .unwrap_or_default()
-            };
-            self.settle_bundles(&user, &sources(&old), &sources(&state), dirty, output);
-            let secret = |state: &Option<GatewayTlsState>| {
-                state.as_ref().and_then(|state| state.secret().cloned())
-            };
-            let (before, after) = (secret(&old), secret(&state));
+            let (old, state) = (old.unwrap_or_default(), state.unwrap_or_default());
+            self.settle_bundles(&user, &old.bundles(), &state.bundles(), dirty);
+            self.settle_sources(&user, &old.sources(), &state.sources(), output);
+            let (before, after) = (old.secret(), state.secret());
             if before != after {
                 for (secret, uses) in [(before, false), (after, true)] {
-                    let Some(secret) = secret else { continue };
-                    self.set_certificate_user(&secret, &user, uses, dirty);
-                    let source = ObjectKey {
-                        kind: Kind::Secret,
-                        name: secret,
-                    };
-                    self.set_source_user(&source, &user, uses, output);
+                    if let Some(secret) = secret {
+                        self.set_certificate_user(secret, &user, uses, dirty);
+                    }
                 }
             }
             let sets = self.merge.sets_of(&name).cloned();

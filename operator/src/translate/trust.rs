@@ -200,29 +200,30 @@ impl Translator {
         }
     }
 
-    /// The sources that `user` uses, from `before` on to `after`, also as bundles that proxies get.
+    /// Takes for what else `user` uses Secrets and ConfigMaps than before. Each list is of all that it uses, whatever
+    /// for: what it uses in one way, it may go on using in another.
+    pub(super) fn settle_sources(
+        &mut self,
+        user: &User,
+        before: &[ObjectKey],
+        after: &[ObjectKey],
+        output: &mut Output,
+    ) {
+        for (source, there) in changed(before, after) {
+            self.set_source_user(source, user, there, output);
+        }
+    }
+
+    /// Takes what `user` uses as bundles that proxies get, from `before` on to `after`.
     pub(super) fn settle_bundles(
         &mut self,
         user: &User,
         before: &[ObjectKey],
         after: &[ObjectKey],
         dirty: &mut Dirty,
-        output: &mut Output,
     ) {
-        let changed: BTreeMap<&ObjectKey, bool> = before
-            .iter()
-            .filter(|source| !after.contains(source))
-            .map(|source| (source, false))
-            .chain(
-                after
-                    .iter()
-                    .filter(|source| !before.contains(source))
-                    .map(|source| (source, true)),
-            )
-            .collect();
-        for (source, there) in changed {
+        for (source, there) in changed(before, after) {
             set_user(&mut self.bundle_users, source, user, there);
-            self.set_source_user(source, user, there, output);
             dirty.bundles.insert(source.clone());
         }
     }
@@ -263,4 +264,12 @@ impl Translator {
             self.settle_resource(bundle_resource(source), resource, output);
         }
     }
+}
+
+/// What is in one list alone, and whether that is the later one.
+fn changed<'a>(before: &'a [ObjectKey], after: &'a [ObjectKey]) -> BTreeMap<&'a ObjectKey, bool> {
+    let gone = before.iter().filter(|source| !after.contains(source));
+    let new = after.iter().filter(|source| !before.contains(source));
+    let gone = gone.map(|source| (source, false));
+    gone.chain(new.map(|source| (source, true))).collect()
 }
