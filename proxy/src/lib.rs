@@ -27,6 +27,7 @@ mod health;
 pub mod hello;
 pub mod http;
 pub mod listen;
+pub mod log;
 pub mod metrics;
 mod owners;
 mod pattern_map;

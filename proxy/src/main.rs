@@ -10,6 +10,7 @@
     )
 )]
 
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use vestibule_proxy::http::{EscapedSlashes, HttpLimits, Repeat, Underscores};
+use vestibule_proxy::log;
 use vestibule_proxy::plane::Limits;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
 use vestibule_stream::Identity;
@@ -292,10 +294,19 @@ fn allow_open_files() {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Written when it goes, at the end.
+    let (writer, _log) = match log::writer(io::stdout()) {
+        Ok(log) => log,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "cannot start a thread for the log: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_env_filter(filter)
+        .with_writer(writer)
         .init();
     let args = Args::parse();
     allow_open_files();

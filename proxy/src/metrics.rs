@@ -13,6 +13,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::expiry::Expiries;
+use crate::log::Dropped;
 use crate::tenants::Tenants;
 
 /// Why something happened, out of a fixed set.
@@ -138,6 +139,7 @@ impl Metrics {
         let r = &mut registry;
         r.register_collector(Box::new(tenants));
         r.register_collector(Box::new(expiries));
+        r.register_collector(Box::new(Dropped));
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         r.register("build", "The release of this proxy", build);
         let bytes = Family::<DirectionLabel, Counter>::default();

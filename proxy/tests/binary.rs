@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use control_support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use vestibule_proxy::log;
 use vestibule_stream::recording;
 
 const SET: &str = "ListenerSet/team-b/web/tls";
@@ -19,9 +21,13 @@ struct Process(Child);
 
 impl Process {
     fn start(arguments: &[&str]) -> Self {
+        Self::logging(Stdio::null(), arguments)
+    }
+
+    fn logging(to: Stdio, arguments: &[&str]) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_vestibule-proxy"))
             .args(arguments)
-            .stdout(Stdio::null())
+            .stdout(to)
             .spawn()
             .unwrap();
         Self(child)
@@ -123,6 +129,77 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
     })
     .await;
     assert!(exit.unwrap().success());
+}
+
+/// The log is a pipe that nobody reads, as that of a container whose runtime hangs.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_for_who_reads_the_log() {
+    let own = identity(&[HOST]);
+    let endpoint = tls_backend("b", "127.0.0.1:0", &own).await;
+    let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let health = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let file = recorded("unread.rec", bind, endpoint);
+    let (file, health_text) = (file.to_str().unwrap(), health.to_string());
+    let admin = ["--admin", "127.0.0.1:0", "--health", &health_text];
+    let more = [
+        "--config-file",
+        file,
+        "--workers",
+        "1",
+        "--drain-seconds",
+        "1",
+    ];
+    let mut process = Process::logging(Stdio::piped(), &[&more[..], &admin].concat());
+    let ready = async {
+        while status(health, "/readyz").await != Some(200) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ready).await.unwrap();
+    assert_eq!(dropped(health).await, 0);
+
+    // Each of them is a line. A pipe holds a few hundred, and the queue thousands.
+    let mut asked = 0;
+    while dropped(health).await == 0 {
+        assert!(asked < 100_000, "they wait somewhere");
+        let clients = (0..4).map(|_| {
+            tokio::spawn(async move {
+                for _ in 0..250 {
+                    no_hello(bind).await;
+                }
+            })
+        });
+        for client in clients.collect::<Vec<_>>() {
+            client.await.unwrap();
+        }
+        asked += 1000;
+    }
+    assert!(asked > log::QUEUE);
+    assert_eq!(request(bind, HOST, &own.certificate).await.unwrap(), "b hi");
+
+    process.terminate();
+    let mut exit = None;
+    eventually("the end", || {
+        exit = process.0.try_wait().unwrap();
+        exit.is_some()
+    })
+    .await;
+    assert!(exit.unwrap().success());
+}
+
+/// A connection that says something else than a ClientHello, up to its end.
+async fn no_hello(address: SocketAddr) {
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(b"no hello").await.unwrap();
+    // Closed, or reset because of what was not read.
+    let _ = client.read(&mut [0; 8]).await;
+}
+
+async fn dropped(health: SocketAddr) -> u64 {
+    let (_, text) = get(health, "/metrics").await;
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("vestibule_proxy_log_lines_dropped_total "));
+    line.expect("the metric").parse().unwrap()
 }
 
 #[test]

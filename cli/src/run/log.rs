@@ -1,6 +1,7 @@
 //! What `vestibule run` says: one line per thing that happened, for people or as JSON.
 
 use std::fmt::{self, Write as _};
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use vestibule_operator::localca::LocalCaError;
+use vestibule_proxy::log::Guard;
 
 use super::served::Served;
 use crate::clock;
@@ -38,8 +40,8 @@ pub(super) enum Format {
     Json,
 }
 
-/// Sets up logging to standard error. `RUST_LOG` filters, as usual.
-pub(super) fn init(format: Format) {
+/// Sets up logging to standard error. `RUST_LOG` filters, as usual. What waits is written when the guard goes.
+pub(super) fn init(format: Format) -> io::Result<Guard> {
     let asked = EnvFilter::try_from_default_env();
     let all = asked.is_ok();
     let filter = asked.unwrap_or_else(|_| EnvFilter::new(FILTER));
@@ -49,9 +51,10 @@ pub(super) fn init(format: Format) {
             event.target() == "vestibule_stream::client" && event.fields().field("key").is_some();
         all || !rejected
     });
+    let (writer, guard) = vestibule_proxy::log::writer(io::stderr())?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(writer);
     match format {
         Format::Json => builder
             .json()
@@ -61,6 +64,7 @@ pub(super) fn init(format: Format) {
             .init(),
         Format::Text => builder.event_format(Plain).finish().with(told).init(),
     }
+    Ok(guard)
 }
 
 /// Time, message, and the fields where the message does not say them.

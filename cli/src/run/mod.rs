@@ -96,7 +96,7 @@ fn port_map(text: &str) -> Result<(u16, u16), String> {
 
 /// Runs the command until a signal ends it.
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
-    log::init(args.log_format);
+    let _log = log::init(args.log_format).context("cannot start a thread for the log")?;
     if let Err(error) = files::look(&args.directory) {
         writeln!(io::stderr(), "vestibule run: {error}")?;
         return Ok(ExitCode::from(2));

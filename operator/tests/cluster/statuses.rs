@@ -286,9 +286,14 @@ async fn only_secrets_that_are_used_are_kept() {
         written["status"]["listeners"][0]["conditions"][1]["reason"],
         "ResolvedRefs"
     );
-    let writes = world.writes(&manager.agent);
-    let own = |write: &&String| write.ends_with("/mine");
-    assert_eq!(writes.iter().filter(own).count(), 1, "{writes:#?}");
+    // The log follows a little behind what can be read.
+    let own = async || {
+        let mut writes = world.writes(&manager.agent);
+        writes.retain(|write| write.ends_with("/mine"));
+        (!writes.is_empty()).then_some(writes)
+    };
+    let writes = eventually("a write in the log", own).await;
+    assert_eq!(writes.len(), 1, "{writes:#?}");
 
     world.delete("Secret", "a", "used").await;
     let unresolved = async || {
