@@ -9,6 +9,7 @@ use vestibule_model::hostname::Hostname;
 use crate::challenge::Challenge;
 use crate::connection::CloseReason;
 use crate::plane::DataPlane;
+use crate::quota::{Account, Place};
 use crate::relay::Moved;
 use crate::table::{Backend, BindKey, Listener, Route};
 use crate::terminate::Agreed;
@@ -26,6 +27,8 @@ pub(crate) struct Record {
     bind: BindKey,
     pub(crate) server_name: Option<Hostname>,
     listener: Option<Arc<Listener>>,
+    /// Among the connections of a tenant.
+    place: Option<Place>,
     pub(crate) route: Option<Arc<Route>>,
     pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
     /// Endpoints that did not take the connection, before the one that is named.
@@ -61,6 +64,7 @@ impl Record {
             bind,
             server_name: None,
             listener: None,
+            place: None,
             route: None,
             backend: None,
             connect_retries: 0,
@@ -92,6 +96,18 @@ impl Record {
         listener.usage.connections.inc();
         listener.usage.active.inc();
         self.listener = Some(listener);
+    }
+
+    /// Counts the connection towards what a tenant may have.
+    pub(crate) fn charge(&mut self, account: &Arc<Account>) -> Result<(), CloseReason> {
+        let place = account.take(self.plane.places());
+        self.place = Some(place.ok_or(CloseReason::TenantLimit)?);
+        Ok(())
+    }
+
+    /// The place that the connection has until its requests say whose it is.
+    pub(crate) fn take_place(&mut self) -> Option<Place> {
+        self.place.take()
     }
 
     pub(crate) fn listener(&self) -> Option<&Arc<Listener>> {
@@ -177,6 +193,8 @@ impl Drop for Record {
         if self.plane.limits.access_log {
             self.write();
         }
+        // Whoever waits for the end of connections finds their places free.
+        drop(self.place.take());
         self.plane.leave();
     }
 }

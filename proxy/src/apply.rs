@@ -34,6 +34,7 @@ pub use tls::CertificateInfo;
 
 use crate::expiry::Expiries;
 use crate::metrics::Metrics;
+use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
     AttachedNames, Backend, BindKey, ClientCertificate, Generation, Layer, Listener, Mode,
@@ -166,6 +167,7 @@ pub struct State {
     names: Names,
     configs: ConfigFactory,
     tenants: Tenants,
+    accounts: Accounts,
     work: Work,
 }
 
@@ -204,6 +206,7 @@ impl State {
             names: Names::default(),
             configs: ConfigFactory::new()?,
             tenants: Tenants::default(),
+            accounts: Accounts::default(),
             work: Work::default(),
         })
     }
@@ -459,7 +462,13 @@ impl State {
         self.drop_route(name, dirty);
         let key: Arc<str> = name.into();
         let tenant = self.names.intern(&spec.tenant);
-        let route = Arc::new(Route::new(Arc::clone(&key), tenant, spec.created, backends));
+        let account = self.accounts.of(&tenant);
+        let route = Arc::new(Route::new(
+            Arc::clone(&key),
+            account,
+            spec.created,
+            backends,
+        ));
         let mut attachments = Vec::with_capacity(spec.attachments.len());
         for (listener, names) in &spec.attachments {
             let listener = self.listener_name(listener);
@@ -501,7 +510,8 @@ impl State {
     fn hold_owner(&mut self, owner: OwnerSpec) {
         let gateway = self.names.intern(&owner.gateway);
         let tenant = self.names.intern(&owner.tenant);
-        self.snapshot.set_owner(&gateway, owner.names, tenant);
+        let account = self.accounts.of(&tenant);
+        self.snapshot.set_owner(&gateway, owner.names, account);
     }
 
     fn drop_owner(&mut self, name: &str) {
@@ -634,6 +644,7 @@ impl State {
         let built = Arc::new(Listener {
             key: Arc::clone(&key),
             usage: self.tenants.usage(&gateway, &tenant),
+            account: self.accounts.of(&tenant),
             port: spec.port,
             gateway,
             tenant,
@@ -664,6 +675,7 @@ impl State {
             gateway: Arc::clone(&held.built.gateway),
             tenant: Arc::clone(&held.built.tenant),
             usage: Arc::clone(&held.built.usage),
+            account: Arc::clone(&held.built.account),
             port: held.built.port,
             backend_certificate: held.built.backend_certificate.clone(),
             validation: held
@@ -697,6 +709,12 @@ impl State {
     #[must_use]
     pub fn tenants(&self) -> &Tenants {
         &self.tenants
+    }
+
+    /// How many connections the tenants have, for the metrics.
+    #[must_use]
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     /// When the certificates in force expire, for the metrics.

@@ -111,8 +111,10 @@ pub enum CloseReason {
     Internal,
     /// This proxy ended, and its time to drain was over.
     Drained,
-    /// More connections than the limit.
+    /// More connections than the limit, or than one source may have, of which it is not known what they are for.
     Limit,
+    /// The tenant has all connections that it may have.
+    TenantLimit,
 }
 
 impl CloseReason {
@@ -160,6 +162,7 @@ impl CloseReason {
             Self::Internal => "Internal",
             Self::Drained => "Drained",
             Self::Limit => "Limit",
+            Self::TenantLimit => "TenantLimit",
         }
     }
 }
@@ -295,7 +298,7 @@ struct Open {
 }
 
 enum Kind {
-    Passthrough(Vec<u8>),
+    Passthrough(Box<[u8]>),
     Terminated(Box<Session>),
 }
 
@@ -305,7 +308,7 @@ enum Step {
     /// Terminated, and TLS again.
     Reencrypt(Box<TlsStream<TcpStream>>, Box<Session>),
     /// Plaintext, with what was read of it.
-    Http(Vec<u8>, Version),
+    Http(Vec<u8>, Version, HelloPermit),
     /// A handshake that is to be done on the replayed hello.
     Https(Arc<ServerConfig>, Vec<u8>, HelloPermit),
     /// A CA's handshake that is to be done.
@@ -320,8 +323,7 @@ async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) ->
     let step = if plaintext {
         let deadline = record.plane().limits.hello_deadline;
         let sniffed = http::sniff(&mut client, deadline).await;
-        drop(permit);
-        sniffed.map(|(head, version)| Step::Http(head, version))
+        sniffed.map(|(head, version)| Step::Http(head, version, permit))
     } else {
         try_open(&mut client, &mut record, permit).await
     };
@@ -349,7 +351,9 @@ async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) ->
             challenge::refuse_tls(client).await;
             return None;
         }
-        Ok(Step::Http(head, version)) => Ok(Begun::plain(client, head, version, record)),
+        Ok(Step::Http(head, version, permit)) => {
+            Ok(Begun::plain(client, (head, version), record, permit))
+        }
         Ok(Step::Https(config, replay, permit)) => {
             let begun = Box::pin(Begun::tls(client, config, replay, record)).await;
             drop(permit);
@@ -403,7 +407,9 @@ async fn try_open(
         Mode::Passthrough => {
             drop(permit);
             match connect(record, random, None).await? {
-                Stream::Plain(backend) => Ok(Step::Relay(backend, Kind::Passthrough(replay))),
+                Stream::Plain(backend) => {
+                    Ok(Step::Relay(backend, Kind::Passthrough(replay.into())))
+                }
                 // Not opened for what is TLS already.
                 Stream::Tls(_) => Err(CloseReason::Internal),
             }
@@ -457,7 +463,11 @@ fn decide(
         return Ok(Decision::Challenge(challenge));
     }
     let selected = snapshot.select(record.bind(), record.server_name.as_ref());
-    let Selection { listener, route } = selected?;
+    let Selection {
+        listener,
+        route,
+        account,
+    } = selected?;
     let mode = listener.mode.clone();
     let credentials = snapshot.credentials(&listener);
     record.select(listener);
@@ -466,6 +476,7 @@ fn decide(
             backend.endpoint(random, |_| true)
         })?;
     }
+    record.charge(&account)?;
     Ok(Decision::Serve(mode, credentials))
 }
 
@@ -617,7 +628,9 @@ fn decide_again(
     let plane = Arc::clone(record.plane());
     let snapshot = plane.snapshot.load();
     let selected = snapshot.select(record.bind(), record.server_name.as_ref());
-    let Selection { listener, route } = selected.ok()?;
+    let Selection {
+        listener, route, ..
+    } = selected.ok()?;
     // Where TLS ends here, the client has seen this one's certificate, and was validated by it.
     let begun = record.listener()?;
     let passes = |of: &Listener| matches!(of.mode, Mode::Passthrough);

@@ -50,7 +50,8 @@ impl Control {
     pub(crate) fn start(limits: Limits, workers: usize) -> Result<Self, StartError> {
         let published = Arc::new(ArcSwap::<Snapshot>::default());
         let state = State::new(Arc::clone(&published))?;
-        let metrics = Metrics::observing(state.tenants().clone(), state.expiries().clone());
+        let (tenants, accounts) = (state.tenants().clone(), state.accounts().clone());
+        let metrics = Metrics::observing(tenants, accounts, state.expiries().clone());
         let metrics = Arc::new(metrics);
         let plane = Arc::new(DataPlane::new(published, metrics, limits));
         let workers = Workers::start(Arc::clone(&plane), workers).map_err(StartError::Workers)?;

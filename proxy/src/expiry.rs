@@ -134,6 +134,7 @@ impl Collector for Expiries {
 mod tests {
     use super::*;
     use crate::metrics::Metrics;
+    use crate::quota::Accounts;
     use crate::tenants::Tenants;
 
     fn name(number: usize) -> Arc<str> {
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn series_are_of_the_first_to_expire() {
         let expiries = Expiries::default();
-        let metrics = Metrics::observing(Tenants::default(), expiries.clone());
+        let metrics = Metrics::observing(Tenants::default(), Accounts::default(), expiries.clone());
         let series = || {
             let text = metrics.encode().unwrap();
             let lines = text.lines().map(ToOwned::to_owned);

@@ -33,6 +33,7 @@ mod owners;
 mod pattern_map;
 pub mod plane;
 pub mod proxy;
+pub mod quota;
 mod record;
 pub mod relay;
 mod slot_map;

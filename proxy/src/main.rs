@@ -69,9 +69,16 @@ struct Args {
     /// Seconds to connect to a backend.
     #[arg(long, default_value_t = Limits::default().connect_deadline.as_secs())]
     connect_seconds: u64,
-    /// Most connections at one time.
+    /// Most connections of all tenants at one time.
     #[arg(long, default_value_t = Limits::default().max_connections)]
     max_connections: usize,
+    /// Percent of them that is kept for the tenants, in equal shares; the rest goes to whoever comes.
+    #[arg(
+        long,
+        default_value_t = Limits::default().guaranteed_percent,
+        value_parser = clap::value_parser!(u8).range(..=100),
+    )]
+    guaranteed_percent: u8,
     #[command(flatten)]
     http: HttpArgs,
 }
@@ -264,6 +271,7 @@ fn config(args: Args) -> Result<ProxyConfig, TlsError> {
         hello_deadline: Duration::from_secs(args.hello_seconds),
         connect_deadline: Duration::from_secs(args.connect_seconds),
         max_connections: args.max_connections,
+        guaranteed_percent: args.guaranteed_percent,
         access_log: args.access_log,
         http: args.http.into(),
         ..defaults

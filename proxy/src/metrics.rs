@@ -14,6 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::expiry::Expiries;
 use crate::log::Dropped;
+use crate::quota::Accounts;
 use crate::tenants::Tenants;
 
 /// Why something happened, out of a fixed set.
@@ -128,16 +129,17 @@ impl Metrics {
     /// Registers every metric under `vestibule_proxy_`.
     #[must_use]
     pub fn new() -> Self {
-        Self::observing(Tenants::default(), Expiries::default())
+        Self::observing(Tenants::default(), Accounts::default(), Expiries::default())
     }
 
     /// As [`Self::new`], with what `tenants` use and when certificates expire.
     #[must_use]
     #[expect(clippy::too_many_lines, reason = "it is a list")]
-    pub fn observing(tenants: Tenants, expiries: Expiries) -> Self {
+    pub fn observing(tenants: Tenants, accounts: Accounts, expiries: Expiries) -> Self {
         let mut registry = Registry::with_prefix("vestibule_proxy");
         let r = &mut registry;
         r.register_collector(Box::new(tenants));
+        r.register_collector(Box::new(accounts));
         r.register_collector(Box::new(expiries));
         r.register_collector(Box::new(Dropped));
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);

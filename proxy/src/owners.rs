@@ -10,6 +10,7 @@ use rpds::HashTrieMapSync;
 use vestibule_model::hostname::{HostPattern, Hostname};
 
 use crate::pattern_map::PatternMap;
+use crate::quota::Account;
 
 /// Namespaces by what they own, by Gateway.
 #[derive(Clone)]
@@ -18,7 +19,7 @@ pub(crate) struct Owners {
     len: usize,
 }
 
-type OfGateway = PatternMap<Arc<str>>;
+type OfGateway = PatternMap<Arc<Account>>;
 
 impl Default for Owners {
     fn default() -> Self {
@@ -36,13 +37,12 @@ impl Owners {
         &'a self,
         gateway: &str,
         host: Option<&'a Hostname>,
-    ) -> Option<&'a str> {
-        let owner = self.gateways.get(gateway)?.matching_or_any(host).next();
-        owner.map(|owner| &**owner)
+    ) -> Option<&'a Arc<Account>> {
+        self.gateways.get(gateway)?.matching_or_any(host).next()
     }
 
     /// Gives the names of a pattern to a namespace, whoever had them.
-    pub(crate) fn set(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<str>) {
+    pub(crate) fn set(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<Account>) {
         let mut of = self.gateways.get(gateway).cloned();
         let of = of.get_or_insert_with(OfGateway::new);
         self.len += usize::from(of.get(&names).is_none());
@@ -71,7 +71,7 @@ impl Owners {
     }
 
     /// Gateway, pattern and namespace of each, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, HostPattern, &Arc<str>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, HostPattern, &Arc<Account>)> {
         self.gateways.iter().flat_map(|(gateway, of)| {
             let owned = of.iter();
             owned.map(move |(names, tenant)| (gateway, names, tenant))
@@ -85,7 +85,7 @@ pub(crate) struct Guard<'a>(Option<Namespaces<'a>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Namespaces<'a> {
-    owner: &'a str,
+    owner: &'a Arc<Account>,
     gateway: &'a str,
 }
 
@@ -94,13 +94,18 @@ impl<'a> Guard<'a> {
     pub(crate) const OPEN: Self = Self(None);
 
     /// The routes of the hostname's owner and of the Gateway's namespace may.
-    pub(crate) fn new(owner: &'a str, gateway: &'a str) -> Self {
+    pub(crate) fn new(owner: &'a Arc<Account>, gateway: &'a str) -> Self {
         Self(Some(Namespaces { owner, gateway }))
+    }
+
+    /// Whose the hostname is, if that is not who has the listener.
+    pub(crate) fn owner(self) -> Option<&'a Arc<Account>> {
+        self.0.map(|of| of.owner)
     }
 
     /// Whether routes of a namespace may.
     pub(crate) fn admits(self, tenant: &str) -> bool {
         self.0
-            .is_none_or(|of| tenant == of.owner || tenant == of.gateway)
+            .is_none_or(|of| *tenant == **of.owner.tenant() || tenant == of.gateway)
     }
 }

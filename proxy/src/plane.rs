@@ -19,6 +19,7 @@ use crate::fair::{Shares, Source};
 use crate::health::Failure;
 use crate::http::HttpLimits;
 use crate::metrics::Metrics;
+use crate::quota::Places;
 use crate::table::{BindKey, Snapshot};
 
 /// Accepting fails many times a second while descriptors are short; it is logged this often.
@@ -37,10 +38,12 @@ pub struct Limits {
     pub connect_deadline: Duration,
     /// Time without traffic after which the kernel asks whether a peer is still there.
     pub keepalive: Duration,
-    /// Connections at one time, over all workers.
+    /// Connections at one time of which it is known which tenant they are for, over all workers.
     pub max_connections: usize,
-    /// Connections at one time that have not finished hello and handshake. Each may hold 32 KiB of
-    /// what its client sent. One source address alone can hold half of them.
+    /// Percent of them that is kept for the tenants, in equal shares.
+    pub guaranteed_percent: u8,
+    /// Connections at one time that have not finished hello and handshake; in plaintext, those of which no request
+    /// reached a route. Each may hold 32 KiB of what its client sent. One source address alone can hold half of them.
     pub max_hellos: usize,
     /// What clients of HTTP and HTTPS listeners may do.
     pub http: HttpLimits,
@@ -57,6 +60,7 @@ impl Default for Limits {
             connect_deadline: Duration::from_secs(5),
             keepalive: Duration::from_mins(2),
             max_connections: 100_000,
+            guaranteed_percent: 50,
             max_hellos: 10_000,
             http: HttpLimits::default(),
             access_log: true,
@@ -201,11 +205,17 @@ impl DataPlane {
         })
     }
 
-    /// A place among the connections that have not finished hello and handshake.
-    pub(crate) fn permit(self: &Arc<Self>, peer: IpAddr) -> Option<HelloPermit> {
-        if self.active() > self.limits.max_connections {
-            return None;
+    /// The connections that tenants share.
+    pub(crate) fn places(&self) -> Places {
+        Places {
+            all: self.limits.max_connections,
+            guaranteed_percent: self.limits.guaranteed_percent,
         }
+    }
+
+    /// A place among the connections of which it is not known which tenant they are for, or that have not finished
+    /// their handshake.
+    pub(crate) fn permit(self: &Arc<Self>, peer: IpAddr) -> Option<HelloPermit> {
         let source = self.hellos.take(peer)?;
         Some(HelloPermit {
             plane: Arc::clone(self),
@@ -233,7 +243,7 @@ fn seed() -> u64 {
     RandomState::new().hash_one(std::thread::current().id())
 }
 
-/// Held by a connection until its hello and handshake are done.
+/// Held by a connection until its hello and handshake are done, and it is known which tenant it is for.
 pub(crate) struct HelloPermit {
     plane: Arc<DataPlane>,
     source: Source,

@@ -100,11 +100,11 @@ impl<'a> Relay<'a> {
         client: &'a mut TcpStream,
         backend: &'a mut TcpStream,
         moved: &'a mut Moved,
-        replay: Vec<u8>,
+        replay: Box<[u8]>,
     ) -> Self {
         let mut up = Flow::default();
         moved.up += replay.len() as u64;
-        up.rest = Rest::new(replay.into_boxed_slice());
+        up.rest = Rest::new(replay);
         Self {
             client,
             backend,
@@ -376,7 +376,7 @@ mod tests {
         assert!(taken.len() <= 128, "{}", taken.len());
         let (mut client, mut backend) = flood().await;
         let mut moved = Moved::default();
-        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Vec::new());
+        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
         let mut taken = Some(taken);
         // So much that a pipe would be taken many times over.
         while relay.moved.up < 64 * BULK_AFTER {
@@ -395,7 +395,7 @@ mod tests {
     async fn who_is_never_empty_waits_behind_the_driver() {
         let (mut client, mut backend) = flood().await;
         let mut moved = Moved::default();
-        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Vec::new());
+        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
         relay.up.no_pipe = true;
         loop {
             let count = Arc::new(Count::default());

@@ -24,6 +24,7 @@ use crate::challenge::{Challenge, ChallengePlace, Challenges, Question};
 use crate::http::HttpTable;
 use crate::owners::{Guard, Owners};
 use crate::pattern_map::PatternMap;
+use crate::quota::Account;
 use crate::slot_map::{Slot, SlotMap};
 use crate::tenants::Usage;
 pub use crate::upstream::ClientCertificate;
@@ -154,6 +155,8 @@ pub struct Listener {
     pub(crate) validation: Option<Arc<ClientValidation>>,
     /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
     pub usage: Arc<Usage>,
+    /// What connections for names that nobody owns count towards.
+    pub(crate) account: Arc<Account>,
 }
 
 impl Listener {
@@ -202,6 +205,8 @@ pub struct Route {
     pub tenant: Arc<str>,
     /// Seconds since the Unix epoch: precedence between equal hostnames.
     pub created: i64,
+    /// What its connections count towards.
+    pub(crate) account: Arc<Account>,
     backends: Box<[WeightedBackend]>,
     total: u64,
 }
@@ -209,17 +214,18 @@ pub struct Route {
 impl Route {
     /// A route with its backends in the order written.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         key: Arc<str>,
-        tenant: Arc<str>,
+        account: Arc<Account>,
         created: i64,
         backends: Vec<WeightedBackend>,
     ) -> Self {
         let total = backends.iter().map(|b| u64::from(b.weight)).sum();
         Self {
             key,
-            tenant,
+            tenant: Arc::clone(account.tenant()),
             created,
+            account,
             backends: backends.into(),
             total,
         }
@@ -293,6 +299,8 @@ pub struct Selection {
     /// `None`: the listener has no route for this name. Close without an alert; never fall back to a
     /// less specific listener.
     pub route: Option<Arc<Route>>,
+    /// What the connection counts towards: that of the route; without one, of the name's owner.
+    pub(crate) account: Arc<Account>,
 }
 
 /// What was selected for an HTTP request.
@@ -646,7 +654,7 @@ impl Snapshot {
         name: Option<&'a Hostname>,
     ) -> Option<(&'a Entry, Guard<'a>)> {
         // Listeners of one bind are of one Gateway nearly always, and many of them may match a long name.
-        let mut known: Option<(&str, Option<&str>)> = None;
+        let mut known: Option<(&str, Option<&Arc<Account>>)> = None;
         listeners.matching_or_any(name).find_map(|entry| {
             let listener = &*entry.listener;
             let owner = match known {
@@ -660,12 +668,17 @@ impl Snapshot {
             if listener.is_own() {
                 return Some((entry, Guard::new(owner, &listener.tenant)));
             }
-            (*owner == *listener.tenant).then_some((entry, Guard::OPEN))
+            (**owner.tenant() == *listener.tenant).then_some((entry, Guard::OPEN))
         })
     }
 
     /// Says whose the names of a pattern are on a Gateway.
-    pub(crate) fn set_owner(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<str>) {
+    pub(crate) fn set_owner(
+        &mut self,
+        gateway: &Arc<str>,
+        names: HostPattern,
+        tenant: Arc<Account>,
+    ) {
         self.owners.set(gateway, names, tenant);
     }
 
@@ -760,9 +773,15 @@ impl Snapshot {
             None => Unmatched::NoServerName,
         };
         let (entry, guard) = self.serving(listeners, server_name).ok_or_else(none)?;
+        let route = server_name.and_then(|name| entry.routes.select(name, guard));
+        let account = match &route {
+            Some(route) => &route.account,
+            None => guard.owner().unwrap_or(&entry.listener.account),
+        };
         Ok(Selection {
             listener: Arc::clone(&entry.listener),
-            route: server_name.and_then(|name| entry.routes.select(name, guard)),
+            account: Arc::clone(account),
+            route,
         })
     }
 

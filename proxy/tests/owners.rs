@@ -15,7 +15,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::resource::Resource as Wire;
 use tokio::io::AsyncWriteExt;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 const NAME: &str = "web.example.com";
@@ -24,53 +23,6 @@ const OTHER: &str = "other.example.com";
 /// The Gateway's own listener, and the one of team-b.
 const OWN: &str = "Gateway/infra/edge/web";
 const SET_OF_B: &str = "ListenerSet/team-b/web/web";
-
-fn quiet() -> Limits {
-    Limits {
-        access_log: false,
-        ..Limits::default()
-    }
-}
-
-fn owner(hostname: &str, tenant: &str) -> Resource {
-    let owner = proto::HostnameOwner {
-        gateway: "infra/edge".into(),
-        hostname: hostname.into(),
-        tenant: tenant.into(),
-    };
-    Resource::new(format!("infra/edge/{hostname}"), Wire::HostnameOwner(owner))
-}
-
-/// A listener under another name, of the namespace that the name says.
-fn called(name: &str, mut resource: Resource) -> Resource {
-    name.clone_into(&mut resource.name);
-    if let Some(Wire::Listener(listener)) = &mut resource.resource {
-        name.split('/')
-            .nth(1)
-            .unwrap()
-            .clone_into(&mut listener.tenant);
-    }
-    resource
-}
-
-/// A namespace's route for a hostname on a listener, which leads to the backend called as the namespace.
-fn route_of(tenant: &str, at: &str, hostname: &str, path: proto::http_match::Path) -> Resource {
-    let mut leads = rule("/", &format!("{tenant}/web:80"));
-    leads.matches[0].path = Some(path);
-    let mut made = http_route(tenant, hostname, vec![leads]);
-    made.name = format!("{tenant}/web");
-    if let Some(Wire::HttpRoute(route)) = &mut made.resource {
-        tenant.clone_into(&mut route.tenant);
-        // Among equals, team-b's is before team-a's.
-        route.created = i64::from(tenant == "team-a");
-        at.clone_into(&mut route.attachments[0].listener);
-    }
-    made
-}
-
-fn all_paths() -> proto::http_match::Path {
-    proto::http_match::Path::Prefix("/".into())
-}
 
 fn regex() -> proto::http_match::Path {
     proto::http_match::Path::Regex("/.*".into())

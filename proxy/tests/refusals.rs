@@ -221,8 +221,9 @@ async fn more_connections_than_the_limit_are_closed() {
         open.push(client);
     }
     let mut client = rig.connect().await;
+    client.write_all(HELLO).await.unwrap();
     closed_silently(&mut client).await;
-    rig.wait_closed(CloseReason::Limit, 1).await;
+    rig.wait_closed(CloseReason::TenantLimit, 1).await;
     drop(open.pop());
     wait("room", || rig.plane.active() < 3).await;
     let mut client = rig.connect().await;

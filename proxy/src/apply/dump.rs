@@ -246,7 +246,7 @@ impl State {
         let owners = owners.map(|(gateway, names, tenant)| OwnerDump {
             gateway: gateway.to_string(),
             hostname: names.to_string(),
-            tenant: tenant.to_string(),
+            tenant: tenant.tenant().to_string(),
         });
         let mut owners: Vec<_> = owners.collect();
         owners.sort();

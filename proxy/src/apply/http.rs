@@ -31,7 +31,8 @@ impl State {
         self.drop_http_route(name, dirty);
         let key: Arc<str> = name.into();
         let tenant = self.names.intern(&spec.tenant);
-        let route = HttpRoute::new(Arc::clone(&key), tenant, spec.created, rules);
+        let account = self.accounts.of(&tenant);
+        let route = HttpRoute::new(Arc::clone(&key), account, spec.created, rules);
         let route = Arc::new(route);
         let mut attachments = Vec::with_capacity(spec.attachments.len());
         for (listener, names) in spec.attachments {

@@ -476,6 +476,13 @@ fn select<B>(
         return Err(not_found("NoRoute", "no route is for this request\n"));
     };
     record.found = Some(found.clone());
+    if !shared.charge(&found.route.account) {
+        let text = "there are too many connections for this host\n";
+        return Err(Own {
+            close: true,
+            ..Own::new(StatusCode::SERVICE_UNAVAILABLE, "TenantLimit", text)
+        });
+    }
     Ok((listener, found))
 }
 

@@ -39,6 +39,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::accesslog::Record;
 use crate::connection::CloseReason;
 use crate::deadline::within;
+use crate::plane::HelloPermit;
 use crate::terminate::Agreed;
 
 pub use route::HttpRoute;
@@ -152,21 +153,24 @@ pub(crate) struct Begun {
     record: Record,
     /// What the client showed, its own certificate first; empty if it was not asked.
     client_chain: Vec<CertificateDer<'static>>,
+    /// Where it is not known yet which tenant the connection is for.
+    permit: Option<HelloPermit>,
 }
 
 impl Begun {
     /// In plaintext, with what [`sniff`] read.
     pub(crate) fn plain(
         client: TcpStream,
-        head: Vec<u8>,
-        version: Version,
+        (head, version): (Vec<u8>, Version),
         record: Record,
+        permit: HelloPermit,
     ) -> Self {
         Self {
             transport: Transport::Plain(Replayed::new(head, client)),
             version,
             record,
             client_chain: Vec::new(),
+            permit: Some(permit),
         }
     }
 
@@ -211,6 +215,7 @@ impl Begun {
             version,
             record,
             client_chain: client_chain.unwrap_or_default(),
+            permit: None,
         })
     }
 }

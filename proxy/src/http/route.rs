@@ -10,6 +10,7 @@ use vestibule_model::pattern::{Matcher, Steps};
 
 use super::filter::Filter;
 use super::view::View;
+use crate::quota::Account;
 use crate::slot_map::Slot;
 use crate::table::{Backend, by_weight};
 
@@ -22,20 +23,23 @@ pub struct HttpRoute {
     pub tenant: Arc<str>,
     /// Seconds since the Unix epoch: precedence between equal matches.
     pub created: i64,
+    /// What the connections of its requests count towards.
+    pub(crate) account: Arc<Account>,
     rules: Box<[Rule]>,
 }
 
 impl HttpRoute {
     pub(crate) fn new(
         key: Arc<str>,
-        tenant: Arc<str>,
+        account: Arc<Account>,
         created: i64,
         rules: impl IntoIterator<Item = Rule>,
     ) -> Self {
         Self {
             key,
-            tenant,
+            tenant: Arc::clone(account.tenant()),
             created,
+            account,
             rules: rules.into_iter().collect(),
         }
     }

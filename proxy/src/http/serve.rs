@@ -24,7 +24,8 @@ use super::tunnel::Tunnel;
 use super::{Begun, HttpLimits, Version};
 use crate::connection::CloseReason;
 use crate::cut::unless_cut;
-use crate::plane::DataPlane;
+use crate::plane::{DataPlane, HelloPermit};
+use crate::quota::{Account, Place};
 use crate::relay::Moved;
 use crate::table::{BindKey, Listener, Mode, NotServing};
 use crate::validation::ClientValidation;
@@ -55,6 +56,15 @@ pub(super) struct Shared {
     pub(super) activity: Arc<Activity>,
     /// What is to be done once HTTP is over.
     pub(super) tunnel: Mutex<Option<Tunnel>>,
+    counts: Mutex<Among>,
+}
+
+/// Among which connections one counts: always one of the two.
+struct Among {
+    /// Those of which it is not known which tenant they are for.
+    unknown: Option<HelloPermit>,
+    /// Those of the tenant that the last request was for, or the handshake.
+    tenant: Option<Place>,
 }
 
 impl Shared {
@@ -79,6 +89,21 @@ impl Shared {
         }
         admitted
     }
+
+    /// Has the connection count towards what this tenant may have, and no longer towards anything else. `false`: the
+    /// tenant has all that it may have.
+    pub(super) fn charge(&self, account: &Arc<Account>) -> bool {
+        let mut among = self.counts.lock();
+        if among.tenant.as_ref().is_some_and(|of| of.is_of(account)) {
+            return true;
+        }
+        let Some(place) = account.take(self.plane.places()) else {
+            return false;
+        };
+        among.tenant = Some(place);
+        drop(among.unknown.take());
+        true
+    }
 }
 
 /// Serves a connection to its end.
@@ -88,6 +113,7 @@ pub(crate) async fn serve(begun: Begun) {
         version,
         mut record,
         client_chain,
+        permit,
     } = begun;
     let plane = Arc::clone(record.plane());
     let activity = Arc::new(Activity::new(&plane.limits.http));
@@ -102,6 +128,10 @@ pub(crate) async fn serve(begun: Begun) {
         tls_version: record.agreed().map(|agreed| agreed.version),
         activity: Arc::clone(&activity),
         tunnel: Mutex::default(),
+        counts: Mutex::new(Among {
+            unknown: permit,
+            tenant: record.take_place(),
+        }),
     });
     let _untie = Untie(&shared);
     let io = TokioIo::new(Counted::new(

@@ -144,6 +144,61 @@ pub(crate) fn http_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>
     resource
 }
 
+/// No log lines.
+pub(crate) fn quiet() -> Limits {
+    Limits {
+        access_log: false,
+        ..Limits::default()
+    }
+}
+
+/// Whose a hostname is on the Gateway.
+pub(crate) fn owner(hostname: &str, tenant: &str) -> Resource {
+    let owner = proto::HostnameOwner {
+        gateway: "infra/edge".into(),
+        hostname: hostname.into(),
+        tenant: tenant.into(),
+    };
+    Resource::new(format!("infra/edge/{hostname}"), Wire::HostnameOwner(owner))
+}
+
+/// A listener under another name, of the namespace that the name says.
+pub(crate) fn called(name: &str, mut resource: Resource) -> Resource {
+    name.clone_into(&mut resource.name);
+    if let Some(Wire::Listener(listener)) = &mut resource.resource {
+        name.split('/')
+            .nth(1)
+            .unwrap()
+            .clone_into(&mut listener.tenant);
+    }
+    resource
+}
+
+/// A namespace's route for a hostname on a listener, which leads to the backend called as the namespace.
+pub(crate) fn route_of(
+    tenant: &str,
+    at: &str,
+    hostname: &str,
+    path: proto::http_match::Path,
+) -> Resource {
+    let mut leads = rule("/", &format!("{tenant}/web:80"));
+    leads.matches[0].path = Some(path);
+    let mut made = http_route(tenant, hostname, vec![leads]);
+    made.name = format!("{tenant}/web");
+    if let Some(Wire::HttpRoute(route)) = &mut made.resource {
+        tenant.clone_into(&mut route.tenant);
+        // Among equals, team-b's is before team-a's.
+        route.created = i64::from(tenant == "team-a");
+        at.clone_into(&mut route.attachments[0].listener);
+    }
+    made
+}
+
+/// A match for every path.
+pub(crate) fn all_paths() -> proto::http_match::Path {
+    proto::http_match::Path::Prefix("/".into())
+}
+
 /// A rule for a prefix that leads to one backend; an empty name is an invalid reference.
 pub(crate) fn rule(prefix: &str, backend: &str) -> proto::HttpRule {
     proto::HttpRule {

@@ -10,6 +10,7 @@ use vestibule_model::pattern::Matcher;
 use super::super::route::{RuleParts, Value, ValueMatch};
 use super::*;
 use crate::owners::Guard;
+use crate::quota::Accounts;
 
 /// A match in short: `=/exact`, `~regex` or `/prefix`, then `METHOD`, `header:value`, `param=value`.
 fn of(text: &str) -> Match {
@@ -55,7 +56,8 @@ fn route_of(tenant: &str, name: &str, created: i64, rules: &[&str]) -> Arc<HttpR
             ..RuleParts::default()
         })
     });
-    Arc::new(HttpRoute::new(name.into(), tenant.into(), created, rules))
+    let account = Accounts::default().of(&tenant.into());
+    Arc::new(HttpRoute::new(name.into(), account, created, rules))
 }
 
 /// `METHOD /path?query header:value`.
@@ -501,7 +503,8 @@ proptest! {
             let expected = candidates.first().map_or_else(String::new, |(_, _, entry)| {
                 format!("{}/{}", entry.route.key, entry.place.0)
             });
-            let guard = owner.map_or(Guard::OPEN, |owner| Guard::new(owner, "infra"));
+            let account = owner.map(|owner| Accounts::default().of(&owner.into()));
+            let guard = account.as_ref().map_or(Guard::OPEN, |owner| Guard::new(owner, "infra"));
             let found = table.find(Some(&name), &View::new(&asked, None, guard));
             let found = found.map_or_else(String::new, |found| {
                 format!("{}/{}", found.route.key, found.place.0)
