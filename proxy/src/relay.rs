@@ -18,14 +18,16 @@ use crate::splice::Pipe;
 
 /// Size of the scratch buffer of each thread, and so of one read.
 const SCRATCH: usize = 64 * 1024;
+/// Bytes that one direction moves before other connections of the thread get their turn.
+pub(crate) const TURN: usize = 256 * 1024;
 /// Bytes that flow in one direction before it changes to a pipe.
-const BULK_AFTER: u64 = 128 * 1024;
+const BULK_AFTER: u32 = 128 * 1024;
+/// Bytes that flow before one that found no pipe asks again. To ask at every burst would cost more than copying.
+const ASK_AGAIN_AFTER: u32 = 16 * 1024 * 1024;
 /// A burst (what is read until the source is empty) below this is small.
 const SMALL_BURST: u64 = 8 * 1024;
 /// After so many small bursts in a row a direction is no longer in bulk.
 const SMALL_BURSTS: u8 = 16;
-/// Reads of one direction before other connections of the thread get their turn.
-const ROUNDS: u32 = 16;
 
 thread_local! {
     static SCRATCH_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
@@ -181,9 +183,8 @@ enum Broken {
     Sink,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    #[default]
     Open,
     /// The source has ended; what is left is to be delivered and the end passed on.
     Ending,
@@ -191,18 +192,28 @@ enum State {
 }
 
 /// One direction.
-#[derive(Default)]
 struct Flow {
     rest: Option<Rest>,
     pipe: Option<Pipe>,
-    /// Bytes since the direction was last a conversation, up to [`BULK_AFTER`].
-    flowed: u64,
+    /// Bytes that are still to flow before it asks for a pipe; none if it asks for none any more.
+    until_pipe: Option<u32>,
     /// Bytes since the source was last empty.
     burst: u64,
     small_bursts: u8,
     state: State,
-    /// There was no pipe when one was wanted, or the kernel did not take it: copy to the end.
-    no_pipe: bool,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self {
+            rest: None,
+            pipe: None,
+            until_pipe: Some(BULK_AFTER),
+            burst: 0,
+            small_bursts: 0,
+            state: State::Open,
+        }
+    }
 }
 
 impl Flow {
@@ -222,7 +233,8 @@ impl Flow {
         if self.state == State::Ended {
             return Poll::Ready(Ok(()));
         }
-        for _ in 0..ROUNDS {
+        let mut left = TURN;
+        while left > 0 {
             if let Some(rest) = &mut self.rest {
                 ready!(rest.poll_write(cx, to)).map_err(|_| Broken::Sink)?;
                 self.rest = None;
@@ -240,22 +252,25 @@ impl Flow {
                 self.state = State::Ended;
                 return Poll::Ready(Ok(()));
             }
-            if self.pipe.is_none() && self.flowed >= BULK_AFTER && !self.no_pipe {
+            if self.pipe.is_none() && self.until_pipe == Some(0) {
                 self.pipe = Pipe::take();
-                // To try again at every burst would cost more than copying.
-                self.no_pipe = self.pipe.is_none();
+                if self.pipe.is_none() {
+                    self.until_pipe = Some(ASK_AGAIN_AFTER);
+                }
             }
             let read = if self.pipe.is_some() {
-                self.poll_fill(cx, from)
+                self.poll_fill(cx, from, left)
             } else {
-                self.poll_copy(cx, from, to)
+                self.poll_copy(cx, from, to, left)
             };
             match read {
                 Poll::Ready(Ok(0)) => self.state = State::Ending,
                 Poll::Ready(Ok(count)) => {
-                    *moved += count;
-                    self.burst += count;
-                    self.flowed = self.flowed.saturating_add(count).min(BULK_AFTER);
+                    left = left.saturating_sub(count);
+                    *moved += count as u64;
+                    self.burst += count as u64;
+                    let flowed = u32::try_from(count).unwrap_or(u32::MAX);
+                    self.until_pipe = self.until_pipe.map(|of| of.saturating_sub(flowed));
                 }
                 Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken)),
                 Poll::Pending => {
@@ -268,21 +283,22 @@ impl Flow {
         Poll::Pending
     }
 
-    /// Fills the pipe from the source.
+    /// Fills the pipe from the source, with `most` bytes at most.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut TcpStream,
-    ) -> Poll<Result<u64, Broken>> {
+        most: usize,
+    ) -> Poll<Result<usize, Broken>> {
         let Some(pipe) = &mut self.pipe else {
             return Poll::Pending;
         };
-        match ready!(pipe.poll_fill(cx, from)) {
-            Ok(count) => Poll::Ready(Ok(count as u64)),
+        match ready!(pipe.poll_fill(cx, from, most)) {
+            Ok(count) => Poll::Ready(Ok(count)),
             // The kernel does not splice this socket: copy, without losing anything.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.pipe = None;
-                self.no_pipe = true;
+                self.until_pipe = None;
                 yield_now(cx);
                 Poll::Pending
             }
@@ -290,14 +306,16 @@ impl Flow {
         }
     }
 
-    /// Reads into the scratch buffer and writes on at once; keeps what was not taken.
+    /// Reads `most` bytes at most into the scratch buffer and writes on at once; keeps what was not taken.
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut TcpStream,
         to: &mut TcpStream,
-    ) -> Poll<Result<u64, Broken>> {
+        most: usize,
+    ) -> Poll<Result<usize, Broken>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let (scratch, _) = scratch.split_at_mut(most.min(SCRATCH));
             let mut buffer = ReadBuf::new(scratch);
             ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(|_| Broken::Source)?;
             let read = buffer.filled();
@@ -310,7 +328,7 @@ impl Flow {
                 Poll::Pending => 0,
             };
             self.rest = Rest::new(read.get(written..).unwrap_or_default().into());
-            Poll::Ready(Ok(read.len() as u64))
+            Poll::Ready(Ok(read.len()))
         })
     }
 
@@ -322,8 +340,8 @@ impl Flow {
         }
         if self.burst < SMALL_BURST {
             self.small_bursts = self.small_bursts.saturating_add(1);
-            if self.small_bursts >= SMALL_BURSTS {
-                self.flowed = 0;
+            if self.small_bursts >= SMALL_BURSTS && self.until_pipe == Some(0) {
+                self.until_pipe = Some(BULK_AFTER);
             }
         } else {
             self.small_bursts = 0;
@@ -371,24 +389,48 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gets_no_pipe_does_not_ask_again() {
+    async fn who_gets_no_pipe_asks_again_later() {
         let taken: Vec<Pipe> = std::iter::from_fn(Pipe::take).collect();
-        assert!(taken.len() <= 128, "{}", taken.len());
+        assert!(taken.len() <= 512, "{}", taken.len());
         let (mut client, mut backend) = flood().await;
         let mut moved = Moved::default();
         let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
         let mut taken = Some(taken);
-        // So much that a pipe would be taken many times over.
-        while relay.moved.up < 64 * BULK_AFTER {
+        let mut refused_at = None;
+        while relay.up.pipe.is_none() {
             let mut once = Context::from_waker(Waker::noop());
             assert!(Pin::new(&mut relay).poll(&mut once).is_pending());
-            assert!(relay.up.pipe.is_none());
-            if relay.up.no_pipe {
+            // From here on there are pipes again.
+            if refused_at.is_none() && relay.up.until_pipe > Some(BULK_AFTER) {
+                refused_at = Some(relay.moved.up);
                 taken = None;
             }
             tokio::task::yield_now().await;
         }
         assert!(taken.is_none());
+        let since = relay.moved.up - refused_at.unwrap();
+        assert!(since + (TURN as u64) >= ASK_AGAIN_AFTER.into(), "{since}");
+    }
+
+    #[tokio::test]
+    async fn one_turn_moves_a_bounded_number_of_bytes() {
+        for until_pipe in [None, Some(0)] {
+            let (mut client, mut backend) = flood().await;
+            let mut moved = Moved::default();
+            let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
+            relay.up.until_pipe = until_pipe;
+            let mut whole = 0;
+            while whole < 3 {
+                let before = relay.moved.up;
+                let mut once = Context::from_waker(Waker::noop());
+                assert!(Pin::new(&mut relay).poll(&mut once).is_pending());
+                let turn = relay.moved.up - before;
+                assert!(turn <= TURN as u64, "{turn}");
+                // As much as it may, although there is more.
+                whole += u32::from(turn == TURN as u64);
+                tokio::task::yield_now().await;
+            }
+        }
     }
 
     #[tokio::test]
@@ -396,7 +438,7 @@ mod tests {
         let (mut client, mut backend) = flood().await;
         let mut moved = Moved::default();
         let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
-        relay.up.no_pipe = true;
+        relay.up.until_pipe = None;
         loop {
             let count = Arc::new(Count::default());
             let waker = Waker::from(Arc::clone(&count));

@@ -23,13 +23,13 @@ mod linux {
     use tokio::io::Interest;
     use tokio::net::TcpStream;
 
-    /// Capacity asked of the kernel; also what unprivileged processes may have per pipe.
-    const CAPACITY: usize = 1 << 20;
+    /// Capacity asked of the kernel: what moves in one turn of a connection.
+    const CAPACITY: usize = crate::relay::TURN;
     /// Capacity that a pipe has without asking; used where the larger one is refused.
     const DEFAULT_CAPACITY: usize = 1 << 16;
     /// Pipes that one thread has in use at most: 2 file descriptors each. A receiver that stops
     /// reading keeps its pipe full, so this bounds the memory that such can hold.
-    const MAX_PER_THREAD: usize = 128;
+    const MAX_PER_THREAD: usize = 512;
     const _: () = assert!(MAX_PER_THREAD * CAPACITY <= 128 << 20);
     /// Empty pipes that one thread keeps for the next bulk transfer.
     const MAX_KEPT: usize = 16;
@@ -79,13 +79,14 @@ mod linux {
             self.held == 0
         }
 
-        /// Moves what `from` has into the empty pipe; 0 is the end of the stream.
+        /// Moves what `from` has into the empty pipe, `most` bytes at most; 0 is the end of the stream.
         ///
         /// The pipe must be empty: only then does "would block" speak of the socket alone.
         pub(crate) fn poll_fill(
             &mut self,
             cx: &mut Context<'_>,
             from: &TcpStream,
+            most: usize,
         ) -> Poll<io::Result<usize>> {
             debug_assert!(self.is_empty());
             let Some(ends) = &self.ends else {
@@ -95,7 +96,14 @@ mod linux {
                 ready!(from.poll_read_ready(cx))?;
                 let moved = from.try_io(Interest::READABLE, || {
                     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-                    Ok(splice(from, None, &ends.write, None, ends.capacity, flags)?)
+                    Ok(splice(
+                        from,
+                        None,
+                        &ends.write,
+                        None,
+                        ends.capacity.min(most),
+                        flags,
+                    )?)
                 });
                 match moved {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -199,6 +207,7 @@ mod elsewhere {
             &mut self,
             _: &mut Context<'_>,
             _: &TcpStream,
+            _: usize,
         ) -> Poll<io::Result<usize>> {
             match *self {}
         }

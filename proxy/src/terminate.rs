@@ -27,7 +27,7 @@ pub(crate) use backend::Far;
 pub use handshake::{HandshakeError, handshake};
 
 use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, alert, content};
-use crate::relay::{Moved, Rest, Side, reset, yield_now};
+use crate::relay::{Moved, Rest, Side, TURN, reset, yield_now};
 
 /// Ciphertext that is read at once.
 const INBOUND: usize = 128 * 1024;
@@ -41,8 +41,10 @@ const MAX_OVERHEAD: usize = 32;
 const MOVED_BELOW: usize = 2048;
 /// Slices of one write.
 const SLICES: usize = 16;
-/// Reads of one direction before other connections of the thread get their turn.
-const ROUNDS: u32 = 8;
+/// Reads of the client before other connections of the thread get their turn.
+const ROUNDS_UP: usize = TURN / INBOUND;
+/// The same for reads of the backend.
+const ROUNDS_DOWN: usize = TURN / (MAX_BATCH * MAX_PLAINTEXT);
 /// Key updates, warnings and the like that a client may send per [`CONTROL_PER`].
 const MAX_CONTROL: u8 = 32;
 /// Bytes of data that earn a client another [`MAX_CONTROL`]. Not any data does: each of these
@@ -383,7 +385,7 @@ impl<B: Far> Tunnel<'_, B> {
         if self.up.state == State::Ended {
             return Poll::Ready(Ok(()));
         }
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS_UP {
             if let Some(rest) = &mut self.up.rest {
                 ready!(rest.poll_write(cx, self.backend)).map_err(|_| Broken::Backend)?;
                 self.up.rest = None;
@@ -553,7 +555,7 @@ impl<B: Far> Tunnel<'_, B> {
         if self.down.state == State::Ended {
             return Poll::Ready(Ok(()));
         }
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS_DOWN {
             while self.down.rest.is_some() || !self.down.control.is_empty() {
                 let control = &mut self.down.control;
                 let next = || Rest::new(std::mem::take(control).into_boxed_slice());

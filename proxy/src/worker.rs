@@ -26,6 +26,9 @@ use crate::{cut, deadline, http};
 /// How long connections have, once they are cut, to end in order.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// Connections that are accepted before those that stand get their turn.
+const ACCEPTS: u32 = 16;
+
 /// The worker threads of a data plane.
 ///
 /// Dropping it ends all connections at once; [`Self::drain`] first gives them time.
@@ -228,6 +231,7 @@ async fn accept(
     stop: &CancellationToken,
     queue: u16,
 ) {
+    let mut left = ACCEPTS;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -248,6 +252,11 @@ async fn accept(
         // Clients that never stop coming must not put it off.
         if stop.is_cancelled() {
             break;
+        }
+        left -= 1;
+        if left == 0 {
+            left = ACCEPTS;
+            tokio::task::yield_now().await;
         }
     }
     let mut queue = queue;
@@ -286,10 +295,42 @@ fn take(plane: &Arc<DataPlane>, client: TcpStream, peer: SocketAddr, bind: BindK
 
 #[cfg(test)]
 mod tests {
+    use std::future::{Future, poll_fn};
     use std::net::Ipv4Addr;
+    use std::task::Poll;
 
     use super::*;
     use crate::plane::Limits;
+
+    #[tokio::test]
+    async fn those_that_stand_do_not_wait_for_all_that_come() {
+        let plane = Arc::new(DataPlane::new(
+            Arc::default(),
+            Arc::default(),
+            Limits::default(),
+        ));
+        let bind = BindKey {
+            address: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let clients: Vec<_> = (0..100)
+            .map(|_| std::net::TcpStream::connect(address).unwrap())
+            .collect();
+        let stop = CancellationToken::new();
+        let mut accepting = pin!(accept(&listener, bind, &plane, &stop, BACKLOG));
+        let (mut accepted, mut most) = (0, 0);
+        // They come to nothing at once, since there is no configuration.
+        while accepted < clients.len() as u64 {
+            poll_fn(|cx| Poll::Ready(accepting.as_mut().poll(cx).is_pending())).await;
+            let now = plane.metrics.connections_accepted.get();
+            most = most.max(now - accepted);
+            accepted = now;
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(most, u64::from(ACCEPTS));
+    }
 
     #[tokio::test]
     async fn what_is_accepted_after_the_stop_is_bounded() {

@@ -118,7 +118,8 @@ async fn who_is_never_empty_waits_behind_the_driver() {
         tokio::task::yield_now().await;
         // Only all rounds together move so much.
         let moved = usize::try_from(tunnel.moved.down - before).unwrap();
-        if moved > (ROUNDS as usize - 1) * READ {
+        assert!(moved <= TURN, "{moved}");
+        if moved > (ROUNDS_DOWN - 1) * READ {
             assert_ne!(count.0.load(Ordering::SeqCst), 0, "and then at once");
             return;
         }
