@@ -14,13 +14,6 @@ use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";
 
-fn quiet() -> Limits {
-    Limits {
-        access_log: false,
-        ..Limits::default()
-    }
-}
-
 /// A listener with a route of these rules, and the backends named.
 fn rig(rules: &[proto::HttpRule], backends: &[(&str, &[std::net::SocketAddr])]) -> Rig {
     rig_with(&quiet(), rules, backends)
@@ -241,6 +234,35 @@ async fn a_backend_learns_who_asked_from_the_proxy_alone() {
     assert_eq!(echoed("te").as_deref(), Some("trailers"));
     for name in ["forwarded", "x-forwarded-user", "expect", "connection"] {
         assert_eq!(echoed(name), None, "{name}");
+    }
+}
+
+/// The backend of the route is the proxy itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_goes_round_in_circles_ends() {
+    for hidden in [false, true] {
+        let mut round = rule("/", "team-a/round:80");
+        if hidden {
+            round.filters = vec![filter(Filter::RequestHeaders(proto::HeaderModifier {
+                remove: vec!["cdn-loop".into()],
+                ..Default::default()
+            }))];
+        }
+        let rig = Rig::start(&quiet(), |port| {
+            vec![
+                http(port, "web", HOST, None),
+                http_route("web", HOST, vec![round.clone()]),
+                backend("team-a/round:80", &[([127, 0, 0, 1], port).into()]),
+            ]
+        });
+        assert_eq!(get(&rig, HOST, "/").await.status, 508);
+        let text = rig.plane.metrics.encode().unwrap();
+        let requests = text.lines().filter_map(|line| {
+            let of = line.strip_prefix("vestibule_proxy_requests_total{")?;
+            of.rsplit_once(' ')?.1.parse::<u64>().ok()
+        });
+        // The client has its answer before the proxy has counted the last of them.
+        assert!(requests.sum::<u64>() <= 9);
     }
 }
 

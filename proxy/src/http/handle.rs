@@ -18,7 +18,7 @@ use super::body::{Download, Screen, Upload};
 use super::challenge::challenge;
 use super::exchange::{Attempts, Ended, Exchange, Failure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
-use super::headers::{self, Asker};
+use super::headers::{self, Asker, Passed};
 use super::path;
 use super::record::{Logged, RequestRecord};
 use super::route::Rule;
@@ -267,6 +267,10 @@ fn decide<'a>(
     headers::drop_claims(request.headers_mut(), underscores);
     headers::join_cookies(request.headers_mut());
     let (listener, found) = select(&snapshot, shared, &target, request, record)?;
+    let passed = Passed::of(request.headers()).ok_or_else(|| {
+        let text = "the request goes round in circles\n";
+        Own::new(StatusCode::LOOP_DETECTED, "Loop", text)
+    })?;
     let upgrade = headers::strip_request(request.headers_mut());
     let scheme = match shared.listener {
         Some(_) => Scheme::Https,
@@ -305,6 +309,7 @@ fn decide<'a>(
     };
     record.backend = Some(Arc::clone(backend));
     head.apply(&picked.filters, request, &mut to, edits)?;
+    passed.say(request.headers_mut());
 
     if let Some(edited) = to.edited {
         request.body_mut().screen(Screen {

@@ -19,6 +19,12 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
+/// This proxy in `CDN-Loop`, whatever Gateway it is of.
+const OURS: &str = "vestibule.dev";
+/// How often a request may have come through such a proxy before: a backend may well be a client of another host here,
+/// and pass on what it was asked. One that goes round in circles comes more often.
+const MAX_PASSES: usize = 8;
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
@@ -202,6 +208,31 @@ pub(super) fn strip_response_trailers(trailers: &mut HeaderMap) {
     remove_if(trailers, is_of_connection);
 }
 
+/// By which proxies a request has come, as `CDN-Loop` says (RFC 8586).
+#[derive(Debug)]
+pub(super) struct Passed(Vec<HeaderValue>);
+
+impl Passed {
+    /// Reads it. `None`: it goes round in circles.
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+        let is_ours = |token: &&str| {
+            let id = token.split(';').next().unwrap_or_default();
+            id.trim().eq_ignore_ascii_case(OURS)
+        };
+        let passes = tokens(headers, &CDN_LOOP).filter(is_ours).count();
+        let values = headers.get_all(CDN_LOOP).iter();
+        (passes < MAX_PASSES).then(|| Self(values.cloned().collect()))
+    }
+
+    /// Says it, with this proxy behind, whatever else is said by now: filters must not hide a circle.
+    pub(super) fn say(self, headers: &mut HeaderMap) {
+        headers.remove(CDN_LOOP);
+        for value in self.0.into_iter().chain([HeaderValue::from_static(OURS)]) {
+            let _: Result<_, hyper::header::MaxSizeReached> = headers.try_append(CDN_LOOP, value);
+        }
+    }
+}
+
 /// Says who asked.
 pub(super) fn say_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
     let mut say = |name: HeaderName, value: Result<HeaderValue, _>| {
@@ -234,6 +265,24 @@ mod tests {
             headers.append(name, HeaderValue::from_static(value));
         }
         headers
+    }
+
+    #[test]
+    fn circles_are_seen_and_other_ways_are_not() {
+        let mut request = headers(&[("cdn-loop", "other.example; a=vestibule.dev, vestibule.dev")]);
+        for passes in 1..=MAX_PASSES {
+            let Some(passed) = Passed::of(&request) else {
+                assert_eq!(passes, MAX_PASSES);
+                return;
+            };
+            request.insert(CDN_LOOP, HeaderValue::from_static("from a filter"));
+            passed.say(&mut request);
+            let all = request.get_all(CDN_LOOP).iter();
+            let all: Vec<_> = all.map(|value| value.to_str().unwrap()).collect();
+            assert_eq!(all[0], "other.example; a=vestibule.dev, vestibule.dev");
+            assert_eq!(all[1..], vec![OURS; passes]);
+        }
+        panic!("it goes on");
     }
 
     #[test]
