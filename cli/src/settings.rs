@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use clap::Args;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_operator::translate::{Binds, CONTROLLER, Claims, Settings};
 
@@ -22,10 +23,17 @@ pub(crate) struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// As the model has it.
+    /// As the model has it, but that backends may be on this host.
     #[must_use]
     pub(crate) fn policy(&self) -> Policy {
-        self.policy_over(Policy::default())
+        let endpoints = EndpointRules {
+            loopback: true,
+            ..EndpointRules::default()
+        };
+        self.policy_over(Policy {
+            endpoints,
+            ..Policy::default()
+        })
     }
 
     /// The same where what is not said is as a release has it.
@@ -38,7 +46,7 @@ impl PolicyArgs {
             } else {
                 self.exempt_namespace.iter().cloned().collect()
             },
-            names_per_namespace: release.names_per_namespace,
+            ..release
         }
     }
 

@@ -165,6 +165,8 @@ named! {
         QuotaExceeded,
         /// The namespace was not granted the issuer.
         IssuerNotAllowed,
+        /// No backend may have these endpoints.
+        EndpointNotAllowed,
         /// The object cannot be decoded.
         Unreadable,
         /// A field that this release does not know.

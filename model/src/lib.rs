@@ -13,6 +13,7 @@ pub mod challenge;
 pub mod claim;
 pub mod condition;
 pub mod conflict;
+pub mod endpoint;
 pub mod finding;
 pub mod grant;
 pub mod hostname;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::condition::Reason;
+use crate::endpoint::EndpointRules;
 use crate::finding::{Finding, Origin, Severity};
 use crate::hostname::HostPattern;
 use crate::object::TlsRoute;
@@ -130,10 +131,17 @@ pub struct Policy {
     pub exempt: BTreeSet<String>,
     /// Most hostnames that a namespace may hold on a Gateway, unless a HostnameGrant says otherwise.
     pub names_per_namespace: u32,
+    /// Which addresses backends may not have.
+    pub endpoints: EndpointRules,
+    /// Bits of the largest RSA key that a certificate may have: the proxies sign with it, for each handshake.
+    pub max_rsa_bits: u16,
 }
 
 /// The release-wide limit of hostnames, unless configured.
 pub const NAMES_PER_NAMESPACE: u32 = 10_000;
+
+/// The largest RSA key, in bits, unless configured. One of 8192 bits costs six times as much.
+pub const MAX_RSA_BITS: u16 = 4096;
 
 impl Default for Policy {
     fn default() -> Self {
@@ -141,6 +149,8 @@ impl Default for Policy {
             mode: Mode::default(),
             exempt: BTreeSet::new(),
             names_per_namespace: NAMES_PER_NAMESPACE,
+            endpoints: EndpointRules::default(),
+            max_rsa_bits: MAX_RSA_BITS,
         }
     }
 }

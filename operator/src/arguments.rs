@@ -12,8 +12,10 @@ use clap::{ArgAction, Parser, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vestibule_crds::gateway_api::selector_from_json;
 use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
+use vestibule_model::certificate::AddressBlock;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::object::ServiceParameters;
-use vestibule_model::policy::{Mode, NAMES_PER_NAMESPACE, Policy};
+use vestibule_model::policy::{MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy};
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::acme;
@@ -147,6 +149,23 @@ pub(crate) struct Arguments {
         default_value_t = NAMES_PER_NAMESPACE
     )]
     names_per_namespace: u32,
+    /// Ranges of addresses that no backend may have, besides loopback, link-local and metadata addresses, which none
+    /// may have anyway.
+    #[arg(
+        long,
+        value_name = "CIDRS",
+        value_delimiter = ',',
+        value_parser = block
+    )]
+    deny_endpoint_cidrs: Vec<AddressBlock>,
+    /// Bits of the largest RSA key that a certificate may have.
+    #[arg(
+        long,
+        env = "VESTIBULE_MAX_RSA_BITS",
+        default_value_t = MAX_RSA_BITS,
+        value_parser = clap::value_parser!(u16).range(2048..=8192)
+    )]
+    max_rsa_bits: u16,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
     /// cert-manager.
     #[arg(
@@ -203,6 +222,11 @@ fn maker(text: &str) -> Result<Maker, String> {
     let makers = [Maker::Vestibule, Maker::CertManager];
     let named = makers.into_iter().find(|maker| maker.as_str() == text);
     named.ok_or_else(|| "it is vestibule or cert-manager".to_owned())
+}
+
+fn block(text: &str) -> Result<AddressBlock, &'static str> {
+    AddressBlock::parse(text.trim())
+        .ok_or("it is no range of addresses such as 10.96.0.0/12, with zeros behind the prefix")
 }
 
 /// A key of an annotation to copy; nothing at all is no key, so that a setting may be empty.
@@ -277,6 +301,11 @@ impl Arguments {
                 mode: self.policy_mode,
                 exempt: self.exempt_namespace.iter().cloned().collect(),
                 names_per_namespace: self.names_per_namespace,
+                endpoints: EndpointRules {
+                    loopback: false,
+                    denied: self.deny_endpoint_cidrs.clone(),
+                },
+                max_rsa_bits: self.max_rsa_bits,
             },
             claims: Claims::Told,
             shim_for_sets: self.cert_manager_listener_sets == Maker::CertManager,

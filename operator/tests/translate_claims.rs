@@ -56,7 +56,7 @@ fn with_own(own: Vec<Listener>) -> Run {
         claims: Claims::Told,
         policy: Policy {
             mode: Mode::Off,
-            ..Policy::default()
+            ..settings().policy
         },
         ..settings()
     };

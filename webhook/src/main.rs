@@ -85,6 +85,7 @@ impl Args {
                 .map(str::to_owned)
                 .collect(),
             names_per_namespace: self.names_per_namespace,
+            ..Policy::default()
         }
     }
 }

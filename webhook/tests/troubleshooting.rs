@@ -53,6 +53,7 @@ const REASONS: &[Reason] = &[
     Reason::IssuerNotAllowed,
     Reason::QuotaExceeded,
     Reason::HostnameNotOwned,
+    Reason::EndpointNotAllowed,
     Reason::Unreadable,
     Reason::UnknownField,
     Reason::ContradictingIssuers,
@@ -128,6 +129,7 @@ fn is_listed(reason: Reason) -> bool {
         | Reason::IssuerNotAllowed
         | Reason::QuotaExceeded
         | Reason::HostnameNotOwned
+        | Reason::EndpointNotAllowed
         | Reason::Unreadable
         | Reason::UnknownField
         | Reason::ContradictingIssuers

@@ -4,6 +4,7 @@
 use kube::api::ListParams;
 use kube::{Client, Error};
 use serde_json::Value;
+use vestibule_model::certificate::AddressBlock;
 use vestibule_model::policy::Policy;
 use vestibule_operator::translate::CONTROLLER;
 
@@ -60,6 +61,11 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--names-per-namespace", most)) => {
                 policy.names_per_namespace = most.parse().ok()?;
             }
+            Some(("--max-rsa-bits", most)) => policy.max_rsa_bits = most.parse().ok()?,
+            Some(("--deny-endpoint-cidrs", blocks)) => {
+                let blocks = blocks.split(',').map(AddressBlock::parse);
+                policy.endpoints.denied = blocks.collect::<Option<_>>()?;
+            }
             _ => {}
         }
     }
@@ -69,6 +75,7 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use vestibule_model::endpoint::EndpointRules;
     use vestibule_model::policy::Mode;
 
     use super::*;
@@ -84,7 +91,9 @@ mod tests {
             "--release=edge",
             "--policy-mode=Warn",
             "--exempt-namespace=old,older",
-            "--names-per-namespace=7"
+            "--names-per-namespace=7",
+            "--max-rsa-bits=2048",
+            "--deny-endpoint-cidrs=10.96.0.0/12,fd00::/8"
         ]);
         let list = json!({"items": [deployment(&other), {}, deployment(&own)]});
         let exempt = ["old", "older"].map(str::to_owned).into();
@@ -94,7 +103,14 @@ mod tests {
             Release::Known(Policy {
                 mode,
                 exempt,
-                names_per_namespace: 7
+                names_per_namespace: 7,
+                endpoints: EndpointRules {
+                    loopback: false,
+                    denied: ["10.96.0.0/12", "fd00::/8"]
+                        .map(|block| AddressBlock::parse(block).unwrap())
+                        .into(),
+                },
+                max_rsa_bits: 2048,
             })
         );
         assert_eq!(of_deployments(&list, "example.com/nobody"), Release::Absent);

@@ -99,6 +99,12 @@ pub struct AddressBlock {
     length: u8,
 }
 
+impl fmt::Display for AddressBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.length)
+    }
+}
+
 impl AddressBlock {
     /// Reads an address, or a block as in `192.0.2.0/24`, whose bits after the prefix are zero.
     #[must_use]

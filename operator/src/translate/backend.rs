@@ -7,8 +7,9 @@ use std::ops::{RangeFrom, RangeInclusive};
 use std::sync::Arc;
 
 use vestibule_model::conflict::Transport;
+use vestibule_model::endpoint::Denied;
 use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object::{Object, Port, ServicePort};
+use vestibule_model::object::{EndpointSlice, Object, Port, ServicePort};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
@@ -91,6 +92,43 @@ impl Translator {
         }
     }
 
+    fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
+        let slices = self.index.slices_of(service);
+        slices.filter_map(|name| match self.get(Kind::EndpointSlice, name) {
+            Some(Object::EndpointSlice(slice)) => Some(slice),
+            _ => None,
+        })
+    }
+
+    /// Why no backend may have this address.
+    fn denied(&self, address: IpAddr) -> Option<Denied> {
+        self.settings.policy.endpoints.denies(address)
+    }
+
+    /// The first address of a slice that no backend may have, and why.
+    pub(super) fn denied_in(&self, slice: &EndpointSlice) -> Option<(IpAddr, Denied)> {
+        let mut all = slice.addresses.iter().chain(&slice.terminating);
+        all.find_map(|address| Some((*address, self.denied(*address)?)))
+    }
+
+    /// The first address of a Service that no backend may have, if it has no other one.
+    pub(super) fn only_denied(&self, service: &ObjectName) -> Option<(IpAddr, Denied)> {
+        let mut first = None;
+        for slice in self.slices_of(service) {
+            for address in slice.addresses.iter().chain(&slice.terminating) {
+                let denied = self.denied(*address)?;
+                first.get_or_insert((*address, denied));
+            }
+        }
+        first
+    }
+
+    /// Says whether routes to a Service may be told otherwise of its endpoints after a change of this slice.
+    pub(super) fn judges_endpoints(&self, service: &ObjectName, slice: &EndpointSlice) -> bool {
+        let mut all = self.slices_of(service).chain([slice]);
+        all.any(|slice| self.denied_in(slice).is_some())
+    }
+
     /// The endpoints of a port, in order, what they speak, and what connections to them are to be; `None`
     /// if the Service or the port is not there. Endpoints are those that are ready. If none is, they are
     /// those that terminate and still serve, as in kube-proxy: the last pod serves until it ends.
@@ -101,14 +139,12 @@ impl Translator {
         let port = service.port(key.port, Transport::Tcp)?;
         let mut ready: BTreeSet<(IpAddr, u16)> = BTreeSet::new();
         let mut terminating = ready.clone();
-        for slice in self.index.slices_of(&key.service) {
-            let Some(Object::EndpointSlice(slice)) = self.get(Kind::EndpointSlice, slice) else {
-                continue;
-            };
+        let allowed = |address: &&IpAddr| self.denied(**address).is_none();
+        for slice in self.slices_of(&key.service) {
             for number in slice.numbers_of(port) {
                 let at = |address: &IpAddr| (*address, number.get());
-                ready.extend(slice.addresses.iter().map(at));
-                terminating.extend(slice.terminating.iter().map(at));
+                ready.extend(slice.addresses.iter().filter(allowed).map(at));
+                terminating.extend(slice.terminating.iter().filter(allowed).map(at));
             }
         }
         let endpoints = if ready.is_empty() { terminating } else { ready };

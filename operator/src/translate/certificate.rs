@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Secret};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
+use x509_parser::prelude::FromDer;
+use x509_parser::public_key::PublicKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::trust::User;
 use super::{Dirty, Output, Translator, set_user};
@@ -82,7 +85,7 @@ pub(super) fn resource_key(secret: &ObjectName) -> ResourceKey {
 
 impl SecretState {
     /// What it is at a time, and when that may be otherwise.
-    fn of(secret: Option<&Object>, now: Option<i64>) -> (Self, Option<i64>) {
+    fn of(secret: Option<&Object>, now: Option<i64>, max_rsa_bits: u16) -> (Self, Option<i64>) {
         let secret = match secret {
             Some(Object::Secret(secret)) => secret,
             Some(object) => {
@@ -94,7 +97,7 @@ impl SecretState {
         if secret.acme && secret.certificate.as_ref().is_none_or(|c| c.is_empty()) {
             return (Self::Issuing, None);
         }
-        let (encoded, validity) = match read(secret) {
+        let (encoded, validity) = match read(secret, max_rsa_bits) {
             Ok(read) => read,
             Err(problem) => return (Self::Unusable(problem), None),
         };
@@ -117,7 +120,7 @@ impl SecretState {
     }
 }
 
-fn read(secret: &Secret) -> Result<(Encoded, Option<Validity>), String> {
+fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>), String> {
     if &*secret.secret_type != "kubernetes.io/tls" {
         return Err(format!(
             "Secret {} has type {:?}, not \"kubernetes.io/tls\"",
@@ -161,6 +164,15 @@ fn read(secret: &Secret) -> Result<(Encoded, Option<Validity>), String> {
             secret.name
         )
     })?;
+    if let Some(bits) = rsa_bits(&*signer)
+        && bits > usize::from(max_rsa_bits)
+    {
+        return Err(format!(
+            "\"tls.key\" of Secret {} is an RSA key of {bits} bits, and one of more than {max_rsa_bits} costs all who \
+             share the proxies too much; use ECDSA or a shorter one",
+            secret.name
+        ));
+    }
     CertifiedKey::new(chain.clone(), signer)
         .keys_match()
         .map_err(|error| match error {
@@ -174,6 +186,16 @@ fn read(secret: &Secret) -> Result<(Encoded, Option<Validity>), String> {
     encode(&secret.name, &chain, key.secret_der())
         .map(|encoded| (encoded, validity))
         .ok_or_else(|| format!("Secret {} is too large", secret.name))
+}
+
+/// The length of an RSA key; `None` if it is another one.
+fn rsa_bits(key: &dyn SigningKey) -> Option<usize> {
+    let public = key.public_key()?;
+    let (_, public) = SubjectPublicKeyInfo::from_der(&public).ok()?;
+    match public.parsed().ok()? {
+        PublicKey::RSA(key) => Some(key.key_size()),
+        _ => None,
+    }
 }
 
 fn encode(name: &ObjectName, chain: &[CertificateDer<'_>], key: &[u8]) -> Option<Encoded> {
@@ -220,7 +242,11 @@ impl Translator {
         let object = self.objects.get(&key);
         self.secrets.entry(name.clone()).or_insert_with(|| {
             output.work.certificates += 1;
-            let (state, deadline) = SecretState::of(object.map(Arc::as_ref), self.now);
+            let (state, deadline) = SecretState::of(
+                object.map(Arc::as_ref),
+                self.now,
+                self.settings.policy.max_rsa_bits,
+            );
             self.deadlines.extend(deadline.map(|at| (at, name.clone())));
             state
         })

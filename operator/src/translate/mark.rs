@@ -129,6 +129,9 @@ impl Translator {
                         && let Some(service) = &slice.service
                     {
                         let service = ObjectName::new(name.namespace.clone(), service.clone());
+                        if self.judges_endpoints(&service, slice) {
+                            dirty.routes.extend(self.index.routes_of_service(&service));
+                        }
                         self.dirty_backends(&service, dirty);
                     }
                 }

@@ -389,6 +389,15 @@ impl Translator {
         {
             return refuse(Reason::UnsupportedProtocol, message, action);
         }
+        if let Some((address, denied)) = self.only_denied(&target) {
+            return refuse(
+                Reason::EndpointNotAllowed,
+                format!(
+                    "no backend may have the endpoints of Service {target}: {address} {denied}"
+                ),
+                "have the Service select pods, or ask the platform admin which endpoints there may be",
+            );
+        }
         Ok(BackendKey::new(target, number))
     }
 

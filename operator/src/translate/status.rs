@@ -249,7 +249,17 @@ impl Translator {
             Some(Object::Unreadable(_, _, finding)) => vec![finding.clone()],
             Some(Object::GatewayClass(class)) => class.findings.clone(),
             Some(Object::GatewayParameters(parameters)) => parameters.findings.clone(),
-            Some(Object::EndpointSlice(slice)) => slice.findings.clone(),
+            Some(Object::EndpointSlice(slice)) => {
+                let denied = self.denied_in(slice).map(|(address, denied)| {
+                    Finding::warning(
+                        Reason::EndpointNotAllowed,
+                        "endpoints",
+                        format!("{address} {denied}, so it is left out"),
+                        "name endpoints that are pods",
+                    )
+                });
+                slice.findings.iter().cloned().chain(denied).collect()
+            }
             Some(Object::BackendTlsPolicy(policy)) => policy.findings.clone(),
             Some(Object::AcmeIssuer(issuer)) => issuer.findings.clone(),
             _ => Vec::new(),

@@ -81,7 +81,7 @@ fn told() -> Settings {
         // Wildcards of TLSRoutes as well.
         policy: Policy {
             mode: Mode::Off,
-            ..Policy::default()
+            ..settings().policy
         },
         ..settings()
     }

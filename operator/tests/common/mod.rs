@@ -13,6 +13,7 @@ use std::sync::{Arc, LazyLock};
 use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::Transport;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
@@ -29,7 +30,13 @@ use vestibule_operator::translate::{
 pub(crate) fn settings() -> Settings {
     Settings {
         controller: CONTROLLER.into(),
-        policy: Policy::default(),
+        policy: Policy {
+            endpoints: EndpointRules {
+                loopback: true,
+                ..EndpointRules::default()
+            },
+            ..Policy::default()
+        },
         claims: Claims::Assumed,
         shim_for_sets: false,
         binds: Binds::Direct {

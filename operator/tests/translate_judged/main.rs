@@ -46,7 +46,7 @@ impl Run {
         // Routes with wildcards are legal; that some releases refuse them is another test's.
         let policy = Policy {
             mode: Mode::Off,
-            ..Policy::default()
+            ..settings().policy
         };
         Self {
             objects: Objects::new(),

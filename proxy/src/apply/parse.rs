@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::{HostPattern, HostnameError};
 use vestibule_model::path::PathPrefix;
 use vestibule_stream::proto;
@@ -411,6 +412,11 @@ pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, Rejec
     })
 }
 
+const ENDPOINTS: EndpointRules = EndpointRules {
+    loopback: true,
+    denied: Vec::new(),
+};
+
 fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
     let invalid = |why: &str| {
         RejectReason::InvalidEndpoint(format!("endpoint {:?}:{} {why}", wire.address, wire.port))
@@ -420,10 +426,10 @@ fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
         .parse()
         .map_err(|_| invalid("has no IP address"))?;
     let port = port(wire.port).ok_or_else(|| invalid("has no port"))?;
-    // Connecting to "any address" reaches this host itself, which nobody means.
     let address = address.to_canonical();
-    if address.is_unspecified() || address.is_multicast() {
-        return Err(invalid("is no address to connect to"));
+    // The operator judges by the rules of the release. What no release allows is refused here as well.
+    if let Some(denied) = ENDPOINTS.denies(address) {
+        return Err(invalid(&denied.to_string()));
     }
     Ok(SocketAddr::new(address, port))
 }

@@ -1,0 +1,156 @@
+//! What tenants' backends and certificates may not be.
+
+mod common;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use common::*;
+use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
+use vestibule_model::certificate::AddressBlock;
+use vestibule_model::endpoint::EndpointRules;
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::{Object, Protocol};
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::translate::{Change, Status, Translator};
+use vestibule_stream::proto::resource;
+use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
+
+/// A slice of Service app with these addresses.
+fn slice_of(suffix: u8, addresses: &[&str]) -> Change {
+    let mut object = slice("b", "app", suffix, 443, &[]);
+    if let Object::EndpointSlice(slice) = &mut object {
+        let addresses = addresses.iter().map(|text| text.parse::<IpAddr>());
+        slice.addresses = addresses.collect::<Result<_, _>>().expect("addresses");
+    }
+    Change::Put(object)
+}
+
+fn endpoints(translator: &Translator) -> Vec<String> {
+    let key = ResourceKey::new(ResourceKind::Backend, "b/app:443");
+    let backend = translator.resources().get(&key);
+    match backend.and_then(Encoded::decode) {
+        Some(resource::Resource::Backend(backend)) => {
+            backend.endpoints.into_iter().map(|of| of.address).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What `ResolvedRefs` of the route says, if it is not true.
+fn unresolved(translator: &Translator) -> Option<(&'static str, String)> {
+    let Status::Route(status) = &translator.statuses()[&key(Kind::TlsRoute, "b", "web")] else {
+        panic!("a route has parents")
+    };
+    let conditions = &status.parents[0].conditions;
+    let refs = conditions
+        .iter()
+        .find(|c| c.kind.as_str() == "ResolvedRefs");
+    let refs = refs.expect("the condition");
+    (refs.reason.as_str() != "ResolvedRefs").then(|| (refs.reason.as_str(), refs.message.clone()))
+}
+
+#[test]
+fn endpoints_that_only_proxies_reach_are_left_out_and_told() {
+    let mut settings = settings();
+    settings.policy.endpoints = EndpointRules {
+        loopback: false,
+        denied: vec![AddressBlock::parse("10.96.0.0/12").expect("a block")],
+    };
+    let mut translator = Translator::new(settings);
+    translator.apply(
+        [
+            our_class(),
+            gateway("one", Vec::new(), NamespaceScope::All),
+            set(
+                "b",
+                "mine",
+                1,
+                "one",
+                vec![passthrough("web", "web.b.test")],
+            ),
+            route(
+                "b",
+                "web",
+                1,
+                vec![parent("ListenerSet", None, "mine", None)],
+                &["web.b.test"],
+                vec![backend("b", "app", 443, 1)],
+            ),
+            service("b", "app", &[443]),
+        ]
+        .map(Change::Put),
+    );
+    assert_eq!(unresolved(&translator), None);
+    for (bad, why) in [
+        ("169.254.169.254", "link-local"),
+        ("127.0.0.1", "loopback"),
+        ("10.96.0.1", "10.96.0.0/12"),
+        ("100.100.100.200", "metadata"),
+    ] {
+        // Nothing but that.
+        translator.apply([slice_of(1, &[bad])]);
+        let (reason, message) = unresolved(&translator).expect("it is told");
+        assert_eq!(reason, "EndpointNotAllowed");
+        assert!(message.contains(bad) && message.contains(why), "{message}");
+        assert_eq!(endpoints(&translator), Vec::<String>::new());
+        let of_slice = ObjectKey::new(Kind::EndpointSlice, "b", "app-1");
+        assert_eq!(reasons(&translator, &of_slice), ["EndpointNotAllowed"]);
+        // Beside a pod, in the same slice or in another one.
+        translator.apply([slice_of(1, &[bad, "10.244.0.9"])]);
+        assert_eq!(unresolved(&translator), None, "{bad}");
+        assert_eq!(endpoints(&translator), ["10.244.0.9"]);
+        translator.apply([slice_of(1, &[bad]), slice_of(2, &["10.244.0.8"])]);
+        assert_eq!(unresolved(&translator), None, "{bad}");
+        assert_eq!(endpoints(&translator), ["10.244.0.8"]);
+        translator.apply([slice_of(2, &[])]);
+        assert!(unresolved(&translator).is_some());
+        translator.apply([slice_of(1, &["10.244.0.7"])]);
+        assert_eq!(unresolved(&translator), None);
+        assert_eq!(endpoints(&translator), ["10.244.0.7"]);
+    }
+}
+
+#[test]
+fn rsa_keys_are_bounded() {
+    let pair = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_3072).expect("a key");
+    let certificate = CertificateParams::new(vec!["a.b.test".to_owned()])
+        .and_then(|params| params.self_signed(&pair))
+        .expect("a certificate");
+    let mut long = secret("b", "tls", Holds::Pair(0));
+    if let Object::Secret(secret) = &mut long {
+        secret.certificate = Some(Arc::from(certificate.pem().into_bytes()));
+        secret.private_key = Some(Arc::new(pair.serialize_pem().into_bytes().into()));
+    }
+    for (bits, served) in [(2048, false), (3071, false), (3072, true), (4096, true)] {
+        let mut settings = settings();
+        settings.policy.max_rsa_bits = bits;
+        let mut translator = Translator::new(settings);
+        let tls = Tls::Terminate("b".into(), "tls".into());
+        let listener = listener("web", 443, Protocol::Tls, "a.b.test", Some(tls));
+        translator.apply(
+            [
+                our_class(),
+                gateway("one", Vec::new(), NamespaceScope::All),
+                set("b", "mine", 1, "one", vec![listener]),
+                long.clone(),
+            ]
+            .map(Change::Put),
+        );
+        let Status::Listeners(status) =
+            &translator.statuses()[&key(Kind::ListenerSet, "b", "mine")]
+        else {
+            panic!("a set has listeners")
+        };
+        let refs = status.listeners[0].conditions.iter();
+        let mut refs = refs.filter(|c| c.kind.as_str() == "ResolvedRefs");
+        let refs = refs.next().expect("the condition");
+        if served {
+            assert_eq!(refs.reason.as_str(), "ResolvedRefs", "{}", refs.message);
+        } else {
+            assert_eq!(refs.reason.as_str(), "InvalidCertificateRef");
+            assert!(refs.message.contains("3072 bits"), "{}", refs.message);
+            assert!(!refs.message.contains("PRIVATE"));
+        }
+    }
+}
