@@ -20,6 +20,9 @@ use crate::splice::Pipe;
 const SCRATCH: usize = 64 * 1024;
 /// Bytes that one direction moves before other connections of the thread get their turn.
 pub(crate) const TURN: usize = 256 * 1024;
+/// The same where the kernel moves them through a pipe: that takes no longer, and in smaller pieces a byte costs a third
+/// more.
+pub(crate) const PIPE_TURN: usize = 1024 * 1024;
 /// Bytes that flow in one direction before it changes to a pipe.
 const BULK_AFTER: u32 = 128 * 1024;
 /// Bytes that flow before one that found no pipe asks again. To ask at every burst would cost more than copying.
@@ -233,7 +236,7 @@ impl Flow {
         if self.state == State::Ended {
             return Poll::Ready(Ok(()));
         }
-        let mut left = TURN;
+        let mut left = if self.pipe.is_some() { PIPE_TURN } else { TURN };
         while left > 0 {
             if let Some(rest) = &mut self.rest {
                 ready!(rest.poll_write(cx, to)).map_err(|_| Broken::Sink)?;
@@ -391,7 +394,7 @@ mod tests {
     #[tokio::test]
     async fn who_gets_no_pipe_asks_again_later() {
         let taken: Vec<Pipe> = std::iter::from_fn(Pipe::take).collect();
-        assert!(taken.len() <= 512, "{}", taken.len());
+        assert!(taken.len() <= 128, "{}", taken.len());
         let (mut client, mut backend) = flood().await;
         let mut moved = Moved::default();
         let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
@@ -414,7 +417,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_turn_moves_a_bounded_number_of_bytes() {
-        for until_pipe in [None, Some(0)] {
+        for (until_pipe, most) in [(None, TURN), (Some(0), PIPE_TURN)] {
             let (mut client, mut backend) = flood().await;
             let mut moved = Moved::default();
             let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
@@ -425,9 +428,9 @@ mod tests {
                 let mut once = Context::from_waker(Waker::noop());
                 assert!(Pin::new(&mut relay).poll(&mut once).is_pending());
                 let turn = relay.moved.up - before;
-                assert!(turn <= TURN as u64, "{turn}");
-                // As much as it may, although there is more.
-                whole += u32::from(turn == TURN as u64);
+                assert!(turn <= most as u64, "{turn}");
+                // It moves much, and stops although there is more.
+                whole += u32::from(turn >= TURN as u64);
                 tokio::task::yield_now().await;
             }
         }

@@ -24,12 +24,12 @@ mod linux {
     use tokio::net::TcpStream;
 
     /// Capacity asked of the kernel: what moves in one turn of a connection.
-    const CAPACITY: usize = crate::relay::TURN;
+    const CAPACITY: usize = crate::relay::PIPE_TURN;
     /// Capacity that a pipe has without asking; used where the larger one is refused.
     const DEFAULT_CAPACITY: usize = 1 << 16;
     /// Pipes that one thread has in use at most: 2 file descriptors each. A receiver that stops
     /// reading keeps its pipe full, so this bounds the memory that such can hold.
-    const MAX_PER_THREAD: usize = 512;
+    const MAX_PER_THREAD: usize = 128;
     const _: () = assert!(MAX_PER_THREAD * CAPACITY <= 128 << 20);
     /// Empty pipes that one thread keeps for the next bulk transfer.
     const MAX_KEPT: usize = 16;
