@@ -145,6 +145,11 @@ impl Record {
         let listener = self.listener.as_deref();
         let route = self.route.as_deref();
         let challenge = self.tls.as_ref().and_then(|tls| tls.challenge.as_deref());
+        let account = route.map(|r| &r.account).or(listener.map(|l| &l.account));
+        let account = account.or(challenge.map(|c| &c.account));
+        if !self.plane.logs(account.map(|account| &**account)) {
+            return;
+        }
         let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
         let gateway = listener.map(|l| &l.gateway);
         let agreed = self.agreed();

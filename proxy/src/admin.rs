@@ -73,7 +73,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router) {
             }
         };
         while connections.try_join_next().is_some() {}
-        let Some(source) = shares.take(peer.ip()) else {
+        let Some(source) = shares.take(peer.ip(), 1) else {
             continue;
         };
         let (shares, router) = (Arc::clone(&shares), router.clone());

@@ -641,6 +641,7 @@ impl State {
         };
         let mut terminate = terminate.map(|spec| self.hold_terminate(&key, spec, old));
         let mode = self.mode(&kind, terminate.as_mut());
+        let handshake_units = self.handshake_units(terminate.as_ref());
         let built = Arc::new(Listener {
             key: Arc::clone(&key),
             usage: self.tenants.usage(&gateway, &tenant),
@@ -649,6 +650,7 @@ impl State {
             gateway,
             tenant,
             mode,
+            handshake_units,
             validation: terminate
                 .as_ref()
                 .and_then(HeldTerminate::client_validation),
@@ -670,6 +672,7 @@ impl State {
             return false;
         };
         let mode = self.mode(&held.built.mode, held.terminate.as_mut());
+        let handshake_units = self.handshake_units(held.terminate.as_ref());
         held.built = Arc::new(Listener {
             key: Arc::clone(name),
             gateway: Arc::clone(&held.built.gateway),
@@ -682,6 +685,7 @@ impl State {
                 .terminate
                 .as_ref()
                 .and_then(HeldTerminate::client_validation),
+            handshake_units,
             mode,
         });
         self.listeners.insert(Arc::clone(name), held);

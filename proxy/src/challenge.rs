@@ -18,10 +18,12 @@ use vestibule_model::hostname::Hostname;
 use crate::connection::CloseReason;
 use crate::cut::linger;
 use crate::deadline::within;
+use crate::gate::{self, Entrant};
 use crate::hello::Alpn;
 use crate::http::Replayed;
 use crate::metrics::Metrics;
 use crate::plane::DataPlane;
+use crate::quota::Account;
 use crate::table::BindKey;
 use crate::terminate::Agreed;
 
@@ -96,6 +98,8 @@ pub(crate) struct Challenge {
     pub(crate) gateway: Arc<str>,
     /// Namespace of the object that asks for the certificate.
     pub(crate) tenant: Arc<str>,
+    /// Whose handshakes and lines of the log its connections are.
+    pub(crate) account: Arc<Account>,
     pub(crate) answer: Answer,
 }
 
@@ -173,13 +177,15 @@ impl Metrics {
 pub(crate) async fn answer_tls(
     client: TcpStream,
     config: Arc<ServerConfig>,
+    entrant: Entrant,
     replay: Vec<u8>,
     plane: &DataPlane,
 ) -> Result<Agreed, CloseReason> {
     let accept = TlsAcceptor::from(config).accept(Replayed::new(replay, client));
+    let accept = gate::pass(entrant, accept);
     let accepted = within(plane.limits.handshake_deadline, accept).await;
     let mut stream = accepted
-        .map_err(|_| CloseReason::HandshakeTimeout)?
+        .map_err(|_| CloseReason::HandshakeTimeout)??
         .map_err(|error| {
             tracing::debug!(%error, "the handshake of a challenge failed");
             CloseReason::HandshakeFailed

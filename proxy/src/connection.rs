@@ -20,6 +20,7 @@ use crate::challenge::{self, Answer, Challenge, Outcome, Question};
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
 use crate::dial::{self, Carries};
+use crate::gate::{self, Crowded, Entrant};
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
 use crate::plane::HelloPermit;
@@ -28,6 +29,9 @@ use crate::table::{Listener, Mode, NotServing, Pick, Route, Selection, Snapshot,
 use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
 use crate::tried::Tried;
 use crate::upstream::{Credentials, Stream};
+
+/// What a CA's handshake costs at the gate: the operator makes its key, of ECDSA.
+const CHALLENGE_UNITS: u8 = 1;
 
 /// Why a connection ended. Closed, so that it can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +119,12 @@ pub enum CloseReason {
     Limit,
     /// The tenant has all connections that it may have.
     TenantLimit,
+    /// The source opened more connections in a second than one may.
+    SourceRate,
+    /// Too many TLS handshakes of the tenant waited for their turn, and this one had waited longest.
+    TooManyHandshakes,
+    /// The connection was idle while this proxy was short of memory, open files or connections.
+    Overload,
 }
 
 impl CloseReason {
@@ -163,6 +173,9 @@ impl CloseReason {
             Self::Drained => "Drained",
             Self::Limit => "Limit",
             Self::TenantLimit => "TenantLimit",
+            Self::SourceRate => "SourceRate",
+            Self::TooManyHandshakes => "TooManyHandshakes",
+            Self::Overload => "Overload",
         }
     }
 }
@@ -184,6 +197,12 @@ impl From<NotServing> for CloseReason {
             NotServing::NoCertificate => Self::NoCertificate,
             NotServing::NoTrustBundle => Self::NoTrustBundle,
         }
+    }
+}
+
+impl From<Crowded> for CloseReason {
+    fn from(_: Crowded) -> Self {
+        Self::TooManyHandshakes
     }
 }
 
@@ -310,7 +329,7 @@ enum Step {
     /// Plaintext, with what was read of it.
     Http(Vec<u8>, Version, HelloPermit),
     /// A handshake that is to be done on the replayed hello.
-    Https(Arc<ServerConfig>, Vec<u8>, HelloPermit),
+    Https(Arc<ServerConfig>, Entrant, Vec<u8>, HelloPermit),
     /// A CA's handshake that is to be done.
     Challenge(Arc<Challenge>, Vec<u8>, HelloPermit),
     /// A CA that asks for a challenge which is not there.
@@ -354,8 +373,8 @@ async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) ->
         Ok(Step::Http(head, version, permit)) => {
             Ok(Begun::plain(client, (head, version), record, permit))
         }
-        Ok(Step::Https(config, replay, permit)) => {
-            let begun = Box::pin(Begun::tls(client, config, replay, record)).await;
+        Ok(Step::Https(config, entrant, replay, permit)) => {
+            let begun = Box::pin(Begun::tls(client, config, entrant, replay, record)).await;
             drop(permit);
             begun
         }
@@ -390,9 +409,9 @@ async fn try_open(
     let question = Question::of_hello(record.server_name.as_ref(), &hello.alpn);
     let replay = reader.into_bytes();
     let random = plane.random();
-    let (mode, credentials) = match decide(record, question.as_ref(), random)? {
+    let (mode, entrant, credentials) = match decide(record, question.as_ref(), random)? {
         Decision::Challenge(challenge) => return Ok(Step::Challenge(challenge, replay, permit)),
-        Decision::Serve(mode, credentials) => (mode, credentials),
+        Decision::Serve(mode, entrant, credentials) => (mode, entrant, credentials),
     };
     match mode {
         // Its routes are selected by each request, whatever name the connection is for.
@@ -402,7 +421,7 @@ async fn try_open(
                 plane.metrics.challenge(question.kind(), Outcome::Absent);
                 return Ok(Step::NoChallenge);
             }
-            Ok(Step::Https(config, replay, permit))
+            Ok(Step::Https(config, entrant, replay, permit))
         }
         Mode::Passthrough => {
             drop(permit);
@@ -422,9 +441,10 @@ async fn try_open(
             }
             let begun = tokio::time::Instant::now();
             let handshake = terminate::handshake(client, config, replay);
+            let handshake = gate::pass(entrant, handshake);
             let result = within(limits.handshake_deadline, handshake).await;
             let (session, agreed) = result
-                .map_err(|_| CloseReason::HandshakeTimeout)?
+                .map_err(|_| CloseReason::HandshakeTimeout)??
                 .map_err(|error| handshake_failed(&error))?;
             drop(permit);
             plane
@@ -446,7 +466,7 @@ async fn try_open(
 /// What becomes of a TLS connection.
 enum Decision {
     Challenge(Arc<Challenge>),
-    Serve(Mode, Credentials),
+    Serve(Mode, Entrant, Credentials),
 }
 
 /// Decides all of it by one snapshot: challenge, listener, route, backend, endpoint, and what is shown to
@@ -470,6 +490,7 @@ fn decide(
     } = selected?;
     let mode = listener.mode.clone();
     let credentials = snapshot.credentials(&listener);
+    let units = listener.handshake_units;
     record.select(listener);
     if !matches!(mode, Mode::Https(_)) {
         pick(&snapshot, record, route, random, |backend| {
@@ -477,7 +498,8 @@ fn decide(
         })?;
     }
     record.charge(&account)?;
-    Ok(Decision::Serve(mode, credentials))
+    let entrant = Entrant { account, units };
+    Ok(Decision::Serve(mode, entrant, credentials))
 }
 
 /// Answers a CA.
@@ -490,7 +512,11 @@ async fn answer(
     let plane = Arc::clone(record.plane());
     let answered = match &challenge.answer {
         Answer::Tls(config) => {
-            challenge::answer_tls(client, Arc::clone(config), replay, &plane).await
+            let entrant = Entrant {
+                account: Arc::clone(&challenge.account),
+                units: CHALLENGE_UNITS,
+            };
+            challenge::answer_tls(client, Arc::clone(config), entrant, replay, &plane).await
         }
         // Not what a hello asks for.
         Answer::Http(_) => Err(CloseReason::Internal),

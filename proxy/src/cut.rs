@@ -26,6 +26,11 @@ pub(crate) struct Cut;
 /// Cuts the connections of this thread, and those to come.
 pub(crate) fn cut() {
     CUT.set(true);
+    rouse();
+}
+
+/// Has the connections of this thread polled again: something that they look at has changed.
+pub(crate) fn rouse() {
     let wakers: Vec<Waker> =
         WAITING.with_borrow_mut(|waiting| waiting.slots_mut().filter_map(Option::take).collect());
     // Outside of the borrow: a waker may run code.

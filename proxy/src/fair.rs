@@ -35,14 +35,14 @@ impl Shares {
         }
     }
 
-    /// Takes a place for `address`, if it may have one.
-    pub(crate) fn take(&self, address: IpAddr) -> Option<Source> {
+    /// Takes a place for `address`, if it may have one. No more than one of `parts` of the places may be in use.
+    pub(crate) fn take(&self, address: IpAddr, parts: usize) -> Option<Source> {
         let hash = self.hash.hash_one(network(address));
         let source = Source(usize::try_from(hash).unwrap_or(0) % COUNTS);
         let count = self.counts.get(source.0)?;
         let total = self.total.fetch_add(1, Ordering::AcqRel);
         let held = count.fetch_add(1, Ordering::AcqRel);
-        let free = self.limit.saturating_sub(total);
+        let free = (self.limit / parts.max(1)).saturating_sub(total);
         if held < free {
             return Some(source);
         }
@@ -59,7 +59,7 @@ impl Shares {
 }
 
 /// What counts as one source: an IPv4 address, or the IPv6 network of a subscriber.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => {
@@ -75,7 +75,7 @@ mod tests {
 
     fn all(shares: &Shares, address: &str) -> Vec<Source> {
         let address = address.parse().unwrap();
-        std::iter::from_fn(|| shares.take(address)).collect()
+        std::iter::from_fn(|| shares.take(address, 1)).collect()
     }
 
     #[test]
@@ -91,7 +91,7 @@ mod tests {
         for n in 0..100 {
             // One may fall on the count of another, but not all.
             let address = IpAddr::from([198, 51, 100, n]);
-            if let Some(source) = shares.take(address) {
+            if let Some(source) = shares.take(address, 1) {
                 shares.give_back(source);
                 continue;
             }
@@ -102,6 +102,15 @@ mod tests {
         }
         assert_eq!(shares.total.load(Ordering::Acquire), 0);
         assert_eq!(all(&shares, "192.0.2.1").len(), 500);
+    }
+
+    #[test]
+    fn a_part_of_the_places_is_shared_alike() {
+        let shares = Shares::new(80);
+        let address = "192.0.2.1".parse().unwrap();
+        let part: Vec<Source> = std::iter::from_fn(|| shares.take(address, 4)).collect();
+        assert_eq!(part.len(), 10);
+        assert_eq!(all(&shares, "192.0.2.1").len(), 30);
     }
 
     #[test]

@@ -53,6 +53,16 @@ struct Args {
     /// Whether to log a line per connection.
     #[arg(long, env = "VESTIBULE_ACCESS_LOG", default_value_t = true, action = clap::ArgAction::Set)]
     access_log: bool,
+    /// Most of these lines per second for one tenant; 0: as many as there are.
+    #[arg(long, default_value_t = Limits::default().access_log_lines_per_second)]
+    access_log_lines_per_second: u32,
+    /// Percent of these lines that are logged, chosen at random.
+    #[arg(
+        long,
+        default_value_t = Limits::default().access_log_percent,
+        value_parser = clap::value_parser!(u8).range(..=100),
+    )]
+    access_log_percent: u8,
     /// Seconds from SIGTERM for which new connections are still accepted. The proxy is unready at
     /// once, and this is the time for everybody to hear of it.
     #[arg(long, env = "VESTIBULE_SHUTDOWN_DELAY_SECONDS", default_value_t = 10)]
@@ -79,6 +89,17 @@ struct Args {
         value_parser = clap::value_parser!(u8).range(..=100),
     )]
     guaranteed_percent: u8,
+    /// Most new connections of one source (an IPv4 address or an IPv6 /64) per second; 0: as many as come.
+    #[arg(long, default_value_t = Limits::default().source_connections_per_second)]
+    source_connections_per_second: u32,
+    /// Percent of the memory limit, of the open files or of the connections in use from which on less is offered: no
+    /// connections are kept for later, then no further ones for those who have most, then the shortest timeouts. 100: never.
+    #[arg(
+        long,
+        default_value_t = Limits::default().overload_percent,
+        value_parser = clap::value_parser!(u8).range(1..=100),
+    )]
+    overload_percent: u8,
     #[command(flatten)]
     http: HttpArgs,
 }
@@ -272,7 +293,11 @@ fn config(args: Args) -> Result<ProxyConfig, TlsError> {
         connect_deadline: Duration::from_secs(args.connect_seconds),
         max_connections: args.max_connections,
         guaranteed_percent: args.guaranteed_percent,
+        source_connections_per_second: args.source_connections_per_second,
+        overload_percent: args.overload_percent,
         access_log: args.access_log,
+        access_log_lines_per_second: args.access_log_lines_per_second,
+        access_log_percent: args.access_log_percent,
         http: args.http.into(),
         ..defaults
     };

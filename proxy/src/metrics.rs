@@ -14,6 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::expiry::Expiries;
 use crate::log::Dropped;
+use crate::overload::Readings;
 use crate::quota::Accounts;
 use crate::tenants::Tenants;
 
@@ -26,6 +27,11 @@ pub struct ReasonLabel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DirectionLabel {
     direction: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResourceLabel {
+    resource: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -58,6 +64,9 @@ pub struct HandshakeLabel {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    accounts: Accounts,
+    overload_step: Gauge,
+    overload_used: Family<ResourceLabel, Gauge>,
     /// Connections accepted from clients.
     pub connections_accepted: Counter,
     /// Client connections open now.
@@ -139,7 +148,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("vestibule_proxy");
         let r = &mut registry;
         r.register_collector(Box::new(tenants));
-        r.register_collector(Box::new(accounts));
+        r.register_collector(Box::new(accounts.clone()));
         r.register_collector(Box::new(expiries));
         r.register_collector(Box::new(Dropped));
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
@@ -153,6 +162,17 @@ impl Metrics {
         );
         let direction = |direction| bytes.get_or_create(&DirectionLabel { direction }).clone();
         Self {
+            accounts,
+            overload_step: add(
+                r,
+                "overload_step",
+                "How much less is offered for want of memory, open files or connections: 0 (nothing) to 3",
+            ),
+            overload_used: add(
+                r,
+                "overload_used_percent",
+                "What is in use of the memory limit, of the open files and of the connections",
+            ),
             bytes_upstream: direction("upstream"),
             bytes_downstream: direction("downstream"),
             connections_accepted: add(r, "connections_accepted", "Connections accepted"),
@@ -265,6 +285,28 @@ impl Metrics {
             ),
             draining: add(r, "draining", "1 from the signal to end on"),
             registry,
+        }
+    }
+
+    /// What is counted of the tenants.
+    pub(crate) fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// Says how short this proxy is of something.
+    pub(crate) fn overload(&self, step: u8, readings: &Readings) {
+        self.overload_step.set(step.into());
+        for (resource, percent) in readings.percents() {
+            let label = ResourceLabel { resource };
+            match percent {
+                Some(percent) => {
+                    let gauge = self.overload_used.get_or_create(&label);
+                    gauge.set(i64::try_from(percent).unwrap_or(i64::MAX));
+                }
+                None => {
+                    self.overload_used.remove(&label);
+                }
+            }
         }
     }
 

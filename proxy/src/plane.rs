@@ -19,11 +19,15 @@ use crate::fair::{Shares, Source};
 use crate::health::Failure;
 use crate::http::HttpLimits;
 use crate::metrics::Metrics;
-use crate::quota::Places;
-use crate::table::{BindKey, Snapshot};
+use crate::overload::{Overload, Step};
+use crate::quota::{Account, Places};
+use crate::rate::{self, SourceRates};
+use crate::table::{BindKey, Snapshot, scale};
 
 /// Accepting fails many times a second while descriptors are short; it is logged this often.
 const WARN_EVERY: Duration = Duration::from_secs(1);
+/// While this proxy is short of something, this part of the places of hellos can be had.
+const SCARCE_HELLOS: usize = 8;
 
 /// What one proxy process allows.
 #[derive(Clone, Debug)]
@@ -45,10 +49,18 @@ pub struct Limits {
     /// Connections at one time that have not finished hello and handshake; in plaintext, those of which no request
     /// reached a route. Each may hold 32 KiB of what its client sent. One source address alone can hold half of them.
     pub max_hellos: usize,
+    /// New connections of one source per second: an IPv4 address or an IPv6 /64. 0: as many as come.
+    pub source_connections_per_second: u32,
     /// What clients of HTTP and HTTPS listeners may do.
     pub http: HttpLimits,
     /// Whether a line is logged per connection or request.
     pub access_log: bool,
+    /// Lines of one tenant per second. 0: as many as come.
+    pub access_log_lines_per_second: u32,
+    /// Percent of the lines that are logged, chosen at random, before they count.
+    pub access_log_percent: u8,
+    /// Percent of memory, open files or connections in use from which on less is offered. 100: never.
+    pub overload_percent: u8,
 }
 
 impl Default for Limits {
@@ -62,8 +74,12 @@ impl Default for Limits {
             max_connections: 100_000,
             guaranteed_percent: 50,
             max_hellos: 10_000,
+            source_connections_per_second: 5_000,
             http: HttpLimits::default(),
             access_log: true,
+            access_log_lines_per_second: 5_000,
+            access_log_percent: 100,
+            overload_percent: 80,
         }
     }
 }
@@ -79,6 +95,8 @@ pub struct DataPlane {
     pub limits: Limits,
     active: AtomicUsize,
     hellos: Shares,
+    rates: SourceRates,
+    overload: Overload,
     /// This proxy is about to end.
     leaving: AtomicBool,
     /// Cancelled when this proxy stops accepting.
@@ -112,6 +130,8 @@ impl DataPlane {
             metrics,
             active: AtomicUsize::new(0),
             hellos: Shares::new(limits.max_hellos),
+            rates: SourceRates::new(),
+            overload: Overload::default(),
             limits,
             leaving: AtomicBool::new(false),
             closing: CancellationToken::new(),
@@ -210,14 +230,35 @@ impl DataPlane {
         Places {
             all: self.limits.max_connections,
             guaranteed_percent: self.limits.guaranteed_percent,
+            scarce: self.overload.step() >= Step::Shares,
         }
+    }
+
+    /// How short this proxy is of memory, open files and connections.
+    pub(crate) fn overload(&self) -> &Overload {
+        &self.overload
+    }
+
+    /// Whether a line is to be logged of a connection or request of this tenant; none: of nobody's.
+    pub(crate) fn logs(&self, account: Option<&Account>) -> bool {
+        let limits = &self.limits;
+        let percent = limits.access_log_percent;
+        let sampled = percent >= 100 || scale(self.random() >> 32, 100) < percent.into();
+        let counts = account.map_or(self.metrics.accounts().nobody(), Account::counts);
+        sampled && counts.may_log(limits.access_log_lines_per_second, rate::now())
     }
 
     /// A place among the connections of which it is not known which tenant they are for, or that have not finished
     /// their handshake.
-    pub(crate) fn permit(self: &Arc<Self>, peer: IpAddr) -> Option<HelloPermit> {
-        let source = self.hellos.take(peer)?;
-        Some(HelloPermit {
+    pub(crate) fn permit(self: &Arc<Self>, peer: IpAddr) -> Result<HelloPermit, CloseReason> {
+        let per_second = self.limits.source_connections_per_second;
+        if !self.rates.take(peer, per_second, rate::now()) {
+            return Err(CloseReason::SourceRate);
+        }
+        let scarce = self.overload.step() >= Step::Shares;
+        let parts = if scarce { SCARCE_HELLOS } else { 1 };
+        let source = self.hellos.take(peer, parts).ok_or(CloseReason::Limit)?;
+        Ok(HelloPermit {
             plane: Arc::clone(self),
             source,
         })
@@ -229,10 +270,10 @@ impl DataPlane {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let mut record = Record::new(Arc::clone(self), peer, bind);
         match self.permit(peer.ip()) {
-            Some(permit) => {
+            Ok(permit) => {
                 tokio::spawn(connection::serve(client, record, permit));
             }
-            None => record.reason = CloseReason::Limit,
+            Err(reason) => record.reason = reason,
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::control::Control;
 pub use crate::control::StartError;
 use crate::listen;
 use crate::metrics::Metrics;
+use crate::overload;
 use crate::plane::Limits;
 use crate::table::BindKey;
 
@@ -171,6 +172,9 @@ impl Proxy {
             tasks: Tasks::default(),
         };
         proxy.tasks.spawn(control.expiries().watch());
+        proxy
+            .tasks
+            .spawn(overload::watch(Arc::clone(control.plane())));
         if let Some(address) = config.admin {
             let router = admin::admin(control.clone()).merge(config.admin_routes);
             proxy.admin = Some(proxy.tasks.serve("--admin", address, router)?);

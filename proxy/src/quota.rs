@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -15,6 +16,8 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::rate::Bucket;
 
 /// Tenants that have series of their own: those that hold or were refused most. The others share one with an empty
 /// label.
@@ -27,6 +30,8 @@ pub(crate) struct Places {
     pub(crate) all: usize,
     /// Percent of them that is kept for the tenants.
     pub(crate) guaranteed_percent: u8,
+    /// This proxy is short of something: no tenant gets more than an equal part of what is in use.
+    pub(crate) scarce: bool,
 }
 
 impl Places {
@@ -40,7 +45,10 @@ impl Places {
 
 /// The accounts of all tenants that something in force belongs to, or a connection. Clones share them.
 #[derive(Clone, Default)]
-pub struct Accounts(Arc<Mutex<All>>);
+pub struct Accounts {
+    all: Arc<Mutex<All>>,
+    nobody: Arc<Counts>,
+}
 
 #[derive(Default)]
 struct All {
@@ -49,17 +57,55 @@ struct All {
     share: usize,
     /// Places that tenants hold beyond their share.
     lent: usize,
+    /// Places that tenants hold.
+    held: usize,
+    /// Tenants that hold any.
+    holders: usize,
 }
 
 struct Tenant {
     account: Weak<Account>,
     held: usize,
     refused: u64,
+    counts: Arc<Counts>,
+}
+
+/// What else is counted of a tenant.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    refused_handshakes: AtomicU64,
+    /// Lines of the access log.
+    lines: Bucket,
+    dropped_lines: AtomicU64,
+}
+
+impl Counts {
+    /// A handshake was given up because too many waited.
+    pub(crate) fn refused_handshake(&self) {
+        self.refused_handshakes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused_handshakes(&self) -> u64 {
+        self.refused_handshakes.load(Ordering::Relaxed)
+    }
+
+    /// Whether one more line of the access log may be written, of so many per second. `now`: see [`crate::rate::now`].
+    pub(crate) fn may_log(&self, per_second: u32, now: u64) -> bool {
+        let may = self.lines.take(per_second, now);
+        if !may {
+            self.dropped_lines.fetch_add(1, Ordering::Relaxed);
+        }
+        may
+    }
+
+    pub(crate) fn dropped_lines(&self) -> u64 {
+        self.dropped_lines.load(Ordering::Relaxed)
+    }
 }
 
 impl fmt::Debug for Accounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.0.lock().tenants.len();
+        let known = self.all.lock().tenants.len();
         f.debug_tuple("Accounts").field(&known).finish()
     }
 }
@@ -68,6 +114,7 @@ impl fmt::Debug for Accounts {
 #[derive(Debug)]
 pub(crate) struct Account {
     tenant: Arc<str>,
+    counts: Arc<Counts>,
     all: Accounts,
 }
 
@@ -78,13 +125,16 @@ pub(crate) struct Place(Arc<Account>);
 impl Accounts {
     /// The account of `tenant`.
     pub(crate) fn of(&self, tenant: &Arc<str>) -> Arc<Account> {
-        let mut all = self.0.lock();
+        let mut all = self.all.lock();
         let known = all.tenants.get_mut(tenant);
         if let Some(account) = known.as_ref().and_then(|known| known.account.upgrade()) {
             return account;
         }
+        let counts = known.as_ref().map(|known| Arc::clone(&known.counts));
+        let counts = counts.unwrap_or_default();
         let account = Arc::new(Account {
             tenant: Arc::clone(tenant),
+            counts: Arc::clone(&counts),
             all: self.clone(),
         });
         if let Some(known) = known {
@@ -95,10 +145,21 @@ impl Accounts {
                 account: Arc::downgrade(&account),
                 held: 0,
                 refused: 0,
+                counts,
             };
             all.tenants.insert(Arc::clone(tenant), new);
         }
         account
+    }
+
+    /// What is counted of those who are no tenant's.
+    pub(crate) fn nobody(&self) -> &Counts {
+        &self.nobody
+    }
+
+    /// Places that are in use.
+    pub(crate) fn held(&self) -> usize {
+        self.all.lock().held
     }
 }
 
@@ -108,16 +169,20 @@ impl Account {
         &self.tenant
     }
 
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
     /// Takes a place for a connection, if this tenant may have one more.
     pub(crate) fn take(self: &Arc<Self>, places: Places) -> Option<Place> {
-        let taken = self.all.0.lock().take(&self.tenant, places);
+        let taken = self.all.all.lock().take(&self.tenant, places);
         taken.then(|| Place(Arc::clone(self)))
     }
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let mut all = self.all.0.lock();
+        let mut all = self.all.all.lock();
         // It may have been made anew.
         let gone = |tenant: &Tenant| tenant.account.strong_count() == 0;
         if all.tenants.get(&self.tenant).is_some_and(gone) {
@@ -135,7 +200,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.all.0.lock().give_back(&self.0.tenant);
+        self.0.all.all.lock().give_back(&self.0.tenant);
     }
 }
 
@@ -152,10 +217,14 @@ impl All {
             return false;
         };
         let borrows = tenant.held >= share;
-        if borrows && self.lent >= places.all.saturating_sub(share * tenants) {
+        let nothing_to_lend = self.lent >= places.all.saturating_sub(share * tenants);
+        let above_others = tenant.held > 0 && tenant.held * self.holders >= self.held;
+        if (borrows && nothing_to_lend) || (places.scarce && above_others) {
             tenant.refused += 1;
             return false;
         }
+        self.holders += usize::from(tenant.held == 0);
+        self.held += 1;
         tenant.held += 1;
         self.lent += usize::from(borrows);
         true
@@ -165,6 +234,8 @@ impl All {
         if let Some(tenant) = self.tenants.get_mut(tenant) {
             self.lent -= usize::from(tenant.held > self.share);
             tenant.held = tenant.held.saturating_sub(1);
+            self.held = self.held.saturating_sub(1);
+            self.holders -= usize::from(tenant.held == 0);
         }
     }
 }
@@ -174,33 +245,54 @@ struct Sample {
     tenant: Arc<str>,
     held: usize,
     refused: u64,
+    refused_handshakes: u64,
+    dropped_lines: u64,
+}
+
+impl Sample {
+    fn of(name: &Arc<str>, tenant: &Tenant) -> Self {
+        Self {
+            tenant: Arc::clone(name),
+            held: tenant.held,
+            refused: tenant.refused,
+            refused_handshakes: tenant.counts.refused_handshakes(),
+            dropped_lines: tenant.counts.dropped_lines(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.held == 0 && self.wrongs() == 0
+    }
+
+    /// How much of what was asked was refused: who has most gets a series first.
+    fn wrongs(&self) -> u64 {
+        let handshakes = self.refused_handshakes;
+        self.refused + handshakes + self.dropped_lines
+    }
 }
 
 impl Accounts {
     fn samples(&self) -> (usize, Vec<Sample>) {
-        let all = self.0.lock();
-        let busy = |(_, tenant): &(&Arc<str>, &Tenant)| tenant.held > 0 || tenant.refused > 0;
-        let of = all
-            .tenants
-            .iter()
-            .filter(busy)
-            .map(|(name, tenant)| Sample {
-                tenant: Arc::clone(name),
-                held: tenant.held,
-                refused: tenant.refused,
-            });
-        let (mut samples, share) = (of.collect::<Vec<_>>(), all.share);
+        let all = self.all.lock();
+        let of = all.tenants.iter();
+        let of = of.map(|(name, tenant)| Sample::of(name, tenant));
+        let mut samples: Vec<Sample> = of.filter(|sample| !sample.is_empty()).collect();
+        let share = all.share;
         drop(all);
         samples.sort_unstable_by(|a, b| {
-            (b.refused, b.held, &a.tenant).cmp(&(a.refused, a.held, &b.tenant))
+            (b.wrongs(), b.held, &a.tenant).cmp(&(a.wrongs(), a.held, &b.tenant))
         });
         let others = samples.split_off(samples.len().min(MAX_SERIES));
+        let sum = |of: fn(&Sample) -> u64| others.iter().map(of).sum::<u64>();
+        let others = Sample {
+            tenant: "".into(),
+            held: others.iter().map(|sample| sample.held).sum(),
+            refused: sum(|of| of.refused),
+            refused_handshakes: sum(|of| of.refused_handshakes),
+            dropped_lines: sum(|of| of.dropped_lines) + self.nobody.dropped_lines(),
+        };
         if !others.is_empty() {
-            samples.push(Sample {
-                tenant: "".into(),
-                held: others.iter().map(|sample| sample.held).sum(),
-                refused: others.iter().map(|sample| sample.refused).sum(),
-            });
+            samples.push(others);
         }
         (share, samples)
     }
@@ -221,13 +313,30 @@ impl Collector for Accounts {
             let family = metric.encode_family(&labels)?;
             ConstGauge::new(i64::try_from(sample.held).unwrap_or(i64::MAX)).encode(family)?;
         }
-        let name = "tenant_refused_connections";
-        let help = "Connections and requests refused because the tenant had all the connections that it may have";
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for sample in &samples {
-            let labels = [("tenant", &*sample.tenant)];
-            let family = metric.encode_family(&labels)?;
-            ConstCounter::new(sample.refused).encode(family)?;
+        let counters: [(&str, &str, fn(&Sample) -> u64); 3] = [
+            (
+                "tenant_refused_connections",
+                "Connections and requests refused because the tenant had all the connections that it may have",
+                |of| of.refused,
+            ),
+            (
+                "tenant_refused_handshakes",
+                "TLS handshakes given up because too many of the tenant waited",
+                |of| of.refused_handshakes,
+            ),
+            (
+                "tenant_log_lines_dropped",
+                "Lines of the access log left out because the tenant had all that it may have in a second",
+                |of| of.dropped_lines,
+            ),
+        ];
+        for (name, help, value) in counters {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for sample in &samples {
+                let labels = [("tenant", &*sample.tenant)];
+                let family = metric.encode_family(&labels)?;
+                ConstCounter::new(value(sample)).encode(family)?;
+            }
         }
         Ok(())
     }
@@ -243,6 +352,7 @@ mod tests {
         Places {
             all,
             guaranteed_percent: 50,
+            scarce: false,
         }
     }
 
@@ -284,6 +394,35 @@ mod tests {
     }
 
     #[test]
+    fn while_something_is_scarce_nobody_gets_more_than_an_equal_part() {
+        let accounts = Accounts::default();
+        let [a, b, c] = ["a", "b", "c"].map(|tenant| accounts.of(&tenant.into()));
+        let (enough, scarce) = (
+            places(600),
+            Places {
+                scarce: true,
+                ..places(600)
+            },
+        );
+        let several = |account: &Arc<Account>, count: usize| -> Vec<Place> {
+            (0..count).filter_map(|_| account.take(enough)).collect()
+        };
+        let mut of_a = several(&a, 90);
+        // It has all there is, so it gets no more.
+        assert!(a.take(scarce).is_none());
+        let of_b = several(&b, 10);
+        assert!(a.take(scarce).is_none());
+        // The others go on until they have as many, and whoever has none gets one.
+        let more = take_all(&b, scarce);
+        assert_eq!((of_b.len(), more.len()), (10, 80));
+        assert!(c.take(scarce).is_some());
+        of_a.truncate(20);
+        assert!(a.take(scarce).is_some());
+        assert!(b.take(scarce).is_none());
+        assert!(b.take(enough).is_some());
+    }
+
+    #[test]
     fn accounts_that_nobody_has_are_no_tenants() {
         let accounts = Accounts::default();
         let a = accounts.of(&"a".into());
@@ -294,7 +433,7 @@ mod tests {
         drop(place);
         assert_eq!(take_all(&a, places(40)).len(), 40);
         drop((a, again));
-        assert!(accounts.0.lock().tenants.is_empty());
+        assert!(accounts.all.lock().tenants.is_empty());
     }
 
     #[test]
@@ -320,7 +459,7 @@ mod tests {
             percent in 0_u8..=100,
             steps in prop::collection::vec((0_usize..6, 0_u8..8), 0..300),
         ) {
-            let places = Places { all, guaranteed_percent: percent };
+            let places = Places { all, guaranteed_percent: percent, scarce: false };
             let accounts = Accounts::default();
             let mut known: [Option<Arc<Account>>; 6] = Default::default();
             let mut held: [Vec<Place>; 6] = Default::default();
@@ -334,7 +473,7 @@ mod tests {
                         let account = accounts.of(&who.to_string().into());
                         known[who] = Some(Arc::clone(&account));
                         let place = account.take(places);
-                        let tenants = accounts.0.lock().tenants.len();
+                        let tenants = accounts.all.lock().tenants.len();
                         let share = places.share(tenants);
                         if held[who].len() < share {
                             prop_assert!(place.is_some());
@@ -350,8 +489,8 @@ mod tests {
                 prop_assert!(most <= 2 * all);
             }
             held.iter_mut().for_each(Vec::clear);
-            let all = accounts.0.lock();
-            prop_assert_eq!(all.lent, 0);
+            let all = accounts.all.lock();
+            prop_assert_eq!((all.lent, all.held, all.holders), (0, 0, 0));
             prop_assert!(all.tenants.values().all(|tenant| tenant.held == 0));
         }
     }

@@ -7,6 +7,12 @@ pub(crate) struct Slots<T> {
     free: Vec<usize>,
 }
 
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Slots<T> {
     pub(crate) const fn new() -> Self {
         Self {

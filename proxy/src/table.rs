@@ -151,6 +151,8 @@ pub struct Listener {
     /// What backends over TLS are shown; the Gateway's. None: nothing. Counted, so that the slot is
     /// freed with the last listener.
     pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
+    /// What a handshake costs, where TLS ends here, in those with an ECDSA key on P-256.
+    pub(crate) handshake_units: u8,
     /// How it validates its clients, if it does and can.
     pub(crate) validation: Option<Arc<ClientValidation>>,
     /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::listen::{self, BACKLOG, Binds, Listening, Sockets};
 use crate::plane::DataPlane;
 use crate::table::BindKey;
-use crate::{cut, deadline, http};
+use crate::{cut, deadline, gate, http, overload};
 
 /// How long connections have, once they are cut, to end in order.
 const LINGER: Duration = Duration::from_secs(2);
@@ -154,6 +154,8 @@ impl Worker {
     /// Follows the binds and accepts on them, until told to close; then waits for the end.
     async fn run(self, mut binds: watch::Receiver<Binds>, running: Accepting) {
         tokio::spawn(deadline::tick());
+        tokio::spawn(gate::keep());
+        tokio::spawn(overload::rouse(Arc::clone(&self.plane)));
         tokio::spawn(http::pool::sweep(Arc::clone(&self.plane)));
         let mut loops: BTreeMap<BindKey, (Arc<Listening>, CancellationToken)> = BTreeMap::new();
         loop {

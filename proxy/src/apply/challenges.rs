@@ -212,10 +212,12 @@ impl State {
                     (Answer::Http(body), digest)
                 }
             };
+            let tenant = self.names.intern(&spec.tenant);
             let challenge = Arc::new(Challenge {
                 key: name.as_str().into(),
                 gateway: self.names.intern(&spec.gateway),
-                tenant: self.names.intern(&spec.tenant),
+                account: self.accounts.of(&tenant),
+                tenant,
                 answer,
             });
             self.snapshot

@@ -98,6 +98,13 @@ impl State {
         }
     }
 
+    /// What a handshake with a listener costs: with the dearest of its certificates.
+    pub(super) fn handshake_units(&self, terminate: Option<&HeldTerminate>) -> u8 {
+        let names = terminate.iter().flat_map(|of| &of.certificates);
+        let held = names.filter_map(|name| self.certificates.get(name));
+        held.map(|held| held.units).max().unwrap_or(1)
+    }
+
     fn server_config(
         &mut self,
         terminate: &mut HeldTerminate,

@@ -16,7 +16,8 @@ use rustls::{ConfigBuilder, KeyLog, NoKeyLog, ServerConfig, WantsVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use vestibule_stream::proto;
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, SubjectPublicKeyInfo, X509Certificate};
+use x509_parser::public_key::PublicKey;
 
 use super::clients::ClientAuth;
 use super::parse::RejectReason;
@@ -32,6 +33,8 @@ pub(super) struct HeldCertificate {
     certified: Arc<CertifiedKey>,
     /// Seconds since the Unix epoch.
     pub(super) not_after: i64,
+    /// What a handshake with it costs, in those with an ECDSA key on P-256.
+    pub(super) units: u8,
 }
 
 /// What the admin endpoint shows of a certificate.
@@ -59,12 +62,13 @@ impl HeldCertificate {
     /// and sends it again when it is.
     pub(super) fn parse(name: &str, wire: &proto::Certificate) -> Result<Self, RejectReason> {
         super::parse::certificate_name(name)?;
-        let mut not_after = None;
+        let (mut not_after, mut units) = (None, 1);
         let mut chain = Vec::with_capacity(wire.chain.len());
         for (index, der) in wire.chain.iter().enumerate() {
             let parsed = read_certificate(index, der)?;
             if index == 0 {
                 not_after = Some(parsed.validity().not_after.timestamp());
+                units = handshake_units(parsed.public_key());
             }
             chain.push(CertificateDer::from(der.to_vec()));
         }
@@ -72,6 +76,7 @@ impl HeldCertificate {
         Ok(Self {
             certified: certify(chain, &wire.private_key)?,
             not_after,
+            units,
         })
     }
 
@@ -105,6 +110,20 @@ impl HeldCertificate {
             sha256: hex(&Sha256::digest(leaf)),
             issuer: parsed.issuer().to_string(),
         })
+    }
+}
+
+/// What a handshake costs with a key, in those with one on P-256, rounded: a signature and all the rest, measured with
+/// aws-lc.
+fn handshake_units(key: &SubjectPublicKeyInfo<'_>) -> u8 {
+    match key.parsed() {
+        Ok(PublicKey::RSA(rsa)) => match rsa.key_size() {
+            ..=2048 => 4,
+            2049..=3072 => 8,
+            _ => 16,
+        },
+        Ok(PublicKey::EC(point)) if point.key_size() > 256 => 2,
+        _ => 1,
     }
 }
 

@@ -27,6 +27,7 @@ use super::table::Found;
 use super::tunnel::Tunnel;
 use super::view::View;
 use crate::backend::Protocol;
+use crate::overload::Step;
 use crate::table::{Layer, Listener, Mode, Snapshot};
 
 /// An answer of our own making.
@@ -98,7 +99,8 @@ pub(super) fn handle(
         let one = request.version() < Version::HTTP_2;
         let mut edits = Vec::new();
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
-        let mut close = shared.plane.is_leaving();
+        let mut close =
+            shared.plane.is_leaving() || shared.plane.overload().step() >= Step::KeepAlive;
         let mut response = match outcome {
             Ok(Outcome::Answer(response)) => {
                 record.status = response.status();

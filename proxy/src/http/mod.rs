@@ -39,6 +39,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::accesslog::Record;
 use crate::connection::CloseReason;
 use crate::deadline::within;
+use crate::gate::{self, Entrant};
+use crate::overload::Step;
 use crate::plane::HelloPermit;
 use crate::terminate::Agreed;
 
@@ -53,6 +55,13 @@ pub(crate) const ALPN: [&[u8]; 2] = [H2, b"http/1.1"];
 const H2: &[u8] = b"h2";
 /// What an HTTP/2 client that knows says first (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How long a connection may stay without a request while this proxy is short of something.
+const SHORT_IDLE: Duration = Duration::from_secs(10);
+/// The same while it is nearly out of it, and the other times that a client then has.
+const SHORTEST_IDLE: Duration = Duration::from_secs(1);
+const SHORTEST_HEAD: Duration = Duration::from_secs(5);
+const SHORTEST_STALL: Duration = Duration::from_secs(10);
 
 /// What a client of an HTTP or HTTPS listener may do.
 #[derive(Clone, Debug)]
@@ -82,6 +91,22 @@ pub struct HttpLimits {
     pub underscores: Underscores,
     /// What becomes of requests whose path has an escaped slash or a backslash.
     pub escaped_slashes: EscapedSlashes,
+}
+
+impl HttpLimits {
+    /// What is left of them at a step of overload.
+    pub(crate) fn at(&self, step: Step) -> Self {
+        let mut limits = self.clone();
+        if step >= Step::KeepAlive {
+            limits.idle = limits.idle.min(SHORT_IDLE);
+        }
+        if step >= Step::Timeouts {
+            limits.idle = limits.idle.min(SHORTEST_IDLE);
+            limits.head_deadline = limits.head_deadline.min(SHORTEST_HEAD);
+            limits.stall = limits.stall.min(SHORTEST_STALL);
+        }
+        limits
+    }
 }
 
 /// Which requests are tried again, once, on another connection or endpoint. None that has a body, and
@@ -178,15 +203,18 @@ impl Begun {
     pub(crate) async fn tls(
         client: TcpStream,
         config: Arc<ServerConfig>,
+        entrant: Entrant,
         replay: Vec<u8>,
         mut record: Record,
     ) -> Result<Self, (Record, CloseReason)> {
         let plane = Arc::clone(record.plane());
         let begun = tokio::time::Instant::now();
         let accept = TlsAcceptor::from(config).accept(Replayed::new(replay, client));
+        let accept = gate::pass(entrant, accept);
         let stream = match within(plane.limits.handshake_deadline, accept).await {
-            Ok(Ok(stream)) => Box::new(stream),
-            Ok(Err(error)) => {
+            Ok(Ok(Ok(stream))) => Box::new(stream),
+            Ok(Err(crowded)) => return Err((record, crowded.into())),
+            Ok(Ok(Err(error))) => {
                 tracing::debug!(%error, "handshake failed");
                 let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
                 let tls: Option<&rustls::Error> = inner;

@@ -99,6 +99,11 @@ impl RequestRecord {
         let rule = self.found.as_ref().and_then(Found::rule);
         let trace = &self.trace;
         let challenge = self.challenge.as_deref();
+        let account = route.map(|r| &r.account).or(listener.map(|l| &l.account));
+        let account = account.or(challenge.map(|c| &c.account));
+        if !shared.plane.logs(account.map(|account| &**account)) {
+            return;
+        }
         let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
         let gateway = listener.map(|l| &l.gateway);
         tracing::info!(

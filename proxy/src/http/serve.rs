@@ -24,6 +24,7 @@ use super::tunnel::Tunnel;
 use super::{Begun, HttpLimits, Version};
 use crate::connection::CloseReason;
 use crate::cut::unless_cut;
+use crate::overload::Step;
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, Place};
 use crate::relay::Moved;
@@ -233,8 +234,14 @@ where
 async fn drive(connection: impl Connection, shared: &Shared, version: Version) -> CloseReason {
     let limits: &HttpLimits = &shared.plane.limits.http;
     let mut connection = pin!(connection);
-    let mut timer = pin!(tokio::time::sleep(limits.head_deadline.min(limits.idle)));
     let mut closing = pin!(shared.plane.closing().cancelled());
+    let overload = shared.plane.overload();
+    let mut step = overload.step();
+    let first = {
+        let limits = limits.at(step);
+        limits.head_deadline.min(limits.idle)
+    };
+    let mut timer = pin!(tokio::time::sleep(first));
     let mut told = false;
     let mut reason = None;
     loop {
@@ -258,12 +265,20 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
                 told = true;
                 connection.as_mut().end();
             }
-            () = &mut timer => match (reason, shared.activity.judge(limits, version)) {
+            // Whoever is idle by what is allowed now ends at once.
+            changed = poll_fn(|_| overload.poll_step(step)), if reason.is_none() => {
+                step = changed;
+                timer.as_mut().reset(tokio::time::Instant::now());
+            }
+            () = &mut timer => match (reason, shared.activity.judge(&limits.at(step), version)) {
                 (None, Verdict::Wait(wait)) => {
                     timer.as_mut().reset(tokio::time::Instant::now() + wait);
                 }
                 (None, Verdict::Idle) => {
-                    reason = Some(CloseReason::IdleTimeout);
+                    reason = Some(match step {
+                        Step::Normal => CloseReason::IdleTimeout,
+                        _ => CloseReason::Overload,
+                    });
                     told = true;
                     connection.as_mut().end();
                     timer.as_mut().reset(tokio::time::Instant::now() + LAST_WORDS);

@@ -53,7 +53,9 @@ impl Rig {
             drop(free);
             let published = Arc::new(ArcSwap::<Snapshot>::default());
             let state = State::new(Arc::clone(&published)).unwrap();
-            let metrics = Arc::new(Metrics::new());
+            let (tenants, accounts) = (state.tenants().clone(), state.accounts().clone());
+            let metrics = Metrics::observing(tenants, accounts, state.expiries().clone());
+            let metrics = Arc::new(metrics);
             let plane = Arc::new(DataPlane::new(published, metrics, limits.clone()));
             let workers = Workers::start(Arc::clone(&plane), 2).unwrap();
             let mut rig = Self {

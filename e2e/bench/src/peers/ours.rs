@@ -45,6 +45,13 @@ pub(super) fn command(
     command.arg("--config-file").arg(file);
     command.args(["--workers", "1", "--admin", "127.0.0.1:0"]);
     command.args(["--access-log", if log { "true" } else { "false" }]);
+    // All clients are one source, and all lines are one tenant's.
+    command.args([
+        "--source-connections-per-second",
+        "0",
+        "--access-log-lines-per-second",
+        "0",
+    ]);
     Ok(command)
 }
 

@@ -1,0 +1,118 @@
+//! Owns rates: how often something may happen in a second, for a tenant or a source.
+//!
+//! A bucket holds one second's worth, so who was quiet may do all of it at once. It is one number: the time until which
+//! all that was taken is paid for (the generic cell rate algorithm), so threads share it without a lock.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::fair::network;
+
+/// What a bucket holds: as much time as it may be ahead.
+const BURST: u64 = SECOND;
+const SECOND: u64 = 1_000_000_000;
+/// Buckets that sources fall on.
+const BUCKETS: usize = 16_384;
+
+/// Nanoseconds of a clock that never goes back.
+pub(crate) fn now() -> u64 {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    let elapsed = ORIGIN.get_or_init(Instant::now).elapsed();
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A bucket, full at first.
+#[derive(Debug, Default)]
+pub(crate) struct Bucket {
+    /// Nanoseconds of [`now`].
+    paid_until: AtomicU64,
+}
+
+impl Bucket {
+    /// Takes one of `per_second`, if it is there. 0: there is no bound.
+    pub(crate) fn take(&self, per_second: u32, now: u64) -> bool {
+        let Some(price) = SECOND.checked_div(per_second.into()) else {
+            return true;
+        };
+        let pay = |until: u64| {
+            let next = until.max(now).saturating_add(price);
+            (next <= now.saturating_add(BURST)).then_some(next)
+        };
+        let relaxed = Ordering::Relaxed;
+        self.paid_until.fetch_update(relaxed, relaxed, pay).is_ok()
+    }
+}
+
+/// Buckets of sources, in a table of fixed size, at places that an attacker cannot foresee. Sources that share a place
+/// share its bucket.
+#[derive(Debug)]
+pub(crate) struct SourceRates {
+    buckets: Box<[Bucket]>,
+    hash: RandomState,
+}
+
+impl SourceRates {
+    pub(crate) fn new() -> Self {
+        Self {
+            buckets: (0..BUCKETS).map(|_| Bucket::default()).collect(),
+            hash: RandomState::new(),
+        }
+    }
+
+    /// Whether the source of `address` may do one more of `per_second`.
+    pub(crate) fn take(&self, address: IpAddr, per_second: u32, now: u64) -> bool {
+        let hash = self.hash.hash_one(network(address));
+        let place = usize::try_from(hash).unwrap_or(0) % BUCKETS;
+        let bucket = self.buckets.get(place);
+        bucket.is_none_or(|bucket| bucket.take(per_second, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: u64 = SECOND / 1000;
+
+    fn taken(bucket: &Bucket, tries: usize, now: u64) -> usize {
+        (0..tries).filter(|_| bucket.take(100, now)).count()
+    }
+
+    #[test]
+    fn a_bucket_holds_a_second_and_fills_again() {
+        let bucket = Bucket::default();
+        let start = 5 * SECOND;
+        assert_eq!(taken(&bucket, 1000, start), 100);
+        assert_eq!(taken(&bucket, 1000, start + 9 * MILLISECOND), 0);
+        assert_eq!(taken(&bucket, 1000, start + 10 * MILLISECOND), 1);
+        // Over any time it is the rate, and never more than a second's worth.
+        let later = (1..=10).map(|n| taken(&bucket, 1000, start + n * SECOND / 2));
+        assert_eq!(later.sum::<usize>(), 499);
+        assert_eq!(taken(&bucket, 1000, start + 60 * SECOND), 100);
+        // Threads read the clock before they take: one may be late.
+        assert!(!bucket.take(100, start));
+    }
+
+    #[test]
+    fn zero_is_no_bound() {
+        let bucket = Bucket::default();
+        assert!((0..10_000).all(|_| bucket.take(0, 0)));
+        assert!((0..10_000).all(|_| bucket.take(u32::MAX, 0)));
+    }
+
+    #[test]
+    fn a_source_uses_up_its_own_rate_and_nobody_elses() {
+        let rates = SourceRates::new();
+        let take = |address: &str| rates.take(address.parse().unwrap(), 100, 0);
+        let all = |address: &str| (0..1000).filter(|_| take(address)).count();
+        assert_eq!(all("2001:db8:0:1::1"), 100);
+        // Addresses of one subscriber are one source.
+        assert_eq!(all("2001:db8:0:1:ffff::2"), 0);
+        // One of a hundred may fall on the bucket that is empty, but hardly two.
+        let free = (0..100).filter(|n| take(&format!("192.0.2.{n}"))).count();
+        assert!(free >= 98, "{free}");
+    }
+}

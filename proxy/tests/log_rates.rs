@@ -1,0 +1,108 @@
+//! How many lines of the access log each tenant may have. In a binary of its own, as the subscriber is the process's.
+
+mod common;
+
+use std::io::Write;
+use std::sync::Arc;
+
+use common::web::*;
+use common::*;
+use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt;
+use vestibule_proxy::plane::Limits;
+
+const OWN: &str = "Gateway/infra/edge/web";
+const MANY: usize = 200;
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink {
+    fn lines_of(&self, tenant: &str) -> usize {
+        let text = String::from_utf8(self.0.lock().clone()).unwrap();
+        let of = format!("\"tenant\":\"{tenant}\"");
+        text.lines().filter(|line| line.contains(&of)).count()
+    }
+}
+
+async fn rig(limits: Limits) -> Rig {
+    let echo = Echo::start("web").await;
+    Rig::start(&limits, |port| {
+        let listener = http(port, "web", "*.example.com", None);
+        let both = ["team-a", "team-b"].into_iter().flat_map(|tenant| {
+            let hostname = format!("{tenant}.example.com");
+            [
+                owner(&hostname, tenant),
+                backend(&format!("{tenant}/web:80"), &[echo.address]),
+                route_of(tenant, OWN, &hostname, all_paths()),
+            ]
+        });
+        [called(OWN, listener)].into_iter().chain(both).collect()
+    })
+}
+
+async fn ask(rig: &Rig, tenant: &str, times: usize) {
+    let mut client = rig.connect().await;
+    for _ in 0..times {
+        let text = format!("GET / HTTP/1.1\r\nhost: {tenant}.example.com\r\n\r\n");
+        client.write_all(text.as_bytes()).await.unwrap();
+        assert_eq!(one_answer(&mut client).await.unwrap().status, 200);
+    }
+}
+
+fn dropped(rig: &Rig, tenant: &str) -> usize {
+    let metrics = rig.plane.metrics.encode().unwrap();
+    let series = format!("vestibule_proxy_tenant_log_lines_dropped_total{{tenant=\"{tenant}\"}} ");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&series));
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
+    let sink = Sink::default();
+    let writer = sink.clone();
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_writer(move || writer.clone())
+        .init();
+    let one = rig(Limits {
+        access_log_lines_per_second: 1,
+        ..Limits::default()
+    });
+    let one = one.await;
+    ask(&one, "team-a", MANY).await;
+    ask(&one, "team-b", 1).await;
+    wait("the lines", || {
+        sink.lines_of("team-a") + dropped(&one, "team-a") == MANY && sink.lines_of("team-b") == 1
+    })
+    .await;
+    assert!(dropped(&one, "team-a") > 0);
+    assert_eq!(dropped(&one, "team-b"), 0);
+    drop(one);
+
+    // What is left out by choice is not dropped.
+    let before = sink.lines_of("team-a");
+    let none = rig(Limits {
+        access_log_percent: 0,
+        ..Limits::default()
+    });
+    let none = none.await;
+    ask(&none, "team-a", MANY).await;
+    wait("the end", || none.plane.active() == 0).await;
+    assert_eq!(
+        (sink.lines_of("team-a"), dropped(&none, "team-a")),
+        (before, 0)
+    );
+}
