@@ -8,6 +8,7 @@ use vestibule_model::hostname::Hostname;
 
 use crate::challenge::Challenge;
 use crate::connection::CloseReason;
+use crate::gate;
 use crate::plane::DataPlane;
 use crate::quota::{Account, Place};
 use crate::relay::Moved;
@@ -103,6 +104,12 @@ impl Record {
         let place = account.take(self.plane.places());
         self.place = Some(place.ok_or(CloseReason::TenantLimit)?);
         Ok(())
+    }
+
+    /// The line of its tenant at the gates.
+    pub(crate) fn line(&self) -> usize {
+        let place = self.place.as_ref();
+        place.map_or(0, |place| gate::line(place.account()))
     }
 
     /// The place that the connection has until its requests say whose it is.

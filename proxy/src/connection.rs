@@ -20,7 +20,7 @@ use crate::challenge::{self, Answer, Challenge, Outcome, Question};
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
 use crate::dial::{self, Carries};
-use crate::gate::{self, Crowded, Entrant};
+use crate::gate::{self, Crowded, Entrant, InTurn};
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
 use crate::plane::HelloPermit;
@@ -235,16 +235,19 @@ pub(crate) fn serve(
             return;
         };
         let plain_backend = matches!(kind, Kind::Terminated(_));
+        let line = record.line();
         let ended = match kind {
             Kind::Passthrough(replay) => {
                 let moved = &mut record.moved;
-                unless_cut(Relay::new(&mut client, &mut backend, moved, replay))
+                let relay = Relay::new(&mut client, &mut backend, moved, replay);
+                unless_cut(InTurn::new(relay, line))
                     .await
                     .map(CloseReason::from)
             }
             Kind::Terminated(mut session) => {
                 let moved = &mut record.moved;
-                unless_cut(Tunnel::new(&mut client, &mut backend, moved, &mut session))
+                let tunnel = Tunnel::new(&mut client, &mut backend, moved, &mut session);
+                unless_cut(InTurn::new(tunnel, line))
                     .await
                     .map(CloseReason::from)
             }
@@ -271,9 +274,10 @@ async fn reencrypt(
     mut session: Box<Session>,
     mut record: Record,
 ) {
+    let line = record.line();
     let moved = &mut record.moved;
     let tunnel = Tunnel::new(&mut client, &mut *backend, moved, &mut session);
-    if let Ok(end) = unless_cut(tunnel).await {
+    if let Ok(end) = unless_cut(InTurn::new(tunnel, line)).await {
         record.reason = end.into();
     } else {
         // A reset, which the tunnel has asked for.

@@ -1,34 +1,43 @@
-//! Owns the gate before TLS handshakes: how many a worker does before those that stand have their turn, and whose.
+//! Owns the gates of a worker: how much of what is dear it does before everything else that is ready has its turn, and for
+//! whom.
 //!
-//! A handshake costs a worker as much as thousands of small reads, and costs the client that begins it next to nothing. So
-//! after [`TURN`] units of them the gate closes until the worker has looked at everything else that is ready. Who comes to a
-//! closed gate waits in the line of its tenant, and the lines are served by deficit round robin (Shreedhar and Varghese,
-//! 1995): a tenant that is flooded fills its own line, and its neighbour's handshake waits for one quantum of each
-//! other tenant at most. While nobody waits, passing the gate is a comparison and an addition.
+//! There are two. A TLS handshake costs a worker as much as thousands of small reads, and costs the client that begins it next
+//! to nothing. A connection that moves much keeps a worker busy for as long as both its sides keep up, and a tenant can
+//! have hundreds of them. So after some units of either its gate closes until the worker has looked at everything else
+//! that is ready. Whoever comes to a closed gate waits in the line of its tenant, and the lines are served by deficit
+//! round robin (Shreedhar and Varghese, 1995): a tenant that is flooded fills its own line, and its neighbour waits for one
+//! quantum of each other tenant at most. Nothing is held back while there is nothing else to do. While nobody waits, passing a
+//! gate is a comparison and an addition.
 //!
 //! Every step of a handshake passes the gate, not only the first one: a client can put off the work with the key to a
-//! later step (TLS 1.3 by HelloRetryRequest, TLS 1.2 by its key exchange).
+//! later step (TLS 1.3 by HelloRetryRequest, TLS 1.2 by its key exchange). A connection that moves bytes passes when it
+//! moved much the last time that it was polled, and pays for that.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::num::NonZeroU32;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::thread::LocalKey;
 
 use crate::quota::Account;
 use crate::relay::yield_now;
 use crate::slots::Slots;
 
-/// Units of handshakes that are begun before everything else that is ready has its turn: less than a millisecond, unless
-/// a single one takes longer.
-const TURN: u32 = 4;
-/// Units that a tenant gets each time that it is its turn.
-const QUANTUM: u32 = 4;
+/// Units of handshakes that are begun before everything else that is ready has its turn, and that a tenant gets each time
+/// that it is its turn: less than a millisecond, unless a single one takes longer.
+const HANDSHAKES_OF_A_TURN: u32 = 4;
 /// Handshakes that wait on one worker: beyond it the oldest one of the longest line is given up. A worker does as many in
 /// less than a second.
-const MOST_WAITING: usize = 1024;
+const MOST_HANDSHAKES: usize = 1024;
+/// What counts as a unit of bytes. Who moves less than half of it at a time passes by the gate.
+const BYTES: u64 = 64 * 1024;
+/// Units of bytes, likewise: one connection's turn through a pipe. (In a smaller turn a tenant with one connection would get its
+/// part of them all the same, but a worker would look for what is ready more often than it pays.)
+const BYTES_OF_A_TURN: u32 = 16;
 
 /// Whose handshake it is, and what it costs.
 #[derive(Clone, Debug)]
@@ -43,12 +52,34 @@ pub(crate) struct Entrant {
 pub(crate) struct Crowded;
 
 thread_local! {
-    static GATE: RefCell<Gate> = RefCell::default();
+    static HANDSHAKES: RefCell<Gate> =
+        RefCell::new(Gate::new(HANDSHAKES_OF_A_TURN, MOST_HANDSHAKES));
+    /// As many wait as there are connections.
+    static TRANSFERS: RefCell<Gate> = RefCell::new(Gate::new(BYTES_OF_A_TURN, usize::MAX));
 }
 
-/// The gate of one worker.
-#[derive(Default)]
+/// One of them.
+#[derive(Clone, Copy)]
+enum Which {
+    Handshakes,
+    Transfers,
+}
+
+impl Which {
+    fn gate(self) -> &'static LocalKey<RefCell<Gate>> {
+        match self {
+            Self::Handshakes => &HANDSHAKES,
+            Self::Transfers => &TRANSFERS,
+        }
+    }
+}
+
+/// A gate of one worker.
 struct Gate {
+    /// Units that pass before it closes.
+    turn: u32,
+    /// Who wait at most.
+    most: usize,
     /// Wakes [`keep`]. Without it the gate is open.
     keeper: Option<Waker>,
     /// Units since the gate was opened last.
@@ -57,7 +88,7 @@ struct Gate {
     states: Slots<State>,
 }
 
-/// How it stands with a handshake that came to a closed gate.
+/// How it stands with whoever came to a closed gate.
 enum State {
     Waits(Waker),
     Admitted,
@@ -67,10 +98,7 @@ enum State {
 /// Runs a handshake. Each of its steps passes the gate.
 pub(crate) async fn pass<F: Future>(entrant: Entrant, handshake: F) -> Result<F::Output, Crowded> {
     let mut handshake = pin!(handshake);
-    let mut place = Place {
-        of: tenant(&entrant.account),
-        ticket: None,
-    };
+    let mut place = Place::new(Which::Handshakes, line(&entrant.account));
     poll_fn(|cx| {
         if let Err(crowded) = ready!(place.poll_pass(cx, entrant.units)) {
             entrant.account.counts().refused_handshake();
@@ -82,30 +110,99 @@ pub(crate) async fn pass<F: Future>(entrant: Entrant, handshake: F) -> Result<F:
 }
 
 /// What tells a tenant's line from another one: there is one account of a tenant as long as it is held.
-fn tenant(account: &Arc<Account>) -> usize {
+pub(crate) fn line(account: &Arc<Account>) -> usize {
     Arc::as_ptr(account).addr()
 }
 
-/// A place in a line, given back when dropped.
+/// What moves bytes.
+pub(crate) trait Moves {
+    /// How many so far.
+    fn moved(&self) -> u64;
+
+    /// The [`line`] of the tenant for whom it moves them now, where that changes.
+    fn line(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// Runs what moves bytes, and has it pass the gate when it moved many.
+pub(crate) struct InTurn<F> {
+    inner: F,
+    place: Place,
+}
+
+impl<F> InTurn<F> {
+    /// `line`: see [`line`].
+    pub(crate) fn new(inner: F, line: usize) -> Self {
+        Self {
+            inner,
+            place: Place::new(Which::Transfers, line),
+        }
+    }
+}
+
+impl<F: Future + Moves + Unpin> Future for InTurn<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.get_mut();
+        if this.place.owed > 0 {
+            if this.place.ticket.is_none()
+                && let Some(line) = this.inner.line()
+            {
+                this.place.line = line;
+            }
+            // Nobody is turned away here.
+            let _ = ready!(this.place.poll_pass(cx, this.place.owed));
+        }
+        let before = this.inner.moved();
+        let polled = Pin::new(&mut this.inner).poll(cx);
+        let moved = this.inner.moved().saturating_sub(before);
+        this.place.owed = u8::try_from((moved + BYTES / 2) / BYTES).unwrap_or(u8::MAX);
+        polled
+    }
+}
+
+/// A place in a line, given back when dropped. Small, since every connection has one.
 struct Place {
-    of: usize,
-    ticket: Option<usize>,
+    line: usize,
+    /// One more than its place among the states.
+    ticket: Option<NonZeroU32>,
+    which: Which,
+    /// Units that a connection moved the last time that it was polled, for which it pays the next time.
+    owed: u8,
 }
 
 impl Place {
+    fn new(which: Which, line: usize) -> Self {
+        Self {
+            line,
+            ticket: None,
+            which,
+            owed: 0,
+        }
+    }
+
+    fn ticket(&self) -> Option<usize> {
+        usize::try_from(self.ticket?.get()).ok()?.checked_sub(1)
+    }
+
     fn poll_pass(&mut self, cx: &mut Context<'_>, units: u8) -> Poll<Result<(), Crowded>> {
-        let (passed, woken) = GATE.with_borrow_mut(|gate| match self.ticket {
-            None if gate.is_open() => {
-                gate.spend(units.into());
-                (Poll::Ready(Ok(())), None)
-            }
-            None => {
-                let (ticket, crowded_out) = gate.wait(self.of, units, cx.waker());
-                self.ticket = Some(ticket);
-                (Poll::Pending, crowded_out)
-            }
-            Some(ticket) => (gate.poll(ticket, cx.waker()), None),
-        });
+        let (passed, woken) = self
+            .which
+            .gate()
+            .with_borrow_mut(|gate| match self.ticket() {
+                None if gate.is_open() => {
+                    gate.spend(units.into());
+                    (Poll::Ready(Ok(())), None)
+                }
+                None => {
+                    let (ticket, crowded_out) = gate.wait(self.line, units, cx.waker());
+                    self.ticket = u32::try_from(ticket + 1).ok().and_then(NonZeroU32::new);
+                    (Poll::Pending, crowded_out)
+                }
+                Some(ticket) => (gate.poll(ticket, cx.waker()), None),
+            });
         // Outside of the borrow: a waker may run code.
         if let Some(waker) = woken {
             waker.wake();
@@ -117,14 +214,15 @@ impl Place {
     }
 
     fn leave(&mut self) {
-        let Some(ticket) = self.ticket.take() else {
+        let Some(ticket) = self.ticket() else {
             return;
         };
+        self.ticket = None;
         // At the end of a thread the gate may be gone before its futures.
-        let _ = GATE.try_with(|gate| {
+        let _ = self.which.gate().try_with(|gate| {
             if let Ok(mut gate) = gate.try_borrow_mut() {
                 if matches!(gate.states.get_mut(ticket), Some(State::Waits(_))) {
-                    gate.waiting.remove(self.of, ticket);
+                    gate.waiting.remove(self.line, ticket);
                 }
                 gate.states.remove(ticket);
                 gate.states.shrink();
@@ -140,13 +238,24 @@ impl Drop for Place {
 }
 
 impl Gate {
+    fn new(turn: u32, most: usize) -> Self {
+        Self {
+            turn,
+            most,
+            keeper: None,
+            spent: 0,
+            waiting: Lines::new(turn),
+            states: Slots::new(),
+        }
+    }
+
     fn is_open(&self) -> bool {
-        self.keeper.is_none() || (self.spent < TURN && self.waiting.len == 0)
+        self.keeper.is_none() || (self.spent < self.turn && self.waiting.len == 0)
     }
 
     fn spend(&mut self, units: u32) {
         self.spent = self.spent.saturating_add(units);
-        if self.spent >= TURN
+        if self.spent >= self.turn
             && let Some(keeper) = &self.keeper
         {
             // Behind all that is ready, and what the driver finds to be ready.
@@ -155,10 +264,10 @@ impl Gate {
     }
 
     /// A place in line, and who is to be told that there is none any more.
-    fn wait(&mut self, tenant: usize, units: u8, waker: &Waker) -> (usize, Option<Waker>) {
+    fn wait(&mut self, line: usize, units: u8, waker: &Waker) -> (usize, Option<Waker>) {
         let ticket = self.states.insert(State::Waits(waker.clone()));
-        self.waiting.push(tenant, ticket, units.into());
-        let over = self.waiting.len > MOST_WAITING;
+        self.waiting.push(line, ticket, units.into());
+        let over = self.waiting.len > self.most;
         let crowded_out = over.then(|| self.waiting.pop_longest()).flatten();
         let woken = crowded_out.and_then(|ticket| self.tell(ticket, State::Crowded));
         (ticket, woken)
@@ -187,7 +296,7 @@ impl Gate {
     fn turn(&mut self) -> Vec<Waker> {
         self.spent = 0;
         let mut admitted = Vec::new();
-        while self.spent < TURN
+        while self.spent < self.turn
             && let Some((ticket, units)) = self.waiting.pop()
         {
             self.spend(units);
@@ -197,18 +306,25 @@ impl Gate {
     }
 }
 
-/// Opens this thread's gate again whenever it closes, for ever. To run once per worker thread.
+/// Opens the gates of this thread again whenever they close, for ever. To run once per worker thread.
 pub(crate) async fn keep() {
-    /// Nothing waits at a gate that nobody would open.
-    struct Leave;
+    tokio::join!(keep_one(Which::Handshakes), keep_one(Which::Transfers));
+}
+
+async fn keep_one(which: Which) {
+    /// Nobody waits at a gate that nobody would open.
+    struct Leave(Which);
     impl Drop for Leave {
         fn drop(&mut self) {
-            let _ = GATE.try_with(|gate| gate.borrow_mut().keeper = None);
+            let _ = self
+                .0
+                .gate()
+                .try_with(|gate| gate.borrow_mut().keeper = None);
         }
     }
-    let _leave = Leave;
+    let _leave = Leave(which);
     poll_fn(|cx| {
-        let admitted = GATE.with_borrow_mut(|gate| {
+        let admitted = which.gate().with_borrow_mut(|gate| {
             gate.keeper = Some(cx.waker().clone());
             gate.turn()
         });
@@ -221,8 +337,9 @@ pub(crate) async fn keep() {
 }
 
 /// The lines of those who wait, one for each tenant.
-#[derive(Default)]
 struct Lines {
+    /// Units that a tenant gets each time that it is its turn.
+    quantum: u32,
     of: HashMap<usize, Line>,
     /// Tenants that have a line. It is the turn of the first one.
     round: VecDeque<usize>,
@@ -238,6 +355,15 @@ struct Line {
 }
 
 impl Lines {
+    fn new(quantum: u32) -> Self {
+        Self {
+            quantum,
+            of: HashMap::new(),
+            round: VecDeque::new(),
+            len: 0,
+        }
+    }
+
     fn push(&mut self, tenant: usize, ticket: usize, units: u32) {
         let line = match self.of.entry(tenant) {
             Entry::Occupied(line) => line.into_mut(),
@@ -245,7 +371,7 @@ impl Lines {
                 self.round.push_back(tenant);
                 place.insert(Line {
                     waiting: VecDeque::new(),
-                    deficit: QUANTUM,
+                    deficit: self.quantum,
                 })
             }
         };
@@ -267,7 +393,7 @@ impl Lines {
                 self.close_if_empty(tenant);
                 return Some((ticket, units));
             }
-            line.deficit += QUANTUM;
+            line.deficit = line.deficit.saturating_add(self.quantum);
             self.round.rotate_left(1);
         }
     }
@@ -311,18 +437,21 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
     use parking_lot::Mutex;
     use proptest::prelude::*;
 
     use super::*;
     use crate::quota::Accounts;
 
+    const QUANTUM: u32 = 4;
     const FLOOD: usize = 1;
     const NEIGHBOUR: usize = 2;
 
     #[test]
     fn a_neighbours_handshake_waits_for_one_quantum_of_each_other_tenant() {
-        let mut lines = Lines::default();
+        let mut lines = Lines::new(QUANTUM);
         for ticket in 0..1000 {
             for flooded in 10..15 {
                 lines.push(flooded, ticket, 1);
@@ -338,7 +467,7 @@ mod tests {
 
     #[test]
     fn tenants_share_units_and_not_handshakes() {
-        let mut lines = Lines::default();
+        let mut lines = Lines::new(QUANTUM);
         // Handshakes with RSA-4096 beside some with ECDSA.
         for ticket in 0..1000 {
             lines.push(FLOOD, ticket, 16);
@@ -359,19 +488,19 @@ mod tests {
     fn the_oldest_of_the_longest_line_is_given_up() {
         let mut gate = Gate {
             keeper: Some(Waker::noop().clone()),
-            spent: TURN,
-            ..Gate::default()
+            spent: QUANTUM,
+            ..Gate::new(QUANTUM, MOST_HANDSHAKES)
         };
         let waits = |gate: &mut Gate, tenant| gate.wait(tenant, 1, Waker::noop()).0;
         let neighbour = waits(&mut gate, NEIGHBOUR);
-        let flood: Vec<usize> = (0..3 * MOST_WAITING)
+        let flood: Vec<usize> = (0..3 * MOST_HANDSHAKES)
             .map(|_| waits(&mut gate, FLOOD))
             .collect();
-        assert_eq!(gate.waiting.len, MOST_WAITING);
+        assert_eq!(gate.waiting.len, MOST_HANDSHAKES);
         let crowded =
             |gate: &mut Gate, ticket| gate.poll(ticket, Waker::noop()) == Poll::Ready(Err(Crowded));
         let given_up = flood.iter().filter(|of| crowded(&mut gate, **of)).count();
-        assert_eq!(given_up, 3 * MOST_WAITING - (MOST_WAITING - 1));
+        assert_eq!(given_up, 3 * MOST_HANDSHAKES - (MOST_HANDSHAKES - 1));
         assert!(
             flood
                 .iter()
@@ -387,7 +516,7 @@ mod tests {
         fn nobody_is_left_behind(
             steps in prop::collection::vec((0_usize..4, prop_oneof![Just(1_u32), Just(4), Just(16)], 0_u8..4), 1..400),
         ) {
-            let mut lines = Lines::default();
+            let mut lines = Lines::new(QUANTUM);
             let mut waiting: [VecDeque<usize>; 4] = Default::default();
             for (ticket, (tenant, units, what)) in steps.into_iter().enumerate() {
                 match what {
@@ -455,11 +584,106 @@ mod tests {
         let at = log.iter().position(|of| *of == "neighbour").unwrap();
         // Those that came to an open gate, and one quantum.
         let before = floods(&log[..at]);
-        assert!(before <= (TURN + QUANTUM) as usize, "{before}");
+        assert!(before <= (2 * QUANTUM) as usize, "{before}");
         for between in log.split(|of| *of == "stands") {
-            assert!(floods(between) <= 2 * TURN as usize, "{between:?}");
+            assert!(floods(between) <= 2 * QUANTUM as usize, "{between:?}");
         }
         assert_eq!(flood.account.counts().refused_handshakes(), 0);
+    }
+
+    /// A connection whose both sides keep up, so that it moves as much as it may whenever it is polled.
+    struct Bulk {
+        moved: u64,
+        at_once: u64,
+        all: Arc<AtomicU64>,
+        ends: Arc<AtomicBool>,
+    }
+
+    impl Moves for Bulk {
+        fn moved(&self) -> u64 {
+            self.moved
+        }
+    }
+
+    impl Future for Bulk {
+        type Output = ();
+
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+            if self.ends.load(Ordering::SeqCst) {
+                return Poll::Ready(());
+            }
+            self.moved += self.at_once;
+            self.all.fetch_add(self.at_once, Ordering::SeqCst);
+            yield_now(cx);
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn tenants_share_bytes_and_not_connections() {
+        const MIB: u64 = 1 << 20;
+        let keeper = tokio::spawn(keep());
+        tokio::task::yield_now().await;
+        let ends = Arc::new(AtomicBool::new(false));
+        let [of_many, of_one] = [200, 1].map(|connections| {
+            let all = Arc::<AtomicU64>::default();
+            for _ in 0..connections {
+                let bulk = Bulk {
+                    moved: 0,
+                    at_once: MIB,
+                    all: Arc::clone(&all),
+                    ends: Arc::clone(&ends),
+                };
+                tokio::spawn(InTurn::new(bulk, connections));
+            }
+            all
+        });
+        let moved = || [&of_many, &of_one].map(|of| of.load(Ordering::SeqCst));
+        // The first time is free.
+        while moved()[0] < 200 * MIB {
+            tokio::task::yield_now().await;
+        }
+        let [before_of_many, before_of_one] = moved();
+        // Somebody that stands, and is always ready.
+        let mut last = moved();
+        while moved()[1] - before_of_one < 100 * MIB {
+            tokio::task::yield_now().await;
+            let now = moved();
+            let between = now[0] + now[1] - last[0] - last[1];
+            assert!(between <= 4 * MIB, "{between}");
+            last = now;
+        }
+        let [of_many, of_one] = moved();
+        let (of_many, of_one) = (of_many - before_of_many, of_one - before_of_one);
+        assert!(
+            of_many.abs_diff(of_one) <= 8 * MIB,
+            "{of_many} and {of_one}"
+        );
+        ends.store(true, Ordering::SeqCst);
+        keeper.abort();
+    }
+
+    #[tokio::test]
+    async fn one_connection_alone_moves_whenever_it_can() {
+        let keeper = tokio::spawn(keep());
+        tokio::task::yield_now().await;
+        let (all, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let bulk = Bulk {
+            moved: 0,
+            at_once: 1 << 20,
+            all: Arc::clone(&all),
+            ends: Arc::clone(&ends),
+        };
+        let task = tokio::spawn(InTurn::new(bulk, 1));
+        let mut turns = 0;
+        while all.load(Ordering::SeqCst) < 100 << 20 {
+            tokio::task::yield_now().await;
+            turns += 1;
+        }
+        assert!(turns <= 210, "{turns}");
+        ends.store(true, Ordering::SeqCst);
+        task.await.unwrap();
+        keeper.abort();
     }
 
     #[tokio::test]
@@ -471,7 +695,7 @@ mod tests {
         };
         let keeper = tokio::spawn(keep());
         tokio::task::yield_now().await;
-        let waiting = || GATE.with_borrow(|gate| (gate.waiting.len, gate.states.len()));
+        let waiting = || HANDSHAKES.with_borrow(|gate| (gate.waiting.len, gate.states.len()));
         let mut all: Vec<_> = (0..10)
             .map(|_| Box::pin(pass(entrant.clone(), std::future::pending::<()>())))
             .collect();

@@ -192,6 +192,11 @@ impl Drop for Account {
 }
 
 impl Place {
+    /// Whose it is.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.0
+    }
+
     /// Whether it is a place of this account.
     pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
         Arc::ptr_eq(&self.0, account)

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::gate::Moves;
 use crate::splice::Pipe;
 
 /// Size of the scratch buffer of each thread, and so of one read.
@@ -28,7 +29,7 @@ const BULK_AFTER: u32 = 128 * 1024;
 /// Bytes that flow before one that found no pipe asks again. To ask at every burst would cost more than copying.
 const ASK_AGAIN_AFTER: u32 = 16 * 1024 * 1024;
 /// A burst (what is read until the source is empty) below this is small.
-const SMALL_BURST: u64 = 8 * 1024;
+const SMALL_BURST: u32 = 8 * 1024;
 /// After so many small bursts in a row a direction is no longer in bulk.
 const SMALL_BURSTS: u8 = 16;
 
@@ -121,6 +122,12 @@ impl<'a> Relay<'a> {
     }
 }
 
+impl Moves for Relay<'_> {
+    fn moved(&self) -> u64 {
+        self.moved.up + self.moved.down
+    }
+}
+
 impl Future for Relay<'_> {
     type Output = End;
 
@@ -201,7 +208,7 @@ struct Flow {
     /// Bytes that are still to flow before it asks for a pipe; none if it asks for none any more.
     until_pipe: Option<u32>,
     /// Bytes since the source was last empty.
-    burst: u64,
+    burst: u32,
     small_bursts: u8,
     state: State,
 }
@@ -271,8 +278,8 @@ impl Flow {
                 Poll::Ready(Ok(count)) => {
                     left = left.saturating_sub(count);
                     *moved += count as u64;
-                    self.burst += count as u64;
                     let flowed = u32::try_from(count).unwrap_or(u32::MAX);
+                    self.burst = self.burst.saturating_add(flowed);
                     self.until_pipe = self.until_pipe.map(|of| of.saturating_sub(flowed));
                 }
                 Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken)),

@@ -26,6 +26,7 @@ use tokio::net::TcpStream;
 pub(crate) use backend::Far;
 pub use handshake::{HandshakeError, handshake};
 
+use crate::gate::Moves;
 use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, alert, content};
 use crate::relay::{Moved, Rest, Side, TURN, reset, yield_now};
 
@@ -207,6 +208,12 @@ enum State {
     /// The source has ended; what is left is to be delivered and the end passed on.
     Ending,
     Ended,
+}
+
+impl<B: Far> Moves for Tunnel<'_, B> {
+    fn moved(&self) -> u64 {
+        self.moved.up + self.moved.down
+    }
 }
 
 impl<B: Far> Future for Tunnel<'_, B> {

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -24,6 +25,7 @@ use super::tunnel::Tunnel;
 use super::{Begun, HttpLimits, Version};
 use crate::connection::CloseReason;
 use crate::cut::unless_cut;
+use crate::gate::{self, InTurn, Moves};
 use crate::overload::Step;
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, Place};
@@ -167,7 +169,7 @@ pub(crate) async fn serve(begun: Begun) {
                     None => ended,
                 }
             };
-            unless_cut(Box::pin(served)).await
+            unless_cut(in_turn(Box::pin(served), &shared)).await
         }
         Version::Two => {
             let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -180,13 +182,46 @@ pub(crate) async fn serve(begun: Begun) {
                 .initial_connection_window_size(CONNECTION_WINDOW)
                 .max_send_buf_size(SEND_BUFFER);
             let connection = builder.serve_connection(io, service);
-            unless_cut(Box::pin(drive(connection, &shared, version))).await
+            let served = drive(connection, &shared, version);
+            unless_cut(in_turn(Box::pin(served), &shared)).await
         }
     };
     record.reason = ended.unwrap_or(CloseReason::Drained);
     let (up, down) = activity.moved();
     record.moved = Moved { up, down };
     record.requests = u32::try_from(activity.requests()).unwrap_or(u32::MAX);
+}
+
+/// A connection that lets those of other tenants have their turn when it moves much.
+fn in_turn<F: Future + Unpin>(future: F, shared: &Arc<Shared>) -> InTurn<Served<F>> {
+    let shared = Arc::clone(shared);
+    InTurn::new(Served { future, shared }, 0)
+}
+
+struct Served<F> {
+    future: F,
+    shared: Arc<Shared>,
+}
+
+impl<F: Future + Unpin> Future for Served<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        Pin::new(&mut self.future).poll(cx)
+    }
+}
+
+impl<F> Moves for Served<F> {
+    fn moved(&self) -> u64 {
+        let (received, sent) = self.shared.activity.moved();
+        received.saturating_add(sent)
+    }
+
+    fn line(&self) -> Option<usize> {
+        let among = self.shared.counts.lock();
+        let tenant = among.tenant.as_ref();
+        tenant.map(|place| gate::line(place.account()))
+    }
 }
 
 /// Takes a tunnel that nobody came to run: it knows of what it is in.
