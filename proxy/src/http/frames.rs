@@ -17,7 +17,7 @@ const END_HEADERS: u8 = 4;
 const POISON: usize = 16;
 
 /// Follows the bytes that a client sends on one connection.
-pub(super) struct Frames {
+pub struct Frames {
     /// Bytes of the preface that are to come.
     preface: usize,
     head: [u8; HEAD],
@@ -31,8 +31,16 @@ pub(super) struct Frames {
     poisoned: usize,
 }
 
+impl Default for Frames {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Frames {
-    pub(super) fn new() -> Self {
+    /// At the beginning of a connection, before the preface.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             preface: PREFACE.len(),
             head: [0; HEAD],
@@ -44,13 +52,14 @@ impl Frames {
     }
 
     /// Whether the next byte is the first of a frame.
-    pub(super) fn is_between(&self) -> bool {
+    #[must_use]
+    pub fn is_between(&self) -> bool {
         self.preface == 0 && self.begun == 0 && self.left == 0
     }
 
     /// Looks at bytes up to the end of the first frame at which `stop` says so. Tells `idle` of each
     /// frame that asks for nothing. Says how many bytes were looked at.
-    pub(super) fn follow(
+    pub fn follow(
         &mut self,
         bytes: &[u8],
         mut idle: impl FnMut(),
@@ -103,7 +112,7 @@ impl Frames {
 
     /// Gives what has h2 end the connection with the error code `ENHANCE_YOUR_CALM`, which hyper has no
     /// way to ask for: a header block in more pieces than h2 takes. Only between frames.
-    pub(super) fn poison(&mut self, buffer: &mut ReadBuf<'_>) {
+    pub fn poison(&mut self, buffer: &mut ReadBuf<'_>) {
         let is_open = self.open.is_some();
         let [p, q, r, s] = self.open.unwrap_or([0, 0, 0, 1]);
         let room = buffer.remaining().min(HEAD * POISON);

@@ -12,12 +12,12 @@ mod budget;
 mod challenge;
 mod exchange;
 pub(crate) mod filter;
-mod frames;
+pub mod frames;
 pub mod guard;
 mod handle;
 mod headers;
 mod held;
-mod path;
+pub mod path;
 pub(crate) mod pool;
 mod record;
 pub(crate) mod route;
@@ -54,7 +54,7 @@ use transport::Transport;
 pub(crate) const ALPN: [&[u8]; 2] = [H2, b"http/1.1"];
 const H2: &[u8] = b"h2";
 /// What an HTTP/2 client that knows says first (RFC 9113 section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How long a connection may stay without a request while this proxy is short of something.
 const SHORT_IDLE: Duration = Duration::from_secs(10);

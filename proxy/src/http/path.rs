@@ -8,7 +8,7 @@ use super::EscapedSlashes;
 
 /// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unclear {
+pub enum Unclear {
     /// An element means another one: `.` or `..`, percent-encoded or not, alone or in front of `;`.
     Dots,
     /// A slash is written as `%2f`, `\` or `%5c`.
@@ -17,7 +17,8 @@ pub(super) enum Unclear {
 
 impl Unclear {
     /// For people.
-    pub(super) fn text(self) -> &'static str {
+    #[must_use]
+    pub fn text(self) -> &'static str {
         match self {
             Self::Dots => "the path has a . or .. element, so it is not clear what it is for\n",
             Self::Slash => {
@@ -28,7 +29,10 @@ impl Unclear {
 }
 
 /// Whether every reader takes a path for the same.
-pub(super) fn check(path: &str, slashes: EscapedSlashes) -> Result<(), Unclear> {
+///
+/// # Errors
+/// If not, and why.
+pub fn check(path: &str, slashes: EscapedSlashes) -> Result<(), Unclear> {
     let mut rest = path.as_bytes();
     while let Some((slash, behind)) = next_slash(rest) {
         if is_dots(behind) {
