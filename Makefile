@@ -56,6 +56,15 @@ bench-admission: ## The webhook's answers at 10 and at 2,500 ListenerSets (a min
 	cargo build --quiet --profile $(or $(PROFILE),release) -p vestibule-bench
 	target/$(or $(PROFILE),release)/vestibule-bench admission $(ARGS)
 
+.PHONY: bench-neighbours
+bench-neighbours: ## One tenant's latency beside hostile neighbours, at the proxy, HAProxy and Envoy (a quarter of an hour; ARGS=--help)
+	e2e/bench/run neighbours --html target/bench/neighbours.html $(ARGS)
+
+.PHONY: soak
+soak: ## Half an hour of mixed traffic, edits, deaths and restarts: nothing fails, memory is flat (ARGS='--minutes 5')
+	cargo build --quiet --profile $(or $(PROFILE),release) -p vestibule-cli -p vestibule-bench
+	target/$(or $(PROFILE),release)/vestibule-bench soak $(ARGS)
+
 .PHONY: bench-cluster
 bench-cluster: ## gateway-api-bench's methods on a cluster, beside what it published of others (a quarter of an hour)
 	e2e/cluster/e2e --filter bench-

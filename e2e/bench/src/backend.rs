@@ -95,7 +95,8 @@ pub(crate) fn run(args: &BackendArgs) -> Result<()> {
     })
 }
 
-fn listen() -> io::Result<TcpListener> {
+/// A loopback port with a long queue.
+pub(crate) fn listen() -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
@@ -103,7 +104,8 @@ fn listen() -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-async fn accept<F, S>(listener: TcpListener, serve: S)
+/// Serves every connection in a task of its own.
+pub(crate) async fn accept<F, S>(listener: TcpListener, serve: S)
 where
     F: Future<Output = io::Result<()>> + Send + 'static,
     S: Fn(TcpStream) -> F,

@@ -51,23 +51,46 @@ pub(crate) struct Guarded {
     output: Option<BufReader<std::process::ChildStdout>>,
 }
 
+/// What a child's standard output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Nothing.
+    Null,
+    /// A pipe that nobody reads, and that stays open.
+    Unread,
+    /// A pipe that is read by lines; standard input is one, too.
+    Talk,
+}
+
 impl Guarded {
     /// Starts the command on the core. Standard error goes to `log`, standard output to a pipe if
     /// `talk` is set (then standard input is one too) and to nothing otherwise.
     pub(crate) fn start(
-        mut command: Command,
+        command: Command,
         name: &str,
         core: usize,
         log: &Path,
         talk: bool,
     ) -> Result<Self> {
+        let output = if talk { Output::Talk } else { Output::Null };
+        Self::start_with(command, name, Some(core), log, output)
+    }
+
+    /// The same with any output, and on all cores without a `core`.
+    pub(crate) fn start_with(
+        mut command: Command,
+        name: &str,
+        core: Option<usize>,
+        log: &Path,
+        output: Output,
+    ) -> Result<Self> {
         let sink = File::create(log).with_context(|| format!("creating the log of {name}"))?;
         command.stderr(sink);
-        if talk {
-            command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        } else {
-            command.stdin(Stdio::null()).stdout(Stdio::null());
-        }
+        match output {
+            Output::Null => command.stdin(Stdio::null()).stdout(Stdio::null()),
+            Output::Unread => command.stdin(Stdio::null()).stdout(Stdio::piped()),
+            Output::Talk => command.stdin(Stdio::piped()).stdout(Stdio::piped()),
+        };
         sys::confine(&mut command, core);
         let mut child = command
             .spawn()
@@ -106,6 +129,14 @@ impl Guarded {
             .as_mut()
             .context("a child without a pipe")?;
         writeln!(input, "{line}").with_context(|| format!("{} does not listen", self.name))
+    }
+
+    /// Asks it to end as an administrator would, with SIGTERM, and waits.
+    pub(crate) fn terminate(&mut self, bound: Duration) -> Result<ExitStatus> {
+        sys::signal(self.child.id(), false);
+        poll(bound, &format!("the end of {}", self.name), || {
+            Ok(self.child.try_wait()?)
+        })
     }
 
     /// Closes its standard input, which asks our own children to end, and waits.

@@ -10,12 +10,15 @@ mod admission;
 mod backend;
 mod child;
 mod client;
+mod http1;
 mod measure;
 mod metric;
+mod neighbours;
 mod peers;
 mod proc;
 mod report;
 mod scale;
+mod soak;
 mod sys;
 mod tls;
 mod wire;
@@ -79,6 +82,19 @@ enum Part {
     /// One size of that.
     #[command(hide = true)]
     AdmissionSize(admission::part::PartArgs),
+    /// Measures what a tenant's clients notice of hostile neighbours, beside `HAProxy` and Envoy.
+    Neighbours(neighbours::NeighbourArgs),
+    /// Runs for half an hour with traffic, edits, deaths and restarts: nothing fails, and memory is flat.
+    Soak(soak::SoakArgs),
+    /// The web server of the bench of neighbours.
+    #[command(hide = true)]
+    Web,
+    /// The clients that are measured.
+    #[command(hide = true)]
+    Steady(neighbours::steady::SteadyArgs),
+    /// What is done to the proxy.
+    #[command(hide = true)]
+    Attack(neighbours::attack::AttackArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -143,16 +159,17 @@ struct RunArgs {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.part {
-        Some(Part::Backend(args)) => sys::raise_open_files(0)
-            .map_err(Into::into)
-            .and_then(|_| backend::run(&args)),
-        Some(Part::Client(args)) => sys::raise_open_files(0)
-            .map_err(Into::into)
-            .and_then(|_| client::run(&args)),
+        Some(Part::Backend(args)) => with_open_files(|| backend::run(&args)),
+        Some(Part::Client(args)) => with_open_files(|| client::run(&args)),
         Some(Part::Scale(args)) => scale::run(&args),
         Some(Part::Size(args)) => scale::part::run(&args),
         Some(Part::Admission(args)) => admission::run(&args),
         Some(Part::AdmissionSize(args)) => admission::part::run(&args),
+        Some(Part::Neighbours(args)) => neighbours::run(args),
+        Some(Part::Soak(args)) => with_open_files(|| soak::run(&args)),
+        Some(Part::Web) => with_open_files(neighbours::web::run),
+        Some(Part::Steady(args)) => with_open_files(|| neighbours::steady::run(&args)),
+        Some(Part::Attack(args)) => with_open_files(|| neighbours::attack::run(&args)),
         None => run(cli.run),
     };
     match result {
@@ -164,8 +181,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// With as many open files as the machine lets us have.
+fn with_open_files(part: impl FnOnce() -> Result<()>) -> Result<()> {
+    sys::raise_open_files(0)?;
+    part()
+}
+
 /// A network namespace of our own where we may, and what came of it, for the report.
-fn network(shared: bool) -> String {
+pub(crate) fn network(shared: bool) -> String {
     let folder = Path::new("/proc/sys/net/ipv4");
     let set = |name: &str, value: &str| fs::write(folder.join(name), value).is_ok();
     let control = || {
@@ -319,7 +342,7 @@ fn sizes(args: &RunArgs) -> Result<Sizes> {
 }
 
 /// SIGINT and SIGTERM end the run in order: children first, then what was measured so far is printed.
-fn watch_for_stop() -> Result<()> {
+pub(crate) fn watch_for_stop() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -227,12 +227,12 @@ impl Peer {
 }
 
 /// A loopback port that nothing uses now.
-fn free_address() -> Result<SocketAddr> {
+pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
 /// Whether `/proc/net` shows a listening socket on the port.
-fn is_listening(address: SocketAddr) -> bool {
+pub(crate) fn is_listening(address: SocketAddr) -> bool {
     let wanted = format!(":{:04X}", address.port());
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         std::fs::read_to_string(table)

@@ -126,6 +126,11 @@ pub(crate) fn memory_alone(pid: u32) -> Memory {
     sum
 }
 
+/// Descriptors that this process has open.
+pub(crate) fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
 /// Most bytes that were ever resident at a time in this process, its descendants not counted.
 pub(crate) fn peak(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

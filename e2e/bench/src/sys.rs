@@ -28,21 +28,34 @@ pub(crate) fn cores() -> Vec<usize> {
         .collect()
 }
 
-/// Pins the child to one core, and has the kernel end it when this process ends however it ends.
+/// Pins the child to one core, if there is one given, and has the kernel end it when this process ends however it ends.
 ///
 /// The kernel watches the *thread* that spawned the child, so spawn from the main thread.
-pub(crate) fn confine(command: &mut Command, core: usize) {
+pub(crate) fn confine(command: &mut Command, core: Option<usize>) {
     // SAFETY: the closure runs between fork and exec and only makes async-signal-safe system calls.
     unsafe {
         command.pre_exec(move || {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
+            let Some(core) = core else { return Ok(()) };
             let mut set: libc::cpu_set_t = mem::zeroed();
             libc::CPU_SET(core, &mut set);
             if libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) != 0 {
                 return Err(io::Error::last_os_error());
             }
+            Ok(())
+        });
+    }
+}
+
+/// Gives the child a place before or behind others that want the same core, from -20 (before all) to 19. Where
+/// that is not allowed the child keeps the place it has.
+pub(crate) fn prioritise(command: &mut Command, nice: i32) {
+    // SAFETY: the closure runs between fork and exec and only makes an async-signal-safe system call.
+    unsafe {
+        command.pre_exec(move || {
+            libc::setpriority(libc::PRIO_PROCESS, 0, nice);
             Ok(())
         });
     }

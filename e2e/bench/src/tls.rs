@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256,
+    BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize,
 };
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -68,11 +68,44 @@ impl Authority {
 
     /// Signs a P-256 leaf for the name and writes its bundle under `folder`.
     pub(crate) fn leaf(&self, name: &str, folder: &Path) -> Result<Leaf> {
+        self.sign(
+            name,
+            folder,
+            &KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?,
+        )
+    }
+
+    /// The same with an RSA key of 4096 bits, which is slow to sign with.
+    pub(crate) fn rsa_leaf(&self, name: &str, folder: &Path) -> Result<Leaf> {
+        let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096)?;
+        self.sign(name, folder, &key)
+    }
+
+    /// Certificate and key for several names, PEM.
+    pub(crate) fn pair(&self, names: &[String]) -> Result<(String, String)> {
+        let (certificate, key) = self.sign_for(names)?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+
+    /// The same, DER.
+    pub(crate) fn der(&self, names: &[String]) -> Result<(Vec<u8>, Vec<u8>)> {
+        let (certificate, key) = self.sign_for(names)?;
+        Ok((certificate.der().to_vec(), key.serialize_der()))
+    }
+
+    fn sign_for(&self, names: &[String]) -> Result<(Certificate, KeyPair)> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = CertificateParams::new(names.to_vec())?;
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok((certificate, key))
+    }
+
+    fn sign(&self, name: &str, folder: &Path, key: &KeyPair) -> Result<Leaf> {
         let mut params = CertificateParams::new(vec![name.to_owned()])?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(&key, &self.issuer)?;
+        let certificate = params.signed_by(key, &self.issuer)?;
         let bundle = folder.join(format!("{name}.pem"));
         let (certificate_pem, key_pem) = (certificate.pem(), key.serialize_pem());
         fs::write(&bundle, format!("{certificate_pem}{key_pem}"))

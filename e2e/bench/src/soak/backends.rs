@@ -1,0 +1,153 @@
+//! Backends that die and come back: each is a port of this process, whose listener and connections are dropped at
+//! once and opened again later.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustls::ServerConfig;
+use socket2::{Domain, Socket, Type};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
+
+/// What a backend speaks.
+#[derive(Clone)]
+pub(super) enum Speaks {
+    /// HTTP/1.1: the answer's body is the `x-tenant` of the request. `/ws` becomes a WebSocket whose bytes go
+    /// back as they came.
+    Http,
+    /// TLS of its own, and bytes that go back.
+    Tls(Arc<ServerConfig>),
+    /// Bytes that go back.
+    Bytes,
+}
+
+/// Where they listen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ports {
+    pub(super) web: [u16; 3],
+    pub(super) ws: [u16; 2],
+    pub(super) pass: [u16; 2],
+    pub(super) term: [u16; 2],
+}
+
+/// One backend.
+pub(super) struct Backend {
+    port: u16,
+    speaks: Speaks,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Backend {
+    pub(super) fn start(speaks: Speaks) -> Result<Self> {
+        let mut backend = Self {
+            port: 0,
+            speaks,
+            task: None,
+        };
+        backend.revive()?;
+        Ok(backend)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Ends the listener and every connection, in the middle of whatever they do.
+    pub(super) async fn kill(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+
+    /// Listens again where it did.
+    pub(super) fn revive(&mut self) -> Result<()> {
+        let listener = listen(self.port).context("a backend's port")?;
+        self.port = listener.local_addr()?.port();
+        self.task = Some(tokio::spawn(serve(listener, self.speaks.clone())));
+        Ok(())
+    }
+}
+
+fn listen(port: u16) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// The connections end with this future.
+async fn serve(listener: TcpListener, speaks: Speaks) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => if let Ok((stream, _)) = accepted {
+                let _ = stream.set_nodelay(true);
+                connections.spawn(answer(stream, speaks.clone()));
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn answer(stream: TcpStream, speaks: Speaks) {
+    let _ = match speaks {
+        Speaks::Http => http(stream).await,
+        Speaks::Bytes => echo(stream).await,
+        Speaks::Tls(config) => match TlsAcceptor::from(config).accept(stream).await {
+            Ok(stream) => echo(stream).await,
+            Err(error) => Err(error),
+        },
+    };
+}
+
+async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<()> {
+    let mut bytes = [0; 1024];
+    loop {
+        let length = stream.read(&mut bytes).await?;
+        if length == 0 {
+            return stream.shutdown().await;
+        }
+        stream.write_all(&bytes[..length]).await?;
+        stream.flush().await?;
+    }
+}
+
+async fn http(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut buffer = Vec::with_capacity(2048);
+    loop {
+        let end = loop {
+            if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+            if buffer.len() > 64 << 10 || stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        };
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        buffer.drain(..end);
+        if head.starts_with("GET /ws ") {
+            let accept = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                          sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+            stream.write_all(accept.as_bytes()).await?;
+            return echo(stream).await;
+        }
+        let tenant = head
+            .lines()
+            .find_map(|line| line.strip_prefix("x-tenant: "));
+        let tenant = tenant.unwrap_or("nobody");
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{tenant}",
+            tenant.len()
+        );
+        // Work that takes a little, so that there are requests that a death meets.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        stream.write_all(answer.as_bytes()).await?;
+    }
+}

@@ -1,0 +1,86 @@
+//! What stands in front of the proxies, as a Service of type `LoadBalancer` does: it passes bytes, and gives new
+//! connections to proxies that are ready and not about to end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A proxy behind it.
+#[derive(Debug)]
+pub(super) struct Upstream {
+    pub(super) address: SocketAddr,
+    takes: AtomicBool,
+    /// Connections that this proxy has.
+    open: AtomicUsize,
+}
+
+impl Upstream {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            takes: AtomicBool::new(true),
+            open: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether it gets new connections from now on.
+    pub(super) fn set_takes(&self, takes: bool) {
+        self.takes.store(takes, Ordering::Relaxed);
+    }
+}
+
+/// The balancer.
+#[derive(Debug)]
+pub(super) struct Balancer {
+    upstreams: Vec<Arc<Upstream>>,
+    next: AtomicUsize,
+    /// Proxies that did not take a connection though they were said to.
+    pub(super) refused: AtomicUsize,
+}
+
+impl Balancer {
+    /// Listens, and serves for as long as the runtime does.
+    pub(super) async fn start(upstreams: Vec<Arc<Upstream>>) -> Result<(SocketAddr, Arc<Self>)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let balancer = Arc::new(Self {
+            upstreams,
+            next: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+        });
+        let serving = Arc::clone(&balancer);
+        tokio::spawn(async move {
+            loop {
+                if let Ok((client, _)) = listener.accept().await {
+                    let balancer = Arc::clone(&serving);
+                    tokio::spawn(async move { balancer.pass(client).await });
+                }
+            }
+        });
+        Ok((address, balancer))
+    }
+
+    async fn pass(&self, mut client: TcpStream) {
+        let Ok(upstream) = self.choose() else { return };
+        upstream.open.fetch_add(1, Ordering::Relaxed);
+        match TcpStream::connect(upstream.address).await {
+            Ok(mut proxy) => {
+                let _ = (client.set_nodelay(true), proxy.set_nodelay(true));
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut proxy).await;
+            }
+            Err(_) => _ = self.refused.fetch_add(1, Ordering::Relaxed),
+        }
+        upstream.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn choose(&self) -> Result<Arc<Upstream>> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let count = self.upstreams.len();
+        let in_turn = (0..count).filter_map(|n| self.upstreams.get((first + n) % count));
+        let mut taking = in_turn.filter(|upstream| upstream.takes.load(Ordering::Relaxed));
+        taking.next().cloned().context("nobody takes connections")
+    }
+}
