@@ -131,14 +131,6 @@ impl Guarded {
         writeln!(input, "{line}").with_context(|| format!("{} does not listen", self.name))
     }
 
-    /// Asks it to end as an administrator would, with SIGTERM, and waits.
-    pub(crate) fn terminate(&mut self, bound: Duration) -> Result<ExitStatus> {
-        sys::signal(self.child.id(), false);
-        poll(bound, &format!("the end of {}", self.name), || {
-            Ok(self.child.try_wait()?)
-        })
-    }
-
     /// Closes its standard input, which asks our own children to end, and waits.
     pub(crate) fn finish(&mut self, bound: Duration) -> Result<ExitStatus> {
         drop(self.child.stdin.take());

@@ -51,11 +51,22 @@ pub(crate) fn confine(command: &mut Command, core: Option<usize>) {
 
 /// Gives the child a place before or behind others that want the same core, from -20 (before all) to 19. Where
 /// that is not allowed the child keeps the place it has.
+///
+/// The kernel may share cores between sessions first (autogroups), and then niceness says nothing to other
+/// sessions. So the child gets a session of its own, which has the same place.
 pub(crate) fn prioritise(command: &mut Command, nice: i32) {
-    // SAFETY: the closure runs between fork and exec and only makes an async-signal-safe system call.
+    let text = nice.to_string();
+    // SAFETY: the closure runs between fork and exec and only makes async-signal-safe system calls; the pointers are
+    // to a literal that ends in a zero, and to a live text of the length given.
     unsafe {
         command.pre_exec(move || {
             libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+            libc::setsid();
+            let file = libc::open(c"/proc/self/autogroup".as_ptr(), libc::O_WRONLY);
+            if file >= 0 {
+                libc::write(file, text.as_ptr().cast(), text.len());
+                libc::close(file);
+            }
             Ok(())
         });
     }

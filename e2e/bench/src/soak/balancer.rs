@@ -13,8 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 pub(super) struct Upstream {
     pub(super) address: SocketAddr,
     takes: AtomicBool,
-    /// Connections that this proxy has.
-    open: AtomicUsize,
 }
 
 impl Upstream {
@@ -22,7 +20,6 @@ impl Upstream {
         Self {
             address,
             takes: AtomicBool::new(true),
-            open: AtomicUsize::new(0),
         }
     }
 
@@ -65,7 +62,6 @@ impl Balancer {
 
     async fn pass(&self, mut client: TcpStream) {
         let Ok(upstream) = self.choose() else { return };
-        upstream.open.fetch_add(1, Ordering::Relaxed);
         match TcpStream::connect(upstream.address).await {
             Ok(mut proxy) => {
                 let _ = (client.set_nodelay(true), proxy.set_nodelay(true));
@@ -73,7 +69,6 @@ impl Balancer {
             }
             Err(_) => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
-        upstream.open.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn choose(&self) -> Result<Arc<Upstream>> {
