@@ -165,7 +165,7 @@ fn main() -> ExitCode {
         Some(Part::Size(args)) => scale::part::run(&args),
         Some(Part::Admission(args)) => admission::run(&args),
         Some(Part::AdmissionSize(args)) => admission::part::run(&args),
-        Some(Part::Neighbours(args)) => neighbours::run(args),
+        Some(Part::Neighbours(args)) => neighbours::run(&args),
         Some(Part::Soak(args)) => with_open_files(|| soak::run(&args)),
         Some(Part::Web) => with_open_files(neighbours::web::run),
         Some(Part::Steady(args)) => with_open_files(|| neighbours::steady::run(&args)),

@@ -27,7 +27,7 @@ use crate::wire::{self, Command};
 /// Where attackers come from: another address than everybody else's, so that a limit per source can tell.
 const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 /// Time for an attack to be in place.
-const IN_PLACE: Duration = Duration::from_secs(60);
+const IN_PLACE: Duration = Duration::from_mins(1);
 /// Before somebody who was refused tries again.
 const PAUSE: Duration = Duration::from_millis(5);
 /// HTTP/2's client preface.
@@ -318,7 +318,7 @@ impl Attack {
         let stream = self.secure(&self.http2).await?;
         let (mut reader, mut writer) = tokio::io::split(stream);
         let read = async {
-            let mut answer = [0; 16 << 10];
+            let mut answer = vec![0; 16 << 10];
             while reader.read(&mut answer).await? > 0 {}
             anyhow::Ok(())
         };
@@ -426,8 +426,8 @@ impl Attack {
     }
 }
 
+/// A frame (RFC 9113 section 4.1).
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let [_, a, b, c] = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
-    let [p, q, r, s] = stream.to_be_bytes();
-    [&[a, b, c, kind, flags, p, q, r, s][..], payload].concat()
+    let length = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }

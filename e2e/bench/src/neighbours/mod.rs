@@ -228,7 +228,7 @@ impl Drop for Folder {
 }
 
 /// Measures and prints.
-pub(crate) fn run(args: NeighbourArgs) -> Result<()> {
+pub(crate) fn run(args: &NeighbourArgs) -> Result<()> {
     let network = crate::network(args.shared_network);
     let binaries = Binaries {
         ours: args.ours.clone().map_or_else(
@@ -250,7 +250,7 @@ pub(crate) fn run(args: NeighbourArgs) -> Result<()> {
         }
     }
     ensure!(!proxies.is_empty(), "nobody to measure");
-    let idle = idle(&args)?;
+    let idle = idle(args)?;
     crate::watch_for_stop()?;
     let folder =
         Folder(std::env::temp_dir().join(format!("vestibule-bench-{}", std::process::id())));
@@ -293,17 +293,17 @@ pub(crate) fn run(args: NeighbourArgs) -> Result<()> {
         println!("- not measured: {failure}");
     }
     println!("\nLoad at the end: {}.", load());
-    if let Some(path) = args.json {
+    if let Some(path) = &args.json {
         let value = serde_json::json!({
             "machine": machine(), "rates": rates, "figures": all, "failures": failures,
         });
-        fs::write(&path, serde_json::to_vec_pretty(&value)?).context("writing the JSON")?;
+        fs::write(path, serde_json::to_vec_pretty(&value)?).context("writing the JSON")?;
     }
-    if let Some(path) = args.html {
+    if let Some(path) = &args.html {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        fs::write(&path, plot::page(&all, &rates, &machine())).context("writing the page")?;
+        fs::write(path, plot::page(&all, &rates, &machine())).context("writing the page")?;
         println!("Plots: {}", path.display());
     }
     Ok(())

@@ -232,9 +232,10 @@ impl At<'_> {
                 listener_name.clone(),
                 resource::Resource::Listener(listener),
             );
-            let patterns = match leaf.name == hostname(REGEX) {
-                true => self.setting.patterns.as_slice(),
-                false => &[],
+            let patterns = if leaf.name == hostname(REGEX) {
+                self.setting.patterns.as_slice()
+            } else {
+                &[]
             };
             let by_pattern = |pattern: &String| HttpMatch {
                 path: Some(http_match::Path::Regex(pattern.clone())),
@@ -258,6 +259,11 @@ impl At<'_> {
             let route_name = format!("{tenant}/{}", leaf.name);
             add(route_name, resource::Resource::HttpRoute(route));
         }
+        self.passthrough_resources(&mut add);
+        all
+    }
+
+    fn passthrough_resources(&self, add: &mut impl FnMut(String, resource::Resource)) {
         let mode = tls_listener::Mode::Passthrough(TlsPassthrough {});
         let listener = Listener {
             gateway: "infra/gateway".to_owned(),
@@ -282,7 +288,6 @@ impl At<'_> {
             }],
         };
         add(format!("{NOISY}/raw"), resource::Resource::TlsRoute(route));
-        all
     }
 
     /// Timeouts are those of the configuration that comes with Debian's package.

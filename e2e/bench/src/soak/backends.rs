@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 /// What a backend speaks.
 #[derive(Clone)]
 pub(super) enum Speaks {
-    /// HTTP/1.1: the answer's body is the `x-tenant` of the request. `/ws` becomes a WebSocket whose bytes go
+    /// HTTP/1.1: the answer's body is the `x-tenant` of the request. `/ws` is upgraded, and its bytes go
     /// back as they came.
     Http,
     /// TLS of its own, and bytes that go back.

@@ -18,7 +18,7 @@ pub(super) enum Kind {
     Http1,
     /// The same, four at a time.
     Http2,
-    /// Connections that become WebSockets, with a message a second.
+    /// Connections that are upgraded, with a message a second.
     WebSocket,
     /// TLS that a backend ends.
     Passthrough,
@@ -152,9 +152,10 @@ impl Ledger {
                 excused,
             } = counts;
             let title = kind.title();
-            let excused = match kind.dies_with_its_backend() {
-                true => excused.to_string(),
-                false => "–".to_owned(),
+            let excused = if kind.dies_with_its_backend() {
+                excused.to_string()
+            } else {
+                "–".to_owned()
             };
             let _ = writeln!(text, "| {title} | {done} | {failed} | {excused} |");
         }

@@ -15,7 +15,7 @@ use crate::tls::Authority;
 /// What a tenant's hostnames are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Site {
-    /// HTTPS, with HTTP/1.1, HTTP/2 and WebSockets.
+    /// HTTPS, with HTTP/1.1, HTTP/2 and upgraded connections.
     Web,
     /// TLS that the backend ends.
     Pass,
