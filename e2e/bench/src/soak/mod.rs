@@ -48,6 +48,9 @@ const DEAD: Duration = Duration::from_secs(4);
 const MEMORY_ROOM: f64 = 8e6;
 const DESCRIPTOR_ROOM: f64 = 50.0;
 
+/// The backends, with the kinds of traffic that they carry.
+type Backends = [(Vec<Kind>, Vec<Backend>); 4];
+
 /// Options of `vestibule-bench soak`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SoakArgs {
@@ -157,24 +160,7 @@ async fn soak(args: &SoakArgs) -> Result<()> {
     let web_config = verifying_config(&authority.root)?;
     let mut http2 = (*web_config).clone();
     http2.alpn_protocols = vec![b"h2".to_vec()];
-    let pass: Vec<String> = (0..args.tenants).map(|n| Site::Pass.hostname(n)).collect();
-    let leaf = authority.der(&pass)?;
-    let secure = Speaks::Tls(server_config(leaf.0, leaf.1)?);
-    let start = |speaks: &Speaks, count: usize| -> Result<Vec<Backend>> {
-        (0..count).map(|_| Backend::start(speaks.clone())).collect()
-    };
-    let backends = [
-        (vec![Kind::Http1, Kind::Http2], start(&Speaks::Http, 3)?),
-        (vec![Kind::WebSocket], start(&Speaks::Http, 2)?),
-        (vec![Kind::Passthrough], start(&secure, 2)?),
-        (vec![Kind::Terminated], start(&Speaks::Bytes, 2)?),
-    ];
-    let ports = Ports {
-        web: ports(&backends[0].1)?,
-        ws: ports(&backends[1].1)?,
-        pass: ports(&backends[2].1)?,
-        term: ports(&backends[3].1)?,
-    };
+    let (backends, ports) = start_backends(&authority, args.tenants)?;
     let world = World::new(&folder.0.join("manifests"), authority, ports, args.tenants)?;
 
     let binary = match &args.vestibule {
@@ -259,6 +245,29 @@ async fn soak(args: &SoakArgs) -> Result<()> {
     report(&samples, &ledger, balancer.refused.load(Ordering::Relaxed))
 }
 
+/// Starts the backends of each kind of traffic.
+fn start_backends(authority: &Authority, tenants: usize) -> Result<(Backends, Ports)> {
+    let pass: Vec<String> = (0..tenants).map(|n| Site::Pass.hostname(n)).collect();
+    let leaf = authority.der(&pass)?;
+    let secure = Speaks::Tls(server_config(leaf.0, leaf.1)?);
+    let start = |speaks: &Speaks, count: usize| -> Result<Vec<Backend>> {
+        (0..count).map(|_| Backend::start(speaks.clone())).collect()
+    };
+    let backends = [
+        (vec![Kind::Http1, Kind::Http2], start(&Speaks::Http, 3)?),
+        (vec![Kind::WebSocket], start(&Speaks::Http, 2)?),
+        (vec![Kind::Passthrough], start(&secure, 2)?),
+        (vec![Kind::Terminated], start(&Speaks::Bytes, 2)?),
+    ];
+    let ports = Ports {
+        web: ports(&backends[0].1)?,
+        ws: ports(&backends[1].1)?,
+        pass: ports(&backends[2].1)?,
+        term: ports(&backends[3].1)?,
+    };
+    Ok((backends, ports))
+}
+
 fn ports<const N: usize>(backends: &[Backend]) -> Result<[u16; N]> {
     let ports: Vec<u16> = backends.iter().map(Backend::port).collect();
     let wrong = |_| anyhow::anyhow!("another number of backends");
@@ -293,11 +302,7 @@ async fn edit(mut world: World, ledger: Arc<Ledger>, tenants: usize, end: Instan
 }
 
 /// One backend at a time dies and comes back.
-async fn kill(
-    mut backends: [(Vec<Kind>, Vec<Backend>); 4],
-    ledger: Arc<Ledger>,
-    end: Instant,
-) -> Result<[(Vec<Kind>, Vec<Backend>); 4]> {
+async fn kill(mut backends: Backends, ledger: Arc<Ledger>, end: Instant) -> Result<Backends> {
     let mut number = 0;
     while !is_over(end) {
         pause(DEATHS.saturating_sub(DEAD), end).await;
