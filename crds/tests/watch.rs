@@ -135,10 +135,17 @@ async fn each_kind_has_a_task_that_ends_with_the_stream() {
     for index in 0..100 {
         server.put(GATEWAYS, "a", &format!("g{index}"), gateway());
     }
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
     let client = server.client();
     let before = tasks();
-    let events = watch(&client, &Scope::new([Kind::Gateway, Kind::Secret, Kind::Service]));
+    let events = watch(
+        &client,
+        &Scope::new([Kind::Gateway, Kind::Secret, Kind::Service]),
+    );
     assert_eq!(tasks(), before + 3);
     let mut listener = Listener::of(events);
     listener.synced(Kind::Gateway).await;
@@ -149,7 +156,9 @@ async fn each_kind_has_a_task_that_ends_with_the_stream() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(Duration::from_hours(1), ended).await.expect("they end");
+    timeout(Duration::from_hours(1), ended)
+        .await
+        .expect("they end");
 }
 
 /// An object of a generation with a status.

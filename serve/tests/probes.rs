@@ -106,6 +106,9 @@ async fn heads_are_bounded() {
     })
     .await;
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let long = format!("GET /healthz HTTP/1.1\r\na: {}\r\n\r\n", "b".repeat(64 << 10));
+    let long = format!(
+        "GET /healthz HTTP/1.1\r\na: {}\r\n\r\n",
+        "b".repeat(64 << 10)
+    );
     assert!(!ask(&mut stream, &long).await.contains("200 OK"));
 }

@@ -473,7 +473,10 @@ fn the_namespace_is_known_before_the_object_is_read() {
         &review("7"),
         &review("null"),
         &review(&long),
-        &format!(r#"{{"request":{{"uid":"{}","namespace":"far"}}}}"#, "u".repeat(16 << 10)),
+        &format!(
+            r#"{{"request":{{"uid":"{}","namespace":"far"}}}}"#,
+            "u".repeat(16 << 10)
+        ),
     ] {
         let shown = none.get(..60).unwrap_or(none);
         assert_eq!(of(none), None, "{shown}");

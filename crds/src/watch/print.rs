@@ -36,8 +36,8 @@ pub(super) fn print(keys: &RandomState, kind: Kind, object: &Value) -> u64 {
     let mut hasher = keys.build_hasher();
     let metadata = object.get("metadata").and_then(Value::as_object);
     let of_metadata = metadata.into_iter().flatten();
-    let of_metadata =
-        of_metadata.filter(|(field, _)| !["resourceVersion", "managedFields"].contains(&field.as_str()));
+    let of_metadata = of_metadata
+        .filter(|(field, _)| !["resourceVersion", "managedFields"].contains(&field.as_str()));
     fields(of_metadata, &mut hasher);
     let generation = metadata
         .and_then(|metadata| metadata.get("generation"))
@@ -45,9 +45,13 @@ pub(super) fn print(keys: &RandomState, kind: Kind, object: &Value) -> u64 {
     // An object that has none is hashed whole, whatever its kind.
     if !is_generation_kept(kind) || generation.is_none_or(|generation| generation <= 0) {
         // A list does not say of its items what they are.
-        let of_object = object.as_object().into_iter().flatten().filter(|(field, _)| {
-            !["metadata", "status", "apiVersion", "kind"].contains(&field.as_str())
-        });
+        let of_object = object
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(field, _)| {
+                !["metadata", "status", "apiVersion", "kind"].contains(&field.as_str())
+            });
         fields(of_object, &mut hasher);
     }
     hasher.finish()
@@ -105,7 +109,12 @@ mod tests {
             change(&mut changed);
             print(&keys, kind, &object()) == print(&keys, kind, &changed)
         };
-        let kinds = [Kind::HttpRoute, Kind::Secret, Kind::EndpointSlice, Kind::Namespace];
+        let kinds = [
+            Kind::HttpRoute,
+            Kind::Secret,
+            Kind::EndpointSlice,
+            Kind::Namespace,
+        ];
         for kind in kinds {
             for nothing in [
                 |_: &mut Value| {},
@@ -132,7 +141,12 @@ mod tests {
         // The generation says it for those that have one.
         let spec = |o: &mut Value| o["spec"]["x"][1] = 2.into();
         let moved = |o: &mut Value| o["data"] = json!({"tls.key": "k"});
-        for kind in [Kind::Secret, Kind::ConfigMap, Kind::Service, Kind::Namespace] {
+        for kind in [
+            Kind::Secret,
+            Kind::ConfigMap,
+            Kind::Service,
+            Kind::Namespace,
+        ] {
             assert!(!is_same(kind, spec) && !is_same(kind, moved), "{kind}");
         }
         // And where it is absent, nobody relies on it.

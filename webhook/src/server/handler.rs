@@ -414,8 +414,11 @@ mod tests {
     async fn take_all(shared: &Arc<Shared>, last: u8, namespace: &str) -> Vec<Turn> {
         let turns = shared.bounds.turns(0);
         let mut taken = Vec::new();
-        while let Ok(turn) =
-            timeout(Duration::from_millis(1), turns.wait(source(last), namespace)).await
+        while let Ok(turn) = timeout(
+            Duration::from_millis(1),
+            turns.wait(source(last), namespace),
+        )
+        .await
         {
             taken.push(turn);
         }
@@ -446,7 +449,10 @@ mod tests {
         let half = shared.bounds.rests.take(source(1), MAX_RESTS / 2);
         assert!(half.is_some());
         let long = reviewed(&shared, 1, body("greedy", SHORT)).await;
-        assert!(matches!(long, Err(Failure::Busy)), "no room is left to its source");
+        assert!(
+            matches!(long, Err(Failure::Busy)),
+            "no room is left to its source"
+        );
         let short = reviewed(&shared, 1, body("neighbour", HEAD / 2)).await;
         assert_eq!(short.unwrap().status, 200);
         let elsewhere = reviewed(&shared, 2, body("other", SHORT)).await;
