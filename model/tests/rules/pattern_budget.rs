@@ -1,6 +1,7 @@
 //! What the regular expressions of all HTTPRoutes of a namespace may take.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use vestibule_model::http::{HttpMatch, HttpRoute, HttpRule, HttpTimeouts, PathMatch, ValueMatch};
@@ -11,9 +12,12 @@ use vestibule_model::pattern::budget::Budgets;
 
 use crate::support::name;
 
+/// Compiled once.
+static PATTERN: LazyLock<Pattern> = LazyLock::new(|| Pattern::parse("/v[0-9]+/.*").unwrap());
+
 /// A route of this age with so many expressions, in all the places that have any.
 fn route(at: &ObjectName, created: i64, patterns: usize) -> HttpRoute {
-    let pattern = || Pattern::parse("/v[0-9]+/.*").unwrap();
+    let pattern = || PATTERN.clone();
     let one = |n: usize| HttpMatch {
         path: match n % 3 {
             0 => PathMatch::Regex(pattern()),
@@ -51,7 +55,7 @@ fn route(at: &ObjectName, created: i64, patterns: usize) -> HttpRoute {
 }
 
 fn size() -> usize {
-    Pattern::parse("/v[0-9]+/.*").unwrap().size()
+    PATTERN.size()
 }
 
 #[test]
