@@ -6,12 +6,16 @@
 //! - A kind that is not installed is [`Event::Synced`] at once, and is watched when it appears. One
 //!   that is uninstalled loses its objects, unless it is back in a moment: an API server that starts may
 //!   not know all its kinds yet.
+//! - What was written without a change to anything that is read, a status mostly, is not decoded again:
+//!   it comes as [`Event::Touched`].
 //! - After a list that had to be made anew, what vanished meanwhile comes as [`Event::Remove`], and
 //!   what did not change does not come again.
+//! - Each kind is read and decoded in a task of its own: large objects of one hold up no edit of another.
 //! - Memory is bounded: objects are pulled one at a time out of a page; what is kept is their names.
 
 mod backoff;
 mod copied;
+mod print;
 mod raw;
 mod read;
 mod served;
@@ -19,6 +23,7 @@ mod served;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::future::ready;
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +31,8 @@ use futures::stream::{BoxStream, Stream, StreamExt, once, select_all, unfold};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 use vestibule_model::finding::Finding;
@@ -48,6 +55,8 @@ const SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-acco
                        type!=bootstrap.kubernetes.io/token";
 /// The server ends a watch after this many seconds, and it is begun anew.
 const WATCH_SECONDS: u32 = 290;
+/// Events of a kind that are decoded ahead of whoever takes them.
+const AHEAD: usize = 8;
 /// Longest wait for the next object of a list, in which a page may have to be fetched.
 const LIST_PATIENCE: Duration = Duration::from_mins(1);
 /// Starts of a watch that may fail in a row by the server's word before everything is listed anew:
@@ -59,6 +68,8 @@ const MAX_FAILED_STARTS: u32 = 3;
 pub enum Event {
     /// An object is there, new or changed.
     Put(Box<Watched>),
+    /// An object that was put was written again, and nothing that it was decoded from has changed.
+    Touched(Box<Touched>),
     /// An object that was put is gone.
     Remove(ObjectKey),
     /// Everything there was of this kind at first has been put. Comes once per kind.
@@ -76,6 +87,19 @@ pub struct Watched {
     pub findings: Vec<Finding>,
     /// `metadata.uid`.
     pub uid: Arc<str>,
+    /// `metadata.resourceVersion`.
+    pub resource_version: Arc<str>,
+    /// `status`, as it is; null if there is none.
+    pub status: Value,
+}
+
+/// What is new of an object that is otherwise as it was put.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Touched {
+    /// Its key.
+    pub key: ObjectKey,
+    /// `metadata.generation`, which is what it was.
+    pub generation: i64,
     /// `metadata.resourceVersion`.
     pub resource_version: Arc<str>,
     /// `status`, as it is; null if there is none.
@@ -123,7 +147,8 @@ pub fn configured(mut config: kube::Config) -> kube::Config {
     config
 }
 
-/// Watches `scope` for ever. Whatever fails is logged and tried again.
+/// Watches `scope` for ever, in tasks of the runtime that this is called in. Whatever fails is logged and tried
+/// again.
 pub fn watch(client: &Client, scope: &Scope) -> impl Stream<Item = Event> + Send + use<> {
     let mut unsynced: BTreeMap<Kind, usize> = BTreeMap::new();
     let mut watches = Vec::new();
@@ -138,11 +163,7 @@ pub fn watch(client: &Client, scope: &Scope) -> impl Stream<Item = Event> + Send
         }
         for namespace in places {
             let one = One::new(client.clone(), (kind, namespace), scope);
-            let events = unfold(one, |mut one| async move {
-                let event = one.next().await;
-                Some((event, one))
-            });
-            watches.push(events.boxed());
+            watches.push(one.run().boxed());
         }
     }
     select_all(watches).filter_map(move |event| {
@@ -152,7 +173,7 @@ pub fn watch(client: &Client, scope: &Scope) -> impl Stream<Item = Event> + Send
                 *missing = missing.saturating_sub(1);
                 *missing == 0
             }
-            Event::Put(_) | Event::Remove(_) => true,
+            Event::Put(_) | Event::Touched(_) | Event::Remove(_) => true,
         };
         ready(known.then_some(event))
     })
@@ -164,8 +185,9 @@ struct One {
     kind: Kind,
     namespace: Option<String>,
     copied: CopiedAnnotations,
-    /// What was put and not removed: name and resource version.
-    known: BTreeMap<ObjectName, Arc<str>>,
+    /// What was put and not removed.
+    known: BTreeMap<ObjectName, Known>,
+    keys: RandomState,
     /// What the list under way has shown so far.
     listed: Option<BTreeSet<ObjectName>>,
     synced: bool,
@@ -184,6 +206,14 @@ struct One {
     unserved: Option<Instant>,
     /// The failure that was logged last, if it is not over.
     trouble: Option<String>,
+}
+
+/// What is known of an object that was put.
+struct Known {
+    /// Empty: it is to be put again whatever comes.
+    resource_version: Arc<str>,
+    /// Of what it was decoded from.
+    print: u64,
 }
 
 enum Phase {
@@ -209,6 +239,7 @@ impl One {
             namespace,
             copied: scope.copied.clone(),
             known: BTreeMap::new(),
+            keys: RandomState::new(),
             listed: None,
             synced: false,
             served_as: None,
@@ -221,6 +252,30 @@ impl One {
             unserved: None,
             trouble: None,
         }
+    }
+
+    /// Runs in a task of its own, which ends with the stream.
+    fn run(mut self) -> impl Stream<Item = Event> + Send {
+        let (sender, events) = mpsc::channel(AHEAD);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            loop {
+                let event = self.next().await;
+                if sender.send(event).await.is_err() {
+                    return;
+                }
+            }
+        });
+        unfold((events, task), |(mut events, mut task)| async move {
+            if let Some(event) = events.recv().await {
+                return Some((event, (events, task)));
+            }
+            // It ends by a panic only, which is one of whoever follows.
+            match task.join_next().await?.err()?.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => None,
+            }
+        })
     }
 
     async fn next(&mut self) -> Event {
@@ -266,7 +321,9 @@ impl One {
         if self.served_as.as_ref() != Some(&version) {
             info!(kind = %self.kind, api_version = %version, "watching");
             // The same object may read differently.
-            self.known.values_mut().for_each(|known| *known = "".into());
+            for known in self.known.values_mut() {
+                known.resource_version = "".into();
+            }
             self.served_as = Some(version);
         }
         let client = self.client.clone();
@@ -349,11 +406,12 @@ impl One {
                 if let Some(listed) = &mut self.listed {
                     listed.insert(raw.name());
                 }
-                self.put(raw);
+                // It may have been changed several times, or by a restore that sets its generation back.
+                self.put(raw, false);
             }
             watcher::Event::Apply(raw) => {
                 self.fine();
-                self.put(raw);
+                self.put(raw, true);
             }
             watcher::Event::Delete(raw) => {
                 self.fine();
@@ -371,24 +429,34 @@ impl One {
         }
     }
 
-    fn put(&mut self, raw: Raw) {
+    /// Takes an object. `next`: it is what the object became by one write of what is known.
+    fn put(&mut self, raw: Raw, next: bool) {
         let Phase::Watching(served, _) = &self.phase else {
             return;
         };
         let name = raw.name();
-        let version = raw.resource_version();
-        if self
-            .known
-            .get(&name)
-            .is_some_and(|known| **known == *version)
-        {
-            return;
+        let print = raw.print(&self.keys, self.kind);
+        if let Some(known) = self.known.get_mut(&name) {
+            let version = raw.resource_version();
+            if *known.resource_version == *version {
+                return;
+            }
+            let same = next && !known.resource_version.is_empty() && known.print == print;
+            // Of a claim its writer needs every version with what is in it.
+            if same && self.kind != Kind::HostnameClaim {
+                known.resource_version = version.into();
+                let touched = raw.touched(self.kind);
+                return self.queue.push_back(Event::Touched(Box::new(touched)));
+            }
         }
         let copied = raw.annotations(&self.copied);
         let mut watched = raw.decode(self.kind, &served.resource.api_version);
         copied::note(&mut watched.object, copied);
-        self.known
-            .insert(name, Arc::clone(&watched.resource_version));
+        let known = Known {
+            resource_version: Arc::clone(&watched.resource_version),
+            print,
+        };
+        self.known.insert(name, known);
         self.queue.push_back(Event::Put(Box::new(watched)));
     }
 

@@ -24,6 +24,7 @@ struct Listener {
     objects: BTreeMap<ObjectKey, Watched>,
     synced: Vec<Kind>,
     puts: usize,
+    touched: usize,
 }
 
 impl Listener {
@@ -37,6 +38,7 @@ impl Listener {
             objects: BTreeMap::new(),
             synced: Vec::new(),
             puts: 0,
+            touched: 0,
         }
     }
 
@@ -50,6 +52,13 @@ impl Listener {
                 self.puts += 1;
                 self.objects
                     .insert(watched.key.clone(), (**watched).clone());
+            }
+            Event::Touched(touched) => {
+                self.touched += 1;
+                let known = self.objects.get_mut(&touched.key);
+                let known = known.expect("it was put");
+                known.resource_version = touched.resource_version.clone();
+                known.status = touched.status.clone();
             }
             Event::Remove(key) => {
                 assert!(self.objects.remove(key).is_some(), "{key} was not put");
@@ -117,6 +126,108 @@ async fn annotations_to_copy_are_kept() {
         panic!("{:?}", gateway.certificates.findings);
     };
     assert!(finding.refuses() && finding.field.contains("a.example/long"));
+}
+
+/// Kinds are decoded side by side, on as many threads as there are.
+#[tokio::test(start_paused = true)]
+async fn each_kind_has_a_task_that_ends_with_the_stream() {
+    let server = Server::new();
+    for index in 0..100 {
+        server.put(GATEWAYS, "a", &format!("g{index}"), gateway());
+    }
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let client = server.client();
+    let before = tasks();
+    let events = watch(
+        &client,
+        &Scope::new([Kind::Gateway, Kind::Secret, Kind::Service]),
+    );
+    assert_eq!(tasks(), before + 3);
+    let mut listener = Listener::of(events);
+    listener.synced(Kind::Gateway).await;
+    assert_eq!(listener.objects.len(), 100);
+    drop(listener);
+    let ended = async {
+        while tasks() > before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_hours(1), ended)
+        .await
+        .expect("they end");
+}
+
+/// An object of a generation with a status.
+fn written(generation: i64, status: i64) -> Value {
+    let mut object = gateway();
+    object["metadata"]["generation"] = generation.into();
+    object["status"] = json!({"observedGeneration": status});
+    object
+}
+
+/// Writes of a status, by ourselves or by others, are not decoded.
+#[tokio::test(start_paused = true)]
+async fn what_changes_nothing_that_is_read_is_not_decoded() {
+    let server = Server::new();
+    server.put(GATEWAYS, "a", "g", written(1, 0));
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    let before = listener.objects.clone();
+    for status in 1..=100 {
+        server.put(GATEWAYS, "a", "g", written(1, status));
+    }
+    listener.until(|l| l.touched == 100).await;
+    assert_eq!(listener.puts, 1);
+    let (key, known) = listener.objects.first_key_value().expect("a Gateway");
+    assert_eq!(known.status, json!({"observedGeneration": 100}));
+    assert_ne!(known.resource_version, before[key].resource_version);
+    assert_eq!(known.object, before[key].object);
+
+    // Whatever is read of it is.
+    let mut puts = 1;
+    let changes: [fn(&mut Value); 5] = [
+        |object| object["metadata"]["generation"] = 2.into(),
+        |object| object["metadata"]["labels"] = json!({"a": "b"}),
+        |object| object["metadata"]["annotations"] = json!({"a": "b"}),
+        |object| object["metadata"]["uid"] = "another".into(),
+        |object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into(),
+    ];
+    let mut object = written(1, 100);
+    for change in changes {
+        change(&mut object);
+        server.put(GATEWAYS, "a", "g", object.clone());
+        puts += 1;
+        listener.until(|l| l.puts == puts).await;
+    }
+    assert_eq!(listener.touched, 100);
+
+    // One that comes back by the same name is another one.
+    server.delete(GATEWAYS, "a", "g");
+    server.put(GATEWAYS, "a", "g", object);
+    listener.until(|l| l.puts == puts + 1).await;
+}
+
+/// A restore of the server sets generations back: the same one may be another object then.
+#[tokio::test(start_paused = true)]
+async fn after_a_list_nobody_relies_on_generations() {
+    let server = Server::new();
+    server.put(GATEWAYS, "a", "g", written(1, 0));
+    let mut listener = gateways(&server);
+    listener.synced(Kind::Gateway).await;
+    server.hang_up();
+    let mut restored = written(1, 0);
+    restored["spec"]["gatewayClassName"] = "another".into();
+    server.put(GATEWAYS, "a", "g", restored);
+    server.compact();
+    listener.until(|l| l.puts == 2).await;
+    let Some(Object::Gateway(gateway)) = listener.objects.values().next().map(|w| &w.object) else {
+        panic!("{:?}", listener.objects);
+    };
+    assert_eq!(&*gateway.class, "another");
 }
 
 #[tokio::test(start_paused = true)]

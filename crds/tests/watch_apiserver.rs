@@ -67,6 +67,11 @@ impl Listener {
                 Event::Put(watched) => {
                     self.objects.insert(watched.key.clone(), *watched);
                 }
+                Event::Touched(touched) => {
+                    let known = self.objects.get_mut(&touched.key).expect("it was put");
+                    known.resource_version = touched.resource_version;
+                    known.status = touched.status;
+                }
                 Event::Remove(key) => {
                     assert!(self.objects.remove(&key).is_some(), "{key} was not put");
                 }

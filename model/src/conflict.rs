@@ -20,7 +20,7 @@ use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectName};
 use crate::object::Protocol;
 
-pub use crate::port::PortClaims;
+pub use crate::port::{Changed, Neighbour, PortClaims};
 
 /// A claim's place in the merge order as upstream has it; less comes first. Whether it is held comes before it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -27,6 +27,18 @@ pub struct HttpRoute {
     pub findings: Vec<Finding>,
 }
 
+impl HttpRoute {
+    /// Bytes that the regular expressions of its matches take when they are compiled.
+    #[must_use]
+    pub fn pattern_bytes(&self) -> usize {
+        let matches = self.rules.iter().flat_map(|rule| &rule.matches);
+        matches
+            .flat_map(HttpMatch::patterns)
+            .map(Pattern::size)
+            .sum()
+    }
+}
+
 /// A rule of an HTTPRoute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpRule {
@@ -65,6 +77,22 @@ pub struct HttpMatch {
     pub query: Vec<(Arc<str>, ValueMatch)>,
     /// Of the method.
     pub method: Option<Arc<str>>,
+}
+
+impl HttpMatch {
+    /// Its regular expressions.
+    fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        let path = match &self.path {
+            PathMatch::Regex(pattern) => Some(pattern),
+            PathMatch::Exact(_) | PathMatch::Prefix(_) => None,
+        };
+        let values = self.headers.iter().chain(&self.query);
+        let values = values.filter_map(|(_, value)| match value {
+            ValueMatch::Regex(pattern) => Some(pattern),
+            ValueMatch::Exact(_) => None,
+        });
+        path.into_iter().chain(values)
+    }
 }
 
 impl Default for HttpMatch {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::attach::{admit_set, supported_kinds};
 use crate::claim::ClaimKey;
-use crate::conflict::{Claim, Conflict, PortClaims, Precedence, Transport};
+use crate::conflict::{Changed, Claim, Conflict, Neighbour, PortClaims, Precedence, Transport};
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
@@ -76,6 +76,18 @@ pub struct Affected {
     pub claims: BTreeSet<ClaimKey>,
     /// Names that may belong to another namespace now, by Gateway; see [`GatewayNames::owner_at`].
     pub owned: BTreeSet<(ObjectName, HostPattern)>,
+    /// TLS listeners for these names came or went, so [`Merge::overlaps`] may say something else of any of
+    /// [`Merge::neighbours`].
+    pub overlaps: BTreeSet<(PortKey, HostPattern)>,
+}
+
+impl Affected {
+    fn on_port(&mut self, at: &PortKey, changed: Changed) {
+        self.listeners.extend(changed.listeners);
+        let overlaps = changed.overlaps.into_iter();
+        self.overlaps
+            .extend(overlaps.map(|names| (at.clone(), names)));
+    }
 }
 
 /// Classes, Gateways, ListenerSets and namespaces, and the claims that follow from them.
@@ -335,6 +347,17 @@ impl Merge {
         self.ports.get(key)?.conflict(claim)
     }
 
+    /// The TLS listeners on a port for other names that overlap with these, from one of them on.
+    pub fn neighbours<'a>(
+        &'a self,
+        at: &PortKey,
+        names: &'a HostPattern,
+        after: Option<&'a Neighbour>,
+    ) -> impl Iterator<Item = Neighbour> + 'a {
+        let port = self.ports.get(at).into_iter();
+        port.flat_map(move |port| port.neighbours(names, after))
+    }
+
     /// Whether a listener overlaps with another TLS listener of its port.
     #[must_use]
     pub fn overlaps(&self, listener: &ListenerKey) -> bool {
@@ -405,7 +428,7 @@ impl Merge {
             }
             let port = self.ports.entry(key.clone()).or_default();
             if port.claim(&listener) != Some(&claim) {
-                affected.listeners.extend(port.insert(claim));
+                affected.on_port(&key, port.insert(claim));
                 affected.claims.insert(ClaimKey::port(&key));
             }
             after.insert(listener, key);
@@ -421,7 +444,7 @@ impl Merge {
 
     fn retract(&mut self, key: &PortKey, listener: &ListenerKey, affected: &mut Affected) {
         if let Some(port) = self.ports.get_mut(key) {
-            affected.listeners.extend(port.remove(listener));
+            affected.on_port(key, port.remove(listener));
             affected.claims.insert(ClaimKey::port(key));
             if port.is_empty() {
                 self.ports.remove(key);

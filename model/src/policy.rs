@@ -135,6 +135,8 @@ pub struct Policy {
     pub endpoints: EndpointRules,
     /// Bits of the largest RSA key that a certificate may have: the proxies sign with it, for each handshake.
     pub max_rsa_bits: u16,
+    /// MiB that the regular expressions of all HTTPRoutes of a namespace may take when they are compiled.
+    pub regex_mib: u16,
 }
 
 /// The release-wide limit of hostnames, unless configured.
@@ -142,6 +144,9 @@ pub const NAMES_PER_NAMESPACE: u32 = 10_000;
 
 /// The largest RSA key, in bits, unless configured. One of 8192 bits costs six times as much.
 pub const MAX_RSA_BITS: u16 = 4096;
+
+/// The release-wide limit of regular expressions in MiB, unless configured. Most take one to five KiB.
+pub const REGEX_MIB: u16 = 16;
 
 impl Default for Policy {
     fn default() -> Self {
@@ -151,6 +156,7 @@ impl Default for Policy {
             names_per_namespace: NAMES_PER_NAMESPACE,
             endpoints: EndpointRules::default(),
             max_rsa_bits: MAX_RSA_BITS,
+            regex_mib: REGEX_MIB,
         }
     }
 }

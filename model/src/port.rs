@@ -8,6 +8,7 @@
 mod judge;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::claim::Holder;
@@ -17,6 +18,31 @@ use crate::key::ListenerKey;
 use crate::reversed::Patterns;
 
 pub use judge::PortStanding;
+
+/// Whose verdict a change of a port may have changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// These listeners'.
+    pub listeners: BTreeSet<ListenerKey>,
+    /// TLS listeners for these names came to be in force, or no longer are. So [`PortClaims::overlaps`] may say
+    /// something else of listeners for *other* names, of which there may be very many; nothing else about them changed.
+    pub overlaps: BTreeSet<HostPattern>,
+}
+
+/// A TLS listener whose names overlap with some others: where a look at all of these goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    names: HostPattern,
+    place: Place,
+}
+
+impl Neighbour {
+    /// The listener.
+    #[must_use]
+    pub fn listener(&self) -> &ListenerKey {
+        &self.place.2
+    }
+}
 
 /// What comes before the order of upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +72,8 @@ pub struct PortClaims {
     sets: BTreeMap<Place, Group>,
     /// Claims that want the same names of the same group.
     buckets: BTreeMap<Group, Patterns<Bucket>>,
+    /// Names for which a TLS listener is in force and served, so that others overlap with it.
+    standing: Patterns<()>,
     /// How many claims of ListenerSets each namespace has, and how many of each group there are.
     tenants: BTreeMap<Arc<str>, BTreeMap<Group, usize>>,
     groups: BTreeMap<Group, usize>,
@@ -64,13 +92,6 @@ struct Ground {
     sole: Option<Arc<str>>,
 }
 
-/// What other verdicts than those of its own bucket can depend on, before a change.
-struct Picture {
-    ground: Ground,
-    /// Whether a listener with the names is in force and served, so that others overlap with it.
-    stands: bool,
-}
-
 impl PortClaims {
     /// Whether nobody claims or holds anything.
     #[must_use]
@@ -78,26 +99,26 @@ impl PortClaims {
         self.claims.is_empty() && self.holder.is_none()
     }
 
-    /// Adds a claim, in place of the listener's former one, and returns the listeners whose verdict
-    /// may have changed, its own included.
-    pub fn insert(&mut self, claim: Claim) -> BTreeSet<ListenerKey> {
+    /// Adds a claim, in place of the listener's former one, and returns whose verdict may have changed, its own
+    /// included.
+    pub fn insert(&mut self, claim: Claim) -> Changed {
         let mut affected = self.remove(&claim.listener);
-        affected.insert(claim.listener.clone());
+        affected.listeners.insert(claim.listener.clone());
         let (group, names) = (claim.protocol.group(), claim.names().clone());
-        let before = self.picture(group, &names);
+        let before = self.ground();
         self.add(claim);
         self.settle(group, &names, &before, &mut affected);
         affected
     }
 
-    /// Takes a listener's claim away and returns the listeners whose verdict may have changed.
-    pub fn remove(&mut self, listener: &ListenerKey) -> BTreeSet<ListenerKey> {
-        let mut affected = BTreeSet::new();
+    /// Takes a listener's claim away and returns whose verdict may have changed.
+    pub fn remove(&mut self, listener: &ListenerKey) -> Changed {
+        let mut affected = Changed::default();
         let Some(claim) = self.claim(listener) else {
             return affected;
         };
         let (group, names) = (claim.protocol.group(), claim.names().clone());
-        let before = self.picture(group, &names);
+        let before = self.ground();
         self.take(listener);
         self.settle(group, &names, &before, &mut affected);
         affected
@@ -111,6 +132,7 @@ impl PortClaims {
         if self.ground() == before {
             return BTreeSet::new();
         }
+        self.stand_anew();
         self.claims.keys().cloned().collect()
     }
 
@@ -199,46 +221,100 @@ impl PortClaims {
         }
     }
 
-    fn picture(&self, group: Group, names: &HostPattern) -> Picture {
-        Picture {
-            ground: self.ground(),
-            stands: self.stands(group, names),
-        }
+    fn stands(&self, names: &HostPattern) -> bool {
+        let bucket = self.bucket(Group::Tls, names);
+        let victor = bucket.and_then(|bucket| self.victor(bucket));
+        victor.is_some_and(|claim| claim.served)
     }
 
-    fn stands(&self, group: Group, names: &HostPattern) -> bool {
-        let bucket = self.bucket(group, names);
-        let victor = bucket.and_then(|bucket| self.victor(bucket));
-        group == Group::Tls && victor.is_some_and(|claim| claim.served)
+    /// Notes whether the TLS names are those of a listener in force, and says whether that is news.
+    fn stand(&mut self, names: &HostPattern) -> bool {
+        match (self.standing.get(names), self.stands(names)) {
+            (None, true) => _ = self.standing.insert(names, ()),
+            (Some(()), false) => _ = self.standing.remove(names),
+            _ => return false,
+        }
+        true
+    }
+
+    /// The same for all names there are. Returns those for which it is news.
+    fn stand_anew(&mut self) -> BTreeSet<HostPattern> {
+        let buckets = self.buckets.get(&Group::Tls).into_iter();
+        let claimed = buckets.flat_map(|all| all.covered(&HostPattern::Any));
+        let claimed = claimed.map(|(names, _)| names);
+        let standing = self.standing.covered(&HostPattern::Any);
+        let standing = standing.map(|(names, ())| names);
+        let all: BTreeSet<HostPattern> = claimed.chain(standing).cloned().collect();
+        all.into_iter().filter(|names| self.stand(names)).collect()
     }
 
     /// Something of these names has changed: adds those whose verdict may have, too. What is said of overlaps
     /// depends on whether anybody has the names, the rest on who has.
     fn settle(
-        &self,
+        &mut self,
         group: Group,
         names: &HostPattern,
-        before: &Picture,
-        affected: &mut BTreeSet<ListenerKey>,
+        before: &Ground,
+        affected: &mut Changed,
     ) {
-        if self.ground() != before.ground {
-            affected.extend(self.claims.keys().cloned());
-            return;
+        let ground = self.ground();
+        if ground != *before {
+            // Where it is settled for all what they may speak, it matters who holds the port, and whether anybody
+            // else is there, to those alone who want to speak something else.
+            let settled = ground.held.filter(|held| {
+                *held != Group::Raw
+                    && (&ground.own, ground.spoken, ground.held)
+                        == (&before.own, before.spoken, before.held)
+            });
+            let Some(settled) = settled else {
+                self.stand_anew();
+                affected.listeners.extend(self.claims.keys().cloned());
+                return;
+            };
+            for (group, buckets) in &self.buckets {
+                if *group != settled {
+                    let others = buckets.covered(&HostPattern::Any);
+                    let others = others.flat_map(|(_, bucket)| bucket);
+                    affected.listeners.extend(others.map(|at| at.2.clone()));
+                }
+            }
+            if settled != Group::Tls {
+                let changed = self.stand_anew();
+                affected.overlaps.extend(changed);
+            }
         }
-        let bucket = self.bucket(group, names).into_iter();
-        let flips = self.stands(group, names) != before.stands;
-        let neighbours = flips.then(|| self.neighbours(names));
-        for bucket in bucket.chain(neighbours.into_iter().flatten()) {
-            affected.extend(bucket.iter().map(|at| at.2.clone()));
+        if group == Group::Tls && self.stand(names) {
+            affected.overlaps.insert(names.clone());
         }
+        let bucket = self.bucket(group, names).into_iter().flatten();
+        affected.listeners.extend(bucket.map(|at| at.2.clone()));
     }
 
-    /// TLS buckets of other patterns that overlap with this one.
-    fn neighbours<'a>(&'a self, names: &'a HostPattern) -> impl Iterator<Item = &'a Bucket> {
-        let buckets = self.buckets.get(&Group::Tls).into_iter();
-        buckets
-            .flat_map(move |all| all.above(names).chain(all.below(names)))
-            .map(|(_, bucket)| bucket)
+    /// TLS listeners for other names that overlap with these, from one of them on.
+    pub fn neighbours<'a>(
+        &'a self,
+        names: &'a HostPattern,
+        after: Option<&'a Neighbour>,
+    ) -> impl Iterator<Item = Neighbour> + 'a {
+        let last = after.map(|after| &after.names);
+        let is_below = last.is_some_and(|last| names.covers(last));
+        let above = self.buckets.get(&Group::Tls).filter(|_| !is_below);
+        let above = above.into_iter().flat_map(|all| all.above(names));
+        // The most specific ones come first.
+        let above = above.skip_while(move |(names, _)| {
+            last.is_some_and(|last| names.specificity() > last.specificity())
+        });
+        let below = self.buckets.get(&Group::Tls).into_iter();
+        let below = below.flat_map(move |all| all.below_from(names, last.filter(|_| is_below)));
+        above.chain(below).flat_map(move |(names, bucket)| {
+            let after = after.filter(|after| after.names == *names);
+            let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(&after.place));
+            let places = bucket.range((from, Bound::Unbounded));
+            places.map(|place| Neighbour {
+                names: names.clone(),
+                place: place.clone(),
+            })
+        })
     }
 }
 

@@ -115,15 +115,26 @@ impl<V> Patterns<V> {
         &'a self,
         names: &'a HostPattern,
     ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
+        self.below_from(names, None)
+    }
+
+    /// The same from one of them on, itself included, whether it is there or not.
+    pub fn below_from<'a>(
+        &'a self,
+        names: &'a HostPattern,
+        first: Option<&HostPattern>,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
         let prefix = match names {
             HostPattern::Any => Some(String::new()),
             HostPattern::Wildcard(suffix) => Some(Reversed::labels(suffix.as_str())),
             HostPattern::Exact(_) => None,
         };
+        let first = first.map(Reversed::of);
         prefix.into_iter().flat_map(move |prefix| {
-            let from = Bound::Included(Reversed(prefix.clone()));
+            let from = Reversed(prefix.clone());
+            let from = first.clone().unwrap_or(from);
             self.0
-                .range((from, Bound::Unbounded))
+                .range((Bound::Included(from), Bound::Unbounded))
                 .take_while(move |(key, _)| key.0.starts_with(&prefix))
                 // A wildcard does not match its own apex.
                 .filter(move |(_, (pattern, _))| pattern != names && names.covers(pattern))

@@ -15,7 +15,7 @@ use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::object::ServiceParameters;
-use vestibule_model::policy::{MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy};
+use vestibule_model::policy::{MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy, REGEX_MIB};
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::acme;
@@ -166,6 +166,14 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u16).range(2048..=8192)
     )]
     max_rsa_bits: u16,
+    /// MiB that the regular expressions of all HTTPRoutes of one namespace may take in each proxy.
+    #[arg(
+        long,
+        env = "VESTIBULE_REGEX_MIB",
+        default_value_t = REGEX_MIB,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    regex_mib: u16,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
     /// cert-manager.
     #[arg(
@@ -306,6 +314,7 @@ impl Arguments {
                     denied: self.deny_endpoint_cidrs.clone(),
                 },
                 max_rsa_bits: self.max_rsa_bits,
+                regex_mib: self.regex_mib,
             },
             claims: Claims::Told,
             shim_for_sets: self.cert_manager_listener_sets == Maker::CertManager,

@@ -36,6 +36,7 @@ use vestibule_operator::publish::auth::{Authenticator, KubeReviewer};
 use vestibule_operator::publish::tls::Secure;
 use vestibule_operator::publish::{self, Publisher};
 use vestibule_operator::serving;
+use vestibule_serve::probes;
 
 use arguments::{Arguments, LogFormat};
 
@@ -104,8 +105,10 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on {}", arguments.stream))?;
     // From the first moment on, whether the API server answers or not.
-    let admin = axum::serve(admin, router(health.clone(), Arc::clone(&registry)));
-    let mut admin = tokio::spawn(admin.into_future());
+    let mut admin = tokio::spawn(probes::serve(
+        admin,
+        router(health.clone(), Arc::clone(&registry)),
+    ));
     info!(admin = %arguments.admin, stream = %arguments.stream, release = %arguments.release, "started");
 
     let owner = match arguments.owner_cluster_role.as_str() {

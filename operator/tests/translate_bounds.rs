@@ -5,12 +5,15 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use common::http::{Rule, http_route};
 use common::*;
 use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::EndpointRules;
+use vestibule_model::http::{HttpMatch, PathMatch};
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Protocol};
+use vestibule_model::pattern::Pattern;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Status, Translator};
 use vestibule_stream::proto::resource;
@@ -109,6 +112,66 @@ fn endpoints_that_only_proxies_reach_are_left_out_and_told() {
         assert_eq!(unresolved(&translator), None);
         assert_eq!(endpoints(&translator), ["10.244.0.7"]);
     }
+}
+
+/// Whatever a namespace writes, what the proxies hold of its regular expressions is bounded; and its neighbours have
+/// their own.
+#[test]
+fn regular_expressions_of_a_namespace_are_bounded() {
+    let mut settings = settings();
+    settings.policy.regex_mib = 1;
+    let mut translator = Translator::new(settings);
+    let routed = |namespace: &str, n: i64| {
+        let of_gateway = vec![parent("Gateway", Some("platform"), "one", None)];
+        let at = (namespace, &*format!("r{n}"), n);
+        let host = format!("r{n}.{namespace}.test");
+        let backends = [backend(namespace, "app", 80, 1)];
+        let mut object = http_route(at, of_gateway, &[&host], &[Rule::Filtered], &backends);
+        if let Object::HttpRoute(route) = &mut object {
+            // Of the largest ones.
+            let large = Pattern::parse("/[ab]*a[ab]{7}").expect("a pattern");
+            let most = (400 << 10) / large.size();
+            let one = |_| HttpMatch {
+                path: PathMatch::Regex(large.clone()),
+                ..HttpMatch::default()
+            };
+            route.rules[0].matches = (0..most).map(one).collect();
+        }
+        Change::Put(object)
+    };
+    let served = |translator: &Translator| {
+        let keys = translator.resources().keys();
+        let routes = keys.filter(|key| key.kind() == ResourceKind::HttpRoute);
+        routes.map(|key| key.name.to_string()).collect::<Vec<_>>()
+    };
+    let mut own = listener("web", 443, Protocol::Http, "", None);
+    own.allowed_namespaces = NamespaceScope::All;
+    translator.apply(
+        [
+            our_class(),
+            gateway("one", vec![own], NamespaceScope::All),
+            service("a", "app", &[80]),
+            service("b", "app", &[80]),
+        ]
+        .map(Change::Put),
+    );
+    translator.apply((0..4).map(|n| routed("a", n)));
+    translator.apply([routed("b", 0)]);
+    assert_eq!(served(&translator), ["a/r0", "a/r1", "b/r0"]);
+    for n in [2, 3] {
+        let of_route = key(Kind::HttpRoute, "a", &format!("r{n}"));
+        assert_eq!(reasons(&translator, &of_route), ["QuotaExceeded"]);
+        let Status::Route(status) = &translator.statuses()[&of_route] else {
+            panic!("a route has parents")
+        };
+        let accepted = &status.parents[0].conditions[0];
+        assert_eq!(accepted.reason.as_str(), "QuotaExceeded");
+        assert!(accepted.message.contains("1 MiB"), "{}", accepted.message);
+    }
+    // The next one in order has the room of one that goes.
+    let output = translator.apply([Change::Remove(key(Kind::HttpRoute, "a", "r0"))]);
+    assert_eq!(served(&translator), ["a/r1", "a/r2", "b/r0"]);
+    assert!(output.work.routes <= 2, "{:?}", output.work);
 }
 
 #[test]

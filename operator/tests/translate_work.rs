@@ -186,6 +186,91 @@ fn one_edit_costs_the_same_at_10_and_at_2500_listener_sets() {
     assert!((1..1024).contains(&bytes), "{bytes} bytes");
 }
 
+/// What is said of overlaps is looked at apart from the edit that others overlap by, a few listeners at a time.
+#[test]
+fn a_wide_listener_costs_its_own_edit_however_many_are_inside() {
+    let there = || Change::Put(wildcard_of("tenant-3"));
+    let gone = || Change::Remove(key(Kind::ListenerSet, "tenant-3", "wildcard"));
+    let costs_at = |sets: usize| {
+        let mut world = world(sets);
+        [there(), gone(), there()].map(|change| {
+            let output = world.apply_within([change], 0);
+            assert!(world.is_behind());
+            cost(&output)
+        })
+    };
+    let small = costs_at(10);
+    assert_eq!(small, costs_at(1000));
+    let alone = |work: &Work| work.overlaps == 0 && work.listeners <= 2 && work.requests == 0;
+    assert!(small.iter().all(|(work, ..)| alone(work)), "{small:?}");
+
+    let (mut at_once, mut in_turn) = (world(1000), world(1000));
+    for there_now in [true, false] {
+        let change = || if there_now { there() } else { gone() };
+        at_once.apply([change()]);
+        in_turn.apply_within([change()], 0);
+        assert_ne!(at_once.statuses(), in_turn.statuses());
+        let mut passes = 0;
+        while in_turn.is_behind() {
+            let work = in_turn.apply_within([], 64).work;
+            assert!(work.overlaps <= 64 && work.listeners <= 64, "{work:?}");
+            assert_eq!(work.routes, 0);
+            passes += 1;
+        }
+        // Of 1,000 sets with two listeners each.
+        assert!((2000 / 64..=2000 / 64 + 2).contains(&passes), "{passes}");
+        assert_eq!(at_once.statuses(), in_turn.statuses());
+        assert_eq!(at_once.resources(), in_turn.resources());
+    }
+}
+
+/// Nor is an edit dearer below a wide hostname that thousands of listeners want.
+#[test]
+fn an_edit_costs_the_same_below_a_wide_name_of_many_listeners() {
+    let cost_at = |wide: usize| {
+        let mut world = world(10);
+        world.apply((0..wide).map(|n| {
+            let listeners = vec![passthrough("all", "*.example.com")];
+            Change::Put(set("greedy", &format!("wide-{n}"), 9, "one", listeners))
+        }));
+        let edited = set(
+            "tenant-7",
+            "set-7",
+            1,
+            "one",
+            vec![passthrough("pass", "new-7.example.com")],
+        );
+        let output = world.apply_within([Change::Put(edited)], 0);
+        assert_eq!(output.work.overlaps, 0);
+        cost(&output)
+    };
+    assert_eq!(cost_at(10), cost_at(1000));
+}
+
+/// Two who make wide listeners come and go again and again do not keep each other's neighbours from being looked at,
+/// and whatever they do meanwhile, it comes out as if it had been looked at at once.
+#[test]
+fn what_changes_while_it_is_looked_at_is_looked_at_again() {
+    let (mut at_once, mut in_turn) = (world(100), world(100));
+    let hosts = ["*.example.com", "pass-7.example.com", "end-3.example.com"];
+    for round in 0..60_usize {
+        let tenant = format!("greedy-{}", round % 3);
+        let change = if round % 5 < 3 {
+            let listeners = vec![passthrough("all", hosts[round % hosts.len()])];
+            Change::Put(set(&tenant, "some", 9, "one", listeners))
+        } else {
+            Change::Remove(key(Kind::ListenerSet, &tenant, "some"))
+        };
+        at_once.apply([change.clone()]);
+        in_turn.apply_within([change], 7);
+    }
+    while in_turn.is_behind() {
+        in_turn.apply_within([], 7);
+    }
+    assert_eq!(at_once.statuses(), in_turn.statuses());
+    assert_eq!(at_once.resources(), in_turn.resources());
+}
+
 /// With a grant for each tenant on one Gateway, a grant that is narrowed costs what its own tenant has there, and
 /// what it closes; nobody else is looked at.
 #[test]

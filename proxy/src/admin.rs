@@ -2,31 +2,13 @@
 //! readiness and metrics for the cluster, and for loopback also the configuration in force, without
 //! keys.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
-
 use crate::control::Control;
-use crate::fair::Shares;
-
-/// Connections at one time, shared fairly between sources: whoever may reach the endpoint, the
-/// kubelet's probes get through.
-const MAX_CONNECTIONS: usize = 256;
-/// Time for a request's head, and between requests.
-const HEAD: Duration = Duration::from_secs(30);
-/// Time for a connection, however it is used: scrapers and people come again.
-const STAY: Duration = Duration::from_mins(10);
 
 /// What the exposition is, for scrapers.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -56,37 +38,6 @@ pub(crate) fn admin(control: Control) -> Router {
         .route("/config", get(config))
         .with_state(control.clone());
     router.merge(health(control))
-}
-
-/// Serves `router` for ever.
-pub(crate) async fn serve(listener: TcpListener, router: Router) {
-    let shares = Arc::new(Shares::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "an endpoint cannot accept");
-                // What ends connections also ends a lack of descriptors.
-                tokio::time::sleep(Duration::from_millis(200)).await;
-                continue;
-            }
-        };
-        while connections.try_join_next().is_some() {}
-        let Some(source) = shares.take(peer.ip(), 1) else {
-            continue;
-        };
-        let (shares, router) = (Arc::clone(&shares), router.clone());
-        connections.spawn(async move {
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD)
-                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-            // Who breaks the connection knows it.
-            let _ = tokio::time::timeout(STAY, connection).await;
-            shares.give_back(source);
-        });
-    }
 }
 
 async fn readyz(State(control): State<Control>) -> Response {

@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
+use vestibule_serve::probes;
 use vestibule_stream::client::{self, Client, Connect, ConnectError};
 use vestibule_stream::{Held, Reject, recording};
 
@@ -137,7 +138,7 @@ impl Tasks {
         };
         let listener = listen::listener(address).map_err(unavailable)?;
         let address = listener.local_addr().map_err(unavailable)?;
-        self.spawn(admin::serve(listener, router));
+        self.spawn(probes::serve(listener, router));
         Ok(address)
     }
 }

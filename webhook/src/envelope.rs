@@ -1,9 +1,12 @@
 //! The envelope of a review: `AdmissionReview` of `admission.k8s.io/v1`, bytes in, bytes out.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
+use std::fmt;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use vestibule_crds::{Decoded, decode};
 use vestibule_model::condition::Reason;
@@ -128,6 +131,71 @@ fn answer<E>(
     match parse(bytes) {
         Ok(request) => request.answer(admission, judge),
         Err(why) => Ok(malformed(&why, admission.policy().mode)),
+    }
+}
+
+/// The namespace of the object that a request is about, without reading the object: API servers write the one before
+/// the other. None if the beginning does not say, or it is no name.
+#[must_use]
+pub fn namespace_of(bytes: &[u8]) -> Option<String> {
+    let beginning = bytes.get(..BEGINNING).unwrap_or(bytes);
+    let mut found = None;
+    // Ends early, mostly as an error, since there is no need to read on.
+    let _ = serde_json::Deserializer::from_slice(beginning).deserialize_map(Outer(&mut found));
+    found.filter(|name| name.len() <= MAX_NAME)
+}
+
+/// Bytes of a request before its object, at most: names, versions, and who asks comes after them.
+const BEGINNING: usize = 16 << 10;
+
+/// Looks for `request`.
+struct Outer<'a>(&'a mut Option<String>);
+
+impl<'de> Visitor<'de> for Outer<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an {KIND}")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            if key == "request" {
+                return map.next_value_seed(Inner(self.0));
+            }
+            map.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks for `namespace`.
+struct Inner<'a>(&'a mut Option<String>);
+
+impl<'de> DeserializeSeed<'de> for Inner<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Inner<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a request")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            if key == "namespace" {
+                *self.0 = Some(map.next_value()?);
+                return Ok(());
+            }
+            map.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
     }
 }
 

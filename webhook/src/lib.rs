@@ -28,7 +28,9 @@ pub mod server;
 mod text;
 
 pub use admission::{Admission, Met, Question};
-pub use envelope::{Answer, MAX_BYTES, Outcome, Record, review_bytes, review_bytes_unless_met};
+pub use envelope::{
+    Answer, MAX_BYTES, Outcome, Record, namespace_of, review_bytes, review_bytes_unless_met,
+};
 pub use facts::Facts;
 pub use pending::PATIENCE;
 pub use review::{Operation, Review, Reviewer};

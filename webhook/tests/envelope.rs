@@ -8,7 +8,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::key::Kind;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_webhook::{
-    Admission, Answer, MAX_BYTES, Outcome, review_bytes, review_bytes_unless_met,
+    Admission, Answer, MAX_BYTES, Outcome, namespace_of, review_bytes, review_bytes_unless_met,
 };
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
@@ -441,5 +441,51 @@ proptest! {
         let cut = &bytes.as_bytes()[..at.index(bytes.len())];
         let answer = review_bytes(cut, &admission(Mode::Enforce), Instant::now());
         prop_assert_eq!(answer.record.outcome, Outcome::Malformed);
+    }
+}
+
+/// Whose turn it is, is read off the beginning.
+#[test]
+fn the_namespace_is_known_before_the_object_is_read() {
+    // As API servers write it.
+    let review = |namespace: &str| {
+        format!(
+            r#"{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{{"uid":"u",
+            "kind":{{"group":"","version":"v1","kind":"ConfigMap"}},"requestKind":{{"namespace":"no"}},
+            "name":"n","namespace":{namespace},"operation":"CREATE","userInfo":{{"groups":["a"]}},
+            "object":{{"data":"{}"}}}}}}"#,
+            "x".repeat(1 << 20)
+        )
+    };
+    let of = |review: &str| namespace_of(review.as_bytes());
+    let whole = review(r#""alpha""#);
+    assert_eq!(of(&whole).as_deref(), Some("alpha"));
+    assert_eq!(of(&whole[..300]).as_deref(), Some("alpha"));
+    let long = format!("\"{}\"", "a".repeat(254));
+    for none in [
+        "",
+        "{}",
+        "[1]",
+        r#"{"request":7}"#,
+        r#"{"request":{"object":{"namespace":"no"}}}"#,
+        r#"{"other":{"request":{"namespace":"no"}}}"#,
+        &whole[..150],
+        &review("7"),
+        &review("null"),
+        &review(&long),
+        &format!(
+            r#"{{"request":{{"uid":"{}","namespace":"far"}}}}"#,
+            "u".repeat(16 << 10)
+        ),
+    ] {
+        let shown = none.get(..60).unwrap_or(none);
+        assert_eq!(of(none), None, "{shown}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_have_a_namespace_or_none(bytes: Vec<u8>) {
+        let _ = namespace_of(&bytes);
     }
 }

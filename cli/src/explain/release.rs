@@ -62,6 +62,7 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
                 policy.names_per_namespace = most.parse().ok()?;
             }
             Some(("--max-rsa-bits", most)) => policy.max_rsa_bits = most.parse().ok()?,
+            Some(("--regex-mib", most)) => policy.regex_mib = most.parse().ok()?,
             Some(("--deny-endpoint-cidrs", blocks)) => {
                 let blocks = blocks.split(',').map(AddressBlock::parse);
                 policy.endpoints.denied = blocks.collect::<Option<_>>()?;
@@ -93,6 +94,7 @@ mod tests {
             "--exempt-namespace=old,older",
             "--names-per-namespace=7",
             "--max-rsa-bits=2048",
+            "--regex-mib=5",
             "--deny-endpoint-cidrs=10.96.0.0/12,fd00::/8"
         ]);
         let list = json!({"items": [deployment(&other), {}, deployment(&own)]});
@@ -111,6 +113,7 @@ mod tests {
                         .into(),
                 },
                 max_rsa_bits: 2048,
+                regex_mib: 5,
             })
         );
         assert_eq!(of_deployments(&list, "example.com/nobody"), Release::Absent);

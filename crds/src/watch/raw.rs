@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::RandomState;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,7 +17,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use zeroize::Zeroize;
 
-use super::{CopiedAnnotations, Watched};
+use super::{CopiedAnnotations, Touched, Watched, print};
 use crate::decode::{self, Decoded};
 
 /// The only type of Secret whose content is looked at.
@@ -104,6 +105,29 @@ impl Raw {
 
     pub(super) fn resource_version(&self) -> &str {
         self.meta.resource_version.as_deref().unwrap_or_default()
+    }
+
+    /// Of what it would be decoded from.
+    pub(super) fn print(&self, keys: &RandomState, kind: Kind) -> u64 {
+        print::print(keys, kind, &self.body)
+    }
+
+    /// What is new of it, if nothing is that it would be decoded from.
+    pub(super) fn touched(mut self, kind: Kind) -> Touched {
+        let generation = self.body.pointer("/metadata/generation");
+        Touched {
+            key: ObjectKey {
+                kind,
+                name: self.name(),
+            },
+            generation: generation.and_then(Value::as_i64).unwrap_or_default(),
+            resource_version: Arc::from(self.resource_version()),
+            status: self
+                .body
+                .get_mut("status")
+                .map(Value::take)
+                .unwrap_or_default(),
+        }
     }
 
     /// Its annotations of these keys.

@@ -217,10 +217,12 @@ impl PortClaims {
     /// (GEP-3567: such listeners carry the condition OverlappingTLSConfig).
     #[must_use]
     pub fn overlaps(&self, claim: &Claim) -> bool {
-        claim.protocol.group() == Group::Tls
-            && self
-                .neighbours(&claim.hostname)
-                .any(|bucket| self.victor(bucket).is_some_and(|other| other.served))
+        claim.protocol.group() == Group::Tls && {
+            let names = &claim.hostname;
+            let mut around = self.standing.above(names);
+            let mut inside = self.standing.below(names);
+            around.next().is_some() || inside.next().is_some()
+        }
     }
 
     /// The listener that TLS connections for `names` come to, once what waits only for its claim has it: of

@@ -11,6 +11,7 @@ mod names;
 mod ownership;
 mod paths;
 mod pattern;
+mod pattern_budget;
 mod policy;
 mod secrecy;
 mod support;

@@ -63,6 +63,7 @@ pub struct Metrics {
     synced: Family<KindLabel, Gauge>,
     objects: Family<KindLabel, Gauge>,
     events: Family<KindLabel, Counter>,
+    touched: Family<KindLabel, Counter>,
     translation: Histogram,
     work: Family<UnitLabel, Counter>,
     publication: Histogram,
@@ -86,6 +87,7 @@ impl Default for Metrics {
             synced: Family::default(),
             objects: Family::default(),
             events: Family::default(),
+            touched: Family::default(),
             translation: times(),
             work: Family::default(),
             publication: times(),
@@ -129,6 +131,12 @@ impl Metrics {
             "watch_events",
             "Objects that came or went, by kind",
             self.events.clone(),
+        );
+        registry.register(
+            "watch_touched",
+            "Objects that were written without a change to what is read of them (their status, mostly), which are \
+             not decoded again, by kind",
+            self.touched.clone(),
         );
         registry.register_with_unit(
             "translation",
@@ -197,6 +205,11 @@ impl Metrics {
     pub(super) fn event(&self, kind: Kind) {
         let kind = kind.as_str();
         self.events.get_or_create(&KindLabel { kind }).inc();
+    }
+
+    pub(super) fn touched(&self, kind: Kind) {
+        let kind = kind.as_str();
+        self.touched.get_or_create(&KindLabel { kind }).inc();
     }
 
     pub(super) fn objects(&self, kind: Kind, change: i64) {

@@ -11,7 +11,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
-use vestibule_crds::watch::{Event, Watched};
+use vestibule_crds::watch::{Event, Touched, Watched};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -33,6 +33,10 @@ use crate::translate::{Change, Output, PortWish, ServiceWish, Settings, Translat
 
 /// What is published waits no longer than this for Secrets and ConfigMaps that are being read.
 const FETCH_PATIENCE: Duration = Duration::from_secs(2);
+/// Of the listeners that others came to overlap with, this many are looked at in so much time. It bounds how many
+/// statuses somebody can have written who makes a listener for a wide hostname come and go.
+const OVERLAPS: usize = 64;
+const PACE: Duration = Duration::from_millis(100);
 /// Resources of one publication that are remembered.
 const SAMPLE: usize = 16;
 
@@ -93,6 +97,8 @@ pub struct Store {
     /// Sources are watched: what is newly used has to be read.
     sources_live: bool,
     wishing: bool,
+    /// When to look on at what overlaps.
+    look_at: Option<Instant>,
 }
 
 impl Store {
@@ -134,6 +140,7 @@ impl Store {
             fronts: Arc::default(),
             sources_live: false,
             wishing: false,
+            look_at: None,
         }
     }
 
@@ -149,6 +156,7 @@ impl Store {
         for event in events {
             match event {
                 Event::Put(watched) => changes.extend(self.put(*watched, now)),
+                Event::Touched(touched) => self.touch(*touched),
                 Event::Remove(key) => {
                     self.metrics.event(key.kind);
                     self.planner.forget(&key);
@@ -173,6 +181,21 @@ impl Store {
             }
         }
         self.apply(changes, now);
+    }
+
+    /// An object was written, and is what it was but for its status.
+    fn touch(&mut self, touched: Touched) {
+        let Touched {
+            key,
+            generation,
+            resource_version,
+            status,
+        } = touched;
+        self.metrics.touched(key.kind);
+        if has_status(key.kind) {
+            let live = Live::new(resource_version, generation, &status);
+            self.planner.observe(&key, live);
+        }
     }
 
     fn put(&mut self, watched: Watched, now: Instant) -> Option<Change> {
@@ -379,7 +402,25 @@ impl Store {
         }
     }
 
-    fn apply(&mut self, mut changes: Vec<Change>, now: Instant) {
+    /// Looks at some more of the listeners that others came to overlap with, if it is time to.
+    pub fn look_on(&mut self, now: Instant) {
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look_at = None;
+            self.apply_within(Vec::new(), OVERLAPS, now);
+        }
+    }
+
+    /// When [`Self::look_on`] has something to do.
+    #[must_use]
+    pub fn look_at(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    fn apply(&mut self, changes: Vec<Change>, now: Instant) {
+        self.apply_within(changes, 0, now);
+    }
+
+    fn apply_within(&mut self, mut changes: Vec<Change>, overlaps: usize, now: Instant) {
         if changes.iter().any(is_secret) {
             // A certificate that has just been issued is judged by the time at which it came.
             changes.insert(0, Change::Time(clock::now().as_second()));
@@ -390,9 +431,14 @@ impl Store {
             self.claims.gateways_changed();
         }
         // Sources that are no longer used leave with what follows from that.
-        while !changes.is_empty() {
+        let mut overlaps = overlaps;
+        while overlaps > 0 || !changes.is_empty() {
             let begin = Instant::now();
-            let output = self.translator.apply(std::mem::take(&mut changes));
+            let changes_now = std::mem::take(&mut changes);
+            // What is said first is to be right at once.
+            let most = if self.wishing { overlaps } else { usize::MAX };
+            let output = self.translator.apply_within(changes_now, most);
+            overlaps = 0;
             self.metrics.translated(begin.elapsed(), output.work);
             let Output {
                 resources,
@@ -435,6 +481,9 @@ impl Store {
             }
             changes = self.use_sources(sources);
             changes.extend(self.held());
+        }
+        if self.translator.is_behind() {
+            self.look_at.get_or_insert(now + PACE);
         }
         self.metrics.claims.are(self.claims.counts());
         if !self.to_read.is_empty() {

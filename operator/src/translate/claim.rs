@@ -390,7 +390,7 @@ impl Translator {
                 Encoded::new(&Resource::new(key.name.clone(), owner)).ok()
             });
             if self.settle_resource(key, resource, output) {
-                let interests = self.doors.interested(&gateway, &names);
+                let interests = self.whose(&gateway, &names);
                 self.mark_interested(interests, dirty);
             }
         }

@@ -30,7 +30,9 @@ impl Translator {
             .iter()
             .filter_map(|rule| Some((rule.field.clone(), rule.refusal()?.clone())))
             .collect();
-        let refused = refusal(route).cloned();
+        let over = self.patterns.refusal(&route.name);
+        findings.extend(over.clone());
+        let refused = refusal(route).cloned().or(over);
         if refused.is_some() {
             dropped.clear();
         }

@@ -120,11 +120,12 @@ impl Translator {
                 Some((state.gateway.clone(), state.place.clone()?))
             };
             let (before, after) = (place(&old), place(&state));
-            let interests = self.doors.move_listener(
+            let moved = self.doors.move_listener(
                 &key,
                 before.as_ref().map(|(gateway, place)| (gateway, place)),
                 after.as_ref().map(|(gateway, place)| (gateway, place)),
             );
+            let interests = self.concerned(moved);
             self.mark_interested(interests, dirty);
             self.settle_uses(&key, old.as_ref(), state.as_ref(), dirty, output);
             if let ParentKey::Gateway(name) = &key.parent {

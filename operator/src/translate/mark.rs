@@ -90,7 +90,16 @@ impl Translator {
                 self.mark_parent(ParentKey::ListenerSet(name.clone()), old, dirty);
                 self.spread(affected, dirty);
             }
-            Kind::TlsRoute | Kind::HttpRoute => {
+            Kind::TlsRoute => _ = dirty.routes.insert(key.clone()),
+            Kind::HttpRoute => {
+                let route = match new {
+                    Some(Object::HttpRoute(route)) => Some(route),
+                    _ => None,
+                };
+                let others = self.patterns.put(name, route).into_iter();
+                let kind = Kind::HttpRoute;
+                let others = others.map(|name| ObjectKey { kind, name });
+                dirty.routes.extend(others);
                 dirty.routes.insert(key.clone());
             }
             Kind::GatewayParameters => self.mark_parameters(name, dirty),
@@ -204,6 +213,9 @@ impl Translator {
             }
         }
         dirty.listeners.extend(affected.listeners);
+        for place in affected.overlaps {
+            self.overlaps.mark(place);
+        }
         dirty.routes.extend(affected.routes);
         dirty.claims.extend(affected.claims);
         dirty.owned.extend(affected.owned);

@@ -25,6 +25,7 @@ mod issuance;
 mod listener;
 mod mark;
 mod output;
+mod overlap;
 mod reach;
 mod route;
 mod route_status;
@@ -44,6 +45,7 @@ use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Merge, SetVerdict};
 use vestibule_model::object::{AcmeIssuer, Object, Port};
+use vestibule_model::pattern::budget::Budgets;
 use vestibule_model::policy::Policy;
 use vestibule_model::route::Route;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
@@ -70,6 +72,7 @@ use gateway::GatewayState;
 use index::Index;
 use issuance::Want;
 use listener::ListenerState;
+use overlap::Overlaps;
 use reach::{Doors, Shared};
 use route::RouteState;
 use trust::{BundleState, User};
@@ -170,6 +173,10 @@ pub struct Translator {
     binds: BindUse,
     secrets: BTreeMap<ObjectName, SecretState>,
     listeners: BTreeMap<ListenerKey, ListenerState>,
+    /// Where listeners may overlap with others than before.
+    overlaps: Overlaps,
+    /// What regular expressions each namespace may have.
+    patterns: Budgets,
     routes: BTreeMap<ObjectKey, RouteState>,
     /// Routes accepted for a listener.
     attached: BTreeMap<ListenerKey, BTreeSet<ObjectKey>>,
@@ -232,8 +239,10 @@ impl Translator {
         if settings.claims == Claims::Assumed {
             merge = merge.assuming();
         }
+        let patterns = Budgets::new(usize::from(settings.policy.regex_mib) << 20);
         Self {
             settings,
+            patterns,
             secret_namespaces: None,
             objects: BTreeMap::new(),
             merge,
@@ -245,6 +254,7 @@ impl Translator {
             binds: BindUse::default(),
             secrets: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            overlaps: Overlaps::default(),
             routes: BTreeMap::new(),
             attached: BTreeMap::new(),
             attached_sets: BTreeMap::new(),
@@ -291,12 +301,23 @@ impl Translator {
 
     /// Takes changes and returns what they made different.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Output {
+        self.apply_within(changes, usize::MAX)
+    }
+
+    /// The same, but of the listeners that others came to overlap with only so many are looked at; see
+    /// [`Translator::is_behind`]. Nothing but their status says of it.
+    pub fn apply_within(
+        &mut self,
+        changes: impl IntoIterator<Item = Change>,
+        overlaps: usize,
+    ) -> Output {
         let mut dirty = Dirty::default();
         let mut output = Output::default();
         for change in changes {
             self.take(change, &mut dirty);
         }
         self.ask_for_routes(&mut dirty);
+        self.look_at_overlaps(overlaps, &mut dirty, &mut output);
         self.translate_gateway_tls(&mut dirty, &mut output);
         self.translate_listeners(&mut dirty, &mut output);
         self.translate_gateways(&mut dirty, &mut output);
@@ -312,6 +333,22 @@ impl Translator {
         self.translate_challenges(&dirty, &mut output);
         self.assemble(dirty, &mut output);
         output
+    }
+
+    /// Whether there are listeners left to look at that others came to overlap with.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        !self.overlaps.is_empty()
+    }
+
+    fn look_at_overlaps(&mut self, most: usize, dirty: &mut Dirty, output: &mut Output) {
+        for listener in self.overlaps.next(&self.merge, most) {
+            output.work.overlaps += 1;
+            let said = self.listeners.get(&listener).map(|state| state.overlaps);
+            if said.is_some_and(|said| said != self.merge.overlaps(&listener)) {
+                dirty.listeners.insert(listener);
+            }
+        }
     }
 
     /// Takes answers to challenges, and (`None`) those that are over. One becomes a resource for the

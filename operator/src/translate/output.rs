@@ -44,6 +44,8 @@ pub struct CertificateRequest {
 pub struct Work {
     /// Listeners judged.
     pub listeners: usize,
+    /// Listeners of which it was looked at whether others overlap with them.
+    pub overlaps: usize,
     /// Routes judged.
     pub routes: usize,
     /// Backends computed.
@@ -106,6 +108,7 @@ impl Output {
         join(&mut self.sources, later.sources);
         let (sum, work) = (&mut self.work, later.work);
         sum.listeners += work.listeners;
+        sum.overlaps += work.overlaps;
         sum.routes += work.routes;
         sum.backends += work.backends;
         sum.certificates += work.certificates;

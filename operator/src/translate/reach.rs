@@ -153,14 +153,15 @@ impl Doors {
         }
     }
 
-    /// Moves a listener, and returns who has to look again.
+    /// Moves a listener, and returns for which names somebody else may stand at a door by that, and whether the door
+    /// itself moved.
     pub(super) fn move_listener(
         &mut self,
         key: &ListenerKey,
         from: Option<(&ObjectName, &Place)>,
         to: Option<(&ObjectName, &Place)>,
-    ) -> BTreeSet<Interest> {
-        let mut affected = BTreeSet::new();
+    ) -> Vec<(ObjectName, HostPattern, bool)> {
+        let mut affected = Vec::new();
         if from == to {
             return affected;
         }
@@ -184,12 +185,13 @@ impl Doors {
                 self.listeners.remove(&door);
             }
             // A door that opens, closes or moves is everybody's business.
-            let whom = if self.bind(gateway, place.kind) == before {
-                &place.hostname
+            let moved = self.bind(gateway, place.kind) != before;
+            let whom = if moved {
+                HostPattern::Any
             } else {
-                &HostPattern::Any
+                place.hostname.clone()
             };
-            affected.extend(self.interested(gateway, whom));
+            affected.push((gateway.clone(), whom, moved));
         }
         affected
     }
@@ -333,27 +335,79 @@ impl Doors {
         gateway: &ObjectName,
         pattern: &HostPattern,
     ) -> BTreeSet<Interest> {
-        let Some(names) = self.names.get(gateway) else {
-            return BTreeSet::new();
+        let matching = self.matching(gateway, pattern);
+        matching.flat_map(|(_, who)| who).cloned().collect()
+    }
+
+    /// The names that somebody wants to know of and that a pattern matches, reversed.
+    fn matching<'a>(
+        &'a self,
+        gateway: &ObjectName,
+        pattern: &HostPattern,
+    ) -> impl Iterator<Item = (&'a String, &'a BTreeSet<Interest>)> + use<'a> {
+        let (first, is_exact) = match pattern {
+            HostPattern::Any => (String::new(), false),
+            HostPattern::Exact(hostname) => (reversed(hostname), true),
+            HostPattern::Wildcard(suffix) => (format!("{}.", reversed(suffix)), false),
         };
-        match pattern {
-            HostPattern::Any => names.values().flatten().cloned().collect(),
-            HostPattern::Exact(hostname) => {
-                names.get(&reversed(hostname)).cloned().unwrap_or_default()
+        let names = self.names.get(gateway).into_iter();
+        let from = names.flat_map({
+            let first = first.clone();
+            move |names| names.range(first.clone()..)
+        });
+        from.take_while(move |(name, _)| {
+            if is_exact {
+                **name == first
+            } else {
+                name.starts_with(&first)
             }
-            HostPattern::Wildcard(suffix) => {
-                let below = format!("{}.", reversed(suffix));
-                names
-                    .range(below.clone()..)
-                    .take_while(|(name, _)| name.starts_with(&below))
-                    .flat_map(|(_, interests)| interests.iter().cloned())
-                    .collect()
-            }
-        }
+        })
     }
 }
 
 impl Translator {
+    /// Who has to look again after listeners moved: it matters who stands at a door where the name is no tenant's, or
+    /// its own Gateway asks. So somebody's listener for a wide hostname has nobody judged again who holds a name inside.
+    pub(super) fn concerned(
+        &self,
+        moved: Vec<(ObjectName, HostPattern, bool)>,
+    ) -> BTreeSet<Interest> {
+        let mut concerned = BTreeSet::new();
+        for (gateway, names, door) in moved {
+            if door || matches!(names, HostPattern::Exact(_)) {
+                concerned.extend(self.doors.interested(&gateway, &names));
+                continue;
+            }
+            for (name, who) in self.doors.matching(&gateway, &names) {
+                let hostname = forward(name);
+                let tenant = hostname.and_then(|hostname| self.tenant_of(&gateway, &hostname));
+                let who = who.iter().filter(|one| match one {
+                    Interest::Listener(listener) => {
+                        tenant.is_none() || listener.parent.name().namespace == gateway.namespace
+                    }
+                    Interest::Challenge(_) => true,
+                });
+                concerned.extend(who.cloned());
+            }
+        }
+        concerned
+    }
+
+    /// Who has to look again after names went to somebody else: nobody whose name belongs to somebody by a pattern
+    /// inside these.
+    pub(super) fn whose(&self, gateway: &ObjectName, names: &HostPattern) -> BTreeSet<Interest> {
+        let matching = self.doors.matching(gateway, names);
+        let concerned = matching.filter(|(name, _)| {
+            let Some(hostname) = forward(name) else {
+                return true;
+            };
+            let one = HostPattern::Exact(hostname);
+            let nearest = self.merge.nearest_owner(gateway, &one);
+            nearest.is_none_or(|(pattern, _)| pattern == names || !names.covers(pattern))
+        });
+        concerned.flat_map(|(_, who)| who).cloned().collect()
+    }
+
     /// Whether the challenges for `hostname` may be answered on `gateway` for `tenant`. A name that belongs to one
     /// tenant is never certified for another, on whatever port that one listens.
     pub(super) fn reaches(
@@ -385,6 +439,12 @@ fn candidates(hostname: &Hostname) -> impl Iterator<Item = HostPattern> + '_ {
     std::iter::once(HostPattern::Exact(hostname.clone()))
         .chain(wildcards)
         .chain([HostPattern::Any])
+}
+
+/// The name whose labels these are, reversed.
+fn forward(reversed: &str) -> Option<Hostname> {
+    let labels: Vec<&str> = reversed.rsplit('.').collect();
+    Hostname::parse(&labels.join(".")).ok()
 }
 
 fn reversed(hostname: &Hostname) -> String {

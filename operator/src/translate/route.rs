@@ -229,7 +229,9 @@ impl Translator {
                 let findings = self.settings.policy.judge_route(route);
                 findings.iter().any(Finding::refuses)
             }
-            Route::Http(route) => http_route::refusal(route).is_some(),
+            Route::Http(route) => {
+                http_route::refusal(route).is_some() || self.patterns.refusal(&route.name).is_some()
+            }
         }
     }
 

@@ -25,9 +25,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
+use vestibule_serve::places::Places;
 
 use crate::server::metrics::Metrics;
-use crate::server::places::Places;
 
 /// How far the end is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,26 +11,41 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http_body_util::BodyExt;
-use tokio::sync::Semaphore;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{timeout, timeout_at};
+use vestibule_serve::places::{Place, Places};
 
 use crate::admission::Met;
 use crate::envelope::{self, Answer, MAX_BYTES, Outcome, Record};
 use crate::server::Shared;
-use crate::server::places::{Place, Places};
+use crate::server::turns::{Limits, Turns};
 
 /// Longest wait for a request's body, and for a review's turn.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of bodies held at one time, shared fairly between sources. What is over that waits.
-const MAX_HELD: usize = 32 << 20;
-/// Shares in judging at one time: it is bound by the processor and by the memory that parsing takes,
-/// which may be thirty times the text. A review of usual size takes one share, and one of
-/// [`LONG`] bytes or more takes all.
-const MAX_JUDGED: u32 = 4;
-/// Length of a body that is judged alone.
-const LONG: usize = 2 << 20;
-/// Most reviews that wait at one time for what was just admitted; further ones are answered at once, from what
-/// is there.
+/// Bytes of bodies held at one time, shared fairly between sources: of each body the first [`HEAD`] ones, and the
+/// others. What is over that waits. They are apart, so that no namespace's large objects keep the small ones of its
+/// neighbours waiting, which come from the same API server.
+const MAX_HEADS: usize = 32 << 20;
+const MAX_RESTS: usize = 32 << 20;
+/// Longest body that is judged beside others; longer ones are judged one at a time. Parsing takes up to thirty times
+/// the text in memory.
+const SHORT: usize = 512 << 10;
+/// Longest part of a body that is among the heads.
+const HEAD: usize = 64 << 10;
+/// Reviews of short bodies in judging at one time.
+const OF_SHORT: Limits = Limits {
+    all: 4,
+    of_source: 3,
+    of_namespace: 2,
+};
+/// Reviews of long ones.
+const OF_LONG: Limits = Limits {
+    all: 1,
+    of_source: 1,
+    of_namespace: 1,
+};
+/// Most reviews that wait at one time for what was just admitted, shared fairly between sources; further ones are
+/// answered at once, from what is there.
 const MAX_WAITING: usize = 64;
 /// How often one that waits looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,17 +53,21 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Bounds that requests share.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    held: Places,
-    judged: Arc<Semaphore>,
-    waiting: Semaphore,
+    heads: Places,
+    rests: Places,
+    short: Turns,
+    long: Turns,
+    waiting: Places,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            held: Places::new(MAX_HELD),
-            judged: Arc::new(Semaphore::new(MAX_JUDGED as usize)),
-            waiting: Semaphore::new(MAX_WAITING),
+            heads: Places::new(MAX_HEADS),
+            rests: Places::new(MAX_RESTS),
+            short: Turns::new(OF_SHORT),
+            long: Turns::new(OF_LONG),
+            waiting: Places::new(MAX_WAITING),
         }
     }
 }
@@ -84,11 +103,15 @@ async fn review(
         return Err(Failure::NotJson);
     }
     let (body, held) = collect(shared, source, headers, body).await?;
+    let asker = Asker {
+        source,
+        namespace: envelope::namespace_of(&body).unwrap_or_default(),
+    };
     let begun = Instant::now();
-    let judged = match judge(shared, body, begun, false).await? {
+    let judged = match judge(shared, &asker, body, begun, false).await? {
         Judged::Met(met, body) => {
-            wait(shared, &met).await;
-            judge(shared, body, begun, true).await?
+            wait(shared, source, &met).await;
+            judge(shared, &asker, body, begun, true).await?
         }
         answered @ Judged::Answered(_) => answered,
     };
@@ -98,6 +121,13 @@ async fn review(
         // The last time it always answers.
         Judged::Met(..) => Err(Failure::Broken),
     }
+}
+
+/// For whom a review is judged.
+struct Asker {
+    source: IpAddr,
+    /// The namespace of its object, as the envelope has it; empty without one.
+    namespace: String,
 }
 
 /// What came of judging.
@@ -110,15 +140,17 @@ enum Judged {
 /// Judges on a thread of its own, when it is its turn; what it takes is given back after it is freed.
 async fn judge(
     shared: &Arc<Shared>,
+    asker: &Asker,
     body: Vec<u8>,
     begun: Instant,
     last: bool,
 ) -> Result<Judged, Failure> {
-    let judged = Arc::clone(&shared.bounds.judged).acquire_many_owned(shares(body.len()));
-    let turn = timeout(PATIENCE, judged)
-        .await
-        .map_err(|_| Failure::Busy)?
-        .map_err(|_| Failure::Busy)?;
+    let turn = {
+        let _queued = Queued::new(&shared.metrics.queued);
+        let turns = shared.bounds.turns(body.len());
+        let turn = turns.wait(asker.source, &asker.namespace);
+        timeout(PATIENCE, turn).await.map_err(|_| Failure::Busy)?
+    };
     let shared = Arc::clone(shared);
     let task = tokio::task::spawn_blocking(move || {
         let (admission, now) = (&shared.admission, Instant::now());
@@ -140,8 +172,8 @@ async fn judge(
 }
 
 /// Until what it met is there, or is waited for no longer.
-async fn wait(shared: &Shared, met: &Met) {
-    let Ok(_place) = shared.bounds.waiting.try_acquire() else {
+async fn wait(shared: &Shared, source: IpAddr, met: &Met) {
+    let Some(_place) = shared.bounds.waiting.take(source, 1) else {
         return;
     };
     shared.metrics.waits.inc();
@@ -151,10 +183,31 @@ async fn wait(shared: &Shared, met: &Met) {
     }
 }
 
-/// Shares in judging that a body of this length takes.
-fn shares(length: usize) -> u32 {
-    let step = LONG / MAX_JUDGED as usize;
-    u32::try_from(length / step).map_or(MAX_JUDGED, |more| (more + 1).min(MAX_JUDGED))
+/// Counts itself among those who wait for their turn, as long as it lives.
+struct Queued<'a>(&'a Gauge);
+
+impl<'a> Queued<'a> {
+    fn new(gauge: &'a Gauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Bounds {
+    /// Where a body of this length waits for its turn.
+    fn turns(&self, length: usize) -> &Turns {
+        if length > SHORT {
+            &self.long
+        } else {
+            &self.short
+        }
+    }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -199,8 +252,15 @@ async fn collect(
         if length > room {
             // In steps, so that small frames do not make many places.
             let more = (length - room).max(room).max(4 << 10);
-            let place = timeout_at(deadline, shared.bounds.held.wait(source, more));
-            held.push(place.await.map_err(|_| Failure::Busy)?);
+            let of_head = more.min(HEAD.saturating_sub(room));
+            let pools = [
+                (&shared.bounds.heads, of_head),
+                (&shared.bounds.rests, more - of_head),
+            ];
+            for (pool, more) in pools.into_iter().filter(|(_, more)| *more > 0) {
+                let place = timeout_at(deadline, pool.wait(source, more));
+                held.push(place.await.map_err(|_| Failure::Busy)?);
+            }
             room += more;
         }
         bytes.extend_from_slice(&data);
@@ -303,15 +363,113 @@ impl IntoResponse for Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::atomic::AtomicBool;
 
-    #[test]
-    fn long_reviews_are_judged_one_at_a_time() {
-        assert_eq!(shares(0), 1);
-        assert_eq!(shares(100 << 10), 1);
-        assert_eq!(shares(LONG / 2), 3);
-        for length in [LONG, 3 << 20, MAX_BYTES, usize::MAX] {
-            assert_eq!(shares(length), MAX_JUDGED);
+    use futures::FutureExt;
+    use serde_json::json;
+    use tokio::sync::watch;
+    use vestibule_model::policy::Policy;
+
+    use super::*;
+    use crate::admission::Admission;
+    use crate::server::accept::Phase;
+    use crate::server::metrics::Metrics;
+    use crate::server::turns::Turn;
+
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared {
+            admission: Arc::new(Admission::new("c", Policy::default())),
+            metrics: Arc::new(Metrics::new()),
+            serving: Arc::default(),
+            bounds: Bounds::default(),
+            synced: AtomicBool::new(true),
+            phase: watch::channel(Phase::Serving).0,
+        })
+    }
+
+    fn source(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn body(namespace: &str, padding: usize) -> String {
+        let request = json!({
+            "uid": "u", "kind": {"group": "", "kind": "ConfigMap"}, "name": "n",
+            "namespace": namespace, "operation": "CREATE",
+            "object": {"data": "x".repeat(padding)},
+        });
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+            .to_string()
+    }
+
+    async fn reviewed(shared: &Arc<Shared>, last: u8, body: String) -> Result<Answer, Failure> {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            header::CONTENT_TYPE,
+            header::HeaderValue::from_static("application/json"),
+        );
+        review(shared, source(last), &headers, Body::from(body)).await
+    }
+
+    /// Every turn that a namespace of a source may have.
+    async fn take_all(shared: &Arc<Shared>, last: u8, namespace: &str) -> Vec<Turn> {
+        let turns = shared.bounds.turns(0);
+        let mut taken = Vec::new();
+        while let Ok(turn) = timeout(
+            Duration::from_millis(1),
+            turns.wait(source(last), namespace),
+        )
+        .await
+        {
+            taken.push(turn);
         }
+        taken
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_every_turn_leaves_one_to_others() {
+        let shared = shared();
+        let _flood = take_all(&shared, 1, "greedy").await;
+        let same = reviewed(&shared, 1, body("greedy", 0)).await;
+        assert!(matches!(same, Err(Failure::Busy)), "its own have to wait");
+        for _ in 0..3 {
+            let neighbour = reviewed(&shared, 1, body("neighbour", 0)).await;
+            assert_eq!(neighbour.unwrap().status, 200);
+        }
+        let _all = take_all(&shared, 1, "further").await;
+        let same = reviewed(&shared, 1, body("neighbour", 0)).await;
+        assert!(matches!(same, Err(Failure::Busy)), "its source has no more");
+        let elsewhere = reviewed(&shared, 2, body("greedy", 0)).await;
+        assert_eq!(elsewhere.unwrap().status, 200);
+        assert_eq!(shared.metrics.queued.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_that_long_bodies_take_is_not_missing_to_short_ones() {
+        let shared = shared();
+        let half = shared.bounds.rests.take(source(1), MAX_RESTS / 2);
+        assert!(half.is_some());
+        let long = reviewed(&shared, 1, body("greedy", SHORT)).await;
+        assert!(
+            matches!(long, Err(Failure::Busy)),
+            "no room is left to its source"
+        );
+        let short = reviewed(&shared, 1, body("neighbour", HEAD / 2)).await;
+        assert_eq!(short.unwrap().status, 200);
+        let elsewhere = reviewed(&shared, 2, body("other", SHORT)).await;
+        assert_eq!(elsewhere.unwrap().status, 200);
+    }
+
+    #[tokio::test]
+    async fn long_ones_are_judged_one_at_a_time() {
+        let bounds = Bounds::default();
+        for length in [SHORT + 1, 3 << 20, MAX_BYTES, usize::MAX] {
+            assert!(std::ptr::eq(bounds.turns(length), &raw const bounds.long));
+        }
+        for length in [0, SHORT] {
+            assert!(std::ptr::eq(bounds.turns(length), &raw const bounds.short));
+        }
+        let _held = bounds.long.wait(source(1), "a").await;
+        let second = bounds.long.wait(source(2), "b");
+        assert!(second.now_or_never().is_none());
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Metrics {
     /// Admitted ListenerSets that the watch has not shown yet.
     pub(super) remembered: Gauge,
     pub(super) waits: Counter,
+    /// Reviews that wait for their turn to be judged.
+    pub(super) queued: Gauge,
     /// Connections open now.
     pub(super) connections: Gauge,
     /// Connections accepted.
@@ -114,6 +116,11 @@ impl Metrics {
                 r,
                 "review_waits",
                 "Reviews that waited for a ListenerSet that was just admitted and wants the same",
+            ),
+            queued: add(
+                r,
+                "reviews_queued",
+                "Reviews that wait for their turn to be judged",
             ),
             connections: add(r, "connections_active", "Connections open now"),
             connections_accepted: add(r, "connections_accepted", "Connections accepted"),

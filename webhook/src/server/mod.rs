@@ -6,7 +6,7 @@ mod certificate;
 mod clock;
 mod handler;
 mod metrics;
-mod places;
+mod turns;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,6 +27,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 use vestibule_crds::watch::Event;
 use vestibule_model::key::Kind;
+use vestibule_serve::probes;
 
 use crate::admission::Admission;
 use accept::{Acceptor, Phase};
@@ -147,10 +148,7 @@ impl Webhook {
             serve: tokio::spawn(acceptor.serve(listener)),
             others: vec![
                 tokio::spawn(follower.run(config.tls_poll)),
-                tokio::spawn(async move {
-                    // Ends only with the process.
-                    let _ = axum::serve(admin_listener, admin_router).await;
-                }),
+                tokio::spawn(probes::serve(admin_listener, admin_router)),
             ],
             shared,
         })
@@ -221,6 +219,8 @@ async fn follow(shared: Arc<Shared>, events: impl Stream<Item = Event>) {
         };
         match event {
             Some(Event::Put(watched)) => shared.admission.put(watched.object),
+            // No status is judged by.
+            Some(Event::Touched(_)) => {}
             Some(Event::Remove(key)) => shared.admission.remove(&key),
             Some(Event::Synced(kind)) => {
                 if missing.remove(&kind) && missing.is_empty() {

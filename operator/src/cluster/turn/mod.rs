@@ -133,6 +133,7 @@ impl Shell {
             self.progress(client, tasks);
             self.tell_time();
             self.keep_claims(&mut work);
+            self.store.look_on(Instant::now());
             self.read_sources(client, &mut work);
             let more = self.write_statuses(&mut work);
             let wake = self.wake(&work);
@@ -485,7 +486,7 @@ impl Shell {
         let claims = leads && work.claims.len() < CLAIM_WRITES;
         let claims = claims.then(|| self.store.claims_deadline()).flatten();
         if self.store.is_dirty() {
-            return [self.store.publish_at(), claims]
+            return [self.store.publish_at(), self.store.look_at(), claims]
                 .into_iter()
                 .flatten()
                 .min();
@@ -493,8 +494,8 @@ impl Shell {
         // A write that ends wakes the loop by itself.
         let writes = leads && work.writes.len() < WRITES;
         let planned = writes.then(|| self.store.planner.deadline()).flatten();
-        let publish = self.store.publish_at();
-        [planned, claims, publish, self.lag, self.time_due()]
+        let (publish, look) = (self.store.publish_at(), self.store.look_at());
+        [planned, claims, publish, look, self.lag, self.time_due()]
             .into_iter()
             .flatten()
             .min()

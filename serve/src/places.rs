@@ -1,5 +1,5 @@
-//! Owns the places for connections and the room for bodies, shared fairly between sources: whoever can
-//! reach the port, API servers find some.
+//! Owns places (for connections, for bytes) that are shared fairly between sources: whoever else can reach a port,
+//! those it is there for find some.
 //!
 //! A source gets more as long as it then holds no more than was free. So one alone can hold half, `n` can
 //! hold `n/(n+1)`, and who comes then still gets some.
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 /// Places that are shared.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub struct Places {
     limit: usize,
     taken: Arc<Mutex<Taken>>,
     freed: Arc<Notify>,
@@ -30,14 +30,16 @@ struct Taken {
 
 /// Some places; free again when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub struct Place {
     source: IpAddr,
     count: usize,
     places: Places,
 }
 
 impl Places {
-    pub(super) fn new(limit: usize) -> Self {
+    /// So many places.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
         Self {
             limit,
             taken: Arc::default(),
@@ -46,7 +48,8 @@ impl Places {
     }
 
     /// So many places for `source`, if it may have them.
-    pub(super) fn take(&self, source: IpAddr, count: usize) -> Option<Place> {
+    #[must_use]
+    pub fn take(&self, source: IpAddr, count: usize) -> Option<Place> {
         let source = source.to_canonical();
         let mut taken = self.taken.lock();
         let held = taken.by_source.get(&source).copied().unwrap_or_default();
@@ -65,7 +68,7 @@ impl Places {
     }
 
     /// The same as soon as it may have them.
-    pub(super) async fn wait(&self, source: IpAddr, count: usize) -> Place {
+    pub async fn wait(&self, source: IpAddr, count: usize) -> Place {
         loop {
             // Before looking, so that what is freed meanwhile is not missed.
             let mut freed = pin!(self.freed.notified());

@@ -1,0 +1,424 @@
+//! Owns whose review is judged next: sources take turns, and within a source (an API server asks for everybody) the
+//! namespaces whose objects they are.
+//!
+//! Whoever sends many reviews, or slow ones, waits for its own. What is being judged cannot be interrupted, so no
+//! source gets the last places, nor does a namespace get the last ones of its source.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+/// How many reviews are judged at one time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Of all sources.
+    pub(super) all: usize,
+    /// Of one source.
+    pub(super) of_source: usize,
+    /// Of one namespace of a source.
+    pub(super) of_namespace: usize,
+}
+
+/// The queue; clones are the same one.
+#[derive(Debug, Clone)]
+pub(super) struct Turns {
+    limits: Limits,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    judged: usize,
+    sources: Rotation<IpAddr, Source>,
+}
+
+/// What one source has here.
+#[derive(Debug, Default)]
+struct Source {
+    judged: usize,
+    namespaces: Rotation<String, Namespace>,
+}
+
+/// What one namespace of a source has here.
+#[derive(Debug, Default)]
+struct Namespace {
+    judged: usize,
+    waiting: VecDeque<oneshot::Sender<Turn>>,
+}
+
+/// Entries, and the order in which those of them have their turn in which somebody waits.
+#[derive(Debug)]
+struct Rotation<K, V> {
+    entries: BTreeMap<K, V>,
+    order: VecDeque<K>,
+}
+
+impl<K, V> Default for Rotation<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+}
+
+/// A place among those who are judged; free again when it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    source: IpAddr,
+    namespace: String,
+    turns: Turns,
+}
+
+impl Turns {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            state: Arc::default(),
+        }
+    }
+
+    /// Waits for a turn. Whoever stops waiting loses it.
+    pub(super) async fn wait(&self, source: IpAddr, namespace: &str) -> Turn {
+        loop {
+            let (sender, receiver) = oneshot::channel();
+            self.state
+                .lock()
+                .wait(source.to_canonical(), namespace, sender);
+            self.grant();
+            // Nobody drops a sender that somebody waits for.
+            if let Ok(turn) = receiver.await {
+                return turn;
+            }
+        }
+    }
+
+    /// Gives free places to those whose turn it is.
+    fn grant(&self) {
+        let mut granted = Vec::new();
+        let mut state = self.state.lock();
+        while state.judged < self.limits.all
+            && let Some((sender, source, namespace)) = state.next(&self.limits)
+        {
+            let turns = self.clone();
+            granted.push((
+                sender,
+                Turn {
+                    source,
+                    namespace,
+                    turns,
+                },
+            ));
+        }
+        drop(state);
+        // Without the lock: the turn of one who has just stopped waiting is dropped here, and free again.
+        for (sender, turn) in granted {
+            let _ = sender.send(turn);
+        }
+    }
+
+    /// How many are judged, and how many wait.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        let waiting = state
+            .sources
+            .entries
+            .values()
+            .flat_map(|source| source.namespaces.entries.values())
+            .flat_map(|namespace| &namespace.waiting)
+            .filter(|sender| !sender.is_closed());
+        (state.judged, waiting.count())
+    }
+}
+
+impl State {
+    fn wait(&mut self, address: IpAddr, name: &str, sender: oneshot::Sender<Turn>) {
+        let source = self.sources.entries.entry(address).or_default();
+        if source.namespaces.order.is_empty() {
+            self.sources.order.push_back(address);
+        }
+        let namespace = source.namespaces.entries.entry(name.to_owned());
+        let namespace = namespace.or_default();
+        if namespace.waiting.is_empty() {
+            source.namespaces.order.push_back(name.to_owned());
+        }
+        namespace.waiting.push_back(sender);
+    }
+
+    /// Takes the next one who waits and may be judged, and counts it. Passes over at most as many sources and
+    /// namespaces as are judged: who has nothing there may have a turn.
+    fn next(&mut self, limits: &Limits) -> Option<(oneshot::Sender<Turn>, IpAddr, String)> {
+        for _ in 0..self.sources.order.len() {
+            let address = self.sources.order.pop_front()?;
+            let Some(source) = self.sources.entries.get_mut(&address) else {
+                continue;
+            };
+            let next = if source.judged < limits.of_source {
+                source.next(limits)
+            } else {
+                None
+            };
+            if !source.namespaces.order.is_empty() {
+                self.sources.order.push_back(address);
+            } else if source.judged == 0 {
+                self.sources.entries.remove(&address);
+            }
+            if let Some((sender, name)) = next {
+                self.judged += 1;
+                return Some((sender, address, name));
+            }
+        }
+        None
+    }
+
+    fn end(&mut self, address: IpAddr, name: &str) {
+        self.judged = self.judged.saturating_sub(1);
+        let Some(source) = self.sources.entries.get_mut(&address) else {
+            return;
+        };
+        source.judged = source.judged.saturating_sub(1);
+        if let Some(namespace) = source.namespaces.entries.get_mut(name) {
+            namespace.judged = namespace.judged.saturating_sub(1);
+            if namespace.is_idle() {
+                source.namespaces.entries.remove(name);
+            }
+        }
+        if source.namespaces.entries.is_empty() {
+            self.sources.entries.remove(&address);
+        }
+    }
+}
+
+impl Source {
+    fn next(&mut self, limits: &Limits) -> Option<(oneshot::Sender<Turn>, String)> {
+        for _ in 0..self.namespaces.order.len() {
+            let name = self.namespaces.order.pop_front()?;
+            let Some(namespace) = self.namespaces.entries.get_mut(&name) else {
+                continue;
+            };
+            let mut next = None;
+            if namespace.judged < limits.of_namespace {
+                // Those who have stopped waiting need no turn.
+                while next.is_none()
+                    && let Some(sender) = namespace.waiting.pop_front()
+                {
+                    next = Some(sender).filter(|sender| !sender.is_closed());
+                }
+            }
+            namespace.judged += usize::from(next.is_some());
+            self.judged += usize::from(next.is_some());
+            if !namespace.waiting.is_empty() {
+                self.namespaces.order.push_back(name.clone());
+            } else if namespace.is_idle() {
+                self.namespaces.entries.remove(&name);
+            }
+            if let Some(sender) = next {
+                return Some((sender, name));
+            }
+        }
+        None
+    }
+}
+
+impl Namespace {
+    fn is_idle(&self) -> bool {
+        self.judged == 0 && self.waiting.is_empty()
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.turns.state.lock().end(self.source, &self.namespace);
+        self.turns.grant();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        all: 4,
+        of_source: 3,
+        of_namespace: 2,
+    };
+
+    fn source(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn ask(turns: &Turns, last: u8, namespace: &str) -> JoinHandle<Turn> {
+        let (turns, namespace) = (turns.clone(), namespace.to_owned());
+        tokio::spawn(async move { turns.wait(source(last), &namespace).await })
+    }
+
+    /// Lets everybody who can go on do so.
+    async fn settle() {
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_gets_the_last_places() {
+        let turns = Turns::new(LIMITS);
+        let greedy: Vec<_> = (0..100).map(|_| ask(&turns, 1, "greedy")).collect();
+        settle().await;
+        assert_eq!(turns.counts(), (2, 98));
+        // Another namespace of the same API server.
+        let other = ask(&turns, 1, "other").await.unwrap();
+        assert_eq!(turns.counts(), (3, 98));
+        let third = ask(&turns, 1, "third");
+        settle().await;
+        assert!(!third.is_finished());
+        // Another source, which has one and the same name for the namespace.
+        let elsewhere = ask(&turns, 2, "greedy").await.unwrap();
+        assert_eq!(turns.counts(), (4, 99));
+        drop(other);
+        let third = third.await.unwrap();
+        drop((third, elsewhere));
+        for turn in greedy {
+            drop(turn.await.unwrap());
+        }
+        assert_eq!(turns.counts(), (0, 0));
+        assert!(turns.state.lock().sources.entries.is_empty());
+        assert!(turns.state.lock().sources.order.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_single_review_waits_for_at_most_one_of_each_source_and_namespace() {
+        let one = Limits {
+            all: 1,
+            of_source: 1,
+            of_namespace: 1,
+        };
+        let turns = Turns::new(one);
+        let held = turns.wait(source(9), "held").await;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut all = Vec::new();
+        let asked = [(1, "a", 500), (2, "a", 500), (1, "b", 1), (3, "c", 1)];
+        for (last, namespace, count) in asked {
+            for _ in 0..count {
+                let (turns, order) = (turns.clone(), Arc::clone(&order));
+                all.push(tokio::spawn(async move {
+                    let turn = turns.wait(source(last), namespace).await;
+                    order.lock().push((last, namespace));
+                    drop(turn);
+                }));
+            }
+        }
+        settle().await;
+        drop(held);
+        for one in all {
+            one.await.unwrap();
+        }
+        let order = order.lock();
+        let first = [(1, "a"), (2, "a"), (3, "c"), (1, "b"), (2, "a"), (1, "a")];
+        assert_eq!(order[..6], first);
+        assert_eq!(order.len(), 1002);
+    }
+
+    #[tokio::test]
+    async fn who_stops_waiting_takes_no_place() {
+        let turns = Turns::new(LIMITS);
+        let first = turns.wait(source(1), "a").await;
+        let second = turns.wait(source(1), "a").await;
+        let waiting: Vec<_> = (0..5000).map(|_| ask(&turns, 1, "a")).collect();
+        settle().await;
+        for one in &waiting {
+            one.abort();
+        }
+        for one in waiting {
+            assert!(one.await.is_err());
+        }
+        drop(first);
+        drop(second);
+        assert_eq!(turns.counts(), (0, 0));
+        drop(turns.wait(source(1), "a").await);
+        assert!(turns.state.lock().sources.entries.is_empty());
+    }
+
+    proptest! {
+        /// Whatever comes and goes in whatever order, the limits hold, no place is idle that somebody may have, and
+        /// in the end nothing is left.
+        #[test]
+        fn limits_hold_and_no_place_is_idle(
+            steps in prop::collection::vec((0_u8..3, 0_u8..3, 0_u8..4), 1..200)
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let turns = Turns::new(LIMITS);
+                let mut asked: Vec<JoinHandle<Turn>> = Vec::new();
+                let mut judged: Vec<Turn> = Vec::new();
+                for (last, name, what) in steps {
+                    match what {
+                        0 | 1 => asked.push(ask(&turns, last, &format!("n{name}"))),
+                        2 if !judged.is_empty() => drop(judged.remove(usize::from(last) % judged.len())),
+                        3 if !asked.is_empty() => {
+                            let gone = asked.swap_remove(usize::from(name) % asked.len());
+                            gone.abort();
+                        }
+                        _ => {}
+                    }
+                    for _ in 0..asked.len() + 2 {
+                        tokio::task::yield_now().await;
+                    }
+                    let (ready, still) = asked.into_iter().partition(JoinHandle::is_finished);
+                    asked = still;
+                    for one in Vec::from_iter::<Vec<JoinHandle<Turn>>>(ready) {
+                        judged.extend(one.await);
+                    }
+                    check(&turns, &judged);
+                }
+                for one in &asked {
+                    one.abort();
+                }
+                for one in asked {
+                    drop(one.await);
+                }
+                drop(judged);
+                assert_eq!(turns.counts(), (0, 0));
+            });
+        }
+    }
+
+    fn check(turns: &Turns, judged: &[Turn]) {
+        let of_source = |address: IpAddr| judged.iter().filter(|t| t.source == address).count();
+        let of = |address: IpAddr, name: &str| {
+            let same = |t: &&Turn| t.source == address && t.namespace == name;
+            judged.iter().filter(same).count()
+        };
+        assert!(judged.len() <= LIMITS.all);
+        assert_eq!(turns.counts().0, judged.len());
+        let mut seen = BTreeSet::new();
+        for turn in judged {
+            assert!(of_source(turn.source) <= LIMITS.of_source);
+            assert!(of(turn.source, &turn.namespace) <= LIMITS.of_namespace);
+            seen.insert((turn.source, turn.namespace.clone()));
+        }
+        if judged.len() == LIMITS.all {
+            return;
+        }
+        let state = turns.state.lock();
+        for (address, source) in &state.sources.entries {
+            for (name, namespace) in &source.namespaces.entries {
+                let waits = namespace.waiting.iter().any(|one| !one.is_closed());
+                assert!(
+                    !waits
+                        || of_source(*address) >= LIMITS.of_source
+                        || of(*address, name) >= LIMITS.of_namespace,
+                    "{address} {name} could be judged"
+                );
+            }
+        }
+    }
+}
