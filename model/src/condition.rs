@@ -177,6 +177,10 @@ named! {
         Issued,
         /// Positive reason of Ready of an issuer.
         Registered,
+        /// No certificate has needed the issuer yet, so its account is not registered.
+        NotRegistered,
+        /// The issuer leads to an address that the operator does not connect to for tenants.
+        AddressNotAllowed,
         /// An annotation about certificates that does not say what it may.
         InvalidAnnotation,
         /// Nothing is issued for what the listener is: a wildcard, no hostname, a Secret elsewhere.

@@ -1,5 +1,7 @@
 //! Which addresses a backend may have. Whoever may write an EndpointSlice, or set a pod up, could otherwise have the
 //! proxies reach what only they reach: the node that they are on, or the metadata of the cloud, with its credentials.
+//!
+//! And which addresses the CA of a tenant's issuer may have, which is what the operator connects to.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -36,6 +38,8 @@ pub enum Denied {
     NoHost,
     /// A cloud serves metadata there.
     Metadata,
+    /// It is not one of the public internet.
+    NotPublic,
     /// The release denies it.
     ByRelease(AddressBlock),
 }
@@ -47,6 +51,7 @@ impl fmt::Display for Denied {
             Self::LinkLocal => f.write_str("is a link-local address"),
             Self::NoHost => f.write_str("is not the address of one host"),
             Self::Metadata => f.write_str("is where a cloud serves metadata"),
+            Self::NotPublic => f.write_str("is not a public address"),
             Self::ByRelease(block) => write!(f, "is in {block}, which the platform denies"),
         }
     }
@@ -91,6 +96,86 @@ impl EndpointRules {
             block.copied().map(Denied::ByRelease)
         }
     }
+}
+
+/// Which addresses the operator connects to for the issuer of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthorityRules {
+    /// Every address: the issuer is the admin's, or there is one user.
+    Any,
+    /// Public addresses, and what the release allows besides.
+    Public {
+        /// What the release allows, whatever it is.
+        allowed: Vec<AddressBlock>,
+    },
+}
+
+/// IPv4 addresses that are not of the public internet (IANA's special-purpose registry), without those that no backend
+/// may have either. The relay addresses of 6to4 lead to whoever runs a relay.
+const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 10] = [
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::new(192, 88, 99, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(198, 51, 100, 0), 24),
+    (Ipv4Addr::new(203, 0, 113, 0), 24),
+];
+
+impl AuthorityRules {
+    /// Why the operator does not connect to `address`; `None` if it does. An IPv4 address within an IPv6 one (mapped,
+    /// 6to4, or behind NAT64) is judged as well.
+    #[must_use]
+    pub fn denies(&self, address: IpAddr) -> Option<Denied> {
+        let Self::Public { allowed } = self else {
+            return None;
+        };
+        let address = address.to_canonical();
+        let allowed = |of: IpAddr| allowed.iter().any(|block| block.covers(of));
+        if allowed(address) {
+            return None;
+        }
+        let inner = match address {
+            IpAddr::V6(outer) => translated(outer).or_else(|| six_to_four(outer)),
+            IpAddr::V4(_) => None,
+        };
+        match inner.map(IpAddr::V4) {
+            Some(inner) if allowed(inner) => None,
+            Some(inner) => not_public(inner),
+            None => not_public(address),
+        }
+    }
+}
+
+fn not_public(address: IpAddr) -> Option<Denied> {
+    // For backends some private addresses are fine, and all others are not.
+    EndpointRules::default().denies(address).or_else(|| {
+        let public = match address {
+            IpAddr::V4(v4) => !NOT_PUBLIC_V4.iter().any(|(network, length)| {
+                let rest = 32 - length;
+                v4.to_bits() >> rest == network.to_bits() >> rest
+            }),
+            // All that is given out is in 2000::/3. Of this, 2001::/23 is for protocols, such as Teredo, and others are
+            // for documents.
+            IpAddr::V6(v6) => match v6.segments() {
+                [0x2001, second, ..] => second >= 0x0200 && second != 0x0db8,
+                [0x3fff, second, ..] => second >= 0x1000,
+                [first, ..] => first & 0xe000 == 0x2000,
+            },
+        };
+        (!public).then_some(Denied::NotPublic)
+    })
+}
+
+/// The IPv4 address that a relay of 6to4 would connect to: `2002::/16`.
+fn six_to_four(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let [0x2002, high, low, ..] = address.segments() else {
+        return None;
+    };
+    Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
 }
 
 /// The IPv4 address that a NAT64 gateway would connect to: `64:ff9b::/96`.
@@ -164,5 +249,83 @@ mod tests {
         assert_eq!(laptop.denies("::ffff:127.0.0.1".parse().unwrap()), None);
         let metadata = laptop.denies("169.254.169.254".parse().unwrap());
         assert_eq!(metadata, Some(Denied::LinkLocal));
+    }
+
+    #[test]
+    fn a_tenants_issuer_leads_to_public_addresses_only_however_they_are_written() {
+        let public = AuthorityRules::Public {
+            allowed: Vec::new(),
+        };
+        let why = |rules: &AuthorityRules, text: &str| rules.denies(text.parse().unwrap());
+        for good in [
+            "172.65.32.248",
+            "172.32.0.1",
+            "100.128.0.1",
+            "198.20.0.1",
+            "::ffff:172.65.32.248",
+            "2606:4700:60:0:f53d:5624:85c7:3a2c",
+            "2001:4860::1",
+            "64:ff9b::172.65.32.248",
+            "2002:ac41:20f8::1",
+        ] {
+            assert_eq!(why(&public, good), None, "{good}");
+        }
+        for bad in [
+            "0.0.0.0",
+            "10.96.0.1",
+            "100.64.0.1",
+            "127.0.0.1",
+            "169.254.169.254",
+            "168.63.129.16",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.8",
+            "192.0.2.1",
+            "192.168.1.1",
+            "198.19.0.1",
+            "203.0.113.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::10.0.0.1",
+            "::ffff:10.0.0.1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::1",
+            "2001::1",
+            "2001:db8::1",
+            "2002:0a00:0001::1",
+            "2002:7f00:0001::1",
+            "3fff::1",
+            "100::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+        ] {
+            assert!(why(&public, bad).is_some(), "{bad}");
+            assert_eq!(why(&AuthorityRules::Any, bad), None, "{bad}");
+        }
+        let lab = AuthorityRules::Public {
+            allowed: ["10.20.0.0/16", "fd00:20::/32"]
+                .map(|text| AddressBlock::parse(text).unwrap())
+                .to_vec(),
+        };
+        for good in [
+            "10.20.3.4",
+            "::ffff:10.20.3.4",
+            "64:ff9b::10.20.3.4",
+            "fd00:20::1",
+            "172.65.32.248",
+        ] {
+            assert_eq!(why(&lab, good), None, "{good}");
+        }
+        for bad in ["10.21.0.1", "127.0.0.1", "fd00:21::1"] {
+            assert!(why(&lab, bad).is_some(), "{bad}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vestibule_crds::gateway_api::selector_from_json;
 use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
 use vestibule_model::certificate::AddressBlock;
-use vestibule_model::endpoint::EndpointRules;
+use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
 use vestibule_model::object::ServiceParameters;
 use vestibule_model::policy::{MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy, REGEX_MIB};
 use vestibule_model::selector::{LabelSelector, Labels};
@@ -103,8 +103,9 @@ pub(crate) struct Arguments {
     /// Whether the built-in ACME engine issues certificates.
     #[arg(long, env = "VESTIBULE_ACME", default_value_t = true, action = ArgAction::Set)]
     acme: bool,
-    /// Most orders of the built-in engine that run at one time.
-    #[arg(long, env = "VESTIBULE_ACME_IN_FLIGHT", default_value = "20")]
+    /// Most orders of the built-in engine of which something is asked or written at one time; those of one
+    /// namespace, and of one issuer, are a quarter of them.
+    #[arg(long, env = "VESTIBULE_ACME_IN_FLIGHT", default_value = "40")]
     acme_in_flight: NonZeroU32,
     /// Orders of the whole release in an hour.
     #[arg(long, env = "VESTIBULE_ACME_ORDERS_PER_HOUR", default_value = "300")]
@@ -123,6 +124,23 @@ pub(crate) struct Arguments {
         default_value = "20"
     )]
     acme_orders_per_hour_namespace: NonZeroU32,
+    /// Accounts that `ACMEIssuer`s may register at one host of a CA in three hours; those of one namespace, a
+    /// quarter of them.
+    #[arg(
+        long,
+        env = "VESTIBULE_ACME_REGISTRATIONS_PER_HOST",
+        default_value = "8"
+    )]
+    acme_registrations_per_host: NonZeroU32,
+    /// Ranges of addresses that are not public and to which the operator connects for `ACMEIssuer`s all the same.
+    #[arg(
+        long,
+        env = "VESTIBULE_ACME_ALLOW_CIDRS",
+        value_name = "CIDRS",
+        value_delimiter = ',',
+        value_parser = block
+    )]
+    acme_allow_cidrs: Vec<AddressBlock>,
     /// Labels of the `ACMEIssuer`s and `ClusterACMEIssuer`s that this release uses, as a label selector in
     /// JSON; the others are some other release's. By default all are used.
     #[arg(
@@ -382,6 +400,10 @@ impl Arguments {
                 per_namespace: self.acme_orders_per_hour_namespace,
             },
             in_flight: usize::try_from(self.acme_in_flight.get()).unwrap_or(usize::MAX),
+            registrations: self.acme_registrations_per_host,
+            authorities: AuthorityRules::Public {
+                allowed: self.acme_allow_cidrs.clone(),
+            },
             reach: REACH,
             spread: SPREAD,
             // Jitter is not to be the same in every replica.
@@ -439,5 +461,18 @@ mod tests {
             .map(|_| ())
             .expect_err("an error");
         assert!(format!("{error:#}").contains("32 is the most"), "{error:#}");
+    }
+
+    #[test]
+    fn issuers_of_tenants_lead_to_public_addresses_unless_the_admin_allows_others() {
+        let settings = |more: &[&str]| parsed(more).map(|arguments| arguments.acme_settings());
+        let private = "10.20.0.7".parse().expect("an address");
+        let default = settings(&[]).expect("settings");
+        assert!(default.authorities.denies(private).is_some());
+        assert_eq!(default.registrations.get(), 8);
+        let allowed = settings(&["--acme-allow-cidrs=10.20.0.0/16,fd00:20::/32"]);
+        assert_eq!(allowed.expect("settings").authorities.denies(private), None);
+        assert!(settings(&["--acme-allow-cidrs=10.20.0.1/16"]).is_err());
+        assert!(settings(&["--acme-registrations-per-host=0"]).is_err());
     }
 }

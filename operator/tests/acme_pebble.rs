@@ -9,9 +9,11 @@ use std::sync::Arc;
 use acme_support::answerer::Answerer;
 use acme_support::pebble::{MAC_KEY, Options, Pebble};
 use acme_support::{Hold, Stored, World, issuer, request};
+use vestibule_model::certificate::AddressBlock;
 use vestibule_model::challenge::ChallengeType::{Http01, TlsAlpn01};
 use vestibule_model::challenge::Reach;
-use vestibule_model::condition::Reason;
+use vestibule_model::condition::{Reason, Truth};
+use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::issuance::IssuanceState;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{AcmeIssuer, ExternalAccount};
@@ -97,7 +99,7 @@ async fn issues_in_both_ways_and_leaves_nothing_behind() {
     assert!(
         facts
             .values()
-            .all(|fact| fact.ready && fact.account_url.is_some()),
+            .all(|fact| fact.ready == Truth::True && fact.account_url.is_some()),
         "{facts:?}"
     );
     // A restart finds everything done.
@@ -124,11 +126,9 @@ async fn accounts_are_bound_and_profiles_asked_for() {
     let engine = set.engine(std::slice::from_ref(&short)).await;
     set.world
         .until("an issuer that says what is missing", |world| {
-            world
-                .issuers
-                .lock()
-                .values()
-                .any(|fact| !fact.ready && fact.message.contains("spec.externalAccountBinding"))
+            world.issuers.lock().values().any(|fact| {
+                fact.ready == Truth::False && fact.message.contains("spec.externalAccountBinding")
+            })
         })
         .await;
     set.world.kill(engine).await;
@@ -153,7 +153,7 @@ async fn accounts_are_bound_and_profiles_asked_for() {
                 .issuers
                 .lock()
                 .values()
-                .any(|fact| !fact.ready && fact.message.contains("shortlived"))
+                .any(|fact| fact.ready == Truth::False && fact.message.contains("shortlived"))
         })
         .await;
     set.world.kill(engine).await;
@@ -549,5 +549,130 @@ async fn nothing_is_ordered_where_the_challenge_is_not_ours() {
         .await;
     set.world.until_issued(&[&moved.secret]).await;
     assert_eq!(set.pebble.orders(), 2, "the same order went on");
+    engine.abort();
+}
+
+/// A tenant's issuer, and a request that names it.
+fn of_tenant(issuer: &AcmeIssuer, hostname: &str) -> (AcmeIssuer, CertificateRequest) {
+    let issuer = AcmeIssuer {
+        key: ObjectKey::new(Kind::AcmeIssuer, "team-a", "ca"),
+        ..issuer.clone()
+    };
+    let mut request = request("team-a", &[hostname]);
+    let named = request.issuer.as_mut().expect("an issuer");
+    named.kind = Kind::AcmeIssuer.as_str().into();
+    (issuer, request)
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn an_issuer_of_a_tenant_is_registered_once_a_certificate_needs_it() {
+    let set = set(Options::default()).await;
+    let (issuer, one) = of_tenant(&set.issuer, "a.test");
+    let issuers = [issuer.clone()];
+    let engine = set.world.engine(&issuers, &[]).await;
+    let says = |reason: &'static str| {
+        move |world: &World| {
+            world
+                .issuers
+                .lock()
+                .values()
+                .any(|fact| fact.reason == reason)
+        }
+    };
+    set.world
+        .until("not registered", says("NotRegistered"))
+        .await;
+    let accounts = || set.pebble.log().matches("POST /sign-me-up").count();
+    assert_eq!(accounts(), 0);
+    assert!(!set.pebble.log().contains("GET /dir"), "nor was it asked");
+    let asked = [(one.secret.clone(), Some(one.clone()))].into();
+    set.world.tell(Input::Requests(asked)).await;
+    set.world.until_issued(&[&one.secret]).await;
+    set.world.until("registered", says("Registered")).await;
+    assert_eq!(accounts(), 1);
+    set.world.kill(engine).await;
+    // Whoever leads next opens what there is.
+    set.world.issuers.lock().clear();
+    let engine = set.world.engine(&issuers, &[]).await;
+    set.world.until("registered", says("Registered")).await;
+    assert_eq!(accounts(), 1);
+    engine.abort();
+    set.no_key_was_said();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn an_issuer_of_a_tenant_leads_to_no_private_address() {
+    let set = set(Options::default()).await;
+    *set.world.authorities.lock() = AuthorityRules::Public {
+        allowed: Vec::new(),
+    };
+    let (issuer, one) = of_tenant(&set.issuer, "a.test");
+    let issuers = [issuer, set.issuer.clone()];
+    let engine = set.world.engine(&issuers, std::slice::from_ref(&one)).await;
+    set.world
+        .until("it says what is not allowed", |world| {
+            let facts = world.issuers.lock();
+            let fact = facts.get(&ObjectKey::new(Kind::AcmeIssuer, "team-a", "ca"));
+            fact.is_some_and(|fact| {
+                fact.reason == "AddressNotAllowed"
+                    && fact.message.contains("acme.tenantIssuers.allowCidrs")
+            })
+        })
+        .await;
+    set.world
+        .until("and so does the certificate", |world| {
+            let message = world.message(&one.secret);
+            message.starts_with("IssuerNotReady") && message.contains("no public address")
+        })
+        .await;
+    assert_eq!(set.pebble.orders(), 0);
+    // The platform's own leads wherever it says.
+    let two = request("team-b", &["b.test"]);
+    let asked = [(two.secret.clone(), Some(two.clone()))].into();
+    set.world.tell(Input::Requests(asked)).await;
+    set.world.until_issued(&[&two.secret]).await;
+    set.world.kill(engine).await;
+    // Allowed, it does as well.
+    *set.world.authorities.lock() = AuthorityRules::Public {
+        allowed: ["127.0.0.0/8", "::1"]
+            .map(|text| AddressBlock::parse(text).expect("a block"))
+            .to_vec(),
+    };
+    let engine = set.world.engine(&issuers, std::slice::from_ref(&one)).await;
+    set.world.until_issued(&[&one.secret]).await;
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn an_order_elsewhere_is_not_asked_for() {
+    let set = set(Options::default()).await;
+    let one = request("team-a", &["a.test"]);
+    *set.world.hold.lock() = Some(Hold::Published);
+    let engine = set.engine(std::slice::from_ref(&one)).await;
+    set.world.until_held().await;
+    set.world.kill(engine).await;
+    // The tenant writes another URL into its Secret: one that the operator reaches, and the tenant does not.
+    let elsewhere = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let elsewhere = elsewhere.expect("a port");
+    let port = elsewhere.local_addr().expect("an address").port();
+    let mut state = set.world.state(&one.secret);
+    let order = state.order.as_mut().expect("an order");
+    order.url = format!("https://localhost:{port}/order/1");
+    if let Some(stored) = set.world.secrets.lock().get_mut(&one.secret) {
+        stored.record.state = Some(state.write().into());
+    }
+    let engine = set.engine(std::slice::from_ref(&one)).await;
+    set.world
+        .until("it says that the order is none", |world| {
+            world.message(&one.secret).contains("not one of this CA")
+        })
+        .await;
+    set.world.put_clock(120, &one.secret).await;
+    set.world.until_issued(&[&one.secret]).await;
+    let came = tokio::time::timeout(std::time::Duration::ZERO, elsewhere.accept()).await;
+    assert!(came.is_err(), "somebody connected");
     engine.abort();
 }

@@ -59,6 +59,8 @@ const REASONS: &[Reason] = &[
     Reason::ContradictingIssuers,
     Reason::Issued,
     Reason::Registered,
+    Reason::NotRegistered,
+    Reason::AddressNotAllowed,
     Reason::InvalidAnnotation,
     Reason::NotIssuable,
     Reason::NoChallengeListener,
@@ -135,6 +137,8 @@ fn is_listed(reason: Reason) -> bool {
         | Reason::ContradictingIssuers
         | Reason::Issued
         | Reason::Registered
+        | Reason::NotRegistered
+        | Reason::AddressNotAllowed
         | Reason::InvalidAnnotation
         | Reason::NotIssuable
         | Reason::NoChallengeListener

@@ -23,6 +23,7 @@ use axum::routing::get;
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::selector::LabelSelector;
 use vestibule_operator::localca::LocalCa;
 use vestibule_operator::publish::{InProcess, Publisher};
@@ -189,7 +190,10 @@ fn acme_settings() -> acme::Settings {
             per_issuer: ORDERS,
             per_namespace: ORDERS,
         },
-        in_flight: 20,
+        in_flight: 40,
+        // Whoever writes an issuer here is whose machine it is.
+        registrations: ORDERS,
+        authorities: AuthorityRules::Any,
         // The proxy is in this process, and acknowledges what it has bound.
         reach: Duration::ZERO,
         spread: RENEWAL,

@@ -1,4 +1,5 @@
-//! How many orders may be made: token buckets for everybody, each issuer and each namespace.
+//! How many orders may be made, and accounts registered: token buckets for everybody, each issuer and each
+//! namespace; and for each host of a CA.
 //!
 //! New certificates and renewals have buckets of their own, so that a tenant with many new hostnames
 //! delays nobody's renewal. A bucket holds an hour's worth and fills evenly, on a clock that does not
@@ -24,8 +25,33 @@ pub struct Budgets {
 }
 
 const HOUR: Duration = Duration::from_hours(1);
-/// What an order costs, in the unit in which a bucket fills by its hourly rate each millisecond.
-const COST: u64 = 3_600_000;
+/// The time in which registrations are counted, as Let's Encrypt does.
+pub(super) const REGISTRATION_PERIOD: Duration = Duration::from_hours(3);
+
+/// So many within a time.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    number: NonZeroU32,
+    period: Duration,
+}
+
+impl Rate {
+    fn hourly(number: NonZeroU32) -> Self {
+        Self {
+            number,
+            period: HOUR,
+        }
+    }
+
+    /// What one costs, in the unit in which a bucket fills by its rate each millisecond.
+    fn cost(self) -> u64 {
+        u64::try_from(self.period.as_millis()).unwrap_or(u64::MAX / 8)
+    }
+
+    fn number(self) -> u64 {
+        u64::from(self.number.get())
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
@@ -41,26 +67,32 @@ impl Bucket {
     };
 
     /// What is taken at this time.
-    fn taken(self, rate: NonZeroU32, now: Duration) -> u64 {
-        let passed = now.saturating_sub(self.at).min(HOUR).as_millis();
-        let refilled = u64::try_from(passed).unwrap_or(COST) * u64::from(rate.get());
+    fn taken(self, rate: Rate, now: Duration) -> u64 {
+        let passed = now.saturating_sub(self.at).min(rate.period * 2).as_millis();
+        let refilled = u64::try_from(passed).unwrap_or_default() * rate.number();
         self.taken.saturating_sub(refilled)
     }
 
-    fn allows(self, rate: NonZeroU32, now: Duration) -> bool {
-        self.taken(rate, now) + COST <= u64::from(rate.get()) * COST
+    fn allows(self, rate: Rate, now: Duration) -> bool {
+        self.taken(rate, now) + rate.cost() <= rate.number() * rate.cost()
     }
 
     /// How long until it allows one.
-    fn wait(self, rate: NonZeroU32, now: Duration) -> Duration {
-        let over = (self.taken(rate, now) + COST).saturating_sub(u64::from(rate.get()) * COST);
-        Duration::from_millis(over.div_ceil(u64::from(rate.get())))
+    fn wait(self, rate: Rate, now: Duration) -> Duration {
+        let most = rate.number() * rate.cost();
+        let over = (self.taken(rate, now) + rate.cost()).saturating_sub(most);
+        Duration::from_millis(over.div_ceil(rate.number()))
     }
 
-    fn take(&mut self, rate: NonZeroU32, now: Duration) {
-        // Never owes more than an hour: it is full again after two at the latest.
-        let most = u64::from(rate.get()) * COST * 2;
-        self.taken = (self.taken(rate, now) + COST).min(most);
+    fn take(&mut self, rate: Rate, now: Duration) {
+        // Never owes more than a period: it is full again after two at the latest.
+        let most = rate.number() * rate.cost() * 2;
+        self.taken = (self.taken(rate, now) + rate.cost()).min(most);
+        self.at = now;
+    }
+
+    fn give_back(&mut self, rate: Rate, now: Duration) {
+        self.taken = self.taken(rate, now).saturating_sub(rate.cost());
         self.at = now;
     }
 }
@@ -86,26 +118,29 @@ impl Budget {
 
     /// Whether the bucket of everybody allows an order.
     pub(super) fn allows_any(&self, now: Duration) -> bool {
-        self.all.allows(self.budgets.per_hour, now)
+        self.all.allows(Rate::hourly(self.budgets.per_hour), now)
     }
 
     /// Whether the namespace's does.
     pub(super) fn allows_namespace(&self, namespace: &str, now: Duration) -> bool {
+        let rate = Rate::hourly(self.budgets.per_namespace);
         self.namespaces
             .get(namespace)
-            .is_none_or(|bucket| bucket.allows(self.budgets.per_namespace, now))
+            .is_none_or(|bucket| bucket.allows(rate, now))
     }
 
     /// Whether the issuer's does.
     pub(super) fn allows_issuer(&self, issuer: &ObjectKey, now: Duration) -> bool {
+        let rate = Rate::hourly(self.budgets.per_issuer);
         self.issuers
             .get(issuer)
-            .is_none_or(|bucket| bucket.allows(self.budgets.per_issuer, now))
+            .is_none_or(|bucket| bucket.allows(rate, now))
     }
 
     /// How long until all three allow an order.
     pub(super) fn wait(&self, issuer: &ObjectKey, namespace: &str, now: Duration) -> Duration {
         let of = |bucket: Option<&Bucket>, rate| {
+            let rate = Rate::hourly(rate);
             bucket.map_or(Duration::ZERO, |bucket| bucket.wait(rate, now))
         };
         of(Some(&self.all), self.budgets.per_hour)
@@ -123,6 +158,8 @@ impl Budget {
             per_issuer,
             per_namespace,
         } = self.budgets;
+        let [per_hour, per_issuer, per_namespace] =
+            [per_hour, per_issuer, per_namespace].map(Rate::hourly);
         // What is full again need not be remembered.
         self.issuers
             .retain(|_, bucket| bucket.taken(per_issuer, now) > 0);
@@ -148,6 +185,93 @@ impl Budget {
     ) {
         if age < HOUR {
             self.take(issuer, namespace, now);
+        }
+    }
+}
+
+/// How many accounts tenants' issuers may register at each host of a CA: at most a quarter, or one, for one
+/// namespace, so that nobody's use up what all share.
+#[derive(Debug)]
+pub(super) struct Registrations {
+    host: Rate,
+    namespace: Rate,
+    hosts: BTreeMap<Arc<str>, Bucket>,
+    namespaces: BTreeMap<(Arc<str>, Arc<str>), Bucket>,
+}
+
+impl Registrations {
+    pub(super) fn new(per_host: NonZeroU32) -> Self {
+        let rate = |number| Rate {
+            number,
+            period: REGISTRATION_PERIOD,
+        };
+        Self {
+            host: rate(per_host),
+            namespace: rate(NonZeroU32::new(per_host.get() / 4).unwrap_or(NonZeroU32::MIN)),
+            hosts: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+        }
+    }
+
+    /// How many a host allows.
+    pub(super) fn per_host(&self) -> u32 {
+        self.host.number.get()
+    }
+
+    /// How long until a namespace may register an account at a host.
+    pub(super) fn wait(&self, host: &Arc<str>, namespace: &Arc<str>, now: Duration) -> Duration {
+        let of = |bucket: Option<&Bucket>, rate| {
+            bucket.map_or(Duration::ZERO, |bucket| bucket.wait(rate, now))
+        };
+        let key = (host.clone(), namespace.clone());
+        of(self.hosts.get(host), self.host).max(of(self.namespaces.get(&key), self.namespace))
+    }
+
+    /// What a namespace has taken at a host, to compare namespaces by.
+    pub(super) fn taken(&self, host: &Arc<str>, namespace: &Arc<str>, now: Duration) -> u64 {
+        let bucket = self.namespaces.get(&(host.clone(), namespace.clone()));
+        bucket.map_or(0, |bucket| bucket.taken(self.namespace, now))
+    }
+
+    /// Counts a registration that begins.
+    pub(super) fn take(&mut self, host: &Arc<str>, namespace: &Arc<str>, now: Duration) {
+        let (of_host, of_namespace) = (self.host, self.namespace);
+        // What is full again need not be remembered.
+        self.hosts
+            .retain(|_, bucket| bucket.taken(of_host, now) > 0);
+        self.namespaces
+            .retain(|_, bucket| bucket.taken(of_namespace, now) > 0);
+        let bucket = self.hosts.entry(host.clone()).or_insert(Bucket::EMPTY);
+        bucket.take(of_host, now);
+        let key = (host.clone(), namespace.clone());
+        let bucket = self.namespaces.entry(key).or_insert(Bucket::EMPTY);
+        bucket.take(of_namespace, now);
+    }
+
+    /// It came to no account.
+    pub(super) fn give_back(&mut self, host: &Arc<str>, namespace: &Arc<str>, now: Duration) {
+        if let Some(bucket) = self.hosts.get_mut(host) {
+            bucket.give_back(self.host, now);
+        }
+        let key = (host.clone(), namespace.clone());
+        if let Some(bucket) = self.namespaces.get_mut(&key) {
+            bucket.give_back(self.namespace, now);
+        }
+    }
+
+    /// Counts one that another process made so long ago. What its Secret says is its tenant's to write, so it
+    /// counts for no more than the tenant could have registered.
+    pub(super) fn remember(
+        &mut self,
+        host: &Arc<str>,
+        namespace: &Arc<str>,
+        age: Duration,
+        now: Duration,
+    ) {
+        let key = (host.clone(), namespace.clone());
+        let room = |bucket: &Bucket| bucket.allows(self.namespace, now);
+        if age < REGISTRATION_PERIOD && self.namespaces.get(&key).is_none_or(room) {
+            self.take(host, namespace, now);
         }
     }
 }
@@ -187,7 +311,7 @@ mod tests {
                 prop_assert!(budget.allows_any(now + wait));
                 for first in &made {
                     let within = made.iter().filter(|at| *at >= first).count() as u64;
-                    let fills = u64::try_from(now.saturating_sub(*first).as_millis()).expect("fits") * u64::from(per_hour) / COST;
+                    let fills = u64::try_from(now.saturating_sub(*first).as_millis()).expect("fits") * u64::from(per_hour) / 3_600_000;
                     prop_assert!(within <= u64::from(per_hour) + fills + 1);
                 }
             }
@@ -220,5 +344,49 @@ mod tests {
         budget.remember(&issuer("y"), &b, HOUR / 2, now);
         assert!(!budget.allows_namespace("b", now));
         assert!(budget.allows_namespace("b", now + HOUR));
+    }
+
+    #[test]
+    fn registrations_are_counted_by_host_and_no_namespace_has_them_all() {
+        let mut registrations = Registrations::new(rate(8));
+        let (ca, other) = (Arc::from("ca.test"), Arc::from("other.test"));
+        let (a, b) = (Arc::from("a"), Arc::from("b"));
+        let now = Duration::from_secs(5);
+        for _ in 0..2 {
+            assert_eq!(registrations.wait(&ca, &a, now), Duration::ZERO);
+            registrations.take(&ca, &a, now);
+        }
+        // A quarter in three hours: the next one after half of them.
+        let wait = registrations.wait(&ca, &a, now);
+        assert_eq!(wait, REGISTRATION_PERIOD / 2);
+        assert_eq!(registrations.wait(&ca, &a, now + wait), Duration::ZERO);
+        assert_eq!(registrations.wait(&other, &a, now), Duration::ZERO);
+        assert_eq!(registrations.wait(&ca, &b, now), Duration::ZERO);
+        assert!(registrations.taken(&ca, &a, now) > registrations.taken(&ca, &b, now));
+        // What came to nothing is not counted.
+        registrations.give_back(&ca, &a, now);
+        assert_eq!(registrations.wait(&ca, &a, now), Duration::ZERO);
+        registrations.take(&ca, &a, now);
+        // A tenant's Secrets may say what they like: they take no more than its share.
+        for _ in 0..20 {
+            registrations.remember(&ca, &b, Duration::from_mins(1), now);
+        }
+        registrations.remember(&ca, &b, REGISTRATION_PERIOD, now);
+        for namespace in ["c", "d"].map(Arc::from) {
+            for _ in 0..2 {
+                assert_eq!(registrations.wait(&ca, &namespace, now), Duration::ZERO);
+                registrations.take(&ca, &namespace, now);
+            }
+        }
+        let e = Arc::from("e");
+        let wait = registrations.wait(&ca, &e, now);
+        assert_eq!(wait, REGISTRATION_PERIOD / 8);
+        assert_eq!(registrations.wait(&ca, &e, now + wait), Duration::ZERO);
+        // Nothing is remembered for ever.
+        registrations.take(&ca, &e, now + REGISTRATION_PERIOD * 2);
+        assert_eq!(
+            (registrations.hosts.len(), registrations.namespaces.len()),
+            (1, 1)
+        );
     }
 }

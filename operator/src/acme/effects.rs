@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType};
+use vestibule_model::condition::Truth;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
@@ -142,8 +143,8 @@ pub struct StoreError(pub String);
 /// How an issuer is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuerFact {
-    /// Whether the account is registered.
-    pub ready: bool,
+    /// Whether the account is registered; unknown until it has been tried.
+    pub ready: Truth,
     /// Reason of the condition Ready.
     pub reason: &'static str,
     /// Message of the condition.
@@ -215,6 +216,8 @@ pub enum Answered {
     Problem,
     /// Not at all.
     Unreachable,
+    /// It was not sent: it would have gone to where a tenant's issuer may not lead.
+    NotAllowed,
 }
 
 impl Answered {
@@ -225,6 +228,7 @@ impl Answered {
             Self::Ok => "ok",
             Self::Problem => "problem",
             Self::Unreachable => "unreachable",
+            Self::NotAllowed => "not_allowed",
         }
     }
 }
@@ -240,4 +244,6 @@ pub struct Waiting {
     pub issuer: usize,
     /// For a challenge to be answered by all proxies.
     pub challenge: usize,
+    /// For their CA to check names, or to make the certificate.
+    pub authority: usize,
 }

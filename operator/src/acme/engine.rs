@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -12,11 +13,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, error, info};
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
-use vestibule_model::key::{ObjectKey, ObjectName};
+use vestibule_model::endpoint::AuthorityRules;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 
 use super::challenge;
-use super::client::{Ca, open};
+use super::client::{Ca, Opened, Registering, open};
 use super::clock::Now;
 use super::effects::{Ack, Effects, Input, Observation};
 use super::keys::{KeyError, PrivateKey};
@@ -40,6 +42,8 @@ pub struct Engine<E> {
     /// What came of each; `None`: nobody waits for it.
     tasks: JoinSet<Option<Event>>,
     namespace: Arc<str>,
+    /// Where issuers of tenants may lead.
+    tenants: Arc<AuthorityRules>,
 }
 
 /// Accounts that are open.
@@ -54,6 +58,7 @@ impl<E: Effects> Engine<E> {
     ) -> Self {
         Self {
             namespace: settings.namespace.clone(),
+            tenants: Arc::new(settings.authorities.clone()),
             planner: Planner::new(settings),
             effects,
             wall: Box::new(wall),
@@ -99,11 +104,16 @@ impl<E: Effects> Engine<E> {
     }
 
     /// Opens the account of an issuer.
-    fn open(&mut self, issuer: Arc<AcmeIssuer>, ticket: Ticket, again: bool) {
+    fn open(&mut self, issuer: Arc<AcmeIssuer>, ticket: Ticket, how: Registering, again: bool) {
         let (effects, cas) = (self.effects.clone(), self.cas.clone());
         let namespace = self.namespace.clone();
+        let rules = match issuer.key.kind {
+            Kind::AcmeIssuer => self.tenants.clone(),
+            _ => Arc::new(AuthorityRules::Any),
+        };
         self.tasks.spawn(async move {
-            let opening = open(&effects, &issuer, &namespace, again);
+            let created = Arc::new(AtomicBool::new(false));
+            let opening = open(&effects, &issuer, &namespace, rules, &how, &created, again);
             let opening = async {
                 match tokio::time::timeout(DEADLINE, opening).await {
                     Ok(result) => result,
@@ -112,12 +122,26 @@ impl<E: Effects> Engine<E> {
             };
             let result = caught(&*effects, "account", opening).await;
             let result = result.unwrap_or_else(|| Err(own_fault()));
-            let facts = result.map(|ca| {
-                let facts = ca.facts();
-                cas.lock().insert(issuer.key.clone(), Arc::new(ca));
-                facts
+            let result = result.map(|opened| match opened {
+                Opened::Open {
+                    account,
+                    registered,
+                } => {
+                    let facts = account.facts();
+                    cas.lock().insert(issuer.key.clone(), Arc::new(account));
+                    Opened::Open {
+                        account: facts,
+                        registered,
+                    }
+                }
+                Opened::Unregistered { host } => Opened::Unregistered { host },
             });
-            Some(Event::Account(issuer.key.clone(), ticket, facts))
+            Some(Event::Account {
+                issuer: issuer.key.clone(),
+                ticket,
+                created: created.load(Ordering::Relaxed),
+                result,
+            })
         });
     }
 
@@ -140,8 +164,9 @@ impl<E: Effects> Engine<E> {
                 Step::Account {
                     issuer,
                     ticket,
+                    registering,
                     again,
-                } => self.open(issuer, ticket, again),
+                } => self.open(issuer, ticket, registering, again),
                 Step::Publish(key, publish) => match answer(&key, &publish) {
                     Ok(answer) => {
                         challenges.insert(key, Some(answer));
@@ -157,7 +182,7 @@ impl<E: Effects> Engine<E> {
                     issuance.insert(secret, what);
                 }
                 Step::Issuer(key, fact) => {
-                    info!(issuer = %key, ready = fact.ready, "{}", fact.message);
+                    info!(issuer = %key, ready = fact.ready.as_str(), "{}", fact.message);
                     issuers.insert(key, fact);
                 }
                 Step::Observe(observation) => {
@@ -378,13 +403,12 @@ fn of_key(error: KeyError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::sync::Notify;
     use vestibule_model::hostname::Hostname;
     use vestibule_model::issuance::Issuance;
     use vestibule_model::issuer::{self, IssuerRef};
-    use vestibule_model::key::Kind;
     use vestibule_model::selector::LabelSelector;
     use zeroize::Zeroizing;
 
@@ -449,6 +473,8 @@ mod tests {
                 per_namespace: many,
             },
             in_flight: 2,
+            registrations: many,
+            authorities: AuthorityRules::Any,
             reach: Duration::ZERO,
             spread: Duration::ZERO,
             seed: 1,

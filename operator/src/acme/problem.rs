@@ -26,6 +26,8 @@ pub(super) enum FailureKind {
     Unreachable,
     /// The CA says that there were too many requests.
     RateLimited,
+    /// An `ACMEIssuer` leads to an address that is not connected to for tenants.
+    NotAllowed,
     /// The CA does not take the account.
     Account,
     /// The certificate being replaced has a successor already.

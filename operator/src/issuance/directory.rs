@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tracing::{info, warn};
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
+use vestibule_model::condition::Truth;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::{Meta, Object, Secret};
@@ -241,10 +242,10 @@ impl Effects for Directory {
 
     fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerFact>) {
         for (issuer, fact) in &changes {
-            if fact.ready {
-                info!(%issuer, "the CA knows the account");
-            } else {
-                warn!(%issuer, reason = fact.reason, "{}", fact.message);
+            match fact.ready {
+                Truth::True => info!(%issuer, "the CA knows the account"),
+                Truth::Unknown => info!(%issuer, reason = fact.reason, "{}", fact.message),
+                Truth::False => warn!(%issuer, reason = fact.reason, "{}", fact.message),
             }
         }
         self.desk.issuers(changes);

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType, Reach};
+use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine as Chosen, IssuerRef};
@@ -61,6 +62,8 @@ pub(crate) struct World {
     pub(crate) writes: Mutex<Vec<ObjectName>>,
     /// Seconds by which the clock is put.
     pub(crate) shift: AtomicI64,
+    /// Where issuers of tenants may lead.
+    pub(crate) authorities: Mutex<AuthorityRules>,
     /// Everything the engine said in texts, to search for keys.
     pub(crate) texts: Mutex<String>,
     inputs: Mutex<Option<mpsc::Sender<Input>>>,
@@ -82,6 +85,7 @@ impl World {
             deaf: Mutex::default(),
             writes: Mutex::default(),
             shift: AtomicI64::new(0),
+            authorities: Mutex::new(AuthorityRules::Any),
             texts: Mutex::default(),
             inputs: Mutex::default(),
             changed: watch::Sender::new(0),
@@ -170,6 +174,8 @@ impl World {
                 per_namespace: budgets,
             },
             in_flight: 8,
+            registrations: budgets,
+            authorities: self.authorities.lock().clone(),
             reach: Duration::ZERO,
             spread: Duration::ZERO,
             seed: 7,

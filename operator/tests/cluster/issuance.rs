@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use vestibule_model::challenge::{Answer, ChallengeAnswer, ChallengeKey, ChallengeType};
+use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::key::ObjectName;
 use vestibule_model::selector::{LabelSelector, Requirement};
@@ -47,7 +48,9 @@ fn engine_of(world: &World) -> acme::Settings {
             per_issuer: PLENTY,
             per_namespace: PLENTY,
         },
-        in_flight: 20,
+        in_flight: 40,
+        registrations: PLENTY,
+        authorities: AuthorityRules::Any,
         reach: Duration::ZERO,
         spread: Duration::ZERO,
         seed: 1,
@@ -405,9 +408,15 @@ async fn releases_of_one_cluster_share_issuers_and_write_none_by_turns() {
         let requirements = vec![others];
         settings.acme.as_mut().expect("it is on").issuers = LabelSelector { requirements };
     });
+    let accounts = || set.pebble.log().matches("POST /sign-me-up").count();
+    // Nobody needs it yet, so the CA knows nothing of it.
+    let idle = ("Ready", "Unknown", "NotRegistered");
+    set.world.condition(("ACMEIssuer", "a", "ca"), idle).await;
+    assert_eq!(accounts(), 0);
+    set.asks("a", "web", "web.a.test").await;
     owner(&set.world).await;
-    let accounts = || set.pebble.log().matches("There are now").count();
     let registered = accounts();
+    assert_eq!(registered, 1);
 
     // Another that may use it does so, by the account that is there, and says nothing.
     let engine = engine_of(&other);
@@ -433,7 +442,8 @@ async fn releases_of_one_cluster_share_issuers_and_write_none_by_turns() {
     };
     assert_eq!(two.metric(written), 0);
     assert_eq!(accounts(), registered);
-    let before = writes(2).await;
+    // That nobody needs it, that it is registered, and the same of what it says now.
+    let before = writes(3).await;
 
     // Given to the others, it is theirs, status and all.
     let label = json!({"others": "yes"});

@@ -44,6 +44,9 @@ impl World {
             "acme.budgets.global.ordersPerHour=5000".to_owned(),
             "acme.budgets.perIssuer.ordersPerHour=5000".to_owned(),
             "acme.budgets.perNamespace.ordersPerHour=5000".to_owned(),
+            "acme.tenantIssuers.registrationsPerHost=5000".to_owned(),
+            // Their CAs are Services.
+            "acme.tenantIssuers.allowCidrs={10.0.0.0/8}".to_owned(),
             // Proxies log what they take from their streams.
             "logging.level=info\\,vestibule_stream=debug".to_owned(),
         ]

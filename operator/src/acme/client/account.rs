@@ -1,24 +1,28 @@
-//! Our account at a CA: found by its key, or registered.
+//! Our account at a CA: found by its key, or registered, if it may be. Where it may not, nothing is connected
+//! to unless there is an account.
 //!
 //! A key is stored before it is registered, so that a crash leaves no account without one. With an external
 //! account binding it is stored right after, since the library makes that key itself.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD};
 use instant_acme::{Account, ExternalAccountKey, Key, NewAccount};
-use parking_lot::Mutex;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
+use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::{AcmeIssuer, ExternalAccount};
 use zeroize::Zeroizing;
 
+use super::super::clock::wall;
 use super::super::effects::{Effects, Observation, Record, Write, Written};
 use super::super::keys::PrivateKey;
 use super::super::problem::{Asked, Failure, FailureKind};
-use super::http::Http;
+use super::http::{Gate, Http, host_of};
 use super::{Ca, Directory, failure, refused};
 
 /// What planning needs to know of an account.
@@ -32,6 +36,30 @@ pub(in crate::acme) struct Facts {
     pub(in crate::acme) renewal_info: bool,
 }
 
+/// Whether an account may be registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::acme) enum Registering {
+    /// Not now: one that there is, is opened.
+    No,
+    /// At this host, where one is counted.
+    At(Arc<str>),
+    /// Wherever the directory says.
+    Anywhere,
+}
+
+/// What became of an account.
+#[derive(Debug)]
+pub(in crate::acme) enum Opened<A> {
+    /// It is open.
+    Open {
+        account: A,
+        /// The host at which an earlier process registered it and counted it, and how long ago, on our clock.
+        registered: Option<(Arc<str>, Duration)>,
+    },
+    /// It is not registered, nor may it be. `host`: where it would be, if that is known by now.
+    Unregistered { host: Option<Arc<str>> },
+}
+
 /// What the Secret of an account remembers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -39,6 +67,12 @@ struct Remembered {
     directory: String,
     url: String,
     contact: Vec<String>,
+    /// Where it was registered, if it was counted there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Arc<str>>,
+    /// And when, on our clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registered_at: Option<i64>,
 }
 
 impl Remembered {
@@ -52,13 +86,17 @@ impl Remembered {
     }
 }
 
-/// Opens the account of an issuer, registering it if need be. `again`: the CA did not know it.
+/// Opens the account of an issuer, registering it if need be and it may. `created` becomes whether the CA
+/// made a new one where [`Registering::At`] counts it. `again`: the CA did not know it.
 pub(in crate::acme) async fn open<E: Effects>(
     effects: &Arc<E>,
     issuer: &AcmeIssuer,
     namespace: &Arc<str>,
+    rules: Arc<AuthorityRules>,
+    registering: &Registering,
+    created: &Arc<AtomicBool>,
     again: bool,
-) -> Result<Ca, Failure> {
+) -> Result<Opened<Ca>, Failure> {
     let count = {
         let (effects, issuer) = (effects.clone(), issuer.key.clone());
         Arc::new(move |answered| {
@@ -66,24 +104,65 @@ pub(in crate::acme) async fn open<E: Effects>(
             effects.observe(Observation::Asked { issuer, answered });
         })
     };
-    let http = Http::new(issuer.ca_bundle.as_deref(), count)
+    let http = Http::new(issuer.ca_bundle.as_deref(), rules, count)
         .map_err(|problem| account_failure(format!("spec.caBundle {problem}")))?;
-    let directory = directory(&http, issuer).await?;
     let secret = beside(issuer, &issuer.account_key_secret, namespace);
+    let record = effects
+        .read(&secret)
+        .await
+        .map_err(|error| Failure::unreachable(error.to_string()))?;
+    let remembered = record.as_ref().map(Remembered::read).unwrap_or_default();
+    let known = !again
+        && record
+            .as_ref()
+            .is_some_and(|record| !record.private_key.is_empty())
+        && !remembered.url.is_empty()
+        && remembered.directory == *issuer.directory;
+    if !known && record.as_ref().is_some_and(|record| !record.ours) {
+        return Err(account_failure(format!(
+            "Secret {secret} is not of Vestibule's making: name another one in spec.accountKeySecretRef, or give \
+             it the type and labels that Vestibule's have"
+        )));
+    }
+    if !known && *registering == Registering::No {
+        return Ok(Opened::Unregistered { host: None });
+    }
+    let directory = directory(&http, issuer).await?;
+    let (http, gate) = match registering {
+        Registering::At(host) if !known => {
+            let there = directory.new_account.as_deref().and_then(host_of);
+            let there = there.ok_or_else(not_acme)?;
+            if there != *host {
+                return Ok(Opened::Unregistered { host: Some(there) });
+            }
+            let (http, gate) = http.gated(there, created.clone());
+            (http, Some(gate))
+        }
+        _ => (http, None),
+    };
     let opening = Opening {
         effects,
         issuer,
         http: &http,
+        gate: gate.as_deref(),
         directory: &directory,
         secret,
         namespace,
     };
-    let account = opening.account(again).await?;
-    Ok(Ca {
-        http,
-        account,
-        directory,
-        kept: Mutex::default(),
+    let (account, registered) = match record {
+        Some(record) if known => {
+            let at = remembered.host.clone().zip(remembered.registered_at);
+            let registered = at.map(|(host, at)| {
+                let age = u64::try_from(wall().saturating_sub(at)).unwrap_or_default();
+                (host, Duration::from_secs(age))
+            });
+            (opening.known(&record, remembered).await?, registered)
+        }
+        record => (opening.register(record).await?, None),
+    };
+    Ok(Opened::Open {
+        account: Ca::new(http.clone(), account, directory, &issuer.directory),
+        registered,
     })
 }
 
@@ -135,49 +214,22 @@ struct Opening<'a, E> {
     effects: &'a Arc<E>,
     issuer: &'a AcmeIssuer,
     http: &'a Http,
+    gate: Option<&'a Gate>,
     directory: &'a Directory,
     secret: ObjectName,
     namespace: &'a Arc<str>,
 }
 
 impl<E: Effects> Opening<'_, E> {
-    async fn account(&self, again: bool) -> Result<Account, Failure> {
-        let record = self
-            .effects
-            .read(&self.secret)
-            .await
-            .map_err(|error| Failure::unreachable(error.to_string()))?;
-        if let Some(record) = record.as_ref().filter(|record| !record.ours) {
-            // Another release has registered it: it is used as it is, and not written.
-            let remembered = Remembered::read(record);
-            if !again
-                && !record.private_key.is_empty()
-                && !remembered.url.is_empty()
-                && remembered.directory == *self.issuer.directory
-            {
-                return self.open(record, remembered.url).await;
-            }
-            return Err(account_failure(format!(
-                "Secret {} is not of Vestibule's making: name another one in spec.accountKeySecretRef, or give \
-                 it the type and labels that Vestibule's have",
-                self.secret
-            )));
-        }
-        let (record, made) = match record {
-            Some(record) if !record.private_key.is_empty() => (record, false),
+    /// An account with the key that there is, or a new one.
+    async fn register(&self, record: Option<Record>) -> Result<Account, Failure> {
+        let record = match record {
+            Some(record) if !record.private_key.is_empty() => record,
             other => match &self.issuer.external_account {
                 Some(external) => return self.bound(other.as_ref(), external).await,
-                None => (self.make(other.as_ref()).await?, true),
+                None => self.make(other.as_ref()).await?,
             },
         };
-        let remembered = Remembered::read(&record);
-        if !again
-            && !made
-            && !remembered.url.is_empty()
-            && remembered.directory == *self.issuer.directory
-        {
-            return self.known(&record, remembered).await;
-        }
         let (key, pkcs8) = key(&record.private_key)?;
         let (account, _) = Account::builder_with_http(self.client())
             .create_from_key(
@@ -186,6 +238,7 @@ impl<E: Effects> Opening<'_, E> {
             )
             .await
             .map_err(|error| self.explain(failure(error, Asked::Account)))?;
+        self.pass();
         if !self.issuer.contact.is_empty() {
             self.update_contact(&account).await?;
         }
@@ -195,15 +248,20 @@ impl<E: Effects> Opening<'_, E> {
 
     /// An account whose URL is known: nothing is asked of the CA unless the contact changed.
     async fn known(&self, record: &Record, remembered: Remembered) -> Result<Account, Failure> {
-        let account = self.open(record, remembered.url).await?;
-        if !remembered
+        let account = self.open(record, remembered.url.clone()).await?;
+        let same = remembered
             .contact
             .iter()
             .map(String::as_str)
-            .eq(self.contact())
-        {
+            .eq(self.contact());
+        // What another release has registered is used as it is.
+        if record.ours && !same {
             self.update_contact(&account).await?;
-            self.store(Some(record), None, &account).await?;
+            let remembered = Remembered {
+                contact: self.contact().map(Into::into).collect(),
+                ..remembered
+            };
+            self.write(Some(record), None, &remembered).await?;
         }
         Ok(account)
     }
@@ -251,6 +309,7 @@ impl<E: Effects> Opening<'_, E> {
             .create(&new, self.issuer.directory.to_string(), Some(&binding))
             .await
             .map_err(|error| self.explain(failure(error, Asked::Account)))?;
+        self.pass();
         let key = PrivateKey::from_der(credentials.private_key().secret_pkcs8_der());
         self.store(record, Some(key), &account).await?;
         Ok(account)
@@ -276,16 +335,26 @@ impl<E: Effects> Opening<'_, E> {
         })
     }
 
+    /// The account is there: what follows may be asked for anywhere.
+    fn pass(&self) {
+        if let Some(gate) = self.gate {
+            gate.open();
+        }
+    }
+
     async fn store(
         &self,
         record: Option<&Record>,
         key: Option<PrivateKey>,
         account: &Account,
     ) -> Result<(), Failure> {
+        let host = self.gate.and_then(Gate::created_at);
         let remembered = Remembered {
             directory: self.issuer.directory.to_string(),
             url: account.id().to_owned(),
             contact: self.contact().map(Into::into).collect(),
+            registered_at: host.is_some().then(wall),
+            host,
         };
         self.write(record, key, &remembered).await?;
         Ok(())

@@ -1,24 +1,32 @@
 //! Requests to a CA over HTTPS: trusted by the issuer's bundle or the usual roots, bounded in time and
 //! size, and never redirected. Whoever writes an issuer chooses what is connected to, so nothing of an
-//! answer gets out that is not a problem document.
+//! answer gets out that is not a problem document, and for a tenant's issuer every address is judged where
+//! it is connected to: in between nobody can give a name another one.
 
 use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{RETRY_AFTER, USER_AGENT};
-use http::{Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use tokio::net::TcpStream;
+use tower::Service;
+use vestibule_model::endpoint::{AuthorityRules, Denied};
 
 use super::super::effects::Answered;
 use super::super::problem::Problem;
@@ -52,6 +60,12 @@ pub(super) enum HttpError {
     /// There is none at all.
     #[error("{0}")]
     Unreachable(&'static str),
+    /// Nor was it asked: a tenant's issuer leads to where only the admin's may.
+    #[error("{0} has no address that may be connected to")]
+    NotAllowed(String),
+    /// Nor was it asked: the URL is none of the CA's.
+    #[error("it is not a URL of the CA")]
+    OtherOrigin,
     /// The CA says no.
     #[error("status {status}")]
     Refused {
@@ -69,13 +83,58 @@ type Body = BodyWrapper<Bytes>;
 /// A client for one CA.
 #[derive(Clone)]
 pub(super) struct Http {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<HttpsConnector<Connector>, Full<Bytes>>,
     count: Count,
+    gate: Option<Arc<Gate>>,
+}
+
+/// Keeps a registration at the host that it was counted for, whatever the directory says when the library
+/// reads it.
+#[derive(Debug)]
+pub(super) struct Gate {
+    host: Arc<str>,
+    /// There is an account by now: everything may be asked for.
+    open: AtomicBool,
+    /// The CA made a new account, or has not answered yet.
+    created: Arc<AtomicBool>,
+}
+
+impl Gate {
+    /// Lets everything through.
+    pub(super) fn open(&self) {
+        self.open.store(true, Ordering::Relaxed);
+    }
+
+    /// The host, if the CA made a new account there.
+    pub(super) fn created_at(&self) -> Option<Arc<str>> {
+        let created = self.created.load(Ordering::Relaxed);
+        created.then(|| self.host.clone())
+    }
+
+    fn refuses<B>(&self, request: &Request<B>) -> bool {
+        request.method() == Method::POST
+            && !self.open.load(Ordering::Relaxed)
+            && request.uri().host().map(plain) != Some(self.host.to_string())
+    }
+}
+
+/// The host of a URL, without its port, as budgets know it.
+pub(in crate::acme) fn host_of(url: &str) -> Option<Arc<str>> {
+    let uri: Uri = url.parse().ok()?;
+    Some(plain(uri.host()?).into())
+}
+
+fn plain(host: &str) -> String {
+    host.trim_end_matches('.').to_ascii_lowercase()
 }
 
 impl Http {
     /// `bundle`: PEM of the authorities to trust instead of the usual ones.
-    pub(super) fn new(bundle: Option<&str>, count: Count) -> Result<Self, &'static str> {
+    pub(super) fn new(
+        bundle: Option<&str>,
+        rules: Arc<AuthorityRules>,
+        count: Count,
+    ) -> Result<Self, &'static str> {
         let mut roots = RootCertStore::empty();
         match bundle {
             Some(pem) => {
@@ -98,7 +157,9 @@ impl Http {
         .map_err(|_| "cannot be used")?
         .with_root_certificates(roots)
         .with_no_client_auth();
-        let mut tcp = HttpConnector::new();
+        let mut tcp = HttpConnector::new_with_resolver(Resolver {
+            rules: rules.clone(),
+        });
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(CONNECT));
         tcp.set_nodelay(true);
@@ -106,13 +167,31 @@ impl Http {
             .with_tls_config(config)
             .https_only()
             .enable_http1()
-            .wrap_connector(tcp);
+            .wrap_connector(Connector { tcp, rules });
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(20))
             .pool_max_idle_per_host(4)
             .build(connector);
-        Ok(Self { client, count })
+        Ok(Self {
+            client,
+            count,
+            gate: None,
+        })
+    }
+
+    /// The same, for the registration of an account at this host. `created` becomes whether the CA made one.
+    pub(super) fn gated(&self, host: Arc<str>, created: Arc<AtomicBool>) -> (Self, Arc<Gate>) {
+        let gate = Arc::new(Gate {
+            host,
+            open: AtomicBool::new(false),
+            created,
+        });
+        let this = Self {
+            gate: Some(gate.clone()),
+            ..self.clone()
+        };
+        (this, gate)
     }
 
     /// Gets a document that needs no account.
@@ -132,26 +211,46 @@ impl Http {
         &self,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Bytes>, HttpError> {
+        if self
+            .gate
+            .as_ref()
+            .is_some_and(|gate| gate.refuses(&request))
+        {
+            return Err(HttpError::Unreachable(
+                "its directory has just moved accounts to another host",
+            ));
+        }
         let agent = concat!("vestibule/", env!("CARGO_PKG_VERSION"));
         request
             .headers_mut()
             .insert(USER_AGENT, http::HeaderValue::from_static(agent));
+        let gate = self
+            .gate
+            .as_ref()
+            .filter(|gate| request.method() == Method::POST && !gate.open.load(Ordering::Relaxed));
+        if let Some(gate) = gate {
+            gate.created.store(true, Ordering::Relaxed);
+        }
         let result = self.bounded(request).await;
+        if let Some(gate) = gate {
+            let response = result.as_ref();
+            let created = response.is_ok_and(|r| r.status() == StatusCode::CREATED);
+            gate.created.store(created, Ordering::Relaxed);
+        }
         (self.count)(match &result {
             Ok(_) => Answered::Ok,
             Err(HttpError::Refused { .. }) => Answered::Problem,
             Err(HttpError::Unreachable(_)) => Answered::Unreachable,
+            Err(HttpError::NotAllowed(_) | HttpError::OtherOrigin) => Answered::NotAllowed,
         });
         result
     }
 
     async fn bounded(&self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, HttpError> {
+        let host = request.uri().host().unwrap_or_default().to_owned();
         let exchange = async {
-            let response = self
-                .client
-                .request(request)
-                .await
-                .map_err(|error| HttpError::Unreachable(words(&error)))?;
+            let response = self.client.request(request).await;
+            let response = response.map_err(|error| unanswered(&error, host))?;
             let (parts, body) = response.into_parts();
             let body = Limited::new(body, MAX_BODY)
                 .collect()
@@ -203,6 +302,105 @@ impl HttpClient for Http {
     }
 }
 
+/// Connects to where the rules allow it.
+#[derive(Debug, Clone)]
+struct Connector {
+    tcp: HttpConnector<Resolver>,
+    rules: Arc<AuthorityRules>,
+}
+
+/// Finds the addresses of names to which the rules allow to connect.
+#[derive(Debug, Clone)]
+struct Resolver {
+    rules: Arc<AuthorityRules>,
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
+
+/// What is not connected to.
+#[derive(Debug, thiserror::Error)]
+#[error("it {0}")]
+struct NotAllowed(Denied);
+
+fn judge(rules: &AuthorityRules, address: IpAddr) -> Result<(), NotAllowed> {
+    rules
+        .denies(address)
+        .map_or(Ok(()), |why| Err(NotAllowed(why)))
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TcpStream>;
+    type Error = BoxError;
+    type Future = Boxed<Self::Response>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.tcp.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        // An address is resolved by nobody.
+        let host = uri.host().unwrap_or_default();
+        let literal = host.trim_start_matches('[').trim_end_matches(']');
+        if let Ok(address) = literal.parse()
+            && let Err(why) = judge(&self.rules, address)
+        {
+            return Box::pin(std::future::ready(Err(why.into())));
+        }
+        let (connecting, rules) = (self.tcp.call(uri), self.rules.clone());
+        Box::pin(async move {
+            let stream = connecting.await?;
+            // Nothing is said before it is certain who listens, whatever the connector did.
+            judge(&rules, stream.inner().peer_addr()?.ip())?;
+            Ok(stream)
+        })
+    }
+}
+
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = BoxError;
+    type Future = Boxed<Self::Response>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let rules = self.rules.clone();
+        Box::pin(async move {
+            let all: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let mut denied = None;
+            let mut allowed = Vec::new();
+            for address in all {
+                match judge(&rules, address.ip()) {
+                    Ok(()) => allowed.push(address),
+                    Err(why) => denied = Some(why),
+                }
+            }
+            match denied {
+                Some(why) if allowed.is_empty() => Err(why.into()),
+                _ => Ok(allowed.into_iter()),
+            }
+        })
+    }
+}
+
+/// Why there is no answer of this host.
+fn unanswered(error: &(dyn std::error::Error + 'static), host: String) -> HttpError {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<std::io::Error>();
+        let within = io.and_then(std::io::Error::get_ref);
+        let within = within.and_then(|error| error.downcast_ref::<NotAllowed>());
+        if error.is::<NotAllowed>() || within.is_some() {
+            return HttpError::NotAllowed(host);
+        }
+        next = error.source();
+    }
+    HttpError::Unreachable(words(error))
+}
+
 /// What went wrong with a connection, without what the other side said.
 fn words(error: &(dyn std::error::Error + 'static)) -> &'static str {
     let mut next = Some(error);
@@ -244,6 +442,10 @@ fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use vestibule_model::certificate::AddressBlock;
+
     use super::*;
 
     fn said(value: &str) -> Option<Duration> {
@@ -263,22 +465,132 @@ mod tests {
         assert_eq!(said("-1"), None);
     }
 
+    fn client(rules: AuthorityRules) -> Http {
+        Http::new(None, Arc::new(rules), Arc::new(|_| ())).expect("a client")
+    }
+
+    fn public() -> AuthorityRules {
+        AuthorityRules::Public {
+            allowed: Vec::new(),
+        }
+    }
+
     #[test]
     fn a_bundle_must_hold_certificates() {
         let count: Count = Arc::new(|_| ());
+        let rules = Arc::new(AuthorityRules::Any);
         for bundle in [
             "",
             "x",
             "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n",
         ] {
-            assert!(Http::new(Some(bundle), count.clone()).is_err(), "{bundle}");
+            let http = Http::new(Some(bundle), rules.clone(), count.clone());
+            assert!(http.is_err(), "{bundle}");
         }
-        assert!(Http::new(None, count).is_ok());
+        assert!(Http::new(None, rules, count).is_ok());
     }
 
     #[tokio::test]
     async fn nothing_but_https() {
-        let http = Http::new(None, Arc::new(|_| ())).expect("a client");
+        let http = client(AuthorityRules::Any);
         assert!(http.get("http://127.0.0.1:1/").await.is_err());
+    }
+
+    /// A server that counts who comes.
+    async fn listener() -> (u16, Arc<AtomicUsize>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let came = Arc::new(AtomicUsize::new(0));
+        let count = came.clone();
+        tokio::spawn(async move {
+            while listener.accept().await.is_ok() {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        (port, came)
+    }
+
+    #[tokio::test]
+    async fn private_addresses_are_not_connected_to_by_whatever_name() {
+        let (port, came) = listener().await;
+        let http = client(public());
+        for host in [
+            "127.0.0.1",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "[64:ff9b::7f00:1]",
+            "localhost",
+        ] {
+            let answer = http.get(&format!("https://{host}:{port}/directory")).await;
+            assert_eq!(
+                answer,
+                Err(HttpError::NotAllowed(host.to_owned())),
+                "{host}"
+            );
+        }
+        // What some systems take for addresses, and others for names.
+        for host in ["0x7f.1", "2130706433", "0", "localhost."] {
+            let answer = http.get(&format!("https://{host}:{port}/directory")).await;
+            assert!(answer.is_err(), "{host}");
+        }
+        assert_eq!(came.load(Ordering::SeqCst), 0);
+        let lab = AuthorityRules::Public {
+            allowed: vec![AddressBlock::parse("127.0.0.1").expect("an address")],
+        };
+        for rules in [lab, AuthorityRules::Any] {
+            let answer = client(rules)
+                .get(&format!("https://127.0.0.1:{port}/"))
+                .await;
+            assert!(
+                matches!(answer, Err(HttpError::Unreachable(_))),
+                "{answer:?}"
+            );
+        }
+        assert_eq!(came.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn an_address_behind_an_allowed_name_is_judged_where_it_is_connected_to() {
+        // Whatever a resolver said before, and whoever it was: the connector looks at the other end.
+        let (port, came) = listener().await;
+        let tcp = HttpConnector::new_with_resolver(Resolver {
+            rules: Arc::new(AuthorityRules::Any),
+        });
+        let mut connector = Connector {
+            tcp,
+            rules: Arc::new(public()),
+        };
+        let uri: Uri = format!("http://localhost:{port}/").parse().expect("a URL");
+        let connected = connector.call(uri).await;
+        assert!(connected.is_err_and(|error| error.is::<NotAllowed>()));
+        assert!(came.load(Ordering::SeqCst) <= 1);
+    }
+
+    #[tokio::test]
+    async fn a_registration_goes_to_the_host_that_it_was_counted_for() {
+        let created = Arc::new(AtomicBool::new(false));
+        let (http, gate) = client(AuthorityRules::Any).gated("a.test".into(), created.clone());
+        let ask = |method: Method, url: &str| {
+            let request = Request::builder().method(method).uri(url);
+            let request = request.body(Full::<Bytes>::default()).expect("a request");
+            gate.refuses(&request)
+        };
+        assert!(!ask(Method::POST, "https://A.test.:8443/new"));
+        assert!(!ask(Method::HEAD, "https://b.test/nonce"));
+        assert!(ask(Method::POST, "https://b.test/new"));
+        let request = Request::post("https://b.test/new").body(Full::default());
+        let answer = http.exchange(request.expect("a request")).await;
+        let Err(HttpError::Unreachable(words)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(words.contains("another host"), "{words}");
+        assert!(!created.load(Ordering::Relaxed), "nothing was made");
+        gate.open();
+        assert!(!ask(Method::POST, "https://b.test/new"));
+        assert_eq!(
+            host_of("https://CA.test.:14000/dir").as_deref(),
+            Some("ca.test")
+        );
     }
 }

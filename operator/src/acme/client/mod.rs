@@ -22,7 +22,8 @@ use super::problem::{self, Asked, Failure, FailureKind, Problem, Subproblem};
 use super::renewal::Window;
 use super::state::MAX_URL;
 
-pub(super) use self::account::{Facts, open};
+pub(super) use self::account::{Facts, Opened, Registering, open};
+pub(super) use self::http::host_of;
 
 /// Longest chain in PEM that is taken.
 const MAX_CHAIN: usize = 128 * 1024;
@@ -77,6 +78,8 @@ pub(super) struct Ca {
     directory: Directory,
     /// Orders between two requests, with their authorizations and the next nonce.
     kept: Mutex<BTreeMap<String, Kept>>,
+    /// Where its orders are: schemes, hosts and ports.
+    origins: BTreeSet<String>,
 }
 
 struct Kept {
@@ -88,9 +91,37 @@ struct Kept {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Directory {
+    new_nonce: Option<String>,
+    new_account: Option<String>,
     new_order: Option<String>,
+    revoke_cert: Option<String>,
     renewal_info: Option<String>,
     meta: Meta,
+}
+
+impl Directory {
+    /// URLs that it names.
+    fn urls(&self) -> impl Iterator<Item = &str> {
+        [
+            &self.new_nonce,
+            &self.new_account,
+            &self.new_order,
+            &self.revoke_cert,
+            &self.renewal_info,
+        ]
+        .into_iter()
+        .filter_map(Option::as_deref)
+    }
+}
+
+/// Scheme, host and port of a URL.
+fn origin(url: &str) -> Option<String> {
+    let uri: ::http::Uri = url.parse().ok()?;
+    let (scheme, host) = (uri.scheme_str()?, uri.host()?.to_ascii_lowercase());
+    Some(format!(
+        "{scheme}://{host}:{}",
+        uri.port_u16().unwrap_or(443)
+    ))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -101,6 +132,17 @@ struct Meta {
 }
 
 impl Ca {
+    fn new(http: Http, account: Account, directory: Directory, url: &str) -> Self {
+        let urls = directory.urls().chain([url, account.id()]);
+        Self {
+            origins: urls.filter_map(origin).collect(),
+            http,
+            account,
+            directory,
+            kept: Mutex::default(),
+        }
+    }
+
     /// What planning needs to know of the account.
     pub(super) fn facts(&self) -> Facts {
         Facts {
@@ -178,7 +220,7 @@ impl Ca {
                     order.refresh().await?;
                     order
                 }
-                None => self.account.order(url.to_owned()).await?,
+                None => self.account.order(self.of_ours(url)?).await?,
             };
             let view = view(&mut order).await?;
             Ok((order, view))
@@ -203,7 +245,7 @@ impl Ca {
                 return Err(failure);
             }
             // What was known of it may be old: if the CA is at all of them, all is well.
-            order = self.account.order(url.to_owned()).await.map_err(progress)?;
+            order = self.order_at(url).await?;
             if awaits(&mut order, names).await.map_err(progress)? {
                 return Err(failure);
             }
@@ -277,7 +319,7 @@ impl Ca {
     /// would count for the account until they expire. Names that were checked stay so.
     pub(super) async fn close(&self, url: &str) -> Result<(), Failure> {
         self.forget(url);
-        let mut order = self.account.order(url.to_owned()).await.map_err(progress)?;
+        let mut order = self.order_at(url).await?;
         let open = [OrderStatus::Pending, OrderStatus::Invalid];
         if !open.contains(&order.state().status) {
             return Ok(());
@@ -301,8 +343,22 @@ impl Ca {
         let kept = self.kept.lock().remove(url);
         match kept {
             Some(kept) => Ok(kept.order),
-            None => self.account.order(url.to_owned()).await.map_err(progress),
+            None => self.order_at(url).await,
         }
+    }
+
+    async fn order_at(&self, url: &str) -> Result<Order, Failure> {
+        let url = self.of_ours(url).map_err(progress)?;
+        self.account.order(url).await.map_err(progress)
+    }
+
+    /// The URL of an order, if it is where this CA has orders. A tenant could have written another one into
+    /// its Secret, and the account may be the admin's, for which every address is connected to.
+    fn of_ours(&self, url: &str) -> Result<String, Error> {
+        if origin(url).is_some_and(|origin| self.origins.contains(&origin)) {
+            return Ok(url.to_owned());
+        }
+        Err(Error::Other(Box::new(HttpError::OtherOrigin)))
     }
 
     fn keep(&self, url: String, kept: Kept) {
@@ -490,6 +546,17 @@ fn refused(error: &HttpError, asked: Asked) -> Failure {
         HttpError::Unreachable(words) => {
             Failure::unreachable(format!("the CA cannot be reached: {words}"))
         }
+        HttpError::NotAllowed(host) => Failure::new(
+            FailureKind::NotAllowed,
+            format!(
+                "{host} has no public address, and Vestibule connects to no other for an ACMEIssuer: use another CA, \
+                 or ask the platform admin (acme.tenantIssuers.allowCidrs of the chart)"
+            ),
+        ),
+        HttpError::OtherOrigin => Failure::new(
+            FailureKind::OrderGone,
+            "the order that the Secret names is not one of this CA",
+        ),
         HttpError::Refused {
             status,
             problem: Some(problem),

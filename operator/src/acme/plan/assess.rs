@@ -13,6 +13,7 @@ use super::super::leaf::Leaf;
 use super::super::problem::Failure;
 use super::super::renewal;
 use super::super::state::{State, Wanted, hex};
+use super::run::LIFETIME;
 use super::{Entry, LONGEST_REST, Lane, Phase, Planner, Running, Seen, Step, Task};
 
 /// After this long an order is not gone on with: CAs let them expire after seven days.
@@ -66,9 +67,9 @@ impl Planner {
             return;
         };
         match entry.phase {
-            Phase::Active(stage) => {
+            Phase::Active(_) => {
                 if entry.ticket.is_none() {
-                    self.progress(secret, stage, now);
+                    self.progress(secret);
                 }
             }
             // Who waits for the same as before keeps his place.
@@ -111,12 +112,20 @@ impl Planner {
             self.give_way(secret);
             return;
         }
+        if standing.hindrance == Some(Hindrance::IssuerNotReady)
+            && let Some(issuer) = entry.issuer.clone()
+        {
+            self.issuer_needed(&issuer, now);
+        }
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
         match standing.need {
             Need::Turn(lane) => self.enqueue(secret, lane),
             Need::Wait(until) => {
                 let longest = now.steady + LONGEST_REST;
                 let until = until.map_or(longest, |until| until.min(longest));
-                if self.ask_window(secret, &standing, now) {
+                if entry.running.is_none() && self.ask_window(secret, &standing, now) {
                     return;
                 }
                 // Clocks have no less than milliseconds.
@@ -292,21 +301,18 @@ impl Planner {
             }
             None => Lane::New,
         };
-        if issuer.account.is_none() {
-            return hindered(standing, Hindrance::IssuerNotReady, None);
-        }
         if let Some(hindrance) = entry.unreachable(&issuer.spec) {
             return hindered(standing, hindrance, None);
         }
         if let Some(until) = entry.backs_off(&wanted, now) {
             return hindered(standing, Hindrance::Backoff, Some(until));
         }
-        // Challenges that not all proxies have: told when they do.
-        let held_up = entry
-            .published
-            .values()
-            .any(|ack| matches!(ack, Ack::Waiting { .. }));
-        if held_up
+        // The last one: only who lacks nothing else needs the account.
+        if issuer.account.is_none() {
+            return hindered(standing, Hindrance::IssuerNotReady, None);
+        }
+        // Told when they have them.
+        if entry.held_up()
             && entry
                 .running
                 .as_ref()
@@ -368,7 +374,9 @@ impl Planner {
         match (&entry.state.order, &mut entry.running) {
             (Some(stored), Some(running)) if stored.url == running.url => running.persisted = true,
             (Some(stored), running) if !next_key.is_empty() && fresh(stored.since, now.wall) => {
-                // Another leader's, or our own from before: it goes on.
+                // Another leader's, or our own from before: it goes on, for what is left of its time. The
+                // clock may have been put, and the tenant may have written what it likes.
+                let age = u64::try_from(now.wall.saturating_sub(stored.since)).unwrap_or_default();
                 *running = Some(Running {
                     url: stored.url.clone(),
                     account: stored.account.clone(),
@@ -379,7 +387,8 @@ impl Planner {
                     declared: false,
                     over: false,
                     looks: 0,
-                    began: now.steady,
+                    finalized: 0,
+                    deadline: now.steady + LIFETIME.saturating_sub(Duration::from_secs(age)),
                     conflicts: running.as_ref().map_or(0, |running| running.conflicts),
                     chain: None,
                 });
@@ -422,6 +431,12 @@ impl Entry {
             .and_then(|reaches| reaches.get(place))
             .copied()
             .unwrap_or(Reach::NoListener)
+    }
+
+    /// Whether not every proxy has its challenges.
+    pub(super) fn held_up(&self) -> bool {
+        let mut acks = self.published.values();
+        acks.any(|ack| matches!(ack, Ack::Waiting { .. }))
     }
 
     /// The way in which a name is checked: the first of the issuer's that leads to us.

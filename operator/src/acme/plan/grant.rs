@@ -1,8 +1,12 @@
 //! Turns: who may go on, who may order, within budgets and slots.
+//!
+//! A slot is held while something is asked or written, never while an order only waits: for its CA to decide,
+//! for proxies, for a CA that cannot be reached. So a CA that answers nobody holds the slots of its requests,
+//! and these are at most a quarter.
 
 use std::time::Duration;
 
-use vestibule_model::key::ObjectName;
+use vestibule_model::key::{ObjectKey, ObjectName};
 
 use super::super::clock::Now;
 use super::{Entry, Phase, Planner};
@@ -10,7 +14,7 @@ use super::{Entry, Phase, Planner};
 /// What somebody waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// To go on with an order that exists: takes no budget, and goes first.
+    /// To go on with an order that exists: takes no budget.
     Resume,
     /// To renew.
     Renew,
@@ -19,9 +23,10 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    const ALL: [Self; 3] = [Self::Resume, Self::Renew, Self::New];
+    /// In the order in which a namespace's go.
+    pub(super) const ALL: [Self; 3] = [Self::Resume, Self::Renew, Self::New];
 
-    fn place(self) -> usize {
+    pub(super) fn place(self) -> usize {
         match self {
             Self::Resume => 0,
             Self::Renew => 1,
@@ -37,15 +42,28 @@ impl Lane {
             Self::New => Some(0),
         }
     }
+
+    /// How many of so many may be taken when one more goes. A quarter is kept from new certificates, so that a
+    /// renewal finds one.
+    fn most(self, of: usize) -> usize {
+        match self {
+            Self::Resume | Self::Renew => of,
+            Self::New => of - of / 4,
+        }
+    }
 }
+
+/// A namespace has at most so many times its slots under way: orders that are made and not over, most of which
+/// wait.
+const UNDER_WAY: usize = 4;
+/// And an issuer, which may be of many namespaces, so many times those of a namespace.
+const UNDER_WAY_AT_ISSUER: usize = 4;
 
 impl Planner {
     pub(super) fn enqueue(&mut self, secret: &ObjectName, lane: Lane) {
         if let Some(entry) = self.entries.get_mut(secret) {
             entry.phase = Phase::Queued(lane);
-            if let Some(queue) = self.queues.get_mut(lane.place()) {
-                queue.push(secret.clone());
-            }
+            self.queue.push(lane, secret.clone());
         }
     }
 
@@ -54,66 +72,98 @@ impl Planner {
             && let Phase::Queued(lane) = entry.phase
         {
             entry.phase = Phase::Rest;
-            if let Some(queue) = self.queues.get_mut(lane.place()) {
-                queue.remove(secret);
-            }
+            self.queue.remove(lane, secret);
         }
     }
 
-    /// Slots that are free for a lane. A quarter, at least one, is kept from new certificates, so that a
-    /// renewal finds one; renewals leave one, so that they do not keep everybody else waiting.
+    /// Slots of one namespace, or one issuer: a quarter of all, at least one.
+    pub(super) fn share(&self) -> usize {
+        (self.settings.in_flight / 4).max(1)
+    }
+
+    /// Whether there is a slot for a lane. A quarter, at least one, is kept from new certificates; renewals
+    /// leave one, so that they do not keep everybody else waiting.
     fn free(&self, lane: Lane) -> bool {
         let slots = self.settings.in_flight;
-        let active = self.active.len();
+        let (active, renewing) = (self.active.len(), self.renewing.len());
         if active >= slots {
             return false;
         }
         match lane {
             Lane::Resume => true,
-            Lane::Renew => self.renewing.len() + 1 < slots,
-            Lane::New => active - self.renewing.len() < slots - (slots / 4).max(1),
+            Lane::Renew => renewing + 1 < slots,
+            Lane::New => active - renewing < slots - (slots / 4).max(1),
+        }
+    }
+
+    /// Whether a namespace may have one more.
+    fn free_in(&self, lane: Lane, namespace: &str) -> bool {
+        let share = self.share();
+        self.active.of_namespace(namespace) < lane.most(share)
+            && (lane == Lane::Resume
+                || self.under_way.of_namespace(namespace) < lane.most(share * UNDER_WAY))
+    }
+
+    /// Whether an issuer may.
+    fn free_at(&self, lane: Lane, issuer: &ObjectKey) -> bool {
+        let share = self.share();
+        self.active.of_issuer(issuer) < lane.most(share)
+            && (lane == Lane::Resume
+                || self.under_way.of_issuer(issuer)
+                    < lane.most(share * UNDER_WAY * UNDER_WAY_AT_ISSUER))
+    }
+
+    /// Notes whether an order of it is under way.
+    pub(super) fn recount(&mut self, secret: &ObjectName) {
+        let entry = self.entries.get(secret);
+        match entry.filter(|entry| entry.running.is_some() || entry.ordering.is_some()) {
+            None => self.under_way.remove(secret),
+            Some(entry) if self.under_way.has(secret, entry.issuer.as_ref()) => {}
+            Some(entry) => self.under_way.insert(secret, entry.issuer.as_ref()),
         }
     }
 
     /// Gives turns.
     pub(super) fn grant(&mut self, now: Now) {
-        for lane in Lane::ALL {
-            // The Secrets say what was ordered within the last hour: they come first.
-            if lane.budget().is_some() && !self.unseen.is_empty() {
-                continue;
-            }
-            while self.free(lane) {
-                let Some(secret) = self.next_of(lane, now) else {
-                    break;
-                };
-                self.begin(&secret, lane, now);
-                self.touched.insert(secret);
-            }
+        while let Some((lane, secret)) = self.next_turn(now) {
+            self.begin(&secret, lane, now);
+            self.recount(&secret);
+            self.touched.insert(secret);
         }
     }
 
-    fn next_of(&mut self, lane: Lane, now: Now) -> Option<ObjectName> {
-        let budget = lane.budget().and_then(|place| self.budgets.get(place));
-        if budget.is_some_and(|budget| !budget.allows_any(now.steady)) {
-            return None;
-        }
-        let (entries, locks) = (&self.entries, &self.locks);
-        let queue = self.queues.get_mut(lane.place())?;
-        queue.next(
-            |namespace| budget.is_none_or(|budget| budget.allows_namespace(namespace, now.steady)),
-            |secret| {
-                entries.get(secret).is_some_and(|entry| {
-                    let issuer = entry.issuer.as_ref();
-                    let within = budget.is_none_or(|budget| {
-                        issuer.is_some_and(|issuer| budget.allows_issuer(issuer, now.steady))
-                    });
-                    within
-                        && entry
-                            .locks()
-                            .all(|lock| locks.get(&lock).is_none_or(|holder| holder == secret))
+    fn next_turn(&mut self, now: Now) -> Option<(Lane, ObjectName)> {
+        let mut queue = std::mem::take(&mut self.queue);
+        let this = &*self;
+        let budget = |lane: Lane| lane.budget().and_then(|place| this.budgets.get(place));
+        let open = Lane::ALL.map(|lane| {
+            // The Secrets say what was ordered within the last hour: they come first.
+            this.free(lane)
+                && (lane == Lane::Resume || this.unseen.is_empty())
+                && budget(lane).is_none_or(|budget| budget.allows_any(now.steady))
+        });
+        let next = queue.next(
+            |namespace| this.active.of_namespace(namespace),
+            |lane, namespace| {
+                open.get(lane.place()).is_some_and(|open| *open)
+                    && this.free_in(lane, namespace)
+                    && budget(lane)
+                        .is_none_or(|budget| budget.allows_namespace(namespace, now.steady))
+            },
+            |lane, secret| {
+                this.entries.get(secret).is_some_and(|entry| {
+                    entry.issuer.as_ref().is_some_and(|issuer| {
+                        this.free_at(lane, issuer)
+                            && budget(lane)
+                                .is_none_or(|budget| budget.allows_issuer(issuer, now.steady))
+                    }) && entry
+                        .locks()
+                        .all(|lock| this.locks.get(&lock).is_none_or(|holder| holder == secret))
                 })
             },
-        )
+        );
+        self.queue = queue;
+        next
     }
 
     /// Takes the slot, the locks and the tokens.
@@ -124,7 +174,7 @@ impl Planner {
         for lock in entry.locks() {
             self.locks.insert(lock, secret.clone());
         }
-        self.active.insert(secret.clone());
+        self.active.insert(secret, entry.issuer.as_ref());
         let renews = lane == Lane::Renew || (lane == Lane::Resume && entry.state.issued.is_some());
         if renews {
             self.renewing.insert(secret.clone());
@@ -156,12 +206,11 @@ impl Planner {
         }
         let waits = |lane: Lane| {
             let budget = lane.budget().and_then(|place| self.budgets.get(place))?;
-            let queue = self.queues.get(lane.place())?;
             if !self.free(lane) {
                 return None;
             }
-            queue
-                .each()
+            self.queue
+                .each(lane)
                 .filter_map(|secret| {
                     let issuer = self.entries.get(secret)?.issuer.as_ref()?;
                     let wait = budget.wait(issuer, &secret.namespace, now.steady);

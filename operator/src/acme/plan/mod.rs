@@ -10,6 +10,9 @@
 //!            └── the Secret or the request changed ────┘       goes on here         finalize ──► download ──► store
 //! ```
 //!
+//! Between steps that only time, the CA or proxies bring on, it rests without a slot, and queues for the next
+//! one. From its creation an order has [`run::LIFETIME`]; neither steps nor leaders begin it anew.
+//!
 //! One task of a certificate runs at a time. What comes back from a task that is no longer awaited is
 //! ignored. Everything that must survive is in the Secret before it matters: an order before its first
 //! challenge is published, the new key with it, a failure before it is waited out.
@@ -21,12 +24,15 @@ mod queue;
 mod run;
 mod say;
 mod store;
+mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use vestibule_model::challenge::{ChallengeKey, ChallengeType};
+use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
@@ -36,9 +42,10 @@ use vestibule_model::selector::LabelSelector;
 use self::grant::Lane;
 use self::issuers::Issuers;
 use self::queue::Queue;
+use self::tally::Tally;
 use super::backoff::Random;
-use super::budget::{Budget, Budgets};
-use super::client::{Facts, View};
+use super::budget::{Budget, Budgets, Registrations};
+use super::client::{Facts, Opened, Registering, View};
 use super::clock::Now;
 use super::effects::{Ack, Input, IssuerFact, Observation, Record, Write, Written};
 use super::keys::PrivateKey;
@@ -57,6 +64,7 @@ pub(super) enum Step {
     Account {
         issuer: Arc<AcmeIssuer>,
         ticket: Ticket,
+        registering: Registering,
         again: bool,
     },
     /// Publish a challenge for a tenant.
@@ -162,8 +170,14 @@ pub(super) enum Event {
     Input(Input),
     /// A task is done.
     Done(ObjectName, Ticket, Done),
-    /// An account was opened.
-    Account(ObjectKey, Ticket, Result<Facts, Failure>),
+    /// What became of an account.
+    Account {
+        issuer: ObjectKey,
+        ticket: Ticket,
+        /// The CA may have made a new one, whatever came of it.
+        created: bool,
+        result: Result<Opened<Facts>, Failure>,
+    },
 }
 
 /// Where a certificate is.
@@ -186,10 +200,8 @@ enum Stage {
     Write(After),
     /// The Secret is read again, since it was not as expected; what was to be written.
     Reread(After),
-    /// The CA is asked how far it is, now or at the time of `wake`.
+    /// The CA is asked how far it is.
     Look,
-    /// The proxies are to take the challenges.
-    Publish,
     /// The CA is told.
     Declare,
     Finalize,
@@ -274,8 +286,10 @@ struct Running {
     over: bool,
     /// How often it was asked about since.
     looks: u32,
-    /// Since when its present stage lasts.
-    began: Duration,
+    /// How often the certificate was asked for.
+    finalized: u32,
+    /// It is given up then, whatever it is at.
+    deadline: Duration,
     /// How often its write met somebody else's.
     conflicts: u32,
     /// A chain that is to be stored.
@@ -291,8 +305,13 @@ pub struct Settings {
     pub issuers: LabelSelector,
     /// Orders per hour, for new certificates and for renewals each.
     pub budgets: Budgets,
-    /// Orders at a time; at least 2.
+    /// Orders at a time of which something is asked or written; at least 2. A quarter of them is the most for
+    /// one namespace, and for one issuer.
     pub in_flight: usize,
+    /// Accounts that issuers of tenants may register at one host of a CA in three hours.
+    pub registrations: NonZeroU32,
+    /// Where issuers of tenants may lead.
+    pub authorities: AuthorityRules,
     /// Before a CA is told to connect, a Gateway's address is waited for so long that takes no connections;
     /// zero: it is not looked at.
     pub reach: Duration,
@@ -311,8 +330,8 @@ pub(super) struct Planner {
     issuers: Issuers,
     /// Of new certificates and of renewals.
     budgets: [Budget; 2],
-    /// Orders that go on, renewals, new certificates.
-    queues: [Queue; 3],
+    registrations: Registrations,
+    queue: Queue,
     /// Who holds the challenges of a name of a Gateway.
     locks: BTreeMap<(ObjectName, Hostname), ObjectName>,
     /// Certificates by their issuer.
@@ -320,9 +339,11 @@ pub(super) struct Planner {
     /// To be looked at.
     dirty: BTreeSet<ObjectName>,
     timers: BTreeSet<(Duration, ObjectName)>,
-    /// Certificates that have their turn.
-    active: BTreeSet<ObjectName>,
-    /// Of those, renewals.
+    /// Certificates that have their turn, and with it a slot.
+    active: Tally,
+    /// Those with an order that is being made, or is not over.
+    under_way: Tally,
+    /// Renewals that have their turn.
     renewing: BTreeSet<ObjectName>,
     /// Not yet read once.
     unseen: BTreeSet<ObjectName>,
@@ -348,7 +369,8 @@ impl Planner {
         Self {
             random: Random::new(settings.seed),
             budgets: [Budget::new(settings.budgets), Budget::new(settings.budgets)],
-            queues: Default::default(),
+            registrations: Registrations::new(settings.registrations),
+            queue: Queue::default(),
             settings,
             entries: BTreeMap::new(),
             issuers: Issuers::default(),
@@ -356,7 +378,8 @@ impl Planner {
             by_issuer: BTreeMap::new(),
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
-            active: BTreeSet::new(),
+            active: Tally::default(),
+            under_way: Tally::default(),
             renewing: BTreeSet::new(),
             unseen: BTreeSet::new(),
             asking: 0,
@@ -393,7 +416,12 @@ impl Planner {
                 }
             }
             Event::Done(secret, ticket, done) => self.done(&secret, ticket, done, now),
-            Event::Account(key, ticket, result) => self.account_opened(&key, ticket, result, now),
+            Event::Account {
+                issuer,
+                ticket,
+                created,
+                result,
+            } => self.account_opened(&issuer, ticket, created, result, now),
         }
     }
 
@@ -408,12 +436,12 @@ impl Planner {
                 self.dirty.insert(secret);
             }
         }
-        self.open_accounts(now);
         // Whoever gives up what another waits for makes it dirty again: twice is enough for all, and the
         // rest comes at the next step.
         for _ in 0..4 {
             while let Some(secret) = self.dirty.pop_first() {
                 self.tend(&secret, now);
+                self.recount(&secret);
                 self.touched.insert(secret);
             }
             self.grant(now);
@@ -421,6 +449,7 @@ impl Planner {
                 break;
             }
         }
+        self.open_accounts(now);
         self.speak(now);
         std::mem::take(&mut self.steps)
     }
@@ -537,6 +566,7 @@ impl Planner {
         }
         self.unlink(entry.issuer.as_ref(), secret);
         self.unseen.remove(secret);
+        self.under_way.remove(secret);
         self.dirty.remove(secret);
         if let (Some(running), Some(issuer)) = (entry.running, entry.issuer) {
             self.abandoned(secret, issuer, running.url);
@@ -605,5 +635,7 @@ impl Planner {
     }
 }
 
+#[cfg(test)]
+mod fair_tests;
 #[cfg(test)]
 mod tests;

@@ -15,10 +15,12 @@ use super::super::problem::{Failure, FailureKind};
 use super::super::renewal;
 use super::{After, Done, Phase, Planner, Publish, Running, Stage, Step, Task, Ticket};
 
-/// After this long without all proxies a certificate gives up its turn, not its order.
-const PROXIES: Duration = Duration::from_mins(2);
-/// After this long the CA has had time to check names, or to make a certificate.
-const CA: Duration = Duration::from_mins(20);
+/// An order that is not done this long after it was made is given up.
+pub(super) const LIFETIME: Duration = Duration::from_hours(1);
+/// Most times that the certificate of an order is asked for.
+const FINALIZED: u32 = 5;
+/// So many times an order is asked about each few seconds, and then each minute.
+const OFTEN: u32 = 30;
 
 impl Planner {
     pub(super) fn running(&mut self, secret: &ObjectName) -> Option<&mut Running> {
@@ -68,17 +70,22 @@ impl Planner {
 
     /// Goes on with an order, from where it is.
     pub(super) fn resume(&mut self, secret: &ObjectName, now: Now) {
-        let Some(running) = self.running(secret) else {
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
+        let Some(running) = &entry.running else {
             self.leave(secret);
             return;
         };
-        running.began = now.steady;
+        let published = !entry.published.is_empty() && !running.declared;
         if running.chain.is_some() {
             self.write(secret, After::Issued);
-        } else if running.persisted {
-            self.look(secret);
-        } else {
+        } else if !running.persisted {
             self.write(secret, After::Ordered);
+        } else if published && entry.trouble.is_none() && now.steady < running.deadline {
+            self.declare(secret, now);
+        } else {
+            self.look(secret);
         }
     }
 
@@ -97,23 +104,13 @@ impl Planner {
     }
 
     /// What a certificate does whose turn it is and of which no task runs.
-    pub(super) fn progress(&mut self, secret: &ObjectName, stage: Stage, now: Now) {
-        let Some(entry) = self.entries.get(secret) else {
-            return;
-        };
-        match stage {
-            Stage::Look if now.steady >= entry.not_before => self.look(secret),
-            Stage::Look => {
-                let at = entry.not_before;
-                self.wake_at(secret, at);
-            }
-            Stage::Publish => self.await_proxies(secret, now),
-            // Their tasks run; one that does not was ended by what changed.
-            _ => self.leave(secret),
-        }
+    pub(super) fn progress(&mut self, secret: &ObjectName) {
+        // Their tasks run; one that does not was ended by what changed.
+        self.leave(secret);
     }
 
-    pub(super) fn await_proxies(&mut self, secret: &ObjectName, now: Now) {
+    /// Tells the CA, if every proxy has the challenges.
+    fn declare(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
@@ -127,40 +124,28 @@ impl Planner {
             self.pause(secret, Failure::unreachable(message), now);
             return;
         }
-        let everywhere = entry.published.values().all(|ack| *ack == Ack::Everywhere);
-        let names: Vec<_> = entry
+        if entry.held_up() {
+            self.rest(secret);
+            return;
+        }
+        let names = entry
             .published
             .keys()
             .map(|key| (key.hostname.clone(), key.kind))
             .collect();
-        if everywhere {
-            let gateway = entry.request.gateway.clone();
-            let Some((issuer, url)) = self.order_of(secret) else {
-                self.leave(secret);
-                return;
-            };
-            let task = Task::Declare {
-                issuer,
-                url,
-                gateway,
-                names,
-            };
-            self.stage(secret, Stage::Declare);
-            self.start(secret, task);
+        let gateway = entry.request.gateway.clone();
+        let Some((issuer, url)) = self.order_of(secret) else {
+            self.leave(secret);
             return;
-        }
-        let limit = entry
-            .running
-            .as_ref()
-            .map_or(now.steady, |running| running.began)
-            + PROXIES;
-        if now.steady < limit {
-            self.wake_at(secret, limit);
-            return;
-        }
-        // The proxies that are held up hold up every order: its turn goes to somebody who can use it. It
-        // goes on when they have the challenge.
-        self.rest(secret);
+        };
+        let task = Task::Declare {
+            issuer,
+            url,
+            gateway,
+            names,
+        };
+        self.stage(secret, Stage::Declare);
+        self.start(secret, task);
     }
 
     /// Gives up the turn, but neither the order nor its challenges. Only challenges keep others from the
@@ -241,7 +226,6 @@ impl Planner {
                 self.reached(secret);
                 if let Some(running) = self.running(secret) {
                     running.declared = true;
-                    running.began = now.steady;
                     running.looks = 0;
                 }
                 self.poll(secret, None, now);
@@ -292,7 +276,9 @@ impl Planner {
             Ok(made) => made,
             Err(failure) => {
                 match failure.kind {
-                    FailureKind::Unreachable => self.pause(secret, failure, now),
+                    FailureKind::Unreachable | FailureKind::NotAllowed => {
+                        self.pause(secret, failure, now);
+                    }
                     FailureKind::Account => {
                         if let Some(issuer) = entry.issuer.clone() {
                             self.issuer_failed(&issuer, failure.clone(), now);
@@ -323,7 +309,8 @@ impl Planner {
             declared: false,
             over: false,
             looks: 0,
-            began: now.steady,
+            finalized: 0,
+            deadline: now.steady + LIFETIME,
             conflicts: 0,
             chain: None,
         });
@@ -337,6 +324,11 @@ impl Planner {
     pub(super) fn looked(&mut self, secret: &ObjectName, view: View, now: Now) {
         self.reached(secret);
         let declared = self.running(secret).is_some_and(|running| running.declared);
+        let waits = !matches!(view.status, Status::Valid | Status::Invalid);
+        if waits && self.expired(secret, now) {
+            self.expire(secret, None, now);
+            return;
+        }
         match view.status {
             // Its Gateway changed since it has its turn: it takes one there.
             Status::Pending if !declared && !self.holds_names(secret) => self.leave(secret),
@@ -438,13 +430,43 @@ impl Planner {
                 self.steps.push(Step::Publish(key, publish));
             }
         }
-        if let Some(running) = &mut entry.running {
-            running.began = now.steady;
-        }
-        entry.phase = Phase::Active(Stage::Publish);
+        // It goes on when the proxies have them, and takes up no slot until then.
+        self.rest(secret);
     }
 
-    /// Asks again, a little later each time.
+    /// Whether its order has had its time.
+    pub(super) fn expired(&self, secret: &ObjectName, now: Now) -> bool {
+        let entry = self.entries.get(secret);
+        let running = entry.and_then(|entry| entry.running.as_ref());
+        // What is there already is only to be stored.
+        running.is_some_and(|running| running.chain.is_none() && now.steady >= running.deadline)
+    }
+
+    /// Gives up an order that has had its time; why it waited last, if that is known.
+    pub(super) fn expire(&mut self, secret: &ObjectName, why: Option<&Failure>, now: Now) {
+        let (declared, held_up) = self.entries.get(secret).map_or((false, false), |entry| {
+            let declared = entry
+                .running
+                .as_ref()
+                .is_some_and(|running| running.declared);
+            (declared, !entry.published.is_empty() && !declared)
+        });
+        let reason = match why {
+            Some(failure) => failure.message.as_str(),
+            None if held_up => "not every proxy had its challenge in time",
+            None => "the CA had not decided by then",
+        };
+        let message = format!("the order was not done within an hour: {reason}");
+        // What kept it from the CA, or the CA from us, is no reason to wait longer each time.
+        let kind = if declared && why.is_none() {
+            FailureKind::Validation
+        } else {
+            FailureKind::Unreachable
+        };
+        self.fail(secret, Failure::new(kind, message), now);
+    }
+
+    /// Asks again, a little later each time, and takes up no slot until then.
     pub(super) fn poll(&mut self, secret: &ObjectName, said: Option<Duration>, now: Now) {
         let Some(entry) = self.entries.get_mut(secret) else {
             return;
@@ -453,23 +475,19 @@ impl Planner {
             self.leave(secret);
             return;
         };
-        if now.steady.saturating_sub(running.began) > CA {
-            let failure = Failure::new(FailureKind::Validation, "the CA has not decided in time");
-            self.fail(secret, failure, now);
-            return;
-        }
-        let step = Duration::from_millis(500) * 2_u32.pow(running.looks.min(5));
+        let (step, longest) = match running.looks {
+            ..OFTEN => (running.looks.min(5), Duration::from_secs(10)),
+            _ => (7, Duration::from_mins(1)),
+        };
+        let step = Duration::from_millis(500) * 2_u32.pow(step);
         running.looks = running.looks.saturating_add(1);
         let said = said.unwrap_or_default().min(Duration::from_mins(1));
-        let wait = self
-            .random
-            .around(step.min(Duration::from_secs(10)))
-            .max(said);
+        let wait = self.random.around(step.min(longest)).max(said);
         entry.not_before = now.steady + wait;
-        entry.phase = Phase::Active(Stage::Look);
+        self.rest(secret);
     }
 
-    pub(super) fn finalize(&mut self, secret: &ObjectName, now: Now) {
+    fn finalize(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
@@ -477,7 +495,7 @@ impl Planner {
             self.leave(secret);
             return;
         };
-        if running.looks > 100 {
+        if running.finalized >= FINALIZED {
             let failure = Failure::new(FailureKind::Other, "the CA does not finish the order");
             self.fail(secret, failure, now);
             return;
@@ -489,8 +507,8 @@ impl Planner {
             key: running.key.clone(),
         };
         if let Some(running) = self.running(secret) {
-            running.looks = running.looks.saturating_add(1);
-            running.began = now.steady;
+            running.finalized += 1;
+            running.looks = 0;
         }
         self.stage(secret, Stage::Finalize);
         self.start(secret, task);

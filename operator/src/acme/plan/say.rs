@@ -57,18 +57,18 @@ impl Planner {
 
     fn count(&self) -> Waiting {
         let mut waiting = Waiting {
-            budget: self.queues.iter().map(super::Queue::len).sum(),
+            budget: self.queue.len(),
             ..Waiting::default()
         };
         for entry in self.entries.values() {
             match entry.phase {
-                Phase::Active(Stage::Publish) => waiting.challenge += 1,
-                Phase::Rest if !entry.published.is_empty() => waiting.challenge += 1,
                 Phase::Rest => match entry.said.as_ref().map(|said| said.reason) {
                     Some(Reason::IssuerNotFound | Reason::IssuerNotReady) => waiting.issuer += 1,
                     Some(Reason::OrderFailed | Reason::Unreachable | Reason::RenewalFailed) => {
                         waiting.backoff += 1;
                     }
+                    _ if entry.held_up() => waiting.challenge += 1,
+                    _ if entry.running.is_some() => waiting.authority += 1,
                     _ => {}
                 },
                 Phase::Active(_) | Phase::Queued(_) => {}
@@ -155,6 +155,12 @@ impl Planner {
             (None, Phase::Active(stage)) => {
                 (Pending, Reason::Pending, stage_words(entry, stage, issuer))
             }
+            // It waits for its turn each time that the CA is asked again, which is nothing to say.
+            (None, Phase::Queued(_) | Phase::Rest)
+                if entry.running.is_some() && entry.trouble.is_none() =>
+            {
+                (Pending, Reason::Pending, waiting_words(entry, issuer))
+            }
             (None, Phase::Queued(_)) => (
                 Pending,
                 Reason::OverBudget,
@@ -167,11 +173,6 @@ impl Planner {
                     format!("{}; it is tried again", failure.message),
                 ),
                 Some(failure) => (Pending, Reason::OverBudget, failure.message.clone()),
-                None if !entry.published.is_empty() => (
-                    Pending,
-                    Reason::Pending,
-                    stage_words(entry, Stage::Publish, issuer),
-                ),
                 None => (
                     Pending,
                     Reason::Pending,
@@ -285,50 +286,48 @@ impl Planner {
             (None, None) => (
                 Pending,
                 Reason::IssuerNotReady,
-                format!("{issuer} is being registered with the CA"),
+                match known.and_then(|issuer| issuer.waits.as_ref()) {
+                    Some(waits) => format!("{issuer} {}", waits.words),
+                    None => format!("{issuer} is being registered with the CA"),
+                },
             ),
         }
     }
 }
 
 fn stage_words(entry: &Entry, stage: Stage, issuer: &str) -> String {
-    let declared = entry
-        .running
-        .as_ref()
-        .is_some_and(|running| running.declared);
     match stage {
-        Stage::Publish => {
-            let waits = entry.published.values().find_map(|ack| match ack {
-                Ack::Waiting { acked, of } => Some((*acked, *of)),
-                _ => None,
-            });
-            match waits {
-                Some((acked, of)) if of > 0 => {
-                    format!("the challenge waits for all proxies: {acked}/{of} answer it")
-                }
-                _ => "the challenge is given to the proxies".into(),
-            }
-        }
-        Stage::Declare | Stage::Look if declared => {
-            let names: Vec<&str> = entry
-                .published
-                .keys()
-                .map(|key| key.hostname.as_str())
-                .collect();
-            format!(
-                "{issuer} checks {}",
-                names.first().copied().unwrap_or("the names")
-            )
-        }
         Stage::Finalize | Stage::Download => format!("{issuer} makes the certificate"),
-        Stage::Order | Stage::Write(_) | Stage::Reread(_) | Stage::Look | Stage::Declare => {
-            format!("{issuer} is asked for it")
+        _ => waiting_words(entry, issuer),
+    }
+}
+
+/// What an order is at that waits.
+fn waiting_words(entry: &Entry, issuer: &str) -> String {
+    let running = entry.running.as_ref();
+    let waits = entry.published.values().find_map(|ack| match ack {
+        Ack::Waiting { acked, of } => Some((*acked, *of)),
+        _ => None,
+    });
+    if running.is_some_and(|running| running.finalized > 0) {
+        return format!("{issuer} makes the certificate");
+    }
+    if running.is_some_and(|running| running.declared) {
+        let name = entry.published.keys().next();
+        let name = name.map_or("the names", |key| key.hostname.as_str());
+        return format!("{issuer} checks {name}");
+    }
+    match waits {
+        Some((acked, of)) if of > 0 => {
+            format!("the challenge waits for all proxies: {acked}/{of} answer it")
         }
+        Some(_) => "the challenge is given to the proxies".into(),
+        None => format!("{issuer} is asked for it"),
     }
 }
 
 /// A time for people.
-fn time(seconds: i64) -> Arc<str> {
+pub(super) fn time(seconds: i64) -> Arc<str> {
     jiff::Timestamp::from_second(seconds)
         .map_or_else(|_| "an unknown time".into(), |time| time.to_string())
         .into()

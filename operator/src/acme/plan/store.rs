@@ -180,7 +180,14 @@ impl Planner {
         let finalizing = self.entries.get(secret).map(|entry| entry.phase)
             == Some(Phase::Active(Stage::Finalize));
         match failure.kind {
-            FailureKind::Unreachable | FailureKind::RateLimited => self.pause(secret, failure, now),
+            FailureKind::Unreachable | FailureKind::RateLimited | FailureKind::NotAllowed
+                if self.expired(secret, now) =>
+            {
+                self.expire(secret, Some(&failure), now);
+            }
+            FailureKind::Unreachable | FailureKind::RateLimited | FailureKind::NotAllowed => {
+                self.pause(secret, failure, now);
+            }
             FailureKind::Account => {
                 let issuer = self
                     .entries
@@ -213,7 +220,8 @@ impl Planner {
             .map(|wanted| wanted.all)
             .unwrap_or_default();
         let before = entry.state.failure.as_ref().filter(|f| f.wanted == wanted);
-        let count = before.map_or(1, |failure| failure.count.saturating_add(1));
+        let more = u32::from(failure.kind != FailureKind::Unreachable);
+        let count = before.map_or(1, |failure| failure.count.saturating_add(more));
         let wait = backoff::of_order(count, &failure, &mut self.random);
         let wait = i64::try_from(wait.as_secs()).unwrap_or(86_400);
         self.end(secret, Outcome::Failed, &failure.message);

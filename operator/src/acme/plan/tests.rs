@@ -29,6 +29,8 @@ fn settings(rates: [u32; 3], in_flight: usize) -> Settings {
             per_namespace: rate(rates[2]),
         },
         in_flight,
+        registrations: rate(8),
+        authorities: AuthorityRules::Any,
         reach: Duration::ZERO,
         spread: Duration::from_mins(1),
         seed: 3,
@@ -78,6 +80,19 @@ fn request(namespace: u8, hosts: &[u8], reach: [Reach; 2]) -> CertificateRequest
         gateway: ObjectName::new("platform", "shared"),
         gateway_uid: "u".into(),
         options: Arc::default(),
+    }
+}
+
+fn opened(issuer: ObjectKey, ticket: Ticket, account: Facts) -> Event {
+    let result = Ok(Opened::Open {
+        account,
+        registered: None,
+    });
+    Event::Account {
+        issuer,
+        ticket,
+        created: false,
+        result,
     }
 }
 
@@ -217,6 +232,11 @@ impl Sim {
                     self.published.remove(&key).expect("it was published");
                 }
                 Step::Close(_, url) => self.close(&url),
+                Step::Observe(Observation::OrderEnded { message, .. })
+                    if message.contains("not done within an hour") =>
+                {
+                    self.excuses += 1;
+                }
                 _ => {}
             }
         }
@@ -285,8 +305,7 @@ impl Sim {
                 renewal_info: true,
             };
             let now = self.now();
-            self.planner
-                .learn(Event::Account(issuer_key(), ticket, Ok(facts)), now);
+            self.planner.learn(opened(issuer_key(), ticket, facts), now);
         }
         if self.tasks.is_empty() {
             return;
@@ -705,8 +724,7 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
         thumbprint: "t".into(),
         renewal_info: false,
     };
-    let opened = Event::Account(issuer_key(), 1, Ok(facts));
-    learn(&mut planner, opened);
+    learn(&mut planner, opened(issuer_key(), 1, facts));
     let wanted = BTreeMap::from([(secret.clone(), Some(one.clone()))]);
     let (ticket, task) = learn(&mut planner, Event::Input(Input::Requests(wanted))).expect("read");
     assert_eq!(task, Task::Read);
@@ -827,7 +845,7 @@ fn a_proxy_that_is_held_up_holds_up_the_order_but_not_the_others_turn() {
     assert!(!sim.published.is_empty());
     let declared = |sim: &Sim| sim.orders.iter().any(|order| order.checked);
     for _ in 0..40 {
-        sim.steady += Duration::from_mins(5);
+        sim.steady += Duration::from_mins(1);
         sim.advance();
         sim.complete(0, Fate::Well);
         assert!(!declared(&sim), "not before every proxy has it");
@@ -837,6 +855,7 @@ fn a_proxy_that_is_held_up_holds_up_the_order_but_not_the_others_turn() {
         2,
         "both are out, though only one has a turn at a time"
     );
+    assert_eq!(sim.planner.active.len(), 0, "nor does that take up a slot");
     sim.calm(Duration::from_mins(30));
     assert!(sim.missing().is_empty());
     assert_eq!(sim.orders.len(), 2);

@@ -104,11 +104,13 @@ impl Effects for Hand {
                     backoff,
                     issuer,
                     challenge,
+                    authority,
                 } = waiting;
                 metrics.waiting("budget", budget);
                 metrics.waiting("backoff", backoff);
                 metrics.waiting("issuer", issuer);
                 metrics.waiting("challenge", challenge);
+                metrics.waiting("authority", authority);
             }
         }
     }

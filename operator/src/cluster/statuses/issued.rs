@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};
-use vestibule_model::condition::{Condition, ConditionType, IssuerError, IssuerStatus, Reason};
+use vestibule_model::condition::{
+    Condition, ConditionType, IssuerError, IssuerStatus, Reason, Truth,
+};
 use vestibule_model::object::AcmeIssuer;
 
 use super::super::text::bounded;
@@ -31,15 +33,14 @@ pub(super) fn issuer(
             // The engine has words of its own for an account that cannot be opened.
             let reason = Reason::from_text(fact.reason).unwrap_or(Reason::IssuerNotReady);
             let message = bounded(&fact.message, MAX_MESSAGE);
-            if fact.ready {
-                Condition::holds(ready, reason, message)
-            } else {
-                Condition::fails(ready, reason, message)
+            Condition {
+                truth: fact.ready,
+                ..Condition::holds(ready, reason, message)
             }
         }
         (None, None) => return None,
     };
-    let failing = fact.filter(|fact| !fact.ready && issuer.refusal().is_none());
+    let failing = fact.filter(|fact| fact.ready == Truth::False && issuer.refusal().is_none());
     let last_error = failing.map(|fact| IssuerError {
         kind: fact.problem.as_deref().map(Into::into),
         message: condition.message.as_str().into(),
@@ -127,7 +128,7 @@ mod tests {
         };
         let kind = "urn:ietf:params:acme:error:externalAccountRequired";
         let mut fact = IssuerFact {
-            ready: false,
+            ready: Truth::False,
             reason: "AccountRefused",
             message: "the CA says no".into(),
             account_url: None,
@@ -157,6 +158,17 @@ mod tests {
             issuer(&issuer_of, Some(&fact), old, two, observed(180))
         };
         assert_eq!(other(&first), None);
+        // Not tried yet is no error.
+        let waits = IssuerFact {
+            ready: Truth::Unknown,
+            reason: "NotRegistered",
+            message: "nobody needs it".into(),
+            ..fact.clone()
+        };
+        let untried = said(&waits, &first, 120);
+        assert_eq!(untried.get("lastError"), None);
+        assert_eq!(untried["conditions"][0]["status"], "Unknown");
+        assert_eq!(untried["conditions"][0]["reason"], "NotRegistered");
         let left = wire::issuer_withdrawn(&first, "vestibule.dev/one").expect("it was its own");
         assert!(other(&left).is_some());
     }
