@@ -17,10 +17,7 @@ pub const MAX_PREFIX: usize = 255;
 const NAMED: usize = 5;
 /// Where CAs look for proof of who controls a domain: tokens of ACME (RFC 8555 section 8.3), and files as the CA/Browser
 /// Forum's Baseline Requirements have them (section 3.2.2.4.18). Whoever answers there gets certificates for the name.
-const VALIDATION: [&str; 2] = [
-    "/.well-known/acme-challenge",
-    "/.well-known/pki-validation",
-];
+const VALIDATION: [&str; 2] = ["/.well-known/acme-challenge", "/.well-known/pki-validation"];
 
 /// The first elements of a path, at least one: `/api` is `/api` and everything below it, and not `/apix`. It has no
 /// slash at its end, nothing percent-encoded, no element of dots, and takes in no path where CAs look for proof of a domain.

@@ -281,6 +281,38 @@ fn routes_on_the_gateways_own_listener_claim_and_lose_names() {
     world.check_end();
 }
 
+/// A grant shares a path of a name with another namespace: that one serves it beside the holder, holds nothing by it, and
+/// has nothing when the grant goes. The holder keeps the name all the while.
+#[test]
+fn a_name_that_is_shared_stays_its_holders() {
+    let mut world = World::new();
+    let shared = |world: &World| world.leading().table().shared();
+    world.step(Op::Grant(0, Some(0)));
+    world.step(Op::Route((0, 0, true), vec![0], vec![None]));
+    // One of B's routes stays inside of the path, and the other one does not.
+    world.step(Op::Route((1, 1, true), vec![0], vec![None]));
+    world.step(Op::Route((1, 0, true), vec![0], vec![None]));
+    world.step(Op::Rest);
+    assert_eq!(shared(&world).len(), 0);
+    world.step(Op::Share(1, Some((0, true))));
+    let one = shared(&world);
+    let routes: Vec<_> = one.iter().map(|of| (&*of.route, &*of.paths)).collect();
+    assert_eq!(routes, [("b/route-1", &[PATH.to_owned()][..])]);
+    world.step(Op::Share(1, Some((0, false))));
+    assert_eq!(shared(&world).len(), 2, "all of the name");
+    world.step(Op::Rest);
+    world.step(Op::Share(1, None));
+    assert_eq!(shared(&world).len(), 0);
+    // The holder leaves, and who shares the name goes on without holding it.
+    world.step(Op::Share(1, Some((0, false))));
+    world.step(Op::DeleteRoute((0, 0, true)));
+    world.step(Op::Pass(90));
+    world.step(Op::Rest);
+    assert_eq!(shared(&world).len(), 2);
+    assert_eq!(world.leading().told().get(HOSTS[0]), None);
+    world.check_end();
+}
+
 /// A namespace is revoked for a moment before its claim is written, and the leader sees that afterwards.
 #[test]
 fn a_name_that_was_revoked_before_it_was_written() {

@@ -26,7 +26,8 @@ pub(in super::super) async fn a_part_of_a_hostname_is_another_teams(
 ) -> Result<Verdict> {
     let scene = Scene::open(stage).await?;
     let (world, a, b) = (&stage.world, &scene.a, &scene.b);
-    scene.share(&json!({"sharedPaths": [{"hostname": HOST, "paths": ["/api"]}]}))
+    scene
+        .share(&json!({"sharedPaths": [{"hostname": HOST, "paths": ["/api"]}]}))
         .await?;
 
     let rest = path("PathPrefix", "/");
@@ -39,7 +40,9 @@ pub(in super::super) async fn a_part_of_a_hostname_is_another_teams(
         .await?
         .must_fail()?;
     ensure!(message.contains(HOST), "another reason: {message}");
-    scene.apply(b, "api", &path("PathPrefix", "/api/v1")).await?;
+    scene
+        .apply(b, "api", &path("PathPrefix", "/api/v1"))
+        .await?;
     scene.accepted(b, "api").await?;
     scene.answered("/api/v1", b).await?;
     scene.divided("/api/v1").await?;

@@ -104,7 +104,10 @@ pub(in super::super) async fn a_hostname_is_shared_for_as_long_as_a_grant_says(
     scene.answered("/docs/v2", b).await?;
     held_by_a(&scene).await?;
     Ok(Verdict::Passed(vec![
-        format!("grant gone: the holder's again after {} ms", took.as_millis()),
+        format!(
+            "grant gone: the holder's again after {} ms",
+            took.as_millis()
+        ),
         format!("the holder, while sharing was narrowed and ended: {tallies}"),
     ]))
 }
