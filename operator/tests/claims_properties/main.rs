@@ -15,6 +15,8 @@ mod table;
 mod view;
 mod world;
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use vestibule_model::key::Kind;
@@ -286,30 +288,44 @@ fn routes_on_the_gateways_own_listener_claim_and_lose_names() {
 #[test]
 fn a_name_that_is_shared_stays_its_holders() {
     let mut world = World::new();
-    let shared = |world: &World| world.leading().table().shared();
-    world.step(Op::Grant(0, Some(0)));
-    world.step(Op::Route((0, 0, true), vec![0], vec![None]));
-    // One of B's routes stays inside of the path, and the other one does not.
-    world.step(Op::Route((1, 1, true), vec![0], vec![None]));
-    world.step(Op::Route((1, 0, true), vec![0], vec![None]));
-    world.step(Op::Rest);
-    assert_eq!(shared(&world).len(), 0);
-    world.step(Op::Share(1, Some((0, true))));
-    let one = shared(&world);
-    let routes: Vec<_> = one.iter().map(|of| (&*of.route, &*of.paths)).collect();
+    // What is shared when everything has come to rest.
+    let mut after = |ops: Vec<Op>| {
+        for op in ops {
+            world.step(op);
+        }
+        world.step(Op::Rest);
+        let told = world.leading().told();
+        (
+            world.leading().table().shared(),
+            told.get(HOSTS[0]).cloned(),
+        )
+    };
+    let holder = Some(TENANTS[0].to_owned());
+    let routes = vec![
+        Op::Grant(0, Some(0)),
+        Op::Route((0, 0, true), vec![0], vec![None]),
+        // One of B's routes stays inside of the path, and the other one does not.
+        Op::Route((1, 1, true), vec![0], vec![None]),
+        Op::Route((1, 0, true), vec![0], vec![None]),
+    ];
+    assert_eq!(after(routes), (BTreeSet::new(), holder.clone()));
+    let (shared, held) = after(vec![Op::Share(1, Some((0, true)))]);
+    let routes: Vec<_> = shared.iter().map(|of| (&*of.route, &*of.paths)).collect();
     assert_eq!(routes, [("b/route-1", &[PATH.to_owned()][..])]);
-    world.step(Op::Share(1, Some((0, false))));
-    assert_eq!(shared(&world).len(), 2, "all of the name");
-    world.step(Op::Rest);
-    world.step(Op::Share(1, None));
-    assert_eq!(shared(&world).len(), 0);
+    assert_eq!(held, holder);
+    let (shared, held) = after(vec![Op::Share(1, Some((0, false)))]);
+    assert_eq!((shared.len(), held), (2, holder.clone()));
+    let (shared, held) = after(vec![Op::Share(1, None)]);
+    assert_eq!((shared.len(), held), (0, holder));
     // The holder leaves, and who shares the name goes on without holding it.
-    world.step(Op::Share(1, Some((0, false))));
-    world.step(Op::DeleteRoute((0, 0, true)));
-    world.step(Op::Pass(90));
-    world.step(Op::Rest);
-    assert_eq!(shared(&world).len(), 2);
-    assert_eq!(world.leading().told().get(HOSTS[0]), None);
+    let leaves = vec![
+        Op::Share(1, Some((0, false))),
+        Op::DeleteRoute((0, 0, true)),
+        Op::Rest,
+        Op::Pass(90),
+    ];
+    let (shared, held) = after(leaves);
+    assert_eq!((shared.len(), held), (2, None));
     world.check_end();
 }
 
