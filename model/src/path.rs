@@ -15,11 +15,12 @@ use crate::key::ObjectName;
 pub const MAX_PREFIX: usize = 255;
 /// Most prefixes that a finding lists.
 const NAMED: usize = 5;
-/// Where CAs ask for tokens (RFC 8555 section 8.3): whoever answers there gets certificates for the name.
-const CHALLENGES: &str = "/.well-known/acme-challenge";
+/// Where CAs look for proof of who controls a domain: tokens of ACME (RFC 8555 section 8.3), and files as the CA/Browser
+/// Forum's Baseline Requirements have them (section 3.2.2.4.18). Whoever answers there gets certificates for the name.
+const VALIDATION: [&str; 2] = ["/.well-known/acme-challenge", "/.well-known/pki-validation"];
 
 /// The first elements of a path, at least one: `/api` is `/api` and everything below it, and not `/apix`. It has no
-/// slash at its end, nothing percent-encoded, no element of dots, and no part of the path of ACME challenges.
+/// slash at its end, nothing percent-encoded, no element of dots, and takes in no path where CAs look for proof of a domain.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathPrefix(Arc<str>);
 
@@ -41,9 +42,9 @@ pub enum PathPrefixError {
     /// A character that is escaped, ends a path, or that backends read in several ways.
     #[error("has a character that a shared path cannot have")]
     Character,
-    /// At, above or below the path of ACME challenges.
-    #[error("takes in the path of ACME challenges, or is inside it")]
-    Challenges,
+    /// At, above or below a path where CAs look for proof of a domain.
+    #[error("takes in a path where CAs look for proof of a domain, or is inside one")]
+    Validation,
     /// More than [`MAX_PREFIX`] bytes.
     #[error("has more than 255 characters")]
     TooLong,
@@ -75,8 +76,9 @@ impl PathPrefix {
                 return Err(PathPrefixError::Character);
             }
         }
-        if is_at_or_below(text, CHALLENGES) || is_at_or_below(CHALLENGES, text) {
-            return Err(PathPrefixError::Challenges);
+        let meets = |path| is_at_or_below(text, path) || is_at_or_below(path, text);
+        if VALIDATION.into_iter().any(meets) {
+            return Err(PathPrefixError::Validation);
         }
         Ok(Self(text.into()))
     }

@@ -583,7 +583,11 @@ async fn grants_and_claims_count(kubectl: &Kubectl) {
         ),
         (
             json!({"sharedPaths": [{"hostname": "b.example", "paths": ["/.well-known/acme-challenge"]}]}),
-            "must not take in the path of ACME challenges",
+            "must not take in a path where CAs look for proof of a domain",
+        ),
+        (
+            json!({"sharedPaths": [{"hostname": "b.example", "paths": ["/.well-known/pki-validation/x"]}]}),
+            "must not take in a path where CAs look for proof of a domain",
         ),
         (
             json!({"sharedPaths": [{"hostname": "b.example"}]}),

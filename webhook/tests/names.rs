@@ -595,6 +595,7 @@ fn of_a_shared_name_a_part_is_had_by_matches_inside_it() {
         (&[("PathPrefix", "/api/%2e%2e")], 0),
         (&[("RegularExpression", "/api/.*")], 0),
         (&[("PathPrefix", "/.well-known/acme-challenge")], 0),
+        (&[("PathPrefix", "/.well-known/pki-validation")], 0),
         (&[], 0),
     ] {
         let refused = create(&facts, &matching("alpha", docs, paths));

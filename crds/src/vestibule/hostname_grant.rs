@@ -59,9 +59,8 @@ const PATH: &str = r"^(/[-A-Za-z0-9._~!$&'()*+,=:@]+)+$";
 /// CEL: no element of dots.
 const PLAIN_PATH: &str = "!self.matches('/[.][.]?(/|$)')";
 
-/// CEL: neither around, at nor inside the path of ACME challenges.
-const NO_CHALLENGES: &str =
-    "self != '/.well-known' && !self.matches('^/[.]well-known/acme-challenge(/|$)')";
+/// CEL: neither around, at nor inside a path where CAs look for proof of a domain, as [`PathPrefix`] says it.
+const NO_VALIDATION: &str = "self != '/.well-known' && !self.matches('^/[.]well-known/(acme-challenge|pki-validation)(/|$)')";
 
 /// CEL: something is given.
 const GIVES: &str = "(has(self.hostnames) && size(self.hostnames) > 0) || (has(self.sharedHostnames) && size(self.sharedHostnames) > 0) || (has(self.sharedPaths) && size(self.sharedPaths) > 0)";
@@ -190,7 +189,7 @@ pub struct SharedPathsSpec {
     ))]
     pub hostname: String,
     /// Path prefixes, by element: "/api" is /api and everything below it, and not /apix. Not "/", without a slash at
-    /// the end, and not the path of ACME challenges.
+    /// the end, and no path where CAs look for proof of a domain.
     #[schemars(extend(
         "minItems" = 1,
         "maxItems" = MAX_PATHS,
@@ -199,8 +198,8 @@ pub struct SharedPathsSpec {
             "x-kubernetes-validations": [
                 {"rule": PLAIN_PATH, "message": "must not have a path element of dots"},
                 {
-                    "rule": NO_CHALLENGES,
-                    "message": "must not take in the path of ACME challenges, nor be inside it",
+                    "rule": NO_VALIDATION,
+                    "message": "must not take in a path where CAs look for proof of a domain, nor be inside one",
                 },
             ],
         },
@@ -563,7 +562,7 @@ impl Reader {
                 Err(error) => {
                     let action = match error {
                         PathPrefixError::Everything => "list the hostname in sharedHostnames",
-                        PathPrefixError::Challenges => "share other paths",
+                        PathPrefixError::Validation => "share other paths",
                         _ => "write a path such as /api",
                     };
                     let message = format!("{} {error}", quote(text));

@@ -74,7 +74,7 @@ fn outside(route: &HttpRoute, parts: &[&str]) -> Option<Finding> {
 #[test]
 fn a_part_has_elements_and_is_written_in_one_way() {
     use PathPrefixError::{
-        Challenges, Character, Dots, EmptyElement, Everything, Relative, TooLong,
+        Character, Dots, EmptyElement, Everything, Relative, TooLong, Validation,
     };
     for good in [
         "/api",
@@ -84,6 +84,8 @@ fn a_part_has_elements_and_is_written_in_one_way() {
         "/~u/$x,(y)=:@!*+'&_-",
         "/.well-known/openid-configuration",
         "/.well-known/acme-challenges",
+        "/.well-known/pki-validation.txt",
+        "/.well-known/PKI-Validation",
         "/x/.well-known/acme-challenge",
     ] {
         assert_eq!(part(good).as_str(), good);
@@ -111,9 +113,11 @@ fn a_part_has_elements_and_is_written_in_one_way() {
         ("/a b", Character),
         ("/é", Character),
         ("/a\n", Character),
-        ("/.well-known", Challenges),
-        ("/.well-known/acme-challenge", Challenges),
-        ("/.well-known/acme-challenge/token", Challenges),
+        ("/.well-known", Validation),
+        ("/.well-known/acme-challenge", Validation),
+        ("/.well-known/acme-challenge/token", Validation),
+        ("/.well-known/pki-validation", Validation),
+        ("/.well-known/pki-validation/gsdv.txt", Validation),
     ] {
         assert_eq!(PathPrefix::parse(bad), Err(why), "{bad}");
     }

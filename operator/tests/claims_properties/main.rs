@@ -1,8 +1,10 @@
 //! No hijack, for random histories: two replicas, of which one leads, watch one API server that shows each of
 //! them its kinds in any order; objects come, change and go, replicas restart and hand over, writes get lost, grants
 //! come and go, the Gateway takes names itself. Listeners on several ports, TLSRoutes and HTTPRoutes ask for names and
-//! wildcards. Whatever happens, no name is served for two namespaces on the Gateway, and one that somebody holds gets
+//! wildcards, and grants share names and paths of them. Whatever happens, no name is served for two namespaces on the Gateway, and one that somebody holds gets
 //! another holder only if its holder let go of it and the grace is over, or was revoked, or the Gateway took it.
+//!
+//! What is shared is served by whom a grant names, inside of its paths, and changes nobody's hold.
 //!
 //! Who holds a name is read off the objects, and for whom it is served off what is published.
 
@@ -12,6 +14,8 @@ mod history;
 mod table;
 mod view;
 mod world;
+
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -33,6 +37,11 @@ const PORTS: [u16; 3] = [443, 8443, 80];
 /// What grants give.
 const GRANTS: [&str; 3] = ["*", "*.example.com", "*.x.example.com"];
 
+/// The path that grants share.
+const PATH: &str = "/0";
+/// Which of the names may be shared.
+const EXACT: [usize; 3] = [0, 1, 4];
+
 /// A listener of a tenant: its port, what it speaks, its hostname, and whether it takes everybody's routes.
 type Wanted = (usize, usize, usize, bool);
 
@@ -53,6 +62,8 @@ enum Op {
     AdmitRoutes(usize, bool),
     /// What a tenant has a grant for; without any there, nobody needs one.
     Grant(usize, Option<usize>),
+    /// Which name a grant shares with a tenant, and whether only [`PATH`] of it.
+    Share(usize, Option<(usize, bool)>),
     /// The Gateway has a listener of its own for a hostname, or none.
     Own(Option<usize>),
     /// The Gateway's own namespace has an HTTPRoute for a hostname, or none.
@@ -125,6 +136,8 @@ fn an_op() -> impl Strategy<Value = Op> {
         1 => (0..3_usize, prop::bool::weighted(0.7)).prop_map(|(t, b)| Op::AdmitRoutes(t, b)),
         1 => (0..3_usize, prop::option::weighted(0.4, 0..GRANTS.len()))
             .prop_map(|(t, g)| Op::Grant(t, g)),
+        2 => (0..3_usize, prop::option::weighted(0.6, (0..EXACT.len(), any::<bool>())))
+            .prop_map(|(t, share)| Op::Share(t, share.map(|(host, part)| (EXACT[host], part)))),
         1 => prop::option::of(0..HOSTS.len()).prop_map(Op::Own),
         1 => prop::option::of(0..HOSTS.len()).prop_map(Op::OwnRoute),
         1 => prop::bool::weighted(0.8).prop_map(Op::Shared),
@@ -267,6 +280,52 @@ fn routes_on_the_gateways_own_listener_claim_and_lose_names() {
     world.step(Op::OwnRoute(Some(0)));
     world.step(Op::Rest);
     assert_eq!(served(&world), (for_(view::OWN), None));
+    world.check_end();
+}
+
+/// A grant shares a path of a name with another namespace: that one serves it beside the holder, holds nothing by it, and
+/// has nothing when the grant goes. The holder keeps the name all the while.
+#[test]
+fn a_name_that_is_shared_stays_its_holders() {
+    let mut world = World::new();
+    // What is shared when everything has come to rest.
+    let mut after = |ops: Vec<Op>| {
+        for op in ops {
+            world.step(op);
+        }
+        world.step(Op::Rest);
+        let told = world.leading().told();
+        (
+            world.leading().table().shared(),
+            told.get(HOSTS[0]).cloned(),
+        )
+    };
+    let holder = Some(TENANTS[0].to_owned());
+    let routes = vec![
+        Op::Grant(0, Some(0)),
+        Op::Route((0, 0, true), vec![0], vec![None]),
+        // One of B's routes stays inside of the path, and the other one does not.
+        Op::Route((1, 1, true), vec![0], vec![None]),
+        Op::Route((1, 0, true), vec![0], vec![None]),
+    ];
+    assert_eq!(after(routes), (BTreeSet::new(), holder.clone()));
+    let (shared, held) = after(vec![Op::Share(1, Some((0, true)))]);
+    let routes: Vec<_> = shared.iter().map(|of| (&*of.route, &*of.paths)).collect();
+    assert_eq!(routes, [("b/route-1", &[PATH.to_owned()][..])]);
+    assert_eq!(held, holder);
+    let (shared, held) = after(vec![Op::Share(1, Some((0, false)))]);
+    assert_eq!((shared.len(), held), (2, holder.clone()));
+    let (shared, held) = after(vec![Op::Share(1, None)]);
+    assert_eq!((shared.len(), held), (0, holder));
+    // The holder leaves, and who shares the name goes on without holding it.
+    let leaves = vec![
+        Op::Share(1, Some((0, false))),
+        Op::DeleteRoute((0, 0, true)),
+        Op::Rest,
+        Op::Pass(90),
+    ];
+    let (shared, held) = after(leaves);
+    assert_eq!((shared.len(), held), (2, None));
     world.check_end();
 }
 

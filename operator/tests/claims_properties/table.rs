@@ -29,6 +29,23 @@ struct Attached {
     route: String,
     matches: String,
     tenant: String,
+    /// Whether a grant shares the name with the tenant, so that it need not be the tenant's.
+    shared: bool,
+    /// The only paths of the name that are shared; none: all of it.
+    paths: Vec<String>,
+    /// The path prefixes that the route's rules match. A TLSRoute has none.
+    prefixes: Vec<String>,
+}
+
+/// A hostname on a listener of the Gateway's own that a route has because it is shared with its namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Shared {
+    pub(crate) hostname: String,
+    pub(crate) tenant: String,
+    /// Name of the route's resource.
+    pub(crate) route: String,
+    /// The only paths of it; none: all of it.
+    pub(crate) paths: Vec<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -56,10 +73,11 @@ impl Table {
             match encoded.decode().expect("a resource") {
                 Body::Listener(listener) => table.add_listener(name, listener),
                 Body::TlsRoute(of) => {
-                    table.add_route(name, of.created, &of.tenant, &of.attachments);
+                    table.add_route(name, of.created, &of.tenant, &of.attachments, &[]);
                 }
                 Body::HttpRoute(of) => {
-                    table.add_route(name, of.created, &of.tenant, &of.attachments);
+                    let prefixes = prefixes(&of.rules);
+                    table.add_route(name, of.created, &of.tenant, &of.attachments, &prefixes);
                 }
                 Body::HostnameOwner(owner) => {
                     let other = table.owners.insert(owner.hostname, owner.tenant);
@@ -96,6 +114,7 @@ impl Table {
         created: i64,
         tenant: &str,
         attachments: &[proto::Attachment],
+        prefixes: &[String],
     ) {
         for attachment in attachments {
             let routes = self.routes.entry(attachment.listener.clone()).or_default();
@@ -105,13 +124,16 @@ impl Table {
                 route: name.to_owned(),
                 matches: hostname.r#match.clone(),
                 tenant: tenant.to_owned(),
+                shared: hostname.shared || !hostname.paths.is_empty(),
+                paths: hostname.paths.clone(),
+                prefixes: prefixes.to_vec(),
             }));
         }
     }
 
     /// Every pattern with the tenant for whom it is published, and by what: a listener of a set, a route on the
     /// Gateway's own listener, or a route that a set's listener without a hostname invited. What the Gateway's own
-    /// namespace serves on its own listeners stands above all that.
+    /// namespace serves on its own listeners stands above all that, and what is shared is nobody's by that.
     pub(crate) fn published(&self) -> BTreeSet<(String, String, String)> {
         let mut published = BTreeSet::new();
         for (name, listener) in &self.listeners {
@@ -124,7 +146,7 @@ impl Table {
             }
             for route in self.routes.get(name).into_iter().flatten() {
                 let tenant = match (listener.own, &*listener.hostname) {
-                    (true, _) if route.tenant == OWN => continue,
+                    (true, _) if route.tenant == OWN || route.shared => continue,
                     (true, _) => &route.tenant,
                     (false, "") => &listener.tenant,
                     // It uses the name of the listener.
@@ -135,6 +157,31 @@ impl Table {
             }
         }
         published
+    }
+
+    /// What routes have because it is shared with their namespaces, and all of their matches inside the paths.
+    pub(crate) fn shared(&self) -> BTreeSet<Shared> {
+        let mut all = BTreeSet::new();
+        for (name, routes) in &self.routes {
+            for route in routes.iter().filter(|route| route.shared) {
+                assert!(self.listeners[name].own, "{route:?} on {name}");
+                let is_inside = |prefix: &String| {
+                    let mut paths = route.paths.iter();
+                    paths.any(|path| prefix == path || prefix.starts_with(&format!("{path}/")))
+                };
+                assert!(
+                    route.paths.is_empty() || route.prefixes.iter().all(is_inside),
+                    "{route:?} reaches outside"
+                );
+                all.insert(Shared {
+                    hostname: route.matches.clone(),
+                    tenant: route.tenant.clone(),
+                    route: route.route.clone(),
+                    paths: route.paths.clone(),
+                });
+            }
+        }
+        all
     }
 
     /// Whom the names of each pattern belong to.
@@ -170,7 +217,7 @@ impl Table {
     }
 
     /// For whom a connection or request to a port for a name is served: of the most specific listener, and there of
-    /// the route that comes first, leaving out what may not serve the name.
+    /// the route that comes first, leaving out what may not serve the name and what only shares it.
     pub(crate) fn answer(&self, port: u32, tls: bool, name: &str) -> Option<&str> {
         let owner = self.owner(name);
         let may_serve = |tenant: &str| tenant == OWN || owner == Some(tenant);
@@ -183,7 +230,8 @@ impl Table {
         let (at, listener) = on_port.max_by_key(|(_, of)| specificity(&of.hostname))?;
         let mut routes = self.routes.get(at).into_iter().flatten();
         let route = routes.find(|route| {
-            covers(&route.matches, name) && (!listener.own || may_serve(&route.tenant))
+            let may_serve = !listener.own || may_serve(&route.tenant);
+            covers(&route.matches, name) && may_serve && !route.shared
         })?;
         Some(if listener.own {
             &route.tenant
@@ -198,6 +246,18 @@ impl Table {
         let nearest = around.max_by_key(|(of, _)| specificity(of));
         nearest.map(|(_, tenant)| tenant.as_str())
     }
+}
+
+/// The path prefixes that rules match.
+fn prefixes(rules: &[proto::HttpRule]) -> Vec<String> {
+    use proto::http_match::Path;
+    let matches = rules.iter().flat_map(|rule| &rule.matches);
+    let prefixes = matches.map(|of| match &of.path {
+        Some(Path::Prefix(prefix)) => prefix.clone(),
+        None => "/".to_owned(),
+        other => panic!("{other:?}"),
+    });
+    prefixes.collect()
 }
 
 /// Exact over wildcard, more labels over fewer, anything over none.

@@ -1,7 +1,7 @@
 //! What objects ask for, and what takes a name from a namespace: read in the plainest way, with nothing of the code
 //! under test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::key::ObjectKey;
 use vestibule_model::object::{Gateway, Listener, Object, Protocol};
@@ -106,6 +106,39 @@ impl<'a> View<'a> {
             })
     }
 
+    /// Whether a grant shares all of a name with a namespace.
+    pub(crate) fn shares(&self, namespace: &str, name: &str) -> bool {
+        self.grants_of(namespace)
+            .any(|grant| grant.shared.iter().any(|of| of.to_string() == name))
+    }
+
+    /// The paths of a name that grants share with a namespace.
+    pub(crate) fn shared_paths(&self, namespace: &str, name: &str) -> Vec<String> {
+        let grants = self.grants_of(namespace);
+        let paths = grants.flat_map(|grant| &grant.shared_paths);
+        let paths = paths.filter(|(of, _)| of.to_string() == name);
+        paths
+            .flat_map(|(_, paths)| paths.iter().map(ToString::to_string))
+            .collect()
+    }
+
+    /// The exact hostnames that a namespace's HTTPRoutes have on the Gateway's own listeners, with the name of the
+    /// route, and whether it is the one that stays inside of [`PATH`].
+    pub(crate) fn http_names(&self, namespace: &str) -> BTreeSet<(String, String, bool)> {
+        let mut names = BTreeSet::new();
+        if self.admits_routes(namespace) {
+            let http = |route: &Route<'_>| matches!(route, Route::Http(_));
+            for route in self.routes(namespace).filter(http) {
+                let exact = route.hostnames().iter().map(|(_, h)| h.to_string());
+                let exact = exact.filter(|name| !name.is_empty() && !name.starts_with('*'));
+                let resource = route.name().to_string();
+                let inside = &*route.name().name == "route-1";
+                names.extend(exact.map(|name| (name, resource.clone(), inside)));
+            }
+        }
+        names
+    }
+
     fn shares_tls(&self) -> bool {
         let shared = self.own("shared").expect("it is always there");
         shared.protocol == Protocol::Tls
@@ -127,6 +160,11 @@ impl<'a> View<'a> {
         !names.is_empty() && !names.starts_with('*') && self.is_own(names)
     }
 
+    fn grants_of(&self, namespace: &str) -> impl Iterator<Item = &'a HostnameGrant> {
+        let grants = self.all_grants();
+        grants.filter(move |grant| grant.namespaces.names.contains(namespace))
+    }
+
     fn all_grants(&self) -> impl Iterator<Item = &'a HostnameGrant> {
         self.0.values().filter_map(|object| match object {
             Object::HostnameGrant(grant) => Some(grant),
@@ -142,8 +180,7 @@ impl<'a> View<'a> {
     /// Whether a grant at or below `around` gives a namespace the names.
     pub(crate) fn is_granted_inside(&self, namespace: &str, names: &str, around: &str) -> bool {
         let mut mine = self
-            .all_grants()
-            .filter(|grant| grant.namespaces.names.contains(namespace))
+            .grants_of(namespace)
             .flat_map(|grant| &grant.hostnames)
             .map(ToString::to_string);
         mine.any(|granted| covers(&granted, names) && covers(around, &granted))

@@ -8,6 +8,8 @@ use vestibule_model::claim::{ClaimKey, Claimed, HostnameClaim};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Listener, Meta, Object, ParentRef, Protocol};
+use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::path::PathPrefix;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_operator::claims::{Action, ClaimStore, GatewayState, Outcome, Request, Seen, Time};
@@ -18,9 +20,9 @@ use crate::common::grants::hostname_grant;
 use crate::common::http::{Rule, http_route};
 use crate::common::*;
 use crate::history::History;
-use crate::table::Table;
+use crate::table::{Shared, Table};
 use crate::view::{OWN, View, number};
-use crate::{Fate, GRANTS, HOSTS, KINDS, Op, PORTS, RouteOf, TENANTS, Wanted};
+use crate::{Fate, GRANTS, HOSTS, KINDS, Op, PATH, PORTS, RouteOf, TENANTS, Wanted};
 
 pub(crate) const GRACE: Duration = Duration::from_mins(1);
 
@@ -271,7 +273,56 @@ impl Replica {
                 assert_eq!(told.get(names), Some(owner), "{names:?}");
             }
         }
+        self.check_shared(&table, &told);
     }
+
+    /// What is shared is served by those with whom grants share it, and only so much of it. Whoever holds a name does
+    /// not share it.
+    fn check_shared(&self, table: &Table, told: &BTreeMap<String, String>) {
+        let view = self.view();
+        let shared = table.shared();
+        for of in &shared {
+            let (tenant, name) = (&*of.tenant, &*of.hostname);
+            let whole = view.shares(tenant, name);
+            let paths = view.shared_paths(tenant, name);
+            assert!(whole || !paths.is_empty(), "nothing shares {of:?}");
+            let paths = if whole { Vec::new() } else { paths };
+            assert_eq!(of.paths, paths, "{of:?}");
+        }
+        for tenant in TENANTS {
+            for (hostname, route, is_inside) in view.http_names(tenant) {
+                let whole = view.shares(tenant, &hostname);
+                let paths = view.shared_paths(tenant, &hostname);
+                let has_part = !paths.is_empty() && is_inside;
+                let expected = Shared {
+                    paths: if whole { Vec::new() } else { paths },
+                    tenant: tenant.to_owned(),
+                    hostname,
+                    route,
+                };
+                let holds = told.get(&expected.hostname).is_some_and(|of| of == tenant);
+                let is_shared = shared.contains(&expected);
+                if !holds {
+                    assert_eq!(is_shared, whole || has_part, "{expected:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A grant that shares a name with a tenant, or only a path of it.
+fn sharing(name: &str, tenant: &'static str, host: &str, part: bool) -> HostnameGrant {
+    let mut grant = hostname_grant(name, &[tenant], &[]);
+    let HostPattern::Exact(host) = pattern(host) else {
+        panic!("only names can be shared")
+    };
+    if part {
+        let path = PathPrefix::parse(PATH).expect("a path");
+        grant.shared_paths.insert(host, BTreeSet::from([path]));
+    } else {
+        grant.shared.insert(host);
+    }
+    grant
 }
 
 fn place_of(listener: &Listener) -> Place {
@@ -397,6 +448,13 @@ impl World {
                 let grant = of.map(|of| hostname_grant(tenant, &[tenant], &[GRANTS[of]]));
                 self.put(&key, grant.map(Object::HostnameGrant));
             }
+            Op::Share(tenant, of) => {
+                let tenant = TENANTS[tenant];
+                let name = format!("share-{tenant}");
+                let key = ObjectKey::new(Kind::HostnameGrant, OWN, &*name);
+                let grant = of.map(|(host, part)| sharing(&name, tenant, HOSTS[host], part));
+                self.put(&key, grant.map(Object::HostnameGrant));
+            }
             Op::OwnRoute(host) => {
                 let key = ObjectKey::new(Kind::HttpRoute, OWN, "docs");
                 let route = host.map(|host| {
@@ -518,13 +576,13 @@ impl World {
         let (created, parents) = (self.created(&key), parents.collect());
         let (tenant, name) = (&*key.name.namespace, &*key.name.name);
         let object = if of.2 {
-            http_route(
-                (tenant, name, created),
-                parents,
-                &hosts,
-                &[Rule::Plain],
-                &[],
-            )
+            // One of them stays inside of what may be shared of a name.
+            let rule = if of.1 == 1 {
+                Rule::Filtered
+            } else {
+                Rule::Plain
+            };
+            http_route((tenant, name, created), parents, &hosts, &[rule], &[])
         } else {
             route(tenant, name, created, parents, &hosts, Vec::new())
         };

@@ -149,6 +149,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             "pairs",
             ownership::of_two_that_got_in_one_is_served
         ),
+        scenario!(
+            Together,
+            "sharing",
+            ownership::a_hostname_is_shared_for_as_long_as_a_grant_says
+        ),
         // The longest first; the others run beside it, one after another.
         scenario!(
             Abreast,

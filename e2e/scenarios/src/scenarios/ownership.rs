@@ -7,6 +7,7 @@ mod hijack;
 mod pairs;
 mod paths;
 mod shared;
+mod sharing;
 mod taken;
 
 pub(super) use attacks::every_way_to_another_teams_name_is_closed;
@@ -18,4 +19,5 @@ pub(super) use hijack::{
 pub(super) use pairs::of_two_that_got_in_one_is_served;
 pub(super) use paths::a_part_of_a_hostname_is_another_teams;
 pub(super) use shared::nobody_takes_a_name_on_a_shared_listener;
+pub(super) use sharing::a_hostname_is_shared_for_as_long_as_a_grant_says;
 pub(super) use taken::an_admin_takes_a_name_from_its_holder;

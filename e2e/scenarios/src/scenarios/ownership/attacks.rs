@@ -29,14 +29,17 @@ const WILDCARD: &str = "*.attacks.test";
 /// Ports on which only B has listeners.
 const HTTP: u16 = 8080;
 const TLS: u16 = 8443;
+/// Where a CA would look for a token that B's certbot answers with.
+const TOKEN: &str = "/.well-known/acme-challenge/token";
 /// New connections a second.
 const RATE: u32 = 40;
 
 /// A serves a name by an HTTPRoute on the Gateway's own port 80 and by a set on 443. Older objects of B ask for it on
-/// the Gateway's own listeners (with a regular expression for a path, which outranks A's), on ports of their own, and
-/// with another kind of route: admission refuses them. What is around the name may be asked for, and does not include
-/// it. With admission gone all of it comes in: the statuses say that the name belongs to another, no request of A's
-/// clients fails or comes to B, and B's own ports do not serve the name either; nor when the operators start anew.
+/// the Gateway's own listeners (with a regular expression for a path, which outranks A's, and with the path of a CA's
+/// HTTP-01), on ports of their own, and with another kind of route: admission refuses them. What is around the name may
+/// be asked for, and does not include it. With admission gone all of it comes in: the statuses say that the name belongs
+/// to another, no request of A's clients fails or comes to B, and B's own ports do not serve the name either; nor when
+/// the operators start anew.
 pub(in super::super) async fn every_way_to_another_teams_name_is_closed(
     stage: &Stage,
 ) -> Result<Verdict> {
@@ -171,7 +174,7 @@ impl Scene<'_> {
             a.answers(&self.by_tls).await?;
             let open = self.plain(80, WANTED).open().await;
             let mut open = open.map_err(|failure| anyhow!("{failure:?}"))?;
-            for path in ["/", "/deep/path"] {
+            for path in ["/", "/deep/path", TOKEN] {
                 let got = open
                     .ask(path)
                     .await
@@ -216,7 +219,11 @@ impl Scene<'_> {
                 })
                 .await?;
         }
-        for (kind, route) in [(api::HTTP_ROUTE, "plain-regex"), (api::TLS_ROUTE, "shared")] {
+        for (kind, route) in [
+            (api::HTTP_ROUTE, "plain-regex"),
+            (api::HTTP_ROUTE, "plain-certbot"),
+            (api::TLS_ROUTE, "shared"),
+        ] {
             self.stage
                 .see(kind, space, route, |route| {
                     conditions::of_route(route, "Accepted", "False", conflict)?;
@@ -265,14 +272,17 @@ fn plain(team: &Team, name: &str, hostnames: &[&str]) -> Value {
     route
 }
 
-/// What of B's is about A's name itself: an older route that is edited, a younger one with a match that outranks A's,
-/// a route of another kind, listeners on ports of their own, and routes on B's own wildcard.
-fn attacks(b: &Team) -> [Value; 7] {
+/// What of B's is about A's name itself: an older route that is edited, younger ones with a match that outranks A's or
+/// that is a CA's HTTP-01, a route of another kind, listeners on ports of their own, and routes on B's own wildcard.
+fn attacks(b: &Team) -> [Value; 8] {
     let (namespace, gateway) = b.parent();
     let space = &b.namespace;
     let mut regex = plain(b, "regex", &[WANTED]);
     let path = json!({"type": "RegularExpression", "value": "/.*"});
     regex["spec"]["rules"][0]["matches"] = json!([{"path": path}]);
+    let mut certbot = plain(b, "certbot", &[WANTED]);
+    let path = json!({"type": "Exact", "value": TOKEN});
+    certbot["spec"]["rules"][0]["matches"] = json!([{"path": path}]);
     let shared = json!({"namespace": namespace, "name": gateway, "sectionName": "shared"});
     let mut tls = passing_set(b, "tls", WANTED);
     tls["spec"]["listeners"][0]["port"] = json!(TLS);
@@ -283,6 +293,7 @@ fn attacks(b: &Team) -> [Value; 7] {
         by_http,
         plain(b, "old", &[OWN, WANTED]),
         regex,
+        certbot,
         manifests::tls_route(space, "shared", &shared, WANTED, ("web", 443)),
         tls,
         manifests::listener_set(space, "http", b.parent(), &[http]),

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use crate::api;
 use crate::conditions;
 use crate::manifests;
-use crate::requests::{Origin, Version};
+use crate::requests::{Got, Origin, Version};
 use crate::runner::Verdict;
 use crate::scenarios::admission::{let_in, passing_set, without_admission};
 use crate::wait::{SOON, until};
 use crate::world::{CLASS, Stage, Team};
 
-const HOST: &str = "www.paths.test";
+pub(super) const HOST: &str = "www.paths.test";
 /// The reason of a route that reaches outside of its paths.
 const NOT_OWNED: &str = "HostnameNotOwned";
 
@@ -24,47 +24,29 @@ const NOT_OWNED: &str = "HostnameNotOwned";
 pub(in super::super) async fn a_part_of_a_hostname_is_another_teams(
     stage: &Stage,
 ) -> Result<Verdict> {
-    let world = &stage.world;
-    let gateway = open_gateway(stage).await?;
-    let (a, b) = tokio::try_join!(stage.team("a", &gateway), stage.team("b", &gateway))?;
-    tokio::try_join!(stage.backend(&a, &[HOST]), stage.backend(&b, &[HOST]))?;
-    let grant = |team: &Team, spec: Value| {
-        let mut spec = spec;
-        spec["namespaces"] = json!({"names": [team.namespace]});
-        manifests::hostname_grant(&gateway.0, &team.namespace, &spec)
-    };
-    let grants = [
-        grant(&a, json!({"hostnames": ["*.paths.test"]})),
-        grant(
-            &b,
-            json!({"sharedPaths": [{"hostname": HOST, "paths": ["/api"]}]}),
-        ),
-    ];
-    world.kubectl.apply(&grants).await?.must()?;
-    let scene = Scene {
-        stage,
-        a: &a,
-        b: &b,
-        address: world.address(&gateway.0, &gateway.1, 80).await?,
-    };
+    let scene = Scene::open(stage).await?;
+    let (world, a, b) = (&stage.world, &scene.a, &scene.b);
+    scene
+        .share(&json!({"sharedPaths": [{"hostname": HOST, "paths": ["/api"]}]}))
+        .await?;
 
     let rest = path("PathPrefix", "/");
-    scene.apply(&a, "rest", &rest).await?;
-    scene.answered("/api", &a).await?;
+    scene.apply(a, "rest", &rest).await?;
+    scene.answered("/api", a).await?;
     // B's own listener for the name is none of what is shared.
     let message = b
         .kubectl
-        .apply(&[passing_set(&b, "web", HOST)])
+        .apply(&[passing_set(b, "web", HOST)])
         .await?
         .must_fail()?;
     ensure!(message.contains(HOST), "another reason: {message}");
     scene
-        .apply(&b, "api", &path("PathPrefix", "/api/v1"))
+        .apply(b, "api", &path("PathPrefix", "/api/v1"))
         .await?;
-    scene.accepted(&b, "api").await?;
-    scene.answered("/api/v1", &b).await?;
+    scene.accepted(b, "api").await?;
+    scene.answered("/api/v1", b).await?;
     scene.divided("/api/v1").await?;
-    scene.answered("/api/v2", &a).await?;
+    scene.answered("/api/v2", a).await?;
 
     let outside = [
         ("root", path("PathPrefix", "/")),
@@ -74,7 +56,7 @@ pub(in super::super) async fn a_part_of_a_hostname_is_another_teams(
     ];
     let mut notes = Vec::new();
     for (name, of) in &outside {
-        let route = [attached(&b, name, of)];
+        let route = [attached(b, name, of)];
         let message = b.kubectl.apply(&route).await?.must_fail()?;
         ensure!(message.contains("/api"), "another reason: {message}");
         ensure!(
@@ -86,10 +68,14 @@ pub(in super::super) async fn a_part_of_a_hostname_is_another_teams(
     }
     without_admission(world, async {
         for (name, of) in &outside {
-            let_in(&b, &attached(&b, name, of)).await?;
+            let_in(b, &attached(b, name, of)).await?;
         }
         for (name, _) in &outside {
-            scene.refused(name).await?;
+            let status = scene.refused(name).await?;
+            ensure!(
+                status.contains("/api"),
+                "it does not say what is shared: {status}"
+            );
         }
         scene.divided("/api/v1").await
     })
@@ -101,48 +87,94 @@ pub(in super::super) async fn a_part_of_a_hostname_is_another_teams(
         ("longer", path("PathPrefix", "/api/x")),
         ("regex", path("RegularExpression", "/api.*")),
     ] {
-        scene.apply(&a, name, &of).await?;
-        scene.accepted(&a, name).await?;
+        scene.apply(a, name, &of).await?;
+        scene.accepted(a, name).await?;
     }
-    scene.apply(&b, "api", &path("PathPrefix", "/api")).await?;
-    scene.answered("/api/x", &b).await?;
+    scene.apply(b, "api", &path("PathPrefix", "/api")).await?;
+    scene.answered("/api/x", b).await?;
     scene.divided("/api").await?;
 
-    let name = "paths-api";
-    world
-        .api
-        .delete(api::HTTP_ROUTE, &b.namespace, name)
-        .await?;
-    scene.answered("/api/x", &a).await?;
-    scene.answered("/api", &a).await?;
+    scene.delete(b, "api").await?;
+    scene.answered("/api/x", a).await?;
+    scene.answered("/api", a).await?;
     Ok(Verdict::Passed(notes))
 }
 
-struct Scene<'a> {
-    stage: &'a Stage,
-    a: &'a Team,
-    b: &'a Team,
+/// Two teams on a Gateway whose plaintext listener is for both of their routes. A is granted the hostname.
+pub(super) struct Scene<'a> {
+    pub(super) stage: &'a Stage,
+    pub(super) a: Team,
+    pub(super) b: Team,
+    /// Namespace of the Gateway.
+    pub(super) platform: String,
     /// The Gateway's, with port 80.
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
 }
 
-impl Scene<'_> {
-    async fn apply(&self, team: &Team, name: &str, of: &Value) -> Result<()> {
+impl<'a> Scene<'a> {
+    pub(super) async fn open(stage: &'a Stage) -> Result<Self> {
+        let world = &stage.world;
+        let gateway = open_gateway(stage).await?;
+        let (a, b) = tokio::try_join!(stage.team("a", &gateway), stage.team("b", &gateway))?;
+        tokio::try_join!(stage.backend(&a, &[HOST]), stage.backend(&b, &[HOST]))?;
+        let address = world.address(&gateway.0, &gateway.1, 80).await?;
+        let platform = gateway.0;
+        let scene = Self {
+            stage,
+            a,
+            b,
+            platform,
+            address,
+        };
+        let spec = json!({"hostnames": ["*.paths.test"]});
+        scene.grant(&scene.a, &spec).await?;
+        Ok(scene)
+    }
+
+    /// Grants something to B, in the place of what B was granted before.
+    pub(super) async fn share(&self, spec: &Value) -> Result<()> {
+        self.grant(&self.b, spec).await
+    }
+
+    async fn grant(&self, team: &Team, spec: &Value) -> Result<()> {
+        let mut spec = spec.clone();
+        spec["namespaces"] = json!({"names": [team.namespace]});
+        let grant = manifests::hostname_grant(&self.platform, &team.namespace, &spec);
+        self.stage.world.kubectl.apply(&[grant]).await?.must()?;
+        Ok(())
+    }
+
+    pub(super) async fn apply(&self, team: &Team, name: &str, of: &Value) -> Result<()> {
         let route = [attached(team, name, of)];
         team.kubectl.apply(&route).await?.must().map(drop)
     }
 
+    pub(super) async fn delete(&self, team: &Team, name: &str) -> Result<()> {
+        let name = format!("paths-{name}");
+        let api = &self.stage.world.api;
+        api.delete(api::HTTP_ROUTE, &team.namespace, &name).await
+    }
+
     /// Who answers for a path now.
     async fn asked(&self, path: &str) -> Result<String> {
-        let origin = Origin::plain(self.address, HOST, Version::One);
         let failed = |failure| anyhow!("{path}: {failure:?}");
-        let mut open = origin.open().await.map_err(failed)?;
-        let got = open.ask(path).await.map_err(failed)?;
+        let got = self.got(path).await?;
         Ok(got.answer().map_err(failed)?.namespace)
     }
 
+    /// What comes back for a path now, whatever it is.
+    pub(super) async fn got(&self, path: &str) -> Result<Got> {
+        let failed = |failure| anyhow!("{path}: {failure:?}");
+        let mut open = self.origin().open().await.map_err(failed)?;
+        open.ask(path).await.map_err(failed)
+    }
+
+    pub(super) fn origin(&self) -> Origin {
+        Origin::plain(self.address, HOST, Version::One)
+    }
+
     /// Waits until a team answers for a path.
-    async fn answered(&self, path: &str, team: &Team) -> Result<()> {
+    pub(super) async fn answered(&self, path: &str, team: &Team) -> Result<()> {
         until("the team's answer", SOON, async || {
             let namespace = self.asked(path).await?;
             ensure!(
@@ -159,11 +191,11 @@ impl Scene<'_> {
         let [below, beside] = ["/deep", "x"].map(|more| format!("{part}{more}"));
         for _ in 0..10 {
             for (path, team) in [
-                (part, self.b),
-                (&below, self.b),
-                ("/", self.a),
-                ("/admin", self.a),
-                (&beside, self.a),
+                (part, &self.b),
+                (&below, &self.b),
+                ("/", &self.a),
+                ("/admin", &self.a),
+                (&beside, &self.a),
             ] {
                 let namespace = self.asked(path).await?;
                 ensure!(
@@ -175,7 +207,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    async fn accepted(&self, team: &Team, name: &str) -> Result<()> {
+    pub(super) async fn accepted(&self, team: &Team, name: &str) -> Result<()> {
         let name = format!("paths-{name}");
         self.stage
             .see(api::HTTP_ROUTE, &team.namespace, &name, |route| {
@@ -185,21 +217,16 @@ impl Scene<'_> {
             .map(drop)
     }
 
-    /// Waits until a route of B's says that it reaches outside.
-    async fn refused(&self, name: &str) -> Result<()> {
+    /// Waits until a route of B's says that its namespace does not have the hostname, and returns its status.
+    pub(super) async fn refused(&self, name: &str) -> Result<String> {
         let name = format!("paths-{name}");
-        self.stage
+        let route = self
+            .stage
             .see(api::HTTP_ROUTE, &self.b.namespace, &name, |route| {
-                conditions::of_route(route, "Accepted", "False", Some(NOT_OWNED))?;
-                let status = route["status"].to_string();
-                ensure!(
-                    status.contains("/api"),
-                    "it does not say what is shared: {status}"
-                );
-                Ok(())
+                conditions::of_route(route, "Accepted", "False", Some(NOT_OWNED)).map(drop)
             })
-            .await
-            .map(drop)
+            .await?;
+        Ok(route["status"].to_string())
     }
 }
 
@@ -218,12 +245,12 @@ async fn open_gateway(stage: &Stage) -> Result<(String, String)> {
     Ok((namespace, "shared".to_owned()))
 }
 
-fn path(kind: &str, value: &str) -> Value {
+pub(super) fn path(kind: &str, value: &str) -> Value {
     json!({"type": kind, "value": value})
 }
 
 /// A team's HTTPRoute for one path of the hostname on the Gateway's own listener.
-fn attached(team: &Team, name: &str, path: &Value) -> Value {
+pub(super) fn attached(team: &Team, name: &str, path: &Value) -> Value {
     let (namespace, gateway) = team.parent();
     let parent = json!({"namespace": namespace, "name": gateway, "sectionName": "plain"});
     let name = format!("paths-{name}");
