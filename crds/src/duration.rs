@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// The same as a regular expression, for schemas.
+pub(crate) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 /// Numbers with a unit in one text.
 const MAX_PARTS: usize = 4;
 /// Digits of a number.

@@ -66,6 +66,12 @@ fn schemas_are_structural_and_bounded() {
                 json!(["LoadBalancer", "ClusterIP", "NodePort"])
             );
             assert_eq!(service["properties"]["ipFamilies"]["maxItems"], json!(2));
+            let limits = &schema["properties"]["spec"]["properties"]["limits"]["properties"];
+            assert_eq!(
+                limits["tunnelIdleTimeout"]["pattern"],
+                json!("^([0-9]{1,5}(h|m|s|ms)){1,4}$")
+            );
+            assert_eq!(limits["maxRequestBodyBytes"]["minimum"], json!(0.0));
             // A word that is not of the enumeration is refused, an absent one is not.
             assert_eq!(service.get("required"), None);
         }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
+use std::time::Duration;
 
 use zeroize::Zeroizing;
 
@@ -120,8 +121,39 @@ pub struct GatewayParameters {
     pub meta: Meta,
     /// `spec.service`.
     pub service: ServiceParameters,
+    /// `spec.limits`.
+    pub limits: LimitParameters,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
+}
+
+/// Limits of connections and requests; what is absent is decided elsewhere, and zero means no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitParameters {
+    /// `streamIdleTimeout`.
+    pub stream_idle: Option<Duration>,
+    /// `requestTimeout`.
+    pub request: Option<Duration>,
+    /// `tunnelIdleTimeout`.
+    pub tunnel_idle: Option<Duration>,
+    /// `maxConnectionAge`.
+    pub connection_age: Option<Duration>,
+    /// `maxRequestBodyBytes`.
+    pub request_body: Option<u64>,
+}
+
+impl LimitParameters {
+    /// Field by field, these and, where they are absent, `others`.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            stream_idle: self.stream_idle.or(others.stream_idle),
+            request: self.request.or(others.request),
+            tunnel_idle: self.tunnel_idle.or(others.tunnel_idle),
+            connection_age: self.connection_age.or(others.connection_age),
+            request_body: self.request_body.or(others.request_body),
+        }
+    }
 }
 
 /// How the Service in front of the proxies is made; what is absent is decided elsewhere.

@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use serde_json::{Value, json};
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::{
-    Address, GatewayParameters, Meta, Object, Port, Protocol, Reference, ServiceParameters,
+    Address, GatewayParameters, LimitParameters, Meta, Object, Port, Protocol, Reference,
+    ServiceParameters,
 };
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
@@ -220,6 +221,7 @@ fn parameters(name: &str, service: ServiceParameters) -> Object {
         name: ObjectName::new("platform", name),
         meta: Meta::default(),
         service,
+        limits: LimitParameters::default(),
         findings: Vec::new(),
     })
 }

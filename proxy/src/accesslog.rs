@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use vestibule_model::hostname::Hostname;
 
+use crate::bounds::Bounds;
 use crate::challenge::Challenge;
 use crate::connection::CloseReason;
 use crate::gate;
+use crate::lifetime::Lifetime;
 use crate::plane::DataPlane;
 use crate::quota::{Account, Place};
 use crate::relay::Moved;
@@ -119,6 +121,18 @@ impl Record {
 
     pub(crate) fn listener(&self) -> Option<&Arc<Listener>> {
         self.listener.as_ref()
+    }
+
+    /// The limits on its listener.
+    pub(crate) fn bounds(&self) -> Bounds {
+        let ours = self.plane.limits.bounds;
+        let listener = self.listener.as_deref();
+        listener.map_or(ours, |listener| self.plane.bounds(listener))
+    }
+
+    /// How long it may live as a tunnel.
+    pub(crate) fn lifetime(&self) -> Lifetime {
+        self.plane.lifetime(&self.bounds())
     }
 
     /// What its handshake agreed on.

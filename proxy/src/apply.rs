@@ -655,6 +655,7 @@ impl State {
                 .as_ref()
                 .and_then(HeldTerminate::client_validation),
             backend_certificate: spec.backend_certificate.map(|name| self.shown_slot(&name)),
+            overrides: spec.overrides.map(Arc::new),
         });
         let held = HeldListener {
             bind: spec.bind,
@@ -681,6 +682,7 @@ impl State {
             account: Arc::clone(&held.built.account),
             port: held.built.port,
             backend_certificate: held.built.backend_certificate.clone(),
+            overrides: held.built.overrides.clone(),
             validation: held
                 .terminate
                 .as_ref()

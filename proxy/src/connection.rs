@@ -23,6 +23,7 @@ use crate::dial::{self, Carries};
 use crate::gate::{self, Crowded, Entrant, InTurn};
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::{self, Begun, Version};
+use crate::lifetime::{Over, unless_over};
 use crate::plane::HelloPermit;
 use crate::relay::{End, Relay, Side};
 use crate::table::{Listener, Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched};
@@ -32,6 +33,8 @@ use crate::upstream::{Credentials, Stream};
 
 /// What a CA's handshake costs at the gate: the operator makes its key, of ECDSA.
 const CHALLENGE_UNITS: u8 = 1;
+/// How long a tunnel that is over has to end in order.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Why a connection ended. Closed, so that it can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +104,12 @@ pub enum CloseReason {
     ClientStalled,
     /// No request came for too long.
     IdleTimeout,
+    /// Nothing came through a tunnel, from either side, for too long.
+    TunnelIdleTimeout,
+    /// An answer took longer than a limit when its head was sent already, so that HTTP/1.1 could not go on.
+    AnswerTimeout,
+    /// The connection was too old.
+    MaxConnectionAge,
     /// The client broke the HTTP protocol.
     HttpError,
     /// The client of an HTTP/2 connection cancelled too many requests.
@@ -164,6 +173,9 @@ impl CloseReason {
             Self::RequestTimeout => "RequestTimeout",
             Self::ClientStalled => "ClientStalled",
             Self::IdleTimeout => "IdleTimeout",
+            Self::TunnelIdleTimeout => "TunnelIdleTimeout",
+            Self::AnswerTimeout => "AnswerTimeout",
+            Self::MaxConnectionAge => "MaxConnectionAge",
             Self::HttpError => "HttpError",
             Self::TooManyCancels => "TooManyCancels",
             Self::TooManyFrames => "TooManyFrames",
@@ -235,35 +247,45 @@ pub(crate) fn serve(
             return;
         };
         let plain_backend = matches!(kind, Kind::Terminated(_));
-        let line = record.line();
+        let (line, lifetime) = (record.line(), record.lifetime());
         let ended = match kind {
             Kind::Passthrough(replay) => {
                 let moved = &mut record.moved;
-                let relay = Relay::new(&mut client, &mut backend, moved, replay);
-                unless_cut(InTurn::new(relay, line))
+                let passed = Relay::new(&mut client, &mut backend, moved, replay);
+                unless_cut(unless_over(lifetime, InTurn::new(passed, line)))
                     .await
-                    .map(CloseReason::from)
+                    .map(|ended| ended.map(CloseReason::from))
             }
             Kind::Terminated(mut session) => {
                 let moved = &mut record.moved;
                 let tunnel = Tunnel::new(&mut client, &mut backend, moved, &mut session);
-                unless_cut(InTurn::new(tunnel, line))
+                // In a box beside the session's, so that what is passed through does not pay for it.
+                let tunnel = unless_over(lifetime, InTurn::new(tunnel, line));
+                unless_cut(Box::pin(tunnel))
                     .await
-                    .map(CloseReason::from)
+                    .map(|ended| ended.map(CloseReason::from))
             }
         };
         match ended {
-            Ok(reason) => record.reason = reason,
-            // What is missing shows within TLS, so the ends of TCP can be orderly. Plain TCP has only
-            // the reset to say it with, which the tunnel has asked for.
-            Err(Cut) if plain_backend => {
-                drop(backend);
-                Box::pin(linger(client)).await;
+            Ok(Ok(reason)) => record.reason = reason,
+            Ok(Err(over)) => {
+                record.reason = over.into();
+                let parted = part(client, backend, plain_backend);
+                let _ = Box::pin(within(LAST_WORDS, parted)).await;
             }
-            Err(Cut) => {
-                Box::pin(async { tokio::join!(linger(client), linger(backend)) }).await;
-            }
+            Err(Cut) => Box::pin(part(client, backend, plain_backend)).await,
         }
+    }
+}
+
+/// Ends both sides of a tunnel that could have gone on. What is missing shows within TLS, so the ends of TCP
+/// can be orderly. Plain TCP has only the reset to say it with, which the tunnel has asked for.
+async fn part(client: TcpStream, backend: TcpStream, plain_backend: bool) {
+    if plain_backend {
+        drop(backend);
+        linger(client).await;
+    } else {
+        tokio::join!(linger(client), linger(backend));
     }
 }
 
@@ -274,15 +296,30 @@ async fn reencrypt(
     mut session: Box<Session>,
     mut record: Record,
 ) {
-    let line = record.line();
+    let (line, lifetime) = (record.line(), record.lifetime());
     let moved = &mut record.moved;
     let tunnel = Tunnel::new(&mut client, &mut *backend, moved, &mut session);
-    if let Ok(end) = unless_cut(InTurn::new(tunnel, line)).await {
+    let ended = unless_cut(unless_over(lifetime, InTurn::new(tunnel, line))).await;
+    if let Ok(Ok(end)) = ended {
         record.reason = end.into();
+        return;
+    }
+    // A reset, which the tunnel has asked for.
+    drop(backend);
+    if let Ok(Err(over)) = ended {
+        record.reason = over.into();
+        let _ = within(LAST_WORDS, linger(client)).await;
     } else {
-        // A reset, which the tunnel has asked for.
-        drop(backend);
         linger(client).await;
+    }
+}
+
+impl From<Over> for CloseReason {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Idle => Self::TunnelIdleTimeout,
+            Over::Age => Self::MaxConnectionAge,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::slots::Slots;
+use crate::slots::{Slots, Ticket};
 
 thread_local! {
     static CUT: Cell<bool> = const { Cell::new(false) };
@@ -69,15 +69,15 @@ impl<F: Future + Unpin> Future for UnlessCut<F> {
 }
 
 /// A place in the list of this thread, given back when dropped.
-struct Place(Option<usize>);
+struct Place(Option<Ticket>);
 
 impl Place {
     fn wait(&mut self, cx: &Context<'_>) {
         WAITING.with_borrow_mut(|waiting| match self.0 {
-            None => self.0 = Some(waiting.insert(cx.waker().clone())),
-            Some(place) => match waiting.get_mut(place) {
+            None => self.0 = Ticket::of(waiting.insert(cx.waker().clone())),
+            Some(ticket) => match waiting.get_mut(ticket.place()) {
                 Some(waker) => waker.clone_from(cx.waker()),
-                None => waiting.set(place, Some(cx.waker().clone())),
+                None => waiting.set(ticket.place(), Some(cx.waker().clone())),
             },
         });
     }
@@ -85,11 +85,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Some(place) = self.0 else { return };
+        let Some(ticket) = self.0 else { return };
         // At the end of a thread the list may be gone before its futures.
         let _ = WAITING.try_with(|waiting| {
             if let Ok(mut waiting) = waiting.try_borrow_mut() {
-                waiting.remove(place);
+                waiting.remove(ticket.place());
             }
         });
     }

@@ -21,6 +21,7 @@ use clap::Parser;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::http::{EscapedSlashes, HttpLimits, Repeat, Underscores};
 use vestibule_proxy::log;
 use vestibule_proxy::plane::Limits;
@@ -100,8 +101,26 @@ struct Args {
         value_parser = clap::value_parser!(u8).range(1..=100),
     )]
     overload_percent: u8,
+    /// Seconds that a tunnel (a passed-through or terminated TLS connection, or a WebSocket) may go without a
+    /// byte in either direction; 0: any time.
+    #[arg(long, env = "VESTIBULE_TUNNEL_IDLE_SECONDS", default_value_t = seconds(Limits::default().bounds.tunnel_idle))]
+    tunnel_idle_seconds: u64,
+    /// Seconds from which on a connection is to end, give or take a tenth: HTTP clients are told, and have
+    /// `--drain-seconds` to finish; tunnels are closed after that time too; 0: any age.
+    #[arg(long, env = "VESTIBULE_MAX_CONNECTION_AGE_SECONDS", default_value_t = seconds(Limits::default().bounds.connection_age))]
+    max_connection_age_seconds: u64,
     #[command(flatten)]
     http: HttpArgs,
+}
+
+/// As a flag has it.
+fn seconds(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| time.as_secs())
+}
+
+/// As the limits have it.
+fn limit(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
 /// What clients of HTTP and HTTPS listeners may do.
@@ -124,6 +143,17 @@ struct HttpArgs {
     /// much of an answer.
     #[arg(long, env = "VESTIBULE_HTTP_STALL_SECONDS", default_value_t = Limits::default().http.stall.as_secs())]
     http_stall_seconds: u64,
+    /// Seconds that a request may go without a byte of its body, of its answer's head or of its answer's body;
+    /// 0: any time.
+    #[arg(long, env = "VESTIBULE_HTTP_STREAM_IDLE_SECONDS", default_value_t = seconds(Limits::default().bounds.stream_idle))]
+    http_stream_idle_seconds: u64,
+    /// Seconds from the head of a request to the end of its answer, for routes whose rule has no
+    /// timeouts.request; 0: any time.
+    #[arg(long, env = "VESTIBULE_HTTP_REQUEST_SECONDS", default_value_t = seconds(Limits::default().bounds.request))]
+    http_request_seconds: u64,
+    /// Most bytes of a request's body; 0: any number.
+    #[arg(long, env = "VESTIBULE_HTTP_BODY_BYTES", default_value_t = Limits::default().bounds.request_body.unwrap_or(0))]
+    http_body_bytes: u64,
     /// Most requests at one time on an HTTP/2 connection.
     #[arg(long, env = "VESTIBULE_HTTP_STREAMS", default_value_t = Limits::default().http.streams)]
     http_streams: u32,
@@ -298,6 +328,14 @@ fn config(args: Args) -> Result<ProxyConfig, TlsError> {
         access_log: args.access_log,
         access_log_lines_per_second: args.access_log_lines_per_second,
         access_log_percent: args.access_log_percent,
+        bounds: Bounds {
+            stream_idle: limit(args.http.http_stream_idle_seconds),
+            request: limit(args.http.http_request_seconds),
+            tunnel_idle: limit(args.tunnel_idle_seconds),
+            connection_age: limit(args.max_connection_age_seconds),
+            request_body: Some(args.http.http_body_bytes).filter(|bytes| *bytes > 0),
+        },
+        age_grace: Duration::from_secs(args.drain_seconds),
         http: args.http.into(),
         ..defaults
     };
@@ -416,11 +454,24 @@ mod tests {
             "3",
             "--http-stall-seconds",
             "7",
+            "--tunnel-idle-seconds",
+            "0",
+            "--max-connection-age-seconds",
+            "3600",
+            "--http-body-bytes",
+            "1000",
         ]);
         let made = config(args.unwrap()).unwrap();
         assert!(!made.limits.access_log);
         assert_eq!(made.workers, 3);
         assert_eq!(made.limits.http.stall, Duration::from_secs(7));
+        let bounds = Bounds {
+            tunnel_idle: None,
+            connection_age: Some(Duration::from_hours(1)),
+            request_body: Some(1000),
+            ..Bounds::default()
+        };
+        assert_eq!(made.limits.bounds, bounds);
         assert!(parse(&["--config-stream", "https://a:1"]).is_err());
         assert!(parse(&["--config-file", "x", "--config-ca", "y"]).is_err());
         assert!(parse(&["--config-stream", "a:1", "--config-token", "y"]).is_err());

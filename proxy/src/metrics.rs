@@ -94,6 +94,7 @@ pub struct Metrics {
     /// HTTP requests that were given to a second connection because the first one broke.
     pub requests_repeated: Counter,
     requests: Family<RequestLabel, Counter>,
+    requests_over_limit: Family<ReasonLabel, Counter>,
     /// Seconds from a request's head to the end of its answer.
     pub request_seconds: Histogram,
     /// Seconds from giving a request to a backend to the head of its answer.
@@ -229,6 +230,11 @@ impl Metrics {
                 "requests",
                 "HTTP requests answered, by protocol and status code",
             ),
+            requests_over_limit: add(
+                r,
+                "requests_over_limit",
+                "HTTP requests that a limit in time or of their body ended, by reason",
+            ),
             request_seconds: add_seconds(
                 r,
                 "request",
@@ -351,6 +357,13 @@ impl Metrics {
             .get_or_create(&RequestLabel { protocol, code })
             .inc();
         self.request_seconds.observe(seconds);
+    }
+
+    /// Counts a request that took longer than a limit, or has a larger body.
+    pub fn over_limit(&self, reason: &'static str) {
+        self.requests_over_limit
+            .get_or_create(&ReasonLabel { reason })
+            .inc();
     }
 
     /// Counts a rejected resource.

@@ -14,15 +14,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accesslog::Record;
 use crate::backend::Backend;
+use crate::bounds::{Bounds, spread};
 use crate::connection::{self, CloseReason};
 use crate::fair::{Shares, Source};
 use crate::health::Failure;
 use crate::http::HttpLimits;
+use crate::lifetime::{Lifetime, in_ticks, ticks};
 use crate::metrics::Metrics;
 use crate::overload::{Overload, Step};
 use crate::quota::{Account, Places};
 use crate::rate::{self, SourceRates};
-use crate::table::{BindKey, Snapshot, scale};
+use crate::table::{BindKey, Listener, Snapshot, scale};
 
 /// Accepting fails many times a second while descriptors are short; it is logged this often.
 const WARN_EVERY: Duration = Duration::from_secs(1);
@@ -53,6 +55,10 @@ pub struct Limits {
     pub source_connections_per_second: u32,
     /// What clients of HTTP and HTTPS listeners may do.
     pub http: HttpLimits,
+    /// What Gateways may set otherwise.
+    pub bounds: Bounds,
+    /// Time that a connection has to end once it is too old.
+    pub age_grace: Duration,
     /// Whether a line is logged per connection or request.
     pub access_log: bool,
     /// Lines of one tenant per second. 0: as many as come.
@@ -76,6 +82,8 @@ impl Default for Limits {
             max_hellos: 10_000,
             source_connections_per_second: 5_000,
             http: HttpLimits::default(),
+            bounds: Bounds::default(),
+            age_grace: Duration::from_mins(1),
             access_log: true,
             access_log_lines_per_second: 5_000,
             access_log_percent: 100,
@@ -223,6 +231,33 @@ impl DataPlane {
             let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             mixed ^ (mixed >> 31)
         })
+    }
+
+    /// The limits on a listener: its Gateway's, and the release's.
+    pub(crate) fn bounds(&self, listener: &Listener) -> Bounds {
+        match &listener.overrides {
+            Some(overrides) => self.limits.bounds.with(overrides),
+            None => self.limits.bounds,
+        }
+    }
+
+    /// The age at which one connection is to end, if these limits know any.
+    pub(crate) fn age(&self, bounds: &Bounds) -> Option<Duration> {
+        bounds.connection_age.map(|age| spread(age, self.random()))
+    }
+
+    /// How long a tunnel may live that begins now.
+    pub(crate) fn lifetime(&self, bounds: &Bounds) -> Lifetime {
+        Lifetime {
+            idle: bounds.tunnel_idle.map(in_ticks),
+            end: self.age(bounds).map(|age| self.end_of(age)),
+        }
+    }
+
+    /// The tick at which a connection that begins now has to be gone, if it may reach this age.
+    pub(crate) fn end_of(&self, age: Duration) -> u32 {
+        let all = age.saturating_add(self.limits.age_grace);
+        ticks().saturating_add(in_ticks(all))
     }
 
     /// The connections that tenants share.

@@ -28,8 +28,10 @@ pub(crate) const PIPE_TURN: usize = 1024 * 1024;
 const BULK_AFTER: u32 = 128 * 1024;
 /// Bytes that flow before one that found no pipe asks again. To ask at every burst would cost more than copying.
 const ASK_AGAIN_AFTER: u32 = 16 * 1024 * 1024;
+/// In place of such a number: no pipe is asked for any more.
+const NO_PIPE: u32 = u32::MAX;
 /// A burst (what is read until the source is empty) below this is small.
-const SMALL_BURST: u32 = 8 * 1024;
+const SMALL_BURST: u16 = 8 * 1024;
 /// After so many small bursts in a row a direction is no longer in bulk.
 const SMALL_BURSTS: u8 = 16;
 
@@ -205,10 +207,10 @@ enum State {
 struct Flow {
     rest: Option<Rest>,
     pipe: Option<Pipe>,
-    /// Bytes that are still to flow before it asks for a pipe; none if it asks for none any more.
-    until_pipe: Option<u32>,
-    /// Bytes since the source was last empty.
-    burst: u32,
+    /// Bytes that are still to flow before it asks for a pipe; [`NO_PIPE`] if it asks for none any more.
+    until_pipe: u32,
+    /// Bytes since the source was last empty, or as many as fit.
+    burst: u16,
     small_bursts: u8,
     state: State,
 }
@@ -218,7 +220,7 @@ impl Default for Flow {
         Self {
             rest: None,
             pipe: None,
-            until_pipe: Some(BULK_AFTER),
+            until_pipe: BULK_AFTER,
             burst: 0,
             small_bursts: 0,
             state: State::Open,
@@ -262,10 +264,10 @@ impl Flow {
                 self.state = State::Ended;
                 return Poll::Ready(Ok(()));
             }
-            if self.pipe.is_none() && self.until_pipe == Some(0) {
+            if self.pipe.is_none() && self.until_pipe == 0 {
                 self.pipe = Pipe::take();
                 if self.pipe.is_none() {
-                    self.until_pipe = Some(ASK_AGAIN_AFTER);
+                    self.until_pipe = ASK_AGAIN_AFTER;
                 }
             }
             let read = if self.pipe.is_some() {
@@ -279,8 +281,11 @@ impl Flow {
                     left = left.saturating_sub(count);
                     *moved += count as u64;
                     let flowed = u32::try_from(count).unwrap_or(u32::MAX);
-                    self.burst = self.burst.saturating_add(flowed);
-                    self.until_pipe = self.until_pipe.map(|of| of.saturating_sub(flowed));
+                    let in_burst = u16::try_from(count).unwrap_or(u16::MAX);
+                    self.burst = self.burst.saturating_add(in_burst);
+                    if self.until_pipe != NO_PIPE {
+                        self.until_pipe = self.until_pipe.saturating_sub(flowed);
+                    }
                 }
                 Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken)),
                 Poll::Pending => {
@@ -308,7 +313,7 @@ impl Flow {
             // The kernel does not splice this socket: copy, without losing anything.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.pipe = None;
-                self.until_pipe = None;
+                self.until_pipe = NO_PIPE;
                 yield_now(cx);
                 Poll::Pending
             }
@@ -350,8 +355,8 @@ impl Flow {
         }
         if self.burst < SMALL_BURST {
             self.small_bursts = self.small_bursts.saturating_add(1);
-            if self.small_bursts >= SMALL_BURSTS && self.until_pipe == Some(0) {
-                self.until_pipe = Some(BULK_AFTER);
+            if self.small_bursts >= SMALL_BURSTS && self.until_pipe == 0 {
+                self.until_pipe = BULK_AFTER;
             }
         } else {
             self.small_bursts = 0;
@@ -411,7 +416,7 @@ mod tests {
             let mut once = Context::from_waker(Waker::noop());
             assert!(Pin::new(&mut relay).poll(&mut once).is_pending());
             // From here on there are pipes again.
-            if refused_at.is_none() && relay.up.until_pipe > Some(BULK_AFTER) {
+            if refused_at.is_none() && relay.up.until_pipe > BULK_AFTER {
                 refused_at = Some(relay.moved.up);
                 taken = None;
             }
@@ -424,7 +429,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_turn_moves_a_bounded_number_of_bytes() {
-        for (until_pipe, most) in [(None, TURN), (Some(0), PIPE_TURN)] {
+        for (until_pipe, most) in [(NO_PIPE, TURN), (0, PIPE_TURN)] {
             let (mut client, mut backend) = flood().await;
             let mut moved = Moved::default();
             let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
@@ -448,7 +453,7 @@ mod tests {
         let (mut client, mut backend) = flood().await;
         let mut moved = Moved::default();
         let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
-        relay.up.until_pipe = None;
+        relay.up.until_pipe = NO_PIPE;
         loop {
             let count = Arc::new(Count::default());
             let waker = Waker::from(Arc::clone(&count));

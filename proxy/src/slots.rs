@@ -1,10 +1,28 @@
 //! Owns a list whose places are used again: what waits on a thread leaves itself in one.
 
+use std::num::NonZeroU32;
+
 /// Values at places that stay theirs until they are taken out.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<Option<T>>,
     free: Vec<usize>,
+}
+
+/// A place in four bytes, for what every connection has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket(NonZeroU32);
+
+impl Ticket {
+    /// None beyond four billion places, which no memory holds.
+    pub(crate) fn of(place: usize) -> Option<Self> {
+        let number = u32::try_from(place.checked_add(1)?).ok()?;
+        NonZeroU32::new(number).map(Self)
+    }
+
+    pub(crate) fn place(self) -> usize {
+        (self.0.get() - 1) as usize
+    }
 }
 
 impl<T> Default for Slots<T> {

@@ -54,7 +54,13 @@ mod linux {
     pub(crate) struct Pipe {
         /// None only while it is being dropped.
         ends: Option<Ends>,
-        held: usize,
+        /// In four bytes, since every connection has two.
+        held: u32,
+    }
+
+    /// A pipe holds no more than a MiB.
+    fn narrow(count: usize) -> u32 {
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     impl Pipe {
@@ -109,7 +115,7 @@ mod linux {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Ok(count) => {
-                        self.held += count;
+                        self.held = self.held.saturating_add(narrow(count));
                         return Poll::Ready(Ok(count));
                     }
                     Err(error) => return Poll::Ready(Err(error)),
@@ -130,13 +136,20 @@ mod linux {
                 ready!(to.poll_write_ready(cx))?;
                 let moved = to.try_io(Interest::WRITABLE, || {
                     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-                    Ok(splice(&ends.read, None, to, None, self.held, flags)?)
+                    Ok(splice(
+                        &ends.read,
+                        None,
+                        to,
+                        None,
+                        self.held as usize,
+                        flags,
+                    )?)
                 });
                 match moved {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                    Ok(count) => self.held = self.held.saturating_sub(count),
+                    Ok(count) => self.held = self.held.saturating_sub(narrow(count)),
                     Err(error) => return Poll::Ready(Err(error)),
                 }
             }

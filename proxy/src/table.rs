@@ -20,6 +20,7 @@ use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 use vestibule_model::path::PathPrefix;
 
 pub use crate::backend::{Backend, Target};
+use crate::bounds::Overrides;
 use crate::challenge::{Challenge, ChallengePlace, Challenges, Question};
 use crate::http::HttpTable;
 use crate::owners::{Guard, Owners};
@@ -159,6 +160,8 @@ pub struct Listener {
     pub usage: Arc<Usage>,
     /// What connections for names that nobody owns count towards.
     pub(crate) account: Arc<Account>,
+    /// Limits that its Gateway sets otherwise than the release.
+    pub(crate) overrides: Option<Arc<Overrides>>,
 }
 
 impl Listener {

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::listen::{self, BACKLOG, Binds, Listening, Sockets};
 use crate::plane::DataPlane;
 use crate::table::BindKey;
-use crate::{cut, deadline, gate, http, overload};
+use crate::{cut, deadline, gate, http, lifetime, overload};
 
 /// How long connections have, once they are cut, to end in order.
 const LINGER: Duration = Duration::from_secs(2);
@@ -156,6 +156,7 @@ impl Worker {
         tokio::spawn(deadline::tick());
         tokio::spawn(gate::keep());
         tokio::spawn(overload::rouse(Arc::clone(&self.plane)));
+        tokio::spawn(lifetime::tick());
         tokio::spawn(http::pool::sweep(Arc::clone(&self.plane)));
         let mut loops: BTreeMap<BindKey, (Arc<Listening>, CancellationToken)> = BTreeMap::new();
         loop {

@@ -11,8 +11,9 @@ use vestibule_model::finding::Finding;
 use vestibule_model::object;
 use vestibule_model::service::UnknownWord;
 
-use crate::meta;
+use crate::text::quote;
 use crate::unknown::UnknownFields;
+use crate::{duration, meta};
 
 /// What the Gateways that refer to it set otherwise than the release. A GatewayClass refers to it by
 /// spec.parametersRef, a Gateway by spec.infrastructure.parametersRef. A field that is absent is
@@ -36,6 +37,39 @@ pub struct GatewayParametersSpec {
     /// The Service that gives a Gateway its address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceSpec>,
+    /// Limits of connections and requests on its listeners.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitsSpec>,
+}
+
+/// Limits of connections and requests on a Gateway's listeners. Each counts as it is written, tighter or
+/// looser than the release's, and 0 means no limit. Durations are Gateway API's, such as 1h30m or 500ms, and are
+/// rounded up to seconds but for requestTimeout.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitsSpec {
+    /// Time that an HTTP request may go without a byte of its body, its answer's head or its answer's body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = duration::PATTERN))]
+    pub stream_idle_timeout: Option<String>,
+    /// Time from the head of an HTTP request to the end of its answer, for routes whose rule has no
+    /// timeouts.request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = duration::PATTERN))]
+    pub request_timeout: Option<String>,
+    /// Time that a tunnel (a TLSRoute's connection or a WebSocket) may go without a byte in either direction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = duration::PATTERN))]
+    pub tunnel_idle_timeout: Option<String>,
+    /// Age from which on a connection is to end, give or take a tenth. HTTP clients are told and their
+    /// requests may end; tunnels are closed after as much time as they have at a shutdown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = duration::PATTERN))]
+    pub max_connection_age: Option<String>,
+    /// Most bytes of an HTTP request's body. A larger one is answered with 413.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minimum" = 0, "format" = "int64"))]
+    pub max_request_body_bytes: Option<i64>,
 }
 
 /// The Service that gives a Gateway its address.
@@ -93,6 +127,7 @@ pub(crate) fn convert(
             family => families.extend(family),
         }
     }
+    let limits = limits(wire.spec.limits.unwrap_or_default(), &mut findings);
     object::GatewayParameters {
         name: meta::name(&wire.metadata),
         meta: meta::convert(&wire.metadata),
@@ -116,7 +151,42 @@ pub(crate) fn convert(
             ip_families: families,
             load_balancer_class: service.load_balancer_class.map(Into::into),
         },
+        limits,
         findings,
+    }
+}
+
+fn limits(wire: LimitsSpec, findings: &mut Vec<Finding>) -> object::LimitParameters {
+    let mut time = |name: &str, text: Option<String>| {
+        let text = text?;
+        let duration = duration::parse(&text);
+        if duration.is_none() {
+            findings.push(malformed(
+                &format!("spec.limits.{name}"),
+                &format!("{} is not a duration", quote(&text)),
+                "use numbers with the units h, m, s and ms, such as \"1m30s\"",
+            ));
+        }
+        duration
+    };
+    let limits = object::LimitParameters {
+        stream_idle: time("streamIdleTimeout", wire.stream_idle_timeout),
+        request: time("requestTimeout", wire.request_timeout),
+        tunnel_idle: time("tunnelIdleTimeout", wire.tunnel_idle_timeout),
+        connection_age: time("maxConnectionAge", wire.max_connection_age),
+        request_body: None,
+    };
+    let bytes = wire.max_request_body_bytes.map(u64::try_from);
+    if let Some(Err(_)) = bytes {
+        findings.push(malformed(
+            "spec.limits.maxRequestBodyBytes",
+            "is negative",
+            "write 0 for no limit",
+        ));
+    }
+    object::LimitParameters {
+        request_body: bytes.and_then(Result::ok),
+        ..limits
     }
 }
 

@@ -253,7 +253,7 @@ impl Translator {
     }
 
     /// The parameters that count for a Gateway: its own, then its class's.
-    fn parameters(&self, gateway: &Gateway) -> Result<Vec<&GatewayParameters>, Finding> {
+    pub(super) fn parameters(&self, gateway: &Gateway) -> Result<Vec<&GatewayParameters>, Finding> {
         let mut parameters = Vec::new();
         if let Some(reference) = &gateway.infrastructure.parameters {
             parameters.push(self.parameters_at(reference)?);

@@ -270,7 +270,8 @@ impl Translator {
         }
         let resource = bind.filter(|_| state.is_served()).and_then(|bind| {
             let client = self.backend_certificate(&gateway);
-            encode(key, &listener, bind, &state, client)
+            let limits = self.limits_of(&gateway);
+            encode(key, &listener, bind, &state, (client, limits))
         });
         Some((state, resource, wants))
     }
@@ -574,7 +575,7 @@ fn encode(
     listener: &Listener,
     bind: Bind,
     state: &ListenerState,
-    backend_certificate: String,
+    (backend_certificate, limits): (String, Option<proto::ListenerLimits>),
 ) -> Option<Encoded> {
     let terminate = || proto::TlsTerminate {
         certificates: state.certificates.iter().map(ToString::to_string).collect(),
@@ -609,6 +610,7 @@ fn encode(
         tenant: key.parent.name().namespace.to_string(),
         protocol: Some(protocol),
         backend_certificate,
+        limits,
     };
     // Too large can only be a name, and those are bounded by the API.
     Encoded::new(&Resource::new(

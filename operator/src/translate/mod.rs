@@ -22,6 +22,7 @@ mod grant;
 mod http_route;
 mod index;
 mod issuance;
+mod limits;
 mod listener;
 mod mark;
 mod output;
@@ -44,7 +45,7 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Merge, SetVerdict};
-use vestibule_model::object::{AcmeIssuer, Object, Port};
+use vestibule_model::object::{AcmeIssuer, LimitParameters, Object, Port};
 use vestibule_model::pattern::budget::Budgets;
 use vestibule_model::policy::Policy;
 use vestibule_model::route::Route;
@@ -214,6 +215,8 @@ pub struct Translator {
     bundles: BTreeMap<ObjectKey, BundleState>,
     bundle_users: BTreeMap<ObjectKey, BTreeSet<User>>,
     gateway_tls: BTreeMap<ObjectName, GatewayTlsState>,
+    /// What Gateways set for their listeners otherwise than the release.
+    gateway_limits: BTreeMap<ObjectName, LimitParameters>,
     /// BackendTLSPolicies for Services in use.
     policies: BTreeMap<ObjectName, PolicyState>,
     service_uses: BTreeMap<ObjectKey, ServiceUses>,
@@ -279,6 +282,7 @@ impl Translator {
             bundles: BTreeMap::new(),
             bundle_users: BTreeMap::new(),
             gateway_tls: BTreeMap::new(),
+            gateway_limits: BTreeMap::new(),
             policies: BTreeMap::new(),
             service_uses: BTreeMap::new(),
             service_routes: BTreeMap::new(),
@@ -319,6 +323,7 @@ impl Translator {
         self.ask_for_routes(&mut dirty);
         self.look_at_overlaps(overlaps, &mut dirty, &mut output);
         self.translate_gateway_tls(&mut dirty, &mut output);
+        self.translate_gateway_limits(&mut dirty);
         self.translate_listeners(&mut dirty, &mut output);
         self.translate_gateways(&mut dirty, &mut output);
         self.translate_routes(&mut dirty, &mut output);

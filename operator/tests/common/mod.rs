@@ -9,6 +9,7 @@ pub(crate) mod tls;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::condition::Reason;
@@ -75,7 +76,7 @@ pub(crate) fn parameters_at(name: &str) -> Reference {
     }
 }
 
-/// GatewayParameters with this Service type, good or malformed.
+/// GatewayParameters with this Service type and a limit that differs with it, good or malformed.
 pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Object {
     let malformed = || Finding::refused(Reason::InvalidParameters, "spec", "is wrong", "");
     Object::GatewayParameters(GatewayParameters {
@@ -84,6 +85,10 @@ pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -
         service: ServiceParameters {
             service_type: Some(service_type),
             ..ServiceParameters::default()
+        },
+        limits: LimitParameters {
+            tunnel_idle: Some(Duration::from_secs(service_type as u64)),
+            ..LimitParameters::default()
         },
         findings: if good { Vec::new() } else { vec![malformed()] },
     })

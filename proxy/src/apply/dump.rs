@@ -1,8 +1,10 @@
 //! Owns the view of the configuration in force that the admin endpoint shows. Never a private key.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{CertificateInfo, State};
+use crate::bounds::Overrides;
 use crate::http::route::Rule;
 use crate::slot_map::Slot;
 use crate::table::{AttachedNames, Backend, Generation};
@@ -51,9 +53,47 @@ pub struct ListenerDump {
     /// Trust bundles by which a listener validates its clients, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_validation: Option<Vec<String>>,
+    /// Limits that its Gateway sets otherwise than the release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitsDump>,
     /// Whether connections are served: false for one that terminates TLS and has no usable certificate,
     /// or nothing to validate clients by.
     pub serving: bool,
+}
+
+/// Limits that a Gateway sets otherwise than the release; 0: there is none.
+#[derive(Debug, serde::Serialize)]
+pub struct LimitsDump {
+    /// Milliseconds without a byte of a request or its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_idle_ms: Option<u64>,
+    /// Milliseconds for a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_ms: Option<u64>,
+    /// Milliseconds without a byte in a tunnel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel_idle_ms: Option<u64>,
+    /// Milliseconds from which on a connection is to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection_age_ms: Option<u64>,
+    /// Bytes of a request's body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_body_bytes: Option<u64>,
+}
+
+impl LimitsDump {
+    fn of(set: &Overrides) -> Self {
+        let millis = |time: Option<Duration>| {
+            time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+        };
+        Self {
+            stream_idle_ms: millis(set.stream_idle),
+            request_ms: millis(set.request),
+            tunnel_idle_ms: millis(set.tunnel_idle),
+            connection_age_ms: millis(set.connection_age),
+            request_body_bytes: set.request_body,
+        }
+    }
 }
 
 /// A route.
@@ -272,6 +312,7 @@ impl State {
                     .as_ref()
                     .and_then(|terminate| terminate.validation.as_deref())
                     .map(|(bundles, _)| texts(bundles)),
+                limits: held.built.overrides.as_deref().map(LimitsDump::of),
                 serving: held.built.mode.is_serving(),
             })
             .collect()

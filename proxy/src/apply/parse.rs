@@ -9,6 +9,7 @@ use vestibule_stream::proto;
 
 use super::clients::{ClientMode, ValidationSpec};
 use crate::backend;
+use crate::bounds::Overrides;
 use crate::table::{AttachedNames, BindKey, Layer, Place, Target};
 
 /// Why a resource was rejected.
@@ -150,6 +151,8 @@ pub(super) struct ListenerSpec {
     pub(super) protocol: Protocol,
     /// Name of the certificate that backends are shown.
     pub(super) backend_certificate: Option<String>,
+    /// Limits that the Gateway sets.
+    pub(super) overrides: Option<Overrides>,
 }
 
 impl ListenerSpec {
@@ -231,6 +234,7 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
         protocol,
         backend_certificate: (!wire.backend_certificate.is_empty())
             .then(|| wire.backend_certificate.clone()),
+        overrides: wire.limits.as_ref().map(Overrides::from),
     })
 }
 

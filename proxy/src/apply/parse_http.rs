@@ -92,7 +92,8 @@ fn rule(wire: &proto::HttpRule) -> Result<RuleSpec, RejectReason> {
         matches,
         filters,
         backends,
-        request_timeout: timeout(timeouts.request),
+        // Zero is kept: it says that the default does not count.
+        request_timeout: timeouts.request.map(Duration::from_millis),
         backend_timeout: timeout(timeouts.backend_request),
     })
 }

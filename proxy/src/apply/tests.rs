@@ -483,6 +483,36 @@ fn one_edit_is_the_same_work_at_ten_and_at_twenty_thousand_routes() {
 }
 
 #[test]
+fn limits_of_a_gateway_are_shown_and_outlive_a_new_certificate() {
+    let mut h = Harness::new();
+    let mut limited = listener_on(A, BIND.port, "a.example.com", Some(&["team-a/tls"]));
+    if let Some(Wire::Listener(listener)) = &mut limited.resource {
+        listener.limits = Some(proto::ListenerLimits {
+            tunnel_idle: Some(0),
+            request_body: Some(1000),
+            ..Default::default()
+        });
+    }
+    assert_eq!(h.apply(vec![limited]), []);
+    let shown = |h: &Harness| {
+        let dump = serde_json::to_value(h.state.dump()).unwrap();
+        dump["listeners"][0].clone()
+    };
+    let expected = serde_json::json!({"tunnel_idle_ms": 0, "request_body_bytes": 1000});
+    assert_eq!(shown(&h)["limits"], expected);
+    // The listener is made anew.
+    assert_eq!(
+        h.apply(vec![certificate("team-a/tls", "a.example.com")]),
+        []
+    );
+    assert_eq!(shown(&h)["serving"], true);
+    assert_eq!(shown(&h)["limits"], expected);
+    let unlimited = listener_on(A, BIND.port, "a.example.com", Some(&["team-a/tls"]));
+    assert_eq!(h.apply(vec![unlimited]), []);
+    assert_eq!(shown(&h).get("limits"), None);
+}
+
+#[test]
 fn the_dump_has_no_key_and_says_what_is_in_force() {
     let mut h = Harness::new();
     let certificate = certificate("team-a/web", "a.example.com");

@@ -22,6 +22,10 @@ pub(super) struct Activity {
     requests: AtomicU64,
     ended: AtomicU64,
     upgraded: AtomicBool,
+    /// The connection is older than is allowed.
+    old: AtomicBool,
+    /// What a client still sends is read away before the connection closes, so that it reads its answer.
+    lingers: AtomicBool,
     /// Waits for an answer, to know what it reads.
     reader: AtomicWaker,
     received: AtomicU64,
@@ -80,6 +84,8 @@ impl Activity {
             requests: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             upgraded: AtomicBool::new(false),
+            old: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
             reader: AtomicWaker::new(),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -216,6 +222,24 @@ impl Activity {
 
     pub(super) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Ordering::Relaxed)
+    }
+
+    /// The connection has reached its age.
+    pub(super) fn grow_old(&self) {
+        self.old.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_old(&self) -> bool {
+        self.old.load(Ordering::Relaxed)
+    }
+
+    /// The answer to a request whose body is not read ends the connection.
+    pub(super) fn linger(&self) {
+        self.lingers.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn lingers(&self) -> bool {
+        self.lingers.load(Ordering::Relaxed)
     }
 
     /// Requests so far.

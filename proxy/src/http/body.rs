@@ -15,6 +15,7 @@ use super::Underscores;
 use super::activity::Activity;
 use super::headers;
 use super::pool::Lease;
+use super::timeouts::Progress;
 
 /// The body of a request, on its way to a backend.
 pub(super) struct Upload {
@@ -22,6 +23,17 @@ pub(super) struct Upload {
     body: Option<Incoming>,
     state: Arc<UploadState>,
     screen: Screen,
+    /// Most bytes that it may have.
+    most: Option<u64>,
+}
+
+/// Why a backend does not get the whole body of a request.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UploadError {
+    #[error("the client's body broke")]
+    Broken(#[source] hyper::Error),
+    #[error("the client's body is larger than is allowed")]
+    TooLarge,
 }
 
 /// Which trailers of a request do not reach a backend, beside those that never do.
@@ -32,10 +44,13 @@ pub(super) struct Screen {
     pub(super) edited: Vec<HeaderName>,
 }
 
-/// What is known of an upload, for the log and for the deadline on progress.
+/// What is known of an upload, for the log and for the deadlines on progress.
 pub(super) struct UploadState {
     activity: Arc<Activity>,
+    /// Of the request and of its answer.
+    pub(super) progress: Progress,
     received: AtomicU64,
+    too_large: AtomicBool,
     /// It broke, or is not what HTTP is.
     broken: AtomicBool,
     /// The client is waited for.
@@ -48,7 +63,9 @@ impl UploadState {
     pub(super) fn new(activity: Arc<Activity>) -> Arc<Self> {
         Arc::new(Self {
             activity,
+            progress: Progress::new(),
             received: AtomicU64::new(0),
+            too_large: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             owed: AtomicBool::new(false),
             answered: AtomicBool::new(false),
@@ -65,7 +82,18 @@ impl UploadState {
         self.broken.load(Ordering::Relaxed)
     }
 
+    /// Whether it has more bytes than are allowed.
+    pub(super) fn is_too_large(&self) -> bool {
+        self.too_large.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client is waited for.
+    pub(super) fn is_owed(&self) -> bool {
+        self.owed.load(Ordering::Relaxed)
+    }
+
     pub(super) fn answered(&self) {
+        self.progress.moved();
         self.answered.store(true, Ordering::Relaxed);
         self.owe(false);
     }
@@ -83,6 +111,7 @@ impl Upload {
             body: Some(body),
             state: Arc::clone(state),
             screen: Screen::default(),
+            most: None,
         }
     }
 
@@ -92,12 +121,24 @@ impl Upload {
             body: None,
             state: Arc::clone(state),
             screen: Screen::default(),
+            most: None,
         }
     }
 
     /// Says which trailers the backend of this attempt does not get.
     pub(super) fn screen(&mut self, screen: Screen) {
         self.screen = screen;
+    }
+
+    /// Says how many bytes it may have.
+    pub(super) fn bound(&mut self, most: Option<u64>) {
+        self.most = most;
+    }
+
+    /// Whether its length was said, and is more than that.
+    pub(super) fn is_said_too_large(&self) -> bool {
+        self.most
+            .is_some_and(|most| self.size_hint().lower() > most)
     }
 
     pub(super) fn state(&self) -> &Arc<UploadState> {
@@ -107,29 +148,38 @@ impl Upload {
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = UploadError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let Some(body) = &mut self.body else {
             return Poll::Ready(None);
         };
         let polled = Pin::new(body).poll_frame(cx);
-        self.state.owe(polled.is_pending());
+        let state = &*self.state;
+        state.owe(polled.is_pending());
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 let data = frame.data_ref().map_or(0, Buf::remaining);
-                self.state
-                    .received
-                    .fetch_add(data as u64, Ordering::Relaxed);
-                self.state.activity.progressed(data);
+                let before = state.received.fetch_add(data as u64, Ordering::Relaxed);
+                state.activity.progressed(data);
+                state.progress.moved();
+                let received = before.saturating_add(data as u64);
+                if self.most.is_some_and(|most| received > most) {
+                    state.too_large.store(true, Ordering::Relaxed);
+                    return Poll::Ready(Some(Err(UploadError::TooLarge)));
+                }
             }
-            Poll::Ready(Some(Err(_))) => self.state.broken.store(true, Ordering::Relaxed),
+            Poll::Ready(Some(Err(_))) => state.broken.store(true, Ordering::Relaxed),
             _ => {}
         }
         let screen = &self.screen;
-        edit_trailers(polled, |trailers| {
+        let polled = edit_trailers(polled, |trailers| {
             headers::strip_request_trailers(trailers, screen.underscores, &screen.edited);
-        })
+        });
+        polled.map_err(UploadError::Broken)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -210,7 +210,10 @@ impl Exchange<'_> {
                     (CloseReason::BackendReset, request.into_body())
                 }
                 Err(Unanswered::Seen(state)) => {
-                    self.no_answer(trace, CloseReason::BackendReset.reason());
+                    // It cannot answer what its client does not send.
+                    if !state.is_broken() && !state.is_too_large() {
+                        self.no_answer(trace, CloseReason::BackendReset.reason());
+                    }
                     return Err(self.broken(attempts, &state));
                 }
             },

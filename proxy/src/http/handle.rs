@@ -2,9 +2,8 @@
 //! filters do, and the answer of a backend or of our own.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
@@ -20,13 +19,14 @@ use super::exchange::{Attempts, Ended, Exchange, Failure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
 use super::headers::{self, Asker, Passed};
 use super::path;
-use super::record::{Logged, RequestRecord};
-use super::route::Rule;
+use super::record::{BODY_TOO_LARGE, Logged, RequestRecord};
 use super::serve::Shared;
 use super::table::Found;
+use super::timeouts::{Allowed, Late};
 use super::tunnel::Tunnel;
 use super::view::View;
 use crate::backend::Protocol;
+use crate::lifetime::{Lifetime, in_ticks};
 use crate::overload::Step;
 use crate::table::{Layer, Listener, Mode, Snapshot};
 
@@ -64,6 +64,15 @@ impl Own {
         }
     }
 
+    fn body_too_large() -> Self {
+        let text = "the body is larger than is allowed here\n";
+        let answer = Self::new(StatusCode::PAYLOAD_TOO_LARGE, BODY_TOO_LARGE, text);
+        Self {
+            close: true,
+            ..answer
+        }
+    }
+
     /// A backend speaks another protocol than the client.
     fn unasked() -> Self {
         let text = "the backend changed the protocol without being asked\n";
@@ -73,6 +82,13 @@ impl Own {
     fn internal(reason: &'static str) -> Self {
         let text = "the route for this request leads nowhere\n";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, reason, text)
+    }
+}
+
+impl From<Late> for Own {
+    fn from(late: Late) -> Self {
+        let text = "the backend did not answer in time\n";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, late.reason(), text)
     }
 }
 
@@ -99,13 +115,14 @@ pub(super) fn handle(
         let one = request.version() < Version::HTTP_2;
         let mut edits = Vec::new();
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
-        let mut close =
-            shared.plane.is_leaving() || shared.plane.overload().step() >= Step::KeepAlive;
+        let mut close = shared.activity.is_old()
+            || shared.plane.is_leaving()
+            || shared.plane.overload().step() >= Step::KeepAlive;
         let mut response = match outcome {
             Ok(Outcome::Answer(response)) => {
                 record.status = response.status();
                 record.reason = "Served";
-                response.map(|body| Logged::new(body, Some(record)))
+                response.map(|body| Logged::new(body, Some(record)).timed())
             }
             Ok(Outcome::Challenge(response)) => {
                 record.status = response.status();
@@ -120,6 +137,10 @@ pub(super) fn handle(
                 *shared.tunnel.lock() = Some(Tunnel {
                     client,
                     backend,
+                    lifetime: Lifetime {
+                        idle: record.bounds.tunnel_idle.map(in_ticks),
+                        end: shared.end,
+                    },
                     record,
                 });
                 return response.map(|body| Logged::new(body, None));
@@ -128,6 +149,9 @@ pub(super) fn handle(
                 record.status = own.status;
                 record.reason = own.reason;
                 close |= own.close;
+                if one && own.close && own.status != StatusCode::SERVICE_UNAVAILABLE {
+                    shared.activity.linger();
+                }
                 own_response(own).map(|body| Logged::new(body, Some(record)))
             }
         };
@@ -269,6 +293,10 @@ fn decide<'a>(
     headers::drop_claims(request.headers_mut(), underscores);
     headers::join_cookies(request.headers_mut());
     let (listener, found) = select(&snapshot, shared, &target, request, record)?;
+    request.body_mut().bound(record.bounds.request_body);
+    if request.body().is_said_too_large() {
+        return Err(Own::body_too_large());
+    }
     let passed = Passed::of(request.headers()).ok_or_else(|| {
         let text = "the request goes round in circles\n";
         Own::new(StatusCode::LOOP_DETECTED, "Loop", text)
@@ -358,8 +386,12 @@ async fn forward(
     }
     let bodiless = request.body().is_end_stream();
     let elapsed = record.elapsed();
-    let attempt = exchange.attempt(request, attempts, &mut record.trace);
-    let answered = with_timeouts(rule, elapsed, attempt).await;
+    record.allowed = Allowed::of(rule, &record.bounds);
+    let answered = {
+        let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
+        let progress = &record.upload.progress;
+        record.allowed.run(elapsed, progress, attempt).await
+    };
     // With a body it may be the client that takes its time.
     if record.trace.awaited && bodiless {
         exchange.no_answer(&record.trace, "Timeout");
@@ -371,10 +403,20 @@ async fn forward(
         Ok(Ok(answered)) => Ok(answered),
         Ok(Err(Ended::Failed(failure))) => Err(Own::from(failure)),
         Ok(Err(Ended::Again(_))) => Err(Own::from(Failure::Broken)),
-        Err(late) => Err(late),
+        // The client itself is what was waited for.
+        Err(Late::Idle) if record.upload.is_owed() => {
+            let text = "the body did not come in time\n";
+            let reason = Late::Idle.reason();
+            Err(Own {
+                close: true,
+                ..Own::new(StatusCode::REQUEST_TIMEOUT, reason, text)
+            })
+        }
+        Err(late) => Err(Own::from(late)),
     };
     record.upload.answered();
     let (mut response, lease) = match answered {
+        Err(_) if record.upload.is_too_large() => return Err(Own::body_too_large()),
         Err(_) if record.upload.is_broken() => {
             let text = "the body did not come to its end\n";
             return Err(Own::unclear("BodyBroken", text));
@@ -396,28 +438,6 @@ async fn forward(
     headers::ask_upgrade(response.headers_mut());
     let response = response.map(|_| Download::own(""));
     Ok(Forwarded::Upgrade(response, backend))
-}
-
-/// Ends an attempt that takes longer than the rule allows: each attempt as long as `backendRequest` says, and
-/// all of them as long as `request`, of which `elapsed` is over.
-async fn with_timeouts<F: Future>(
-    rule: &Rule,
-    elapsed: Duration,
-    attempt: F,
-) -> Result<F::Output, Own> {
-    let late = |reason| {
-        let text = "the backend did not answer in time\n";
-        Own::new(StatusCode::GATEWAY_TIMEOUT, reason, text)
-    };
-    let request = rule.request_timeout.map(|all| all.saturating_sub(elapsed));
-    let (allowed, reason) = match (request, rule.backend_timeout) {
-        (None, None) => return Ok(attempt.await),
-        (Some(request), Some(backend)) if backend < request => (backend, "BackendTimeout"),
-        (Some(request), _) => (request, "RequestTimeout"),
-        (None, Some(backend)) => (backend, "BackendTimeout"),
-    };
-    let ended = tokio::time::timeout(allowed, attempt).await;
-    ended.map_err(|_| late(reason))
 }
 
 fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
@@ -471,6 +491,7 @@ fn select<B>(
         }
     }
     record.listener = Some(Arc::clone(&listener));
+    record.bounds = shared.plane.bounds(&listener);
     let view = View::new(request, target.text.as_deref(), selected.guard);
     let found = selected.routes.find(host, &view);
     // Whatever comes next may be the wrong rule: one that lets in what the right one would keep out.
@@ -571,42 +592,5 @@ impl Head<'_> {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_timeout_is_the_shorter_one() {
-        let rule = |request: Option<u64>, backend: Option<u64>| {
-            Rule::from(super::super::route::RuleParts {
-                request_timeout: request.map(Duration::from_millis),
-                backend_timeout: backend.map(Duration::from_millis),
-                ..Default::default()
-            })
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        for (request, backend, reason) in [
-            (Some(5), None, "RequestTimeout"),
-            (None, Some(5), "BackendTimeout"),
-            (Some(9), Some(5), "BackendTimeout"),
-            (Some(5), Some(5), "RequestTimeout"),
-        ] {
-            let never = std::future::pending::<()>();
-            let rule = rule(request, backend);
-            let ended = runtime.block_on(with_timeouts(&rule, Duration::ZERO, never));
-            assert_eq!(ended.unwrap_err().reason, reason);
-        }
-        // What earlier attempts took counts.
-        let (rule, over) = (rule(Some(9), Some(5)), Duration::from_millis(6));
-        let never = std::future::pending::<()>();
-        let ended = runtime.block_on(with_timeouts(&rule, over, never));
-        assert_eq!(ended.unwrap_err().reason, "RequestTimeout");
     }
 }

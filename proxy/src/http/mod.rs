@@ -23,6 +23,7 @@ mod record;
 pub(crate) mod route;
 mod serve;
 mod table;
+mod timeouts;
 mod transport;
 mod tunnel;
 pub(crate) mod view;

@@ -1,5 +1,6 @@
 //! Owns what is known of one request, and its one log line and its counts when it ends.
 
+use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,7 +16,9 @@ use super::exchange::Trace;
 use super::held::{Piece, Share};
 use super::serve::Shared;
 use super::table::Found;
+use super::timeouts::{Allowed, AnswerCut, Late, Watch};
 use crate::accesslog::TARGET;
+use crate::bounds::Bounds;
 use crate::challenge::Challenge;
 use crate::table::{Backend, Listener};
 
@@ -23,6 +26,9 @@ use crate::table::{Backend, Listener};
 const MAX_PATH: usize = 1024;
 /// What a request is logged with whose client left before there was an answer. It is never sent.
 const CLIENT_LEFT: u16 = 499;
+
+/// The reason of requests that have a larger body than is allowed.
+pub(super) const BODY_TOO_LARGE: &str = "BodyTooLarge";
 
 /// What is known of one request. Dropping it counts the request and writes its line, so that no way
 /// out of a request, the end of its connection included, goes without.
@@ -41,6 +47,10 @@ pub(super) struct RequestRecord {
     pub(super) backend: Option<Arc<Backend>>,
     pub(super) trace: Trace,
     pub(super) upload: Arc<UploadState>,
+    /// The limits on its listener.
+    pub(super) bounds: Bounds,
+    /// What its rule and its listener allow it to take.
+    pub(super) allowed: Allowed,
     pub(super) status: StatusCode,
     pub(super) reason: &'static str,
     /// Within a WebSocket.
@@ -67,6 +77,8 @@ impl RequestRecord {
             backend: None,
             trace: Trace::default(),
             upload: UploadState::new(Arc::clone(&shared.activity)),
+            bounds: shared.plane.limits.bounds,
+            allowed: Allowed::default(),
             status: StatusCode::from_u16(CLIENT_LEFT).unwrap_or(StatusCode::BAD_REQUEST),
             reason: "ClientLeft",
             tunnelled_in: 0,
@@ -156,6 +168,10 @@ impl Drop for RequestRecord {
         }
         shared.activity.end();
         let seconds = self.started.elapsed().as_secs_f64();
+        let limits = [Late::Idle, Late::Request, Late::Backend].map(Late::reason);
+        if self.reason == BODY_TOO_LARGE || limits.contains(&self.reason) {
+            shared.plane.metrics.over_limit(self.reason);
+        }
         let metrics = &shared.plane.metrics;
         let status = self.status.as_u16();
         metrics.request(self.protocol(), status, seconds);
@@ -183,7 +199,11 @@ pub(super) struct Logged<B> {
     owed: bool,
     /// Of what may wait for the client, in HTTP/2.
     share: Option<Arc<Share>>,
+    /// Of an answer that does not come from here.
+    watch: Option<Watch>,
 }
+
+type BoxError = Box<dyn Error + Send + Sync>;
 
 impl<B: Body> Logged<B> {
     pub(super) fn new(body: B, mut record: Option<RequestRecord>) -> Self {
@@ -198,7 +218,33 @@ impl<B: Body> Logged<B> {
             record,
             owed: false,
             share,
+            watch: None,
         }
+    }
+
+    /// Has the answer end when it takes longer than is allowed.
+    pub(super) fn timed(mut self) -> Self {
+        let record = self.record.as_ref();
+        self.watch = record.and_then(|of| of.allowed.rest(of.elapsed()));
+        self
+    }
+
+    /// Ready when the answer takes too long. Otherwise the task is woken when it may.
+    fn poll_late(&mut self, cx: &Context<'_>) -> Poll<Late> {
+        match (&mut self.watch, &self.record) {
+            (Some(watch), Some(record)) => watch.poll(cx, &record.upload.progress),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Cuts the answer.
+    fn cut(&mut self, late: Late) -> BoxError {
+        if let Some(record) = &mut self.record {
+            record.reason = late.reason();
+            // Not the client's doing.
+            record.over = true;
+        }
+        AnswerCut.into()
     }
 }
 
@@ -211,33 +257,45 @@ impl<B> Logged<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Logged<B> {
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
     type Data = Piece;
-    type Error = B::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, B::Error>>> {
-        if let Some(share) = &self.share
-            && share.poll_room(cx).is_pending()
-        {
-            self.owe(true);
-            return Poll::Pending;
-        }
-        self.owe(false);
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+    ) -> Poll<Option<Result<Frame<Piece>, BoxError>>> {
+        let has_room = match &self.share {
+            Some(share) => share.poll_room(cx).is_ready(),
+            None => true,
+        };
+        self.owe(!has_room);
+        let has_ended = self.watch.as_ref().is_some_and(Watch::has_ended);
+        let polled = if has_room && !has_ended {
+            Pin::new(&mut self.body).poll_frame(cx)
+        } else {
+            Poll::Pending
+        };
+        let Poll::Ready(frame) = polled else {
+            let late = ready!(self.poll_late(cx));
+            return Poll::Ready(Some(Err(self.cut(late))));
+        };
         let ends = self.body.is_end_stream();
         if let Some(record) = &mut self.record {
             match &frame {
                 Some(Ok(frame)) => {
                     let data = frame.data_ref().map_or(0, Buf::remaining);
                     record.sent += data as u64;
+                    record.upload.progress.moved();
                     record.shared.activity.piece(data);
                     record.over |= ends || frame.is_trailers();
                 }
                 Some(Err(_)) => {
-                    record.reason = "BackendBroken";
+                    record.reason = if record.upload.is_too_large() {
+                        BODY_TOO_LARGE
+                    } else {
+                        "BackendBroken"
+                    };
                     record.over = true;
                 }
                 None => record.over = true,
@@ -251,7 +309,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Logged<B> {
             Some(share) => share.piece(bytes),
             None => Piece::free(bytes),
         };
-        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(piece))))
+        let frame = frame.map(|frame| frame.map(|frame| frame.map_data(piece)));
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -73,9 +73,9 @@ pub(crate) struct Rule {
     pub(crate) filters: Box<[Filter]>,
     backends: Box<[WeightedTarget]>,
     total: u64,
-    /// From the head of the request to the head of the answer.
+    /// From the head of the request to the end of the answer; zero: none, whatever the default is.
     pub(crate) request_timeout: Option<Duration>,
-    /// The same for one try at a backend.
+    /// For one try at a backend, up to the head of the answer.
     pub(crate) backend_timeout: Option<Duration>,
 }
 

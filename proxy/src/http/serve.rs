@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
@@ -20,9 +21,11 @@ use vestibule_model::hostname::Hostname;
 use super::activity::{Activity, Verdict};
 use super::guard::Refusal;
 use super::handle::handle;
+use super::timeouts::AnswerCut;
 use super::transport::Counted;
 use super::tunnel::Tunnel;
 use super::{Begun, HttpLimits, Version};
+use crate::accesslog::Record;
 use crate::connection::CloseReason;
 use crate::cut::unless_cut;
 use crate::gate::{self, InTurn, Moves};
@@ -30,7 +33,7 @@ use crate::overload::Step;
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, Place};
 use crate::relay::Moved;
-use crate::table::{BindKey, Listener, Mode, NotServing};
+use crate::table::{BindKey, Layer, Listener, Mode, NotServing};
 use crate::validation::ClientValidation;
 
 /// How long a connection has to end in order once it was told to.
@@ -56,6 +59,10 @@ pub(super) struct Shared {
     /// The client validation that the client passed last: at first that of its handshake.
     passed: Mutex<Option<Arc<ClientValidation>>>,
     pub(super) tls_version: Option<&'static str>,
+    /// The age at which the connection is to end.
+    age: Option<Duration>,
+    /// The tick at which it has to be gone.
+    pub(super) end: Option<u32>,
     pub(super) activity: Arc<Activity>,
     /// What is to be done once HTTP is over.
     pub(super) tunnel: Mutex<Option<Tunnel>>,
@@ -120,7 +127,10 @@ pub(crate) async fn serve(begun: Begun) {
     } = begun;
     let plane = Arc::clone(record.plane());
     let activity = Arc::new(Activity::new(&plane.limits.http));
+    let age = age(&record);
     let shared = Arc::new(Shared {
+        age,
+        end: age.map(|age| plane.end_of(age)),
         plane,
         peer: record.peer(),
         bind: *record.bind(),
@@ -224,6 +234,20 @@ impl<F> Moves for Served<F> {
     }
 }
 
+/// The age at which a connection is to end. In plaintext each request has a listener of its own; all of one
+/// bind are of one Gateway, and so have the same limits.
+fn age(record: &Record) -> Option<Duration> {
+    let plane = record.plane();
+    let bounds = if record.listener().is_some() {
+        record.bounds()
+    } else {
+        let snapshot = plane.snapshot.load();
+        let any = snapshot.listeners(record.bind(), Layer::Plain).next();
+        any.map_or(plane.limits.bounds, |listener| plane.bounds(listener))
+    };
+    plane.age(&bounds)
+}
+
 /// Takes a tunnel that nobody came to run: it knows of what it is in.
 struct Untie<'a>(&'a Shared);
 
@@ -269,6 +293,7 @@ where
 async fn drive(connection: impl Connection, shared: &Shared, version: Version) -> CloseReason {
     let limits: &HttpLimits = &shared.plane.limits.http;
     let mut connection = pin!(connection);
+    let age = Age::new(shared.age, shared.plane.limits.age_grace);
     let mut closing = pin!(shared.plane.closing().cancelled());
     let overload = shared.plane.overload();
     let mut step = overload.step();
@@ -276,6 +301,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
         let limits = limits.at(step);
         limits.head_deadline.min(limits.idle)
     };
+    let first = age.left().map_or(first, |age| first.min(age));
     let mut timer = pin!(tokio::time::sleep(first));
     let mut told = false;
     let mut reason = None;
@@ -284,6 +310,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
             biased;
             ended = &mut connection => {
                 return match ended {
+                    Ok(()) if shared.activity.is_old() => reason.unwrap_or(CloseReason::MaxConnectionAge),
                     Ok(()) => reason.unwrap_or(CloseReason::ClientClosed),
                     Err(error) => shared.activity.abuse().unwrap_or_else(|| failed(&error)),
                 };
@@ -294,7 +321,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
             {
                 reason = Some(abuse);
                 told = true;
-                timer.as_mut().reset(tokio::time::Instant::now() + LAST_WORDS);
+                timer.as_mut().reset(Instant::now() + LAST_WORDS);
             }
             () = &mut closing, if !told => {
                 told = true;
@@ -303,11 +330,26 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
             // Whoever is idle by what is allowed now ends at once.
             changed = poll_fn(|_| overload.poll_step(step)), if reason.is_none() => {
                 step = changed;
-                timer.as_mut().reset(tokio::time::Instant::now());
+                timer.as_mut().reset(Instant::now());
             }
             () = &mut timer => match (reason, shared.activity.judge(&limits.at(step), version)) {
                 (None, Verdict::Wait(wait)) => {
-                    timer.as_mut().reset(tokio::time::Instant::now() + wait);
+                    if age.is_reached() {
+                        shared.activity.grow_old();
+                        // In HTTP/1.1 the next answer says it: a request may be on its way already.
+                        if version == Version::Two && !told {
+                            told = true;
+                            connection.as_mut().end();
+                        }
+                    }
+                    let mut wait = age.left().map_or(wait, |age| wait.min(age));
+                    if age.is_over() {
+                        reason = Some(CloseReason::MaxConnectionAge);
+                        told = true;
+                        connection.as_mut().end();
+                        wait = LAST_WORDS;
+                    }
+                    timer.as_mut().reset(Instant::now() + wait);
                 }
                 (None, Verdict::Idle) => {
                     reason = Some(match step {
@@ -316,7 +358,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
                     });
                     told = true;
                     connection.as_mut().end();
-                    timer.as_mut().reset(tokio::time::Instant::now() + LAST_WORDS);
+                    timer.as_mut().reset(Instant::now() + LAST_WORDS);
                 }
                 (None, Verdict::SlowHead) => return CloseReason::RequestTimeout,
                 (None, Verdict::Stalled) => return CloseReason::ClientStalled,
@@ -326,10 +368,50 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
     }
 }
 
+/// How a connection ages.
+struct Age {
+    /// When its client is told, and when it has to be gone.
+    told: Option<Instant>,
+    over: Option<Instant>,
+}
+
+impl Age {
+    fn new(age: Option<Duration>, grace: Duration) -> Self {
+        let told = age.and_then(|age| Instant::now().checked_add(age));
+        let over = told.and_then(|told| told.checked_add(grace));
+        Self { told, over }
+    }
+
+    fn has_passed(at: Option<Instant>) -> bool {
+        at.is_some_and(|at| Instant::now() >= at)
+    }
+
+    fn is_reached(&self) -> bool {
+        Self::has_passed(self.told)
+    }
+
+    fn is_over(&self) -> bool {
+        Self::has_passed(self.over)
+    }
+
+    /// Time to whichever comes next.
+    fn left(&self) -> Option<Duration> {
+        let next = if self.is_reached() {
+            self.over
+        } else {
+            self.told
+        };
+        next.map(|next| next.saturating_duration_since(Instant::now()))
+    }
+}
+
 fn failed(error: &hyper::Error) -> CloseReason {
     tracing::debug!(%error, "an HTTP connection failed");
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
+        if inner.is::<AnswerCut>() {
+            return CloseReason::AnswerTimeout;
+        }
         if let Some(io) = inner.downcast_ref::<std::io::Error>() {
             let refused = matches!(io.get_ref(), Some(inner) if inner.is::<Refusal>());
             return if refused {

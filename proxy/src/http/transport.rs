@@ -5,6 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -14,6 +15,8 @@ use tokio_rustls::server::TlsStream;
 use super::activity::Activity;
 use super::frames::Frames;
 use super::guard::{Guard, Stop};
+use crate::lifetime::{Alarm, in_ticks, ticks};
+use crate::relay::yield_now;
 
 /// A socket of which some bytes were read already.
 pub(crate) struct Replayed {
@@ -119,6 +122,8 @@ const POISON: &[u8] = b"\0\r\n\r\n";
 /// Reads that are done of what a refused client goes on sending, so that closing does not reset what it
 /// was answered.
 const MAX_DISCARDS: usize = 8;
+/// How long a client that has its answer is let finish what it sends.
+const LINGER: Duration = Duration::from_secs(3);
 
 /// A transport whose bytes are counted, those of HTTP/1 guarded, and the frames of HTTP/2 counted too.
 pub(super) struct Counted {
@@ -127,6 +132,14 @@ pub(super) struct Counted {
     /// `None`: HTTP/2 is spoken.
     guard: Option<Box<Guarded>>,
     frames: Frames,
+    /// What a client sends after its last answer is being read away.
+    lingering: Option<Lingering>,
+}
+
+/// Ends at a tick.
+struct Lingering {
+    end: u32,
+    alarm: Alarm,
 }
 
 /// Watches for the loss of a client that sends nothing more. The end of a stream stays readable for
@@ -179,6 +192,7 @@ impl Counted {
             activity,
             guard: guarded.then(Box::default),
             frames: Frames::new(),
+            lingering: None,
         }
     }
 
@@ -253,6 +267,29 @@ impl Counted {
             none => none.insert(Loss::of(self.transport.socket())?),
         };
         loss.0.as_mut().poll(cx).map(Err)
+    }
+
+    /// Reads away what a client sends that has its answer, until it ends or its time is over: a close with
+    /// something unread is a reset, which may overtake the answer.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let lingering = self.lingering.get_or_insert_with(|| Lingering {
+            end: ticks().saturating_add(in_ticks(LINGER)),
+            alarm: Alarm::default(),
+        });
+        if ticks() >= lingering.end {
+            return Poll::Ready(Ok(()));
+        }
+        lingering.alarm.set(cx, lingering.end);
+        let mut scratch = [0; 4096];
+        for _ in 0..MAX_DISCARDS {
+            let mut unread = ReadBuf::new(&mut scratch);
+            match ready!(self.poll_receive(cx, &mut unread)) {
+                Ok(()) if !unread.filled().is_empty() => {}
+                _ => return Poll::Ready(Ok(())),
+            }
+        }
+        yield_now(cx);
+        Poll::Pending
     }
 
     fn poll_guarded(
@@ -384,7 +421,12 @@ impl AsyncWrite for Counted {
             None => self.activity.abuse().is_some(),
         };
         let this = self.get_mut();
-        ready!(Pin::new(&mut this.transport).inner().poll_shutdown(cx))?;
+        if this.lingering.is_none() {
+            ready!(Pin::new(&mut this.transport).inner().poll_shutdown(cx))?;
+        }
+        if this.activity.lingers() {
+            return this.poll_linger(cx);
+        }
         let mut scratch = [0; 4096];
         let discards = if refused { MAX_DISCARDS } else { 0 };
         for _ in 0..discards {

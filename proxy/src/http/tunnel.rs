@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::record::RequestRecord;
 use crate::connection::CloseReason;
+use crate::lifetime::{Lifetime, unless_over};
 use crate::relay::yield_now;
 
 /// Bytes that are read at one time.
@@ -27,6 +28,7 @@ thread_local! {
 pub(super) struct Tunnel {
     pub(super) client: OnUpgrade,
     pub(super) backend: OnUpgrade,
+    pub(super) lifetime: Lifetime,
     pub(super) record: RequestRecord,
 }
 
@@ -62,12 +64,19 @@ impl Tunnel {
                 _ => Poll::Pending,
             }
         });
-        if let Err(error) = copied.await {
-            tracing::debug!(%error, "a WebSocket broke");
-            record.reason = "TunnelBroken";
-            return CloseReason::ClientReset;
+        match unless_over(self.lifetime, copied).await {
+            Ok(Ok(())) => first.unwrap_or(CloseReason::ClientClosed),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a WebSocket broke");
+                record.reason = "TunnelBroken";
+                CloseReason::ClientReset
+            }
+            Err(over) => {
+                let over = CloseReason::from(over);
+                record.reason = over.reason();
+                over
+            }
         }
-        first.unwrap_or(CloseReason::ClientClosed)
     }
 }
 

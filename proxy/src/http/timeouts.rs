@@ -1,0 +1,299 @@
+//! Owns the time that a request may take: for one try, in all, and without progress.
+//!
+//! Up to the head of the answer the first two are as precise as a timer. From there on, and for progress,
+//! requests are looked at once in a tick of `lifetime`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::route::Rule;
+use crate::bounds::Bounds;
+use crate::lifetime::{Alarm, in_ticks, ticks};
+
+/// When a byte of a request or its answer moved last.
+#[derive(Debug)]
+pub(super) struct Progress(AtomicU32);
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self(AtomicU32::new(ticks()))
+    }
+
+    pub(super) fn moved(&self) {
+        self.0.store(ticks(), Ordering::Relaxed);
+    }
+
+    /// The tick at which it will have been without any for too long.
+    fn over(&self, idle: u32) -> u32 {
+        self.0.load(Ordering::Relaxed).saturating_add(idle)
+    }
+}
+
+/// What a request may take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Allowed {
+    /// Ticks without progress.
+    idle: Option<u32>,
+    /// From the request's head to the end of its answer, over all tries.
+    request: Option<Duration>,
+    /// One try, up to the head of the answer.
+    backend: Option<Duration>,
+}
+
+/// Which of these is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Late {
+    Idle,
+    Request,
+    Backend,
+}
+
+impl Late {
+    /// The word for metrics and logs.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::Idle => "StreamIdleTimeout",
+            Self::Request => "RequestTimeout",
+            Self::Backend => "BackendTimeout",
+        }
+    }
+}
+
+impl Allowed {
+    /// What a rule says comes first; a time of zero is no limit there.
+    pub(super) fn of(rule: &Rule, bounds: &Bounds) -> Self {
+        Self {
+            idle: bounds.stream_idle.map(in_ticks),
+            request: match rule.request_timeout {
+                None => bounds.request,
+                Some(time) => (!time.is_zero()).then_some(time),
+            },
+            backend: rule.backend_timeout,
+        }
+    }
+
+    /// Ends a try that takes longer than is allowed: each try as long as `backend` says, and all of them as
+    /// long as `request`, of which `elapsed` is over.
+    pub(super) async fn run<F: Future>(
+        &self,
+        elapsed: Duration,
+        progress: &Progress,
+        attempt: Pin<&mut F>,
+    ) -> Result<F::Output, Late> {
+        let attempt = while_moving(self.idle, progress, attempt);
+        let request = self.request.map(|all| all.saturating_sub(elapsed));
+        let (time, late) = match (request, self.backend) {
+            (None, None) => return attempt.await,
+            (Some(request), Some(backend)) if backend < request => (backend, Late::Backend),
+            (Some(request), _) => (request, Late::Request),
+            (None, Some(backend)) => (backend, Late::Backend),
+        };
+        // No backend gets a request whose time was over before.
+        if time.is_zero() {
+            return Err(late);
+        }
+        let ended = tokio::time::timeout(time, attempt).await;
+        ended.unwrap_or(Err(late))
+    }
+
+    /// What is left for the answer of which the head has come.
+    pub(super) fn rest(&self, elapsed: Duration) -> Option<Watch> {
+        if self.idle.is_none() && self.request.is_none() {
+            return None;
+        }
+        let left = self
+            .request
+            .map(|all| in_ticks(all.saturating_sub(elapsed)));
+        Some(Watch {
+            idle: self.idle,
+            end: left.map(|left| ticks().saturating_add(left)),
+            alarm: Alarm::default(),
+        })
+    }
+}
+
+/// Ends a try in which nothing moves for so many ticks.
+async fn while_moving<F: Future>(
+    idle: Option<u32>,
+    progress: &Progress,
+    mut attempt: Pin<&mut F>,
+) -> Result<F::Output, Late> {
+    let mut watch = Watch {
+        idle,
+        end: None,
+        alarm: Alarm::default(),
+    };
+    std::future::poll_fn(|cx| match attempt.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Ok(output)),
+        Poll::Pending => watch.poll(cx, progress).map(Err),
+    })
+    .await
+}
+
+/// Watches over an answer on its way.
+#[derive(Debug)]
+pub(super) struct Watch {
+    idle: Option<u32>,
+    /// The tick at which it has to be over.
+    end: Option<u32>,
+    alarm: Alarm,
+}
+
+impl Watch {
+    /// Ready when it takes too long. Otherwise the task is woken when it may.
+    pub(super) fn poll(&mut self, cx: &Context<'_>, progress: &Progress) -> Poll<Late> {
+        let now = ticks();
+        if self.end.is_some_and(|end| now >= end) {
+            return Poll::Ready(Late::Request);
+        }
+        let idle = self.idle.map(|idle| progress.over(idle));
+        if idle.is_some_and(|over| now >= over) {
+            return Poll::Ready(Late::Idle);
+        }
+        if let Some(next) = idle.into_iter().chain(self.end).min() {
+            self.alarm.set(cx, next);
+        }
+        Poll::Pending
+    }
+
+    /// Whether it has to be over, whatever moves.
+    pub(super) fn has_ended(&self) -> bool {
+        self.end.is_some_and(|end| ticks() >= end)
+    }
+}
+
+/// An answer is cut: its head is with the client already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answer took too long")]
+pub(super) struct AnswerCut;
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::super::route::RuleParts;
+    use super::*;
+    use crate::lifetime::advance;
+
+    fn rule(request: Option<u64>, backend: Option<u64>) -> Rule {
+        Rule::from(RuleParts {
+            request_timeout: request.map(Duration::from_millis),
+            backend_timeout: backend.map(Duration::from_millis),
+            ..Default::default()
+        })
+    }
+
+    fn no_bounds() -> Bounds {
+        Bounds {
+            stream_idle: None,
+            ..Bounds::default()
+        }
+    }
+
+    /// Which limit ends a try that never ends by itself, and after how long.
+    async fn ended(allowed: &Allowed, elapsed: u64) -> (Late, Duration) {
+        let begun = tokio::time::Instant::now();
+        let never = pin!(std::future::pending::<()>());
+        let elapsed = Duration::from_millis(elapsed);
+        let ended = allowed.run(elapsed, &Progress::new(), never).await;
+        (ended.unwrap_err(), begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timeout_is_the_shorter_one() {
+        for (request, backend, late, millis) in [
+            (Some(5), None, Late::Request, 5),
+            (None, Some(5), Late::Backend, 5),
+            (Some(9), Some(5), Late::Backend, 5),
+            (Some(5), Some(5), Late::Request, 5),
+        ] {
+            let allowed = Allowed::of(&rule(request, backend), &no_bounds());
+            let (was, after) = ended(&allowed, 0).await;
+            assert_eq!((was, after.as_millis()), (late, millis));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_try_has_its_own_time_and_all_have_one_together() {
+        let allowed = Allowed::of(&rule(Some(9), Some(5)), &no_bounds());
+        let (first, took) = ended(&allowed, 0).await;
+        assert_eq!((first, took.as_millis()), (Late::Backend, 5));
+        // What earlier tries took counts.
+        let (second, took) = ended(&allowed, 5).await;
+        assert_eq!((second, took.as_millis()), (Late::Request, 4));
+        // And where nothing is left, no backend is asked.
+        let mut asked = false;
+        let attempt = pin!(async { asked = true });
+        let over = Duration::from_millis(9);
+        let third = allowed.run(over, &Progress::new(), attempt).await;
+        assert_eq!(third, Err(Late::Request));
+        assert!(!asked);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rule_comes_before_the_default_and_zero_is_no_limit() {
+        let bounds = Bounds {
+            request: Some(Duration::from_millis(7)),
+            ..no_bounds()
+        };
+        let of = |request| Allowed::of(&rule(request, None), &bounds).request;
+        assert_eq!(of(None), Some(Duration::from_millis(7)));
+        assert_eq!(of(Some(9)), Some(Duration::from_millis(9)));
+        assert_eq!(of(Some(0)), None);
+    }
+
+    #[tokio::test]
+    async fn a_try_in_which_nothing_moves_ends_and_one_that_moves_does_not() {
+        let allowed = Allowed {
+            idle: Some(3),
+            ..Allowed::default()
+        };
+        let progress = Progress::new();
+        let mut never = pin!(std::future::pending::<()>());
+        let mut run = pin!(allowed.run(Duration::ZERO, &progress, never.as_mut()));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for _ in 0..20 {
+            assert!(run.as_mut().poll(&mut cx).is_pending());
+            advance();
+            advance();
+            progress.moved();
+        }
+        assert!(run.as_mut().poll(&mut cx).is_pending());
+        for _ in 0..3 {
+            advance();
+        }
+        assert_eq!(run.as_mut().poll(&mut cx), Poll::Ready(Err(Late::Idle)));
+    }
+
+    #[test]
+    fn an_answer_ends_when_nothing_moves_and_when_its_time_is_over() {
+        let progress = Progress::new();
+        let cx = Context::from_waker(std::task::Waker::noop());
+        let allowed = Allowed {
+            idle: Some(3),
+            request: Some(Duration::from_secs(10)),
+            backend: None,
+        };
+        let mut watch = allowed.rest(Duration::from_secs(4)).unwrap();
+        for _ in 0..6 {
+            assert_eq!(watch.poll(&cx, &progress), Poll::Pending);
+            advance();
+            progress.moved();
+        }
+        assert!(!watch.has_ended());
+        advance();
+        assert!(watch.has_ended());
+        assert_eq!(watch.poll(&cx, &progress), Poll::Ready(Late::Request));
+        progress.moved();
+        let mut watch = allowed.rest(Duration::ZERO).unwrap();
+        for _ in 0..3 {
+            assert_eq!(watch.poll(&cx, &progress), Poll::Pending);
+            advance();
+        }
+        assert_eq!(watch.poll(&cx, &progress), Poll::Ready(Late::Idle));
+        assert!(Allowed::default().rest(Duration::ZERO).is_none());
+    }
+}

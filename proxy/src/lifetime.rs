@@ -1,0 +1,341 @@
+//! Owns how long tunnels live: without a byte in either direction, and in all.
+//!
+//! The hours that are allowed here need no precise clock, and a timer that is set anew with every byte would
+//! cost more than the byte. Each thread counts ticks of a second. A tunnel whose task is woken notes the tick;
+//! it asks to be woken at one tick alone, and when that comes it asks again, or has been idle. What wakes the
+//! task of a tunnel are its two sockets, so no byte has to be counted.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::slots::{Slots, Ticket};
+
+/// How often it is looked who is over time.
+const TICK: Duration = Duration::from_secs(1);
+/// A tick that does not come: in 136 years.
+const NEVER: u32 = u32::MAX;
+
+thread_local! {
+    static TICKS: Cell<u32> = const { Cell::new(0) };
+    static WAITING: RefCell<Slots<(u32, Waker)>> = const { RefCell::new(Slots::new()) };
+}
+
+/// Ticks of this thread so far.
+pub(crate) fn ticks() -> u32 {
+    TICKS.get()
+}
+
+/// Ticks after which so much time is over for certain, and less than two ticks more.
+pub(crate) fn in_ticks(time: Duration) -> u32 {
+    let whole = time
+        .as_secs()
+        .saturating_add(u64::from(time.subsec_nanos() > 0));
+    // The present tick has begun already.
+    u32::try_from(whole.saturating_add(1)).unwrap_or(NEVER)
+}
+
+/// Counts ticks, for ever. To run once per worker thread.
+pub(crate) async fn tick() {
+    loop {
+        tokio::time::sleep(TICK).await;
+        advance();
+    }
+}
+
+/// Counts a tick and wakes who waits for it.
+pub(crate) fn advance() {
+    let now = ticks().saturating_add(1);
+    TICKS.set(now);
+    let mut due = Vec::new();
+    WAITING.with_borrow_mut(|waiting| {
+        for slot in waiting.slots_mut() {
+            if slot.as_ref().is_some_and(|(at, _)| *at <= now) {
+                due.extend(slot.take().map(|(_, waker)| waker));
+            }
+        }
+        waiting.shrink();
+    });
+    // Outside of the borrow: a waker may run code.
+    for waker in due {
+        waker.wake();
+    }
+}
+
+/// Has a task woken at a tick. Its place in the list of the thread is given back when it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm(Option<Ticket>);
+
+impl Alarm {
+    /// Wakes the task at `at`, and at no tick that was asked for before.
+    pub(crate) fn set(&mut self, cx: &Context<'_>, at: u32) {
+        WAITING.with_borrow_mut(|waiting| match self.0 {
+            None => self.0 = Ticket::of(waiting.insert((at, cx.waker().clone()))),
+            Some(ticket) => match waiting.get_mut(ticket.place()) {
+                Some((when, waker)) => {
+                    *when = at;
+                    waker.clone_from(cx.waker());
+                }
+                None => waiting.set(ticket.place(), Some((at, cx.waker().clone()))),
+            },
+        });
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        let Some(ticket) = self.0 else { return };
+        // At the end of a thread the list may be gone before its futures.
+        let _ = WAITING.try_with(|waiting| {
+            if let Ok(mut waiting) = waiting.try_borrow_mut() {
+                waiting.remove(ticket.place());
+            }
+        });
+    }
+}
+
+/// How long a tunnel may live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lifetime {
+    /// Ticks without a byte; `None`: as many as there are.
+    pub(crate) idle: Option<u32>,
+    /// The tick at which it ends in any case.
+    pub(crate) end: Option<u32>,
+}
+
+/// Why a tunnel is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// Nothing came from either side.
+    Idle,
+    /// It is too old.
+    Age,
+}
+
+/// Runs a tunnel until it ends or has lived too long. Its task must be woken by nothing but its two sides.
+/// Only on a thread that runs [`tick`].
+pub(crate) fn unless_over<F: Future + Unpin>(lifetime: Lifetime, future: F) -> UnlessOver<F> {
+    UnlessOver {
+        future,
+        idle: lifetime.idle.unwrap_or(NEVER),
+        end: lifetime.end.unwrap_or(NEVER),
+        moved: 0,
+        due: 0,
+        alarm: Alarm::default(),
+    }
+}
+
+/// See [`unless_over`]. Not an async function, which would hold the future twice.
+pub(crate) struct UnlessOver<F> {
+    future: F,
+    idle: u32,
+    end: u32,
+    /// The last tick at which one of its sides woke the task.
+    moved: u32,
+    /// The tick that wakes it.
+    due: u32,
+    alarm: Alarm,
+}
+
+impl<F: Future + Unpin> Future for UnlessOver<F> {
+    type Output = Result<F::Output, Over>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Poll::Ready(output) = Pin::new(&mut this.future).poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        let now = ticks();
+        if this.due == 0 {
+            this.moved = now;
+        } else if now < this.due {
+            this.moved = now;
+            return Poll::Pending;
+        }
+        if now >= this.end {
+            return Poll::Ready(Err(Over::Age));
+        }
+        let over = this.moved.saturating_add(this.idle);
+        if now >= over {
+            return Poll::Ready(Err(Over::Idle));
+        }
+        this.due = over.min(this.end);
+        if this.due < NEVER {
+            this.alarm.set(cx, this.due);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A tunnel that never ends by itself, and how often its task was woken.
+    struct Tunnel {
+        future: UnlessOver<std::future::Pending<()>>,
+        woken: Arc<Woken>,
+    }
+
+    impl Tunnel {
+        fn new(idle: Option<u32>, end: Option<u32>) -> Self {
+            let lifetime = Lifetime { idle, end };
+            Self {
+                future: unless_over(lifetime, std::future::pending()),
+                woken: Arc::default(),
+            }
+        }
+
+        fn poll(&mut self) -> Poll<Result<(), Over>> {
+            let waker = Waker::from(Arc::clone(&self.woken));
+            Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
+        }
+
+        fn woken(&self) -> u32 {
+            self.woken.0.load(Ordering::SeqCst)
+        }
+
+        /// A tick; the task is polled if that woke it.
+        fn tick(&mut self) -> Poll<Result<(), Over>> {
+            let before = self.woken();
+            advance();
+            if self.woken() == before {
+                return Poll::Pending;
+            }
+            self.poll()
+        }
+    }
+
+    fn waiting() -> usize {
+        WAITING.with_borrow(Slots::len)
+    }
+
+    #[test]
+    fn an_idle_tunnel_ends_and_was_woken_once() {
+        let mut tunnel = Tunnel::new(Some(in_ticks(Duration::from_secs(5))), None);
+        assert!(tunnel.poll().is_pending());
+        for _ in 0..5 {
+            assert!(tunnel.tick().is_pending());
+        }
+        assert_eq!(tunnel.tick(), Poll::Ready(Err(Over::Idle)));
+        assert_eq!(tunnel.woken(), 1);
+        drop(tunnel);
+        assert_eq!(waiting(), 0);
+    }
+
+    #[test]
+    fn one_that_carries_bytes_lives_on_and_is_seldom_woken_for_it() {
+        let mut tunnel = Tunnel::new(Some(10), None);
+        assert!(tunnel.poll().is_pending());
+        for _ in 0..100 {
+            for _ in 0..9 {
+                assert!(tunnel.tick().is_pending());
+            }
+            // What its sockets do.
+            for _ in 0..1000 {
+                assert!(tunnel.poll().is_pending());
+            }
+        }
+        assert!(tunnel.woken() <= 100, "{}", tunnel.woken());
+        for _ in 0..9 {
+            assert!(tunnel.tick().is_pending());
+        }
+        assert_eq!(tunnel.tick(), Poll::Ready(Err(Over::Idle)));
+    }
+
+    #[tokio::test]
+    async fn a_byte_from_either_side_counts() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        use tokio::net::{TcpListener, TcpStream};
+
+        use crate::relay::{End, Moved, Relay};
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let pair = async || {
+            let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+            (near.unwrap(), far.unwrap().0)
+        };
+        let ((mut client, mut near_client), (mut near_backend, mut backend)) =
+            (pair().await, pair().await);
+        let relaying = tokio::spawn(async move {
+            let mut moved = Moved::default();
+            let relay = Relay::new(
+                &mut near_client,
+                &mut near_backend,
+                &mut moved,
+                Box::default(),
+            );
+            let lifetime = Lifetime {
+                idle: Some(4),
+                end: None,
+            };
+            let ended: Result<End, Over> = unless_over(lifetime, relay).await;
+            ended
+        });
+        let mut byte = [0; 1];
+        for round in 0..40 {
+            let (from, to) = if round % 2 == 0 {
+                (&mut client, &mut backend)
+            } else {
+                (&mut backend, &mut client)
+            };
+            from.write_all(b"x").await.unwrap();
+            to.read_exact(&mut byte).await.unwrap();
+            for _ in 0..3 {
+                advance();
+                tokio::task::yield_now().await;
+            }
+            assert!(!relaying.is_finished());
+        }
+        while !relaying.is_finished() {
+            advance();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(relaying.await.unwrap(), Err(Over::Idle));
+    }
+
+    #[test]
+    fn age_ends_what_is_busy() {
+        let mut tunnel = Tunnel::new(Some(4), Some(ticks() + 7));
+        for _ in 0..7 {
+            assert!(tunnel.poll().is_pending());
+            let polled = tunnel.tick();
+            assert!(polled.is_pending() || ticks() == tunnel.future.end);
+        }
+        assert_eq!(tunnel.poll(), Poll::Ready(Err(Over::Age)));
+    }
+
+    #[test]
+    fn without_limits_nothing_is_kept() {
+        let mut tunnel = Tunnel::new(None, None);
+        assert!(tunnel.poll().is_pending());
+        assert_eq!(waiting(), 0);
+        for _ in 0..1000 {
+            assert!(tunnel.tick().is_pending());
+        }
+        assert!(tunnel.poll().is_pending());
+    }
+
+    #[test]
+    fn time_is_rounded_up() {
+        for (millis, ticks) in [(1, 2), (999, 2), (1000, 2), (1001, 3), (u64::MAX, NEVER)] {
+            assert_eq!(in_ticks(Duration::from_millis(millis)), ticks, "{millis}");
+        }
+    }
+}
