@@ -128,6 +128,9 @@ fn body(kind: Kind, word: &str, number: i64) -> Value {
         Kind::GatewayParameters => json!({"service": {
             "type": word, "annotations": {(word): word}, "externalTrafficPolicy": word,
             "ipFamilyPolicy": word, "ipFamilies": [word, word, word], "loadBalancerClass": word,
+        }, "clientAddress": {
+            "proxyProtocol": {"mode": word, "trustedCIDRs": [word]},
+            "forwardedHeaders": {"header": word, "trustedHops": number, "trustedCIDRs": [word, word]},
         }}),
         Kind::HostnameGrant => json!({
             "gateways": [word],

@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 use crate::certificate::CertificateAnnotations;
 use crate::challenge::ChallengeType;
 use crate::claim::HostnameClaim;
+use crate::client_address::ClientAddress;
 use crate::conflict::Transport;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
@@ -120,6 +121,8 @@ pub struct GatewayParameters {
     pub meta: Meta,
     /// `spec.service`.
     pub service: ServiceParameters,
+    /// `spec.clientAddress`.
+    pub client_address: ClientAddress,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }

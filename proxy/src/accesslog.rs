@@ -24,7 +24,10 @@ pub const TARGET: &str = "access";
 pub(crate) struct Record {
     plane: Arc<DataPlane>,
     started: Instant,
-    peer: SocketAddr,
+    /// The client's address: that of the peer, or the one that a trusted peer named.
+    client: SocketAddr,
+    /// The peer, where that is not the client.
+    peer: Option<Box<SocketAddr>>,
     bind: BindKey,
     pub(crate) server_name: Option<Hostname>,
     listener: Option<Arc<Listener>>,
@@ -61,7 +64,8 @@ impl Record {
         Self {
             plane,
             started: Instant::now(),
-            peer,
+            client: peer,
+            peer: None,
             bind,
             server_name: None,
             listener: None,
@@ -88,8 +92,20 @@ impl Record {
         &self.bind
     }
 
-    pub(crate) fn peer(&self) -> SocketAddr {
-        self.peer
+    /// Who the client is, as far as the connection says.
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.client
+    }
+
+    /// Who opened the connection, where that is not the client.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.peer.as_deref().copied()
+    }
+
+    /// The peer, which is trusted, says who the client is.
+    pub(crate) fn introduce(&mut self, client: SocketAddr) {
+        let peer = std::mem::replace(&mut self.client, client);
+        self.peer = Some(Box::new(peer));
     }
 
     /// The listener that the connection has from here on.
@@ -140,7 +156,7 @@ impl Record {
         if self.reason == CloseReason::ClientSilent || self.requests > 0 {
             tracing::debug!(
                 target: TARGET,
-                client = %self.peer,
+                client = %self.client,
                 requests = self.requests,
                 reason = self.reason.reason(),
             );
@@ -165,7 +181,8 @@ impl Record {
             .map(String::from_utf8_lossy);
         tracing::info!(
             target: TARGET,
-            client = %self.peer,
+            client = %self.client,
+            peer = self.peer.as_deref().map(tracing::field::display),
             bind = %self.bind,
             server_name = self.server_name.as_ref().map(Hostname::as_str),
             tenant = tenant.or(challenge.map(|c| &c.tenant)).map(|t| &**t),

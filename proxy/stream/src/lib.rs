@@ -109,6 +109,7 @@ pub const CAPABILITIES: &[&str] = &[
     "challenge",
     "hostname-owner",
     "route/shared-paths",
+    "listener/client-address",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is
