@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::{Value, json};
+use vestibule_model::client_address::ClientAddress;
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::{
     Address, GatewayParameters, Meta, Object, Port, Protocol, Reference, ServiceParameters,
@@ -220,6 +221,7 @@ fn parameters(name: &str, service: ServiceParameters) -> Object {
         name: ObjectName::new("platform", name),
         meta: Meta::default(),
         service,
+        client_address: ClientAddress::default(),
         findings: Vec::new(),
     })
 }
