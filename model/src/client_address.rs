@@ -46,10 +46,12 @@ impl ClientAddress {
     /// What counts of several settings, in order of precedence: each part as the first has it that sets it. The parts
     /// are not mixed, since a mode and the addresses that it is for belong together.
     pub fn merge<'a>(settings: impl IntoIterator<Item = &'a Self>) -> Self {
-        settings.into_iter().fold(Self::default(), |set, next| Self {
-            proxy_protocol: set.proxy_protocol.or_else(|| next.proxy_protocol.clone()),
-            forwarded: set.forwarded.or_else(|| next.forwarded.clone()),
-        })
+        settings
+            .into_iter()
+            .fold(Self::default(), |set, next| Self {
+                proxy_protocol: set.proxy_protocol.or_else(|| next.proxy_protocol.clone()),
+                forwarded: set.forwarded.or_else(|| next.forwarded.clone()),
+            })
     }
 
     /// The same without the parts that have no effect.
@@ -169,7 +171,11 @@ mod tests {
         assert!(!both.trusts(1, ip("10.1.2.3")));
         assert!(!both.trusts(0, ip("11.1.2.3")));
         // Blocks of which none could be read are nobody's, and not everybody's.
-        assert!(!new(Some(1), Some(&[])).expect("none").trusts(0, ip("10.1.2.3")));
+        assert!(
+            !new(Some(1), Some(&[]))
+                .expect("none")
+                .trusts(0, ip("10.1.2.3"))
+        );
     }
 
     #[test]

@@ -176,7 +176,12 @@ fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
         proxy_protocol: protocol(ProxyProtocolMode::Strict, "198.51.100.1"),
         forwarded: None,
     };
-    let refused = Finding::refused(Reason::InvalidParameters, "spec.service.type", "is none", "");
+    let refused = Finding::refused(
+        Reason::InvalidParameters,
+        "spec.service.type",
+        "is none",
+        "",
+    );
     let wrong = parameters("own", of_own, vec![refused]);
     let translator = translated(world().into_iter().chain([wrong]));
     for name in OF_ONE {

@@ -237,11 +237,7 @@ fn forwarded_headers(
     findings: &mut Vec<Finding>,
 ) -> Option<ForwardedHeaders> {
     const FIELD: &str = "spec.clientAddress.forwardedHeaders";
-    let header = word(
-        spec.header.as_deref(),
-        &format!("{FIELD}.header"),
-        findings,
-    );
+    let header = word(spec.header.as_deref(), &format!("{FIELD}.header"), findings);
     let hops = spec.trusted_hops.map(|hops| {
         let read = u8::try_from(hops).ok().filter(|hops| *hops <= MAX_HOPS);
         read.unwrap_or_else(|| {
@@ -253,8 +249,8 @@ fn forwarded_headers(
             0
         })
     });
-    let trusted = (!spec.trusted_cidrs.is_empty())
-        .then(|| blocks(&spec.trusted_cidrs, FIELD, findings));
+    let trusted =
+        (!spec.trusted_cidrs.is_empty()).then(|| blocks(&spec.trusted_cidrs, FIELD, findings));
     let read = ForwardedHeaders::new(
         header.unwrap_or(ForwardedHeader::XForwardedFor),
         hops,

@@ -1,10 +1,10 @@
 //! How the address of a client is found on a Gateway: what its parameters and its class's say, for its own listeners and
 //! those of its ListenerSets.
 
+use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
     ClientAddress, ForwardedHeader, ForwardedHeaders, ProxyProtocol, ProxyProtocolMode,
 };
-use vestibule_model::certificate::AddressBlock;
 use vestibule_model::key::{Kind, ObjectName, ParentKey};
 use vestibule_model::object::{Gateway, Object, Reference};
 use vestibule_stream::proto;

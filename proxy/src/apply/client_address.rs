@@ -140,7 +140,9 @@ mod tests {
                 protocol.trusted_cidrs = vec!["192.0.2.1".into(); MAX_TRUSTED + 1];
             }),
             ("UnknownResource", |_, forwarded| forwarded.header = 0),
-            ("TooLarge", |_, forwarded| forwarded.trusted_hops = Some(300)),
+            ("TooLarge", |_, forwarded| {
+                forwarded.trusted_hops = Some(300)
+            }),
             ("MissingField", |_, forwarded| {
                 forwarded.trusted_hops = None;
                 forwarded.trusted = None;

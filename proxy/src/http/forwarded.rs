@@ -101,7 +101,9 @@ fn follow<T>(
     let (mut client, mut of_client) = (peer, None);
     let lines = headers.get_all(name).iter().rev();
     let entries = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-    let entries = entries.map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty());
+    let entries = entries
+        .map(<[u8]>::trim_ascii)
+        .filter(|entry| !entry.is_empty());
     for (distance, entry) in (0..=MAX_HOPS).zip(entries) {
         if !trust.trusts(distance, client) {
             break;
@@ -179,10 +181,7 @@ fn port(value: &[u8]) -> Option<u16> {
 }
 
 /// Where the client connected to, if the hop does not say: what the host says, or the scheme's own port.
-fn default_port(
-    scheme: Option<Scheme>,
-    host: Option<&(HeaderValue, Option<u16>)>,
-) -> Option<u16> {
+fn default_port(scheme: Option<Scheme>, host: Option<&(HeaderValue, Option<u16>)>) -> Option<u16> {
     let of_host = host.and_then(|(_, port)| *port);
     of_host.or_else(|| scheme.map(Scheme::port))
 }

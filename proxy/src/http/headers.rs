@@ -140,7 +140,9 @@ impl Asker<'_> {
 
     /// How the client asked.
     pub(super) fn scheme(&self) -> Scheme {
-        self.said.and_then(|said| said.scheme).unwrap_or(self.scheme)
+        self.said
+            .and_then(|said| said.scheme)
+            .unwrap_or(self.scheme)
     }
 
     /// The port that the client connected to.
@@ -295,7 +297,10 @@ pub(super) fn say_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
     let scheme = asker.scheme().as_str();
     say(X_FORWARDED_PROTO, Ok(HeaderValue::from_static(scheme)));
     say(X_FORWARDED_PORT, Ok(HeaderValue::from(asker.port())));
-    match (asker.said.and_then(|said| said.host.clone()), asker.authority) {
+    match (
+        asker.said.and_then(|said| said.host.clone()),
+        asker.authority,
+    ) {
         (Some(host), _) => say(X_FORWARDED_HOST, Ok(host)),
         (None, Some(authority)) => say(X_FORWARDED_HOST, HeaderValue::try_from(authority)),
         (None, None) => {}

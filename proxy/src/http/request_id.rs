@@ -18,7 +18,11 @@ pub(super) fn fresh() -> HeaderValue {
     let mut digits = [0; 2 * BYTES];
     for (pair, byte) in digits.chunks_exact_mut(2).zip(random()) {
         for (digit, half) in pair.iter_mut().zip([byte >> 4, byte & 15]) {
-            *digit = if half < 10 { b'0' + half } else { b'a' - 10 + half };
+            *digit = if half < 10 {
+                b'0' + half
+            } else {
+                b'a' - 10 + half
+            };
         }
     }
     HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("-"))
@@ -52,7 +56,11 @@ mod tests {
         for id in all {
             let digits = id.to_str().unwrap();
             assert_eq!(digits.len(), 32);
-            assert!(digits.bytes().all(|byte| b"0123456789abcdef".contains(&byte)));
+            assert!(
+                digits
+                    .bytes()
+                    .all(|byte| b"0123456789abcdef".contains(&byte))
+            );
         }
     }
 }

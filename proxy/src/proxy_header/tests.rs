@@ -25,19 +25,36 @@ fn from(text: &str) -> Source {
 #[test]
 fn version_1_names_a_client_or_nobody() {
     for (line, source) in [
-        ("PROXY TCP4 192.0.2.1 198.51.100.2 5678 443\r\n", from("192.0.2.1:5678")),
+        (
+            "PROXY TCP4 192.0.2.1 198.51.100.2 5678 443\r\n",
+            from("192.0.2.1:5678"),
+        ),
         ("PROXY TCP4 0.0.0.0 0.0.0.0 0 0\r\n", from("0.0.0.0:0")),
-        ("PROXY TCP6 2001:db8::1 ::1 65535 443\r\n", from("[2001:db8::1]:65535")),
-        ("PROXY TCP6 ::ffff:192.0.2.1 ::1 1 443\r\n", from("192.0.2.1:1")),
+        (
+            "PROXY TCP6 2001:db8::1 ::1 65535 443\r\n",
+            from("[2001:db8::1]:65535"),
+        ),
+        (
+            "PROXY TCP6 ::ffff:192.0.2.1 ::1 1 443\r\n",
+            from("192.0.2.1:1"),
+        ),
         ("PROXY UNKNOWN\r\n", Source::Peer),
         ("PROXY UNKNOWN whatever it says\r\n", Source::Peer),
     ] {
-        assert_eq!(read(line.as_bytes()), header(1, source, line.len()), "{line:?}");
+        assert_eq!(
+            read(line.as_bytes()),
+            header(1, source, line.len()),
+            "{line:?}"
+        );
         // What comes behind it is not looked at, and every part of it may become it.
         let longer = [line.as_bytes(), b"\x16\x03\x01"].concat();
         assert_eq!(read(&longer), header(1, source, line.len()));
         for end in 0..line.len() {
-            assert_eq!(read(&line.as_bytes()[..end]), Progress::NeedMore, "{line:?} {end}");
+            assert_eq!(
+                read(&line.as_bytes()[..end]),
+                Progress::NeedMore,
+                "{line:?} {end}"
+            );
         }
     }
     let longest = format!("PROXY UNKNOWN {}\r\n", "x".repeat(MAX_V1 - 16));
@@ -103,7 +120,12 @@ fn what_cannot_be_read_is_malformed_and_what_is_none_is_absent() {
         v2(0x21, 0x41, &[0; 36]),
         v2(0x21, 0x11, &[0; MAX_V2 - 15]),
     ] {
-        assert_eq!(read(&bytes), Progress::Malformed, "{:?}", bytes.escape_ascii());
+        assert_eq!(
+            read(&bytes),
+            Progress::Malformed,
+            "{:?}",
+            bytes.escape_ascii()
+        );
     }
     // A length that is too long is not waited for.
     let announced = [V2, &[0x21, 0x11, 0xff, 0xff]].concat();

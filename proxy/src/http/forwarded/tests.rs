@@ -32,7 +32,10 @@ fn ip(text: &str) -> IpAddr {
 
 /// The client of a request from 10.0.0.1 with these lines of `X-Forwarded-For`.
 fn client(trust: &ForwardedHeaders, lines: &[&str]) -> String {
-    let pairs: Vec<_> = lines.iter().map(|line| ("x-forwarded-for", *line)).collect();
+    let pairs: Vec<_> = lines
+        .iter()
+        .map(|line| ("x-forwarded-for", *line))
+        .collect();
     let said = Said::read(&headers(&pairs), trust, ip("10.0.0.1"));
     said.map_or("nobody is trusted".into(), |said| said.client.to_string())
 }
@@ -54,7 +57,11 @@ fn a_list_is_followed_as_far_as_hops_are_trusted() {
         (Some(1), &["10.0.0.0/8"], "10.0.0.2"),
         (Some(2), &["10.0.0.1"], "10.0.0.2"),
     ] {
-        assert_eq!(client(&x(hops, blocks), &list), expected, "{hops:?} {blocks:?}");
+        assert_eq!(
+            client(&x(hops, blocks), &list),
+            expected,
+            "{hops:?} {blocks:?}"
+        );
     }
     assert_eq!(client(&x(Some(1), &[]), &[]), "10.0.0.1");
     assert_eq!(client(&x(Some(1), &[]), &[" , ,"]), "10.0.0.1");
@@ -150,18 +157,35 @@ fn forwarded_says_it_all_in_one() {
     assert_eq!(said.port, Some(443));
     assert_eq!(said.list.unwrap(), line.as_bytes());
     let near = forwarded(&rfc(Some(1), &[]), &[line]);
-    assert_eq!((near.client, near.scheme), (ip("10.0.0.2"), Some(Scheme::Http)));
+    assert_eq!(
+        (near.client, near.scheme),
+        (ip("10.0.0.2"), Some(Scheme::Http))
+    );
     let all = forwarded(&rfc(None, &["0.0.0.0/0", "::/0"]), &[line]);
     assert_eq!((all.client, all.scheme), (ip("203.0.113.9"), None));
     // The other header is another's to write.
-    let other = headers(&[("x-forwarded-for", "203.0.113.9"), ("x-forwarded-proto", "https")]);
+    let other = headers(&[
+        ("x-forwarded-for", "203.0.113.9"),
+        ("x-forwarded-proto", "https"),
+    ]);
     let said = Said::read(&other, &rfc(Some(1), &[]), ip("10.0.0.1")).unwrap();
-    assert_eq!((said.client, said.list, said.scheme), (ip("10.0.0.1"), None, None));
+    assert_eq!(
+        (said.client, said.list, said.scheme),
+        (ip("10.0.0.1"), None, None)
+    );
 }
 
 #[test]
 fn what_a_client_writes_in_front_does_not_reach_what_a_hop_wrote() {
-    for front in ["for=\"", "for=\"\\", ",,,", "for=;", "\"", "for=1.2.3.4;for=5.6.7.8", "\\"] {
+    for front in [
+        "for=\"",
+        "for=\"\\",
+        ",,,",
+        "for=;",
+        "\"",
+        "for=1.2.3.4;for=5.6.7.8",
+        "\\",
+    ] {
         let line = format!("{front}, for=198.51.100.1;proto=https");
         let said = forwarded(&rfc(Some(1), &[]), &[&line]);
         assert_eq!(said.client, ip("198.51.100.1"), "{line}");
@@ -179,7 +203,11 @@ fn what_a_client_writes_in_front_does_not_reach_what_a_hop_wrote() {
         "198.51.100.1",
     ] {
         let line = format!("for=203.0.113.9, {bad}");
-        assert_eq!(forwarded(&rfc(Some(9), &[]), &[&line]).client, ip("10.0.0.1"), "{bad}");
+        assert_eq!(
+            forwarded(&rfc(Some(9), &[]), &[&line]).client,
+            ip("10.0.0.1"),
+            "{bad}"
+        );
     }
 }
 
