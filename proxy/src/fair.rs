@@ -170,7 +170,9 @@ mod tests {
         assert_eq!(shares.name(address("192.0.2.4"), 2), None);
         // It is a newcomer's, of whom one may fall on the count of another, but not all.
         let newcomers = ["192.0.2.2", "192.0.2.3"];
-        let named_too = newcomers.iter().find_map(|text| shares.name(address(text), 1));
+        let named_too = newcomers
+            .iter()
+            .find_map(|text| shares.name(address(text), 1));
         for source in named.into_iter().chain(named_too) {
             shares.give_back(source);
         }

@@ -357,4 +357,25 @@ mod tests {
         let logged = (0..1000).filter(|step| seldom.is_due(start + every * *step));
         assert_eq!(logged.count(), 10);
     }
+
+    #[test]
+    fn the_rate_of_a_source_is_the_clients_and_not_the_balancers() {
+        let limits = Limits {
+            source_connections_per_second: 5,
+            ..Limits::default()
+        };
+        let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
+        let named = |address: [u8; 4]| {
+            let mut permit = plane.unnamed_permit().unwrap();
+            permit.name(address.into())
+        };
+        // They would have to take minutes for all to be let in.
+        let refused = (0..1000).filter_map(|_| named([192, 0, 2, 1]).err());
+        let refused: Vec<_> = refused.collect();
+        assert!(!refused.is_empty());
+        assert!(refused.iter().all(|why| *why == CloseReason::SourceRate));
+        // Others of the same balancer come in. One may fall on the count of another, but not all.
+        let others = [[192, 0, 2, 2], [192, 0, 2, 3]];
+        assert!(others.into_iter().any(|other| named(other).is_ok()));
+    }
 }
