@@ -131,6 +131,9 @@ fn body(kind: Kind, word: &str, number: i64) -> Value {
         }, "limits": {
             "streamIdleTimeout": word, "requestTimeout": word, "tunnelIdleTimeout": word,
             "maxConnectionAge": word, "maxRequestBodyBytes": number,
+        }, "clientAddress": {
+            "proxyProtocol": {"mode": word, "trustedCIDRs": [word]},
+            "forwardedHeaders": {"header": word, "trustedHops": number, "trustedCIDRs": [word, word]},
         }}),
         Kind::HostnameGrant => json!({
             "gateways": [word],

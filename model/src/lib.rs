@@ -11,6 +11,7 @@ pub mod attach;
 pub mod certificate;
 pub mod challenge;
 pub mod claim;
+pub mod client_address;
 pub mod condition;
 pub mod conflict;
 pub mod endpoint;

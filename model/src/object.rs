@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use crate::certificate::CertificateAnnotations;
 use crate::challenge::ChallengeType;
 use crate::claim::HostnameClaim;
+use crate::client_address::ClientAddress;
 use crate::conflict::Transport;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
@@ -123,6 +124,8 @@ pub struct GatewayParameters {
     pub service: ServiceParameters,
     /// `spec.limits`.
     pub limits: LimitParameters,
+    /// `spec.clientAddress`.
+    pub client_address: ClientAddress,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }

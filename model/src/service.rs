@@ -1,14 +1,20 @@
 //! The words of a Service that Vestibule makes: its type, traffic policy and IP families.
 
-use std::fmt;
-use std::str::FromStr;
-
 /// A word that is none of an enumeration's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?} is not one of {expected}")]
 pub struct UnknownWord {
     word: String,
     expected: String,
+}
+
+impl UnknownWord {
+    pub(crate) fn new(word: &str, expected: &[&str]) -> Self {
+        Self {
+            word: word.into(),
+            expected: expected.join(", "),
+        }
+    }
 }
 
 macro_rules! words {
@@ -28,23 +34,25 @@ macro_rules! words {
             }
         }
 
-        impl FromStr for $name {
-            type Err = UnknownWord;
+        impl std::str::FromStr for $name {
+            type Err = $crate::service::UnknownWord;
 
-            fn from_str(text: &str) -> Result<Self, UnknownWord> {
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
                 Self::ALL.iter().copied().find(|value| value.as_str() == text).ok_or_else(|| {
-                    UnknownWord { word: text.into(), expected: [$($text),+].join(", ") }
+                    $crate::service::UnknownWord::new(text, &[$($text),+])
                 })
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
             }
         }
     };
 }
+
+pub(crate) use words;
 
 words! {
     /// `type` of a Service in front of the proxies.

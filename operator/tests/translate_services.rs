@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::{Value, json};
+use vestibule_model::client_address::ClientAddress;
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::{
     Address, GatewayParameters, LimitParameters, Meta, Object, Port, Protocol, Reference,
@@ -222,6 +223,7 @@ fn parameters(name: &str, service: ServiceParameters) -> Object {
         meta: Meta::default(),
         service,
         limits: LimitParameters::default(),
+        client_address: ClientAddress::default(),
         findings: Vec::new(),
     })
 }

@@ -26,7 +26,8 @@ pub const TARGET: &str = "access";
 pub(crate) struct Record {
     plane: Arc<DataPlane>,
     started: Instant,
-    peer: SocketAddr,
+    /// The client's address: that of the peer, or the one that a trusted peer named.
+    client: SocketAddr,
     bind: BindKey,
     pub(crate) server_name: Option<Hostname>,
     listener: Option<Arc<Listener>>,
@@ -37,8 +38,8 @@ pub(crate) struct Record {
     /// Endpoints that did not take the connection, before the one that is named.
     pub(crate) connect_retries: u8,
     pub(crate) moved: Moved,
-    /// In a box: what is passed through has none.
-    tls: Option<Box<Tls>>,
+    /// In a box: what is passed through has none, unless a balancer is in front.
+    beside: Option<Box<Beside>>,
     /// HTTP requests on it, each of which has a line of its own.
     pub(crate) requests: u32,
     /// Set when the connection ends; a connection that is dropped without was drained,
@@ -46,9 +47,12 @@ pub(crate) struct Record {
     pub(crate) reason: CloseReason,
 }
 
-/// What is known of a connection whose TLS ends here.
+/// What is known of some connections only.
 #[derive(Default)]
-struct Tls {
+struct Beside {
+    /// The peer, where that is not the client.
+    peer: Option<SocketAddr>,
+    /// Where TLS ends here.
     agreed: Option<Agreed>,
     /// What a CA got instead of a listener.
     challenge: Option<Arc<Challenge>>,
@@ -63,7 +67,7 @@ impl Record {
         Self {
             plane,
             started: Instant::now(),
-            peer,
+            client: peer,
             bind,
             server_name: None,
             listener: None,
@@ -72,7 +76,7 @@ impl Record {
             backend: None,
             connect_retries: 0,
             moved: Moved::default(),
-            tls: None,
+            beside: None,
             requests: 0,
             reason: CloseReason::Drained,
         }
@@ -90,8 +94,20 @@ impl Record {
         &self.bind
     }
 
-    pub(crate) fn peer(&self) -> SocketAddr {
-        self.peer
+    /// Who the client is, as far as the connection says.
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.client
+    }
+
+    /// Who opened the connection, where that is not the client.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.beside.as_ref()?.peer
+    }
+
+    /// The peer, which is trusted, says who the client is.
+    pub(crate) fn introduce(&mut self, client: SocketAddr) {
+        let peer = std::mem::replace(&mut self.client, client);
+        self.beside.get_or_insert_default().peer = Some(peer);
     }
 
     /// The listener that the connection has from here on.
@@ -137,16 +153,16 @@ impl Record {
 
     /// What its handshake agreed on.
     pub(crate) fn agreed(&self) -> Option<&Agreed> {
-        self.tls.as_ref()?.agreed.as_ref()
+        self.beside.as_ref()?.agreed.as_ref()
     }
 
     pub(crate) fn agree(&mut self, agreed: Agreed) {
-        self.tls.get_or_insert_default().agreed = Some(agreed);
+        self.beside.get_or_insert_default().agreed = Some(agreed);
     }
 
     /// The client is a CA that asks for this.
     pub(crate) fn challenge(&mut self, challenge: Arc<Challenge>) {
-        self.tls.get_or_insert_default().challenge = Some(challenge);
+        self.beside.get_or_insert_default().challenge = Some(challenge);
     }
 
     fn write(&self) {
@@ -154,7 +170,7 @@ impl Record {
         if self.reason == CloseReason::ClientSilent || self.requests > 0 {
             tracing::debug!(
                 target: TARGET,
-                client = %self.peer,
+                client = %self.client,
                 requests = self.requests,
                 reason = self.reason.reason(),
             );
@@ -165,7 +181,8 @@ impl Record {
         }
         let listener = self.listener.as_deref();
         let route = self.route.as_deref();
-        let challenge = self.tls.as_ref().and_then(|tls| tls.challenge.as_deref());
+        let beside = self.beside.as_ref();
+        let challenge = beside.and_then(|beside| beside.challenge.as_deref());
         let account = route.map(|r| &r.account).or(listener.map(|l| &l.account));
         let account = account.or(challenge.map(|c| &c.account));
         if !self.plane.logs(account.map(|account| &**account)) {
@@ -179,7 +196,8 @@ impl Record {
             .map(String::from_utf8_lossy);
         tracing::info!(
             target: TARGET,
-            client = %self.peer,
+            client = %self.client,
+            peer = self.peer().map(tracing::field::display),
             bind = %self.bind,
             server_name = self.server_name.as_ref().map(Hostname::as_str),
             tenant = tenant.or(challenge.map(|c| &c.tenant)).map(|t| &**t),

@@ -6,6 +6,7 @@
 
 mod backend_tls;
 mod challenges;
+mod client_address;
 mod clients;
 mod dump;
 mod http;
@@ -292,6 +293,7 @@ impl State {
         for name in parsed.listeners.keys() {
             self.vacate(name);
         }
+        let client_addresses = client_address::of_binds(&parsed.listeners);
         for (name, spec) in parsed.listeners {
             dirty.insert(self.hold_listener(&name, spec));
         }
@@ -303,6 +305,7 @@ impl State {
         for name in dirty {
             self.place(&name);
         }
+        self.settle_client_addresses(client_addresses);
         for name in removed(ResourceKind::HostnameOwner) {
             self.drop_owner(name);
         }

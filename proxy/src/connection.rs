@@ -17,6 +17,7 @@ use tokio_rustls::client::TlsStream;
 use crate::accesslog::Record;
 use crate::backend::Backend;
 use crate::challenge::{self, Answer, Challenge, Outcome, Question};
+use crate::client_address;
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
 use crate::dial::{self, Carries};
@@ -26,7 +27,9 @@ use crate::http::{self, Begun, Version};
 use crate::lifetime::{Over, unless_over};
 use crate::plane::HelloPermit;
 use crate::relay::{End, Relay, Side};
-use crate::table::{Listener, Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched};
+use crate::table::{
+    Beginning, Listener, Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched,
+};
 use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
 use crate::tried::Tried;
 use crate::upstream::{Credentials, Stream};
@@ -124,6 +127,12 @@ pub enum CloseReason {
     Internal,
     /// This proxy ended, and its time to drain was over.
     Drained,
+    /// The peer may not say who the client is, and sent a PROXY header, or nobody but who may is let in.
+    UntrustedPeer,
+    /// A PROXY header has to come first, and did not.
+    ProxyHeaderMissing,
+    /// The PROXY header cannot be read, or is longer than the limit.
+    ProxyHeaderMalformed,
     /// More connections than the limit, or than one source may have, of which it is not known what they are for.
     Limit,
     /// The tenant has all connections that it may have.
@@ -183,6 +192,9 @@ impl CloseReason {
             Self::KeysExhausted => "KeysExhausted",
             Self::Internal => "Internal",
             Self::Drained => "Drained",
+            Self::UntrustedPeer => "UntrustedPeer",
+            Self::ProxyHeaderMissing => "ProxyHeaderMissing",
+            Self::ProxyHeaderMalformed => "ProxyHeaderMalformed",
             Self::Limit => "Limit",
             Self::TenantLimit => "TenantLimit",
             Self::SourceRate => "SourceRate",
@@ -234,8 +246,9 @@ pub(crate) fn serve(
     client: TcpStream,
     record: Record,
     permit: HelloPermit,
+    beginning: Beginning,
 ) -> impl Future<Output = ()> + Send {
-    let opening = Box::pin(open(client, record, permit));
+    let opening = Box::pin(open(client, record, permit, beginning));
     async move {
         let Some(Open {
             mut client,
@@ -378,15 +391,13 @@ enum Step {
 }
 
 /// Opens a connection that is relayed, or serves one that is not.
-async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) -> Option<Open> {
-    let plaintext = record.plane().snapshot.load().is_plaintext(record.bind());
-    let step = if plaintext {
-        let deadline = record.plane().limits.hello_deadline;
-        let sniffed = http::sniff(&mut client, deadline).await;
-        sniffed.map(|(head, version)| Step::Http(head, version, permit))
-    } else {
-        try_open(&mut client, &mut record, permit).await
-    };
+async fn open(
+    mut client: TcpStream,
+    mut record: Record,
+    permit: HelloPermit,
+    beginning: Beginning,
+) -> Option<Open> {
+    let step = begin(&mut client, &mut record, permit, &beginning).await;
     let begun = match step {
         Ok(Step::Relay(backend, kind)) => {
             return Some(Open {
@@ -428,15 +439,47 @@ async fn open(mut client: TcpStream, mut record: Record, permit: HelloPermit) ->
     None
 }
 
+/// Reads what the connection begins with: a PROXY header where one is expected, then TLS or a request. All of it within
+/// the time for a hello.
+async fn begin(
+    client: &mut TcpStream,
+    record: &mut Record,
+    mut permit: HelloPermit,
+    beginning: &Beginning,
+) -> Result<Step, CloseReason> {
+    let mut first = First {
+        bytes: Vec::new(),
+        left: record.plane().limits.hello_deadline,
+    };
+    if let Some(protocol) = beginning.proxy_protocol() {
+        let introduced = client_address::introduce(client, record, &mut permit, protocol);
+        let introduced = within(first.left, Box::pin(introduced)).await;
+        first.bytes = introduced.map_err(|_| CloseReason::HelloTimeout)??;
+        first.left = first.left.saturating_sub(record.started().elapsed());
+    }
+    if beginning.plaintext {
+        let (head, version) = http::sniff(client, first.bytes, first.left).await?;
+        return Ok(Step::Http(head, version, permit));
+    }
+    try_open(client, record, permit, first).await
+}
+
+/// What was read of a connection, and how much time there is for the rest of the hello.
+struct First {
+    bytes: Vec<u8>,
+    left: Duration,
+}
+
 async fn try_open(
     client: &mut TcpStream,
     record: &mut Record,
     permit: HelloPermit,
+    first: First,
 ) -> Result<Step, CloseReason> {
     let plane = Arc::clone(record.plane());
     let limits = &plane.limits;
     let mut reader = HelloReader::new(limits.hello_bytes);
-    let read = within(limits.hello_deadline, read_hello(client, &mut reader)).await;
+    let read = within(first.left, read_hello(client, &mut reader, first.bytes)).await;
     let hello = read.map_err(|_| CloseReason::HelloTimeout)??;
     plane
         .metrics
@@ -615,7 +658,16 @@ fn handshake_failed(error: &HandshakeError) -> CloseReason {
 async fn read_hello(
     client: &mut TcpStream,
     reader: &mut HelloReader,
+    first: Vec<u8>,
 ) -> Result<crate::hello::Hello, CloseReason> {
+    if !first.is_empty() {
+        match reader.push(&first) {
+            Progress::NeedMore => {}
+            Progress::Hello(hello) => return Ok(hello),
+            Progress::Rejected(rejection) => return Err(rejection.into()),
+        }
+    }
+    drop(first);
     let mut chunk = [0; 4096];
     loop {
         let read = client
@@ -749,7 +801,8 @@ mod tests {
             port: 443,
         };
         let record = Record::new(Arc::clone(&plane), peer, bind);
-        let future = serve(accepted, record, plane.permit(peer.ip()).unwrap());
+        let permit = plane.permit(peer.ip()).unwrap();
+        let future = serve(accepted, record, permit, Beginning::default());
         let size = size_of_val(&future);
         assert!(size <= 512, "{size} bytes per connection");
     }

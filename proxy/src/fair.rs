@@ -37,8 +37,7 @@ impl Shares {
 
     /// Takes a place for `address`, if it may have one. No more than one of `parts` of the places may be in use.
     pub(crate) fn take(&self, address: IpAddr, parts: usize) -> Option<Source> {
-        let hash = self.hash.hash_one(network(address));
-        let source = Source(usize::try_from(hash).unwrap_or(0) % COUNTS);
+        let source = self.source(address);
         let count = self.counts.get(source.0)?;
         let total = self.total.fetch_add(1, Ordering::AcqRel);
         let held = count.fetch_add(1, Ordering::AcqRel);
@@ -51,10 +50,43 @@ impl Shares {
     }
 
     pub(crate) fn give_back(&self, source: Source) {
-        self.total.fetch_sub(1, Ordering::AcqRel);
+        self.give_back_unnamed();
         if let Some(count) = self.counts.get(source.0) {
             count.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    /// Takes a place of which it is not known yet who has it, as long as any is free of one of `parts`. Whoever takes such
+    /// places has to be trusted to name soon who they are for.
+    pub(crate) fn take_unnamed(&self, parts: usize) -> bool {
+        let limit = self.limit / parts.max(1);
+        let taken = self.total.fetch_add(1, Ordering::AcqRel) < limit;
+        if !taken {
+            self.give_back_unnamed();
+        }
+        taken
+    }
+
+    /// Has a place that was taken unnamed count for `address`, if that may have it. If not, it stays unnamed.
+    pub(crate) fn name(&self, address: IpAddr, parts: usize) -> Option<Source> {
+        let source = self.source(address);
+        let count = self.counts.get(source.0)?;
+        let held = count.fetch_add(1, Ordering::AcqRel);
+        let others = self.total.load(Ordering::Acquire).saturating_sub(1);
+        if held < (self.limit / parts.max(1)).saturating_sub(others) {
+            return Some(source);
+        }
+        count.fetch_sub(1, Ordering::AcqRel);
+        None
+    }
+
+    pub(crate) fn give_back_unnamed(&self) {
+        self.total.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn source(&self, address: IpAddr) -> Source {
+        let hash = self.hash.hash_one(network(address));
+        Source(usize::try_from(hash).unwrap_or(0) % COUNTS)
     }
 }
 
@@ -111,6 +143,40 @@ mod tests {
         let part: Vec<Source> = std::iter::from_fn(|| shares.take(address, 4)).collect();
         assert_eq!(part.len(), 10);
         assert_eq!(all(&shares, "192.0.2.1").len(), 30);
+    }
+
+    #[test]
+    fn places_that_are_named_later_are_shared_as_the_others_are() {
+        let shares = Shares::new(8);
+        let unnamed = std::iter::from_fn(|| shares.take_unnamed(1).then_some(()));
+        // One balancer may have them all.
+        assert_eq!(unnamed.take(20).count(), 8);
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        // While nothing is free, nobody gets more than the place that was taken for them.
+        let first = shares.name(address("192.0.2.1"), 1).unwrap();
+        assert_eq!(shares.name(address("192.0.2.1"), 1), None);
+        for _ in 0..4 {
+            shares.give_back_unnamed();
+        }
+        // 4 are held, which may all be one source's, as if it had taken them itself.
+        let more = std::iter::from_fn(|| shares.name(address("192.0.2.1"), 1));
+        let named: Vec<_> = more.take(3).chain([first]).collect();
+        assert_eq!(named.len(), 4);
+        // A fifth would be more than are left to others.
+        assert!(shares.take_unnamed(1));
+        assert_eq!(shares.name(address("192.0.2.1"), 1), None);
+        // Of a part of the places more are in use than there are.
+        assert!(!shares.take_unnamed(2));
+        assert_eq!(shares.name(address("192.0.2.4"), 2), None);
+        // It is a newcomer's, of whom one may fall on the count of another, but not all.
+        let newcomers = ["192.0.2.2", "192.0.2.3"];
+        let named_too = newcomers
+            .iter()
+            .find_map(|text| shares.name(address(text), 1));
+        for source in named.into_iter().chain(named_too) {
+            shares.give_back(source);
+        }
+        assert_eq!(shares.total.load(Ordering::Acquire), 0);
     }
 
     #[test]

@@ -53,6 +53,22 @@ struct ChallengeLabel {
     result: &'static str,
 }
 
+/// What the PROXY header of a connection said, where one is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProxyHeader {
+    /// Who the client is.
+    Client,
+    /// That it is the peer itself, or not known.
+    Peer,
+    /// There was none.
+    Absent,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProxyHeaderLabel {
+    source: &'static str,
+}
+
 /// Version and kind of a TLS handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct HandshakeLabel {
@@ -78,6 +94,7 @@ pub struct Metrics {
     pub bytes_downstream: Counter,
     handshakes: Family<HandshakeLabel, Counter>,
     challenges: Family<ChallengeLabel, Counter>,
+    proxy_headers: Family<ProxyHeaderLabel, Counter>,
     /// Seconds from accept to a complete hello.
     pub hello_seconds: Histogram,
     /// Seconds from the hello to a finished handshake, where this proxy terminates.
@@ -187,6 +204,11 @@ impl Metrics {
                 r,
                 "handshakes",
                 "TLS handshakes finished here, by version and whether a session was resumed",
+            ),
+            proxy_headers: add(
+                r,
+                "proxy_headers",
+                "Connections let in where PROXY headers are expected, by whom the header said that they are from: client (another address), peer (who connected), absent (no header)",
             ),
             challenges: add(
                 r,
@@ -343,6 +365,17 @@ impl Metrics {
         self.handshakes
             .get_or_create(&HandshakeLabel { version, resumed })
             .inc();
+    }
+
+    /// Counts a connection where PROXY headers are expected.
+    pub(crate) fn proxy_header(&self, said: ProxyHeader) {
+        let source = match said {
+            ProxyHeader::Client => "client",
+            ProxyHeader::Peer => "peer",
+            ProxyHeader::Absent => "absent",
+        };
+        let label = ProxyHeaderLabel { source };
+        self.proxy_headers.get_or_create(&label).inc();
     }
 
     /// Counts a CA that checked a hostname.

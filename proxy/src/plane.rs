@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use vestibule_model::client_address::ProxyProtocolMode;
 
 use crate::accesslog::Record;
 use crate::backend::Backend;
@@ -286,17 +287,36 @@ impl DataPlane {
     /// A place among the connections of which it is not known which tenant they are for, or that have not finished
     /// their handshake.
     pub(crate) fn permit(self: &Arc<Self>, peer: IpAddr) -> Result<HelloPermit, CloseReason> {
-        let per_second = self.limits.source_connections_per_second;
-        if !self.rates.take(peer, per_second, rate::now()) {
-            return Err(CloseReason::SourceRate);
-        }
-        let scarce = self.overload.step() >= Step::Shares;
-        let parts = if scarce { SCARCE_HELLOS } else { 1 };
-        let source = self.hellos.take(peer, parts).ok_or(CloseReason::Limit)?;
+        self.may_come(peer)?;
+        let taken = self.hellos.take(peer, self.hello_parts());
+        let source = taken.ok_or(CloseReason::Limit)?;
         Ok(HelloPermit {
             plane: Arc::clone(self),
-            source,
+            source: Some(source),
         })
+    }
+
+    /// The same for a connection of a balancer, of which it is not known yet whom it is from.
+    fn unnamed_permit(self: &Arc<Self>) -> Result<HelloPermit, CloseReason> {
+        let taken = self.hellos.take_unnamed(self.hello_parts());
+        let permit = taken.then(|| HelloPermit {
+            plane: Arc::clone(self),
+            source: None,
+        });
+        permit.ok_or(CloseReason::Limit)
+    }
+
+    /// Whether one more connection of a source may come in this second.
+    fn may_come(&self, source: IpAddr) -> Result<(), CloseReason> {
+        let per_second = self.limits.source_connections_per_second;
+        let may = self.rates.take(source, per_second, rate::now());
+        may.then_some(()).ok_or(CloseReason::SourceRate)
+    }
+
+    /// One of how many parts of the places of hellos may be in use.
+    fn hello_parts(&self) -> usize {
+        let scarce = self.overload.step() >= Step::Shares;
+        if scarce { SCARCE_HELLOS } else { 1 }
     }
 
     /// Takes a connection over.
@@ -304,9 +324,19 @@ impl DataPlane {
         // On a socket of both families an IPv4 client has an address in IPv6.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let mut record = Record::new(Arc::clone(self), peer, bind);
-        match self.permit(peer.ip()) {
+        let beginning = self.snapshot.load().beginning(&bind);
+        let permit = match beginning.proxy_protocol() {
+            // A balancer's connections are many sources'.
+            Some(protocol) if protocol.trusts(peer.ip()) => self.unnamed_permit(),
+            Some(protocol) if protocol.mode == ProxyProtocolMode::Strict => {
+                record.reason = CloseReason::UntrustedPeer;
+                return;
+            }
+            _ => self.permit(peer.ip()),
+        };
+        match permit {
             Ok(permit) => {
-                tokio::spawn(connection::serve(client, record, permit));
+                tokio::spawn(connection::serve(client, record, permit, beginning));
             }
             Err(reason) => record.reason = reason,
         }
@@ -322,12 +352,31 @@ fn seed() -> u64 {
 /// Held by a connection until its hello and handshake are done, and it is known which tenant it is for.
 pub(crate) struct HelloPermit {
     plane: Arc<DataPlane>,
-    source: Source,
+    /// `None` while it is not known whom the connection is from.
+    source: Option<Source>,
+}
+
+impl HelloPermit {
+    /// Has it count for `address` from here on, if it is not known yet for whom it counts. Fails if that has all that it
+    /// may have.
+    pub(crate) fn name(&mut self, address: IpAddr) -> Result<(), CloseReason> {
+        if self.source.is_none() {
+            let plane = &self.plane;
+            plane.may_come(address)?;
+            let named = plane.hellos.name(address, plane.hello_parts());
+            self.source = Some(named.ok_or(CloseReason::Limit)?);
+        }
+        Ok(())
+    }
 }
 
 impl Drop for HelloPermit {
     fn drop(&mut self) {
-        self.plane.hellos.give_back(self.source);
+        let hellos = &self.plane.hellos;
+        match self.source {
+            Some(source) => hellos.give_back(source),
+            None => hellos.give_back_unnamed(),
+        }
     }
 }
 
@@ -342,5 +391,26 @@ mod tests {
         let every = Duration::from_millis(10);
         let logged = (0..1000).filter(|step| seldom.is_due(start + every * *step));
         assert_eq!(logged.count(), 10);
+    }
+
+    #[test]
+    fn the_rate_of_a_source_is_the_clients_and_not_the_balancers() {
+        let limits = Limits {
+            source_connections_per_second: 5,
+            ..Limits::default()
+        };
+        let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
+        let named = |address: [u8; 4]| {
+            let mut permit = plane.unnamed_permit().unwrap();
+            permit.name(address.into())
+        };
+        // They would have to take minutes for all to be let in.
+        let refused = (0..1000).filter_map(|_| named([192, 0, 2, 1]).err());
+        let refused: Vec<_> = refused.collect();
+        assert!(!refused.is_empty());
+        assert!(refused.iter().all(|why| *why == CloseReason::SourceRate));
+        // Others of the same balancer come in. One may fall on the count of another, but not all.
+        let others = [[192, 0, 2, 2], [192, 0, 2, 3]];
+        assert!(others.into_iter().any(|other| named(other).is_ok()));
     }
 }

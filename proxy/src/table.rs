@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
+use vestibule_model::client_address::{ClientAddress, ProxyProtocol};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 use vestibule_model::path::PathPrefix;
 
@@ -554,6 +555,8 @@ impl OfKind {
 struct Bind {
     tls: PatternMap<Entry>,
     plain: PatternMap<Entry>,
+    /// What the listeners, which are of one Gateway, say of it.
+    client_address: Option<Arc<ClientAddress>>,
 }
 
 impl Bind {
@@ -561,6 +564,7 @@ impl Bind {
         Self {
             tls: PatternMap::new(),
             plain: PatternMap::new(),
+            client_address: None,
         }
     }
 
@@ -580,6 +584,25 @@ impl Bind {
 
     fn is_empty(&self) -> bool {
         self.tls.is_empty() && self.plain.is_empty()
+    }
+
+    fn is_plaintext(&self) -> bool {
+        self.tls.is_empty() && !self.plain.is_empty()
+    }
+}
+
+/// How connections on a bind begin.
+#[derive(Clone, Default)]
+pub(crate) struct Beginning {
+    /// With a request, rather than with TLS.
+    pub(crate) plaintext: bool,
+    client_address: Option<Arc<ClientAddress>>,
+}
+
+impl Beginning {
+    /// How a PROXY header comes before that, if it does.
+    pub(crate) fn proxy_protocol(&self) -> Option<&ProxyProtocol> {
+        self.client_address.as_ref()?.proxy_protocol.as_ref()
     }
 }
 
@@ -628,8 +651,35 @@ impl Snapshot {
     /// Whether connections on `bind` begin with a request rather than with TLS.
     #[must_use]
     pub fn is_plaintext(&self, bind: &BindKey) -> bool {
-        let listeners = self.binds.get(bind);
-        listeners.is_some_and(|on| on.tls.is_empty() && !on.plain.is_empty())
+        self.binds.get(bind).is_some_and(Bind::is_plaintext)
+    }
+
+    /// How connections on `bind` begin.
+    pub(crate) fn beginning(&self, bind: &BindKey) -> Beginning {
+        let Some(on) = self.binds.get(bind) else {
+            return Beginning::default();
+        };
+        Beginning {
+            plaintext: on.is_plaintext(),
+            client_address: on.client_address.clone(),
+        }
+    }
+
+    /// How the address of a client is found on `bind`, where others are in front of this proxy.
+    pub(crate) fn client_address(&self, bind: &BindKey) -> Option<&Arc<ClientAddress>> {
+        self.binds.get(bind)?.client_address.as_ref()
+    }
+
+    /// Says how it is found from now on, if the bind is there.
+    pub(crate) fn set_client_address(&mut self, bind: &BindKey, how: Option<Arc<ClientAddress>>) {
+        let Some(on) = self.binds.get(bind) else {
+            return;
+        };
+        if on.client_address != how {
+            let mut on = on.clone();
+            on.client_address = how;
+            self.binds.insert_mut(*bind, on);
+        }
     }
 
     /// The listener for a request that came in on `bind` for `host`, in plaintext or as a TLS

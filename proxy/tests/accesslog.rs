@@ -12,6 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tracing_subscriber::EnvFilter;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::plane::Limits;
+use vestibule_stream::proto;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
@@ -122,6 +123,64 @@ async fn a_connection_leaves_one_line() {
     a_request_leaves_one_line_and_its_connection_none(&mut rig, &sink, &identity_for_shop).await;
     a_request_that_was_served_says_by_whom(&mut rig, &sink, &identity_for_shop).await;
     a_ca_leaves_a_line_and_no_key(&mut rig, &sink).await;
+    behind_others_a_line_names_the_client_and_the_peer(&mut rig, &sink, &identity_for_shop).await;
+}
+
+async fn behind_others_a_line_names_the_client_and_the_peer(
+    rig: &mut Rig,
+    sink: &Sink,
+    identity: &Identity,
+) {
+    let mut shop = http(
+        rig.address.port(),
+        "shop",
+        "shop.example.com",
+        Some("team-a/shop"),
+    );
+    if let Some(proto::resource::Resource::Listener(listener)) = &mut shop.resource {
+        listener.client_address = Some(proto::ClientAddress {
+            proxy_protocol: Some(proto::ProxyProtocol {
+                mode: proto::ProxyProtocolMode::Strict.into(),
+                trusted_cidrs: vec!["127.0.0.0/8".into()],
+            }),
+            forwarded_headers: Some(proto::ForwardedHeaders {
+                header: proto::ForwardedHeader::XForwardedFor.into(),
+                trusted_hops: Some(1),
+                trusted: None,
+            }),
+        });
+    }
+    assert_eq!(rig.apply(vec![shop]), Vec::<String>::new());
+    let before = sink.lines().len();
+    let header = b"PROXY TCP4 198.51.100.7 192.0.2.1 4711 443\r\n";
+
+    // A connection without a request, and one with.
+    let mut tcp = rig.connect().await;
+    let peer = tcp.local_addr().unwrap().to_string();
+    tcp.write_all(&[header, &b"GET / HTTP/1.1\r\n\r\n"[..]].concat())
+        .await
+        .unwrap();
+    let _ = read_to_end(&mut tcp).await;
+    wait("a line", || sink.lines().len() > before).await;
+    let line = sink.lines().remove(before);
+    assert_eq!(line["reason"], "NotTls");
+    assert_eq!(line["client"], "198.51.100.7:4711");
+    assert_eq!(line["peer"], peer);
+
+    let mut tcp = rig.connect().await;
+    let peer = tcp.local_addr().unwrap().to_string();
+    tcp.write_all(header).await.unwrap();
+    let client = tls(tcp, client_config(identity), "shop.example.com").await;
+    let mut client = client.unwrap();
+    let request = "GET / HTTP/1.1\r\nhost: shop.example.com\r\nx-forwarded-for: 203.0.113.9\r\n\
+                   x-request-id: kept\r\nconnection: close\r\n\r\n";
+    client.write_all(request.as_bytes()).await.unwrap();
+    read_to_end(&mut client).await.unwrap();
+    wait("the end", || rig.plane.active() == 0).await;
+    let line = sink.lines().remove(before + 1);
+    assert_eq!(line["client"], "203.0.113.9");
+    assert_eq!(line["peer"], peer);
+    assert_eq!(line["request_id"], "kept");
 }
 
 async fn a_ca_leaves_a_line_and_no_key(rig: &mut Rig, sink: &Sink) {
@@ -185,6 +244,8 @@ async fn a_request_that_was_served_says_by_whom(rig: &mut Rig, sink: &Sink, iden
     for key in ["timestamp", "client", "duration_ms", "backend_ms"] {
         assert!(fields.remove(key).is_some(), "{key} is missing");
     }
+    let id = fields.remove("request_id").unwrap();
+    assert_eq!(id.as_str(), answer.echoed("x-request-id").as_deref());
     let expected = serde_json::json!({
         "level": "INFO",
         "target": "access",
@@ -237,6 +298,8 @@ async fn a_request_leaves_one_line_and_its_connection_none(
     assert_eq!(sink.lines().len(), 3);
     let mut line = sink.lines().remove(2);
     take_what_differs(&mut line);
+    let id = line.as_object_mut().unwrap().remove("request_id").unwrap();
+    assert_eq!(id.as_str().unwrap().len(), 32);
     let expected = serde_json::json!({
         "level": "INFO",
         "target": "access",

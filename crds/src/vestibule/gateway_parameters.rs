@@ -6,6 +6,11 @@ use std::str::FromStr;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use vestibule_model::certificate::AddressBlock;
+use vestibule_model::client_address::{
+    ClientAddress, ForwardedHeader, ForwardedHeaders, MAX_HOPS, MAX_TRUSTED, ProxyProtocol,
+    ProxyProtocolMode,
+};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::object;
@@ -14,6 +19,9 @@ use vestibule_model::service::UnknownWord;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
 use crate::{duration, meta};
+
+/// An IP address, or a block of them; which ones are read is for the reader to say.
+const CIDR: &str = "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$";
 
 /// What the Gateways that refer to it set otherwise than the release. A GatewayClass refers to it by
 /// spec.parametersRef, a Gateway by spec.infrastructure.parametersRef. A field that is absent is
@@ -40,6 +48,9 @@ pub struct GatewayParametersSpec {
     /// Limits of connections and requests on its listeners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSpec>,
+    /// How the address of a client is found where load balancers or other proxies are in front of the Gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_address: Option<ClientAddressSpec>,
 }
 
 /// Limits of connections and requests on a Gateway's listeners. Each counts as it is written, tighter or
@@ -70,6 +81,80 @@ pub struct LimitsSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0, "format" = "int64"))]
     pub max_request_body_bytes: Option<i64>,
+}
+
+/// How the address of a client is found. It is in logs, counts for limits, and is what backends see.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientAddressSpec {
+    /// The PROXY protocol, versions 1 and 2, on every port of the Gateway. Replaces that of the GatewayClass's
+    /// parameters as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyProtocolSpec>,
+    /// X-Forwarded-For and its like, or Forwarded, in requests. Replaces that of the GatewayClass's parameters as a
+    /// whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forwarded_headers: Option<ForwardedHeadersSpec>,
+}
+
+/// Whether connections begin with a PROXY header, and whose is believed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "self.mode == 'Disabled' || (has(self.trustedCIDRs) && size(self.trustedCIDRs) > 0)",
+    "message": "must have trustedCIDRs, unless the mode is Disabled",
+}]))]
+pub struct ProxyProtocolSpec {
+    /// Strict: every connection comes from a trusted address and begins with a header, or is closed. Optional:
+    /// connections may come without; from other addresses than the trusted ones a header is refused. Disabled:
+    /// there are no headers, whatever the GatewayClass's parameters say.
+    #[schemars(extend("enum" = ["Strict", "Optional", "Disabled"]))]
+    pub mode: String,
+    /// Addresses of the load balancers, as the proxies see them: "192.0.2.1", or a block such as "192.0.2.0/24".
+    #[serde(
+        default,
+        rename = "trustedCIDRs",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    #[schemars(extend(
+        "maxItems" = MAX_TRUSTED,
+        "items" = {"type": "string", "minLength": 2, "maxLength": 49, "pattern": CIDR},
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub trusted_cidrs: Vec<String>,
+}
+
+/// Which hops in front of the Gateway are believed about the requests that they pass on. With a number and with
+/// addresses, a hop has to fit both.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "has(self.trustedHops) || (has(self.trustedCIDRs) && size(self.trustedCIDRs) > 0)",
+    "message": "must have trustedHops, trustedCIDRs, or both",
+}]))]
+pub struct ForwardedHeadersSpec {
+    /// Where the hops list addresses: X-Forwarded-For (with X-Forwarded-Proto, -Host and -Port beside it), or
+    /// Forwarded. The other one is never believed. Default: X-Forwarded-For.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["X-Forwarded-For", "Forwarded"]))]
+    pub header: Option<String>,
+    /// How many proxies requests pass before the Gateway. Without trustedCIDRs, nobody else may reach the Gateway:
+    /// whoever does can say what they like. 0: nobody is believed, whatever the GatewayClass's parameters say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_HOPS))]
+    pub trusted_hops: Option<i64>,
+    /// Addresses of the proxies: "192.0.2.1", or a block such as "192.0.2.0/24".
+    #[serde(
+        default,
+        rename = "trustedCIDRs",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    #[schemars(extend(
+        "maxItems" = MAX_TRUSTED,
+        "items" = {"type": "string", "minLength": 2, "maxLength": 49, "pattern": CIDR},
+        "x-kubernetes-list-type" = "set",
+    ))]
+    pub trusted_cidrs: Vec<String>,
 }
 
 /// The Service that gives a Gateway its address.
@@ -128,9 +213,18 @@ pub(crate) fn convert(
         }
     }
     let limits = limits(wire.spec.limits.unwrap_or_default(), &mut findings);
+    let client_address = wire.spec.client_address.unwrap_or_default();
     object::GatewayParameters {
         name: meta::name(&wire.metadata),
         meta: meta::convert(&wire.metadata),
+        client_address: ClientAddress {
+            proxy_protocol: client_address
+                .proxy_protocol
+                .map(|spec| proxy_protocol(&spec, &mut findings)),
+            forwarded: client_address
+                .forwarded_headers
+                .and_then(|spec| forwarded_headers(&spec, &mut findings)),
+        },
         service: object::ServiceParameters {
             service_type: word(
                 service.service_type.as_deref(),
@@ -188,6 +282,81 @@ fn limits(wire: LimitsSpec, findings: &mut Vec<Finding>) -> object::LimitParamet
         request_body: bytes.and_then(Result::ok),
         ..limits
     }
+}
+
+/// What cannot be read makes it stricter, never laxer.
+fn proxy_protocol(spec: &ProxyProtocolSpec, findings: &mut Vec<Finding>) -> ProxyProtocol {
+    const FIELD: &str = "spec.clientAddress.proxyProtocol";
+    let mode = word(Some(&spec.mode), &format!("{FIELD}.mode"), findings);
+    let mode = mode.unwrap_or(ProxyProtocolMode::Strict);
+    if spec.trusted_cidrs.is_empty() && mode != ProxyProtocolMode::Disabled {
+        findings.push(malformed(
+            &format!("{FIELD}.trustedCIDRs"),
+            "is empty, so nobody's header would be believed",
+            "list the addresses of the load balancers",
+        ));
+    }
+    ProxyProtocol {
+        mode,
+        trusted: blocks(&spec.trusted_cidrs, FIELD, findings),
+    }
+}
+
+fn forwarded_headers(
+    spec: &ForwardedHeadersSpec,
+    findings: &mut Vec<Finding>,
+) -> Option<ForwardedHeaders> {
+    const FIELD: &str = "spec.clientAddress.forwardedHeaders";
+    let header = word(spec.header.as_deref(), &format!("{FIELD}.header"), findings);
+    let hops = spec.trusted_hops.map(|hops| {
+        let read = u8::try_from(hops).ok().filter(|hops| *hops <= MAX_HOPS);
+        read.unwrap_or_else(|| {
+            findings.push(malformed(
+                &format!("{FIELD}.trustedHops"),
+                &format!("{hops} is not a number from 0 to {MAX_HOPS}"),
+                "write how many proxies requests pass before the Gateway",
+            ));
+            0
+        })
+    });
+    let trusted =
+        (!spec.trusted_cidrs.is_empty()).then(|| blocks(&spec.trusted_cidrs, FIELD, findings));
+    let read = ForwardedHeaders::new(
+        header.unwrap_or(ForwardedHeader::XForwardedFor),
+        hops,
+        trusted,
+    );
+    if read.is_none() {
+        findings.push(malformed(
+            FIELD,
+            "believes everybody: it has neither trustedHops nor trustedCIDRs",
+            "say which hops are believed",
+        ));
+    }
+    read
+}
+
+/// What `trustedCIDRs` says. A block that cannot be read gives only itself up.
+fn blocks(texts: &[String], field: &str, findings: &mut Vec<Finding>) -> Vec<AddressBlock> {
+    if texts.len() > MAX_TRUSTED {
+        findings.push(malformed(
+            &format!("{field}.trustedCIDRs"),
+            &format!("has {} entries, and may have {MAX_TRUSTED}", texts.len()),
+            "trust larger blocks",
+        ));
+    }
+    let mut read = Vec::new();
+    for (index, text) in texts.iter().take(MAX_TRUSTED).enumerate() {
+        match AddressBlock::parse(text) {
+            Some(block) => read.push(block),
+            None => findings.push(malformed(
+                &format!("{field}.trustedCIDRs[{index}]"),
+                &format!("{text:?} is no address and no block of them"),
+                "write an address, or a block whose bits after the prefix are zero, as in 192.0.2.0/24",
+            )),
+        }
+    }
+    read
 }
 
 /// A word of an enumeration, or `None` and a refusal.

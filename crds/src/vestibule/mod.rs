@@ -13,7 +13,10 @@ pub use acme_issuer::{
     ACMEIssuer, ACMEIssuerSpec, ClusterACMEIssuer, ClusterACMEIssuerSpec, ExternalAccountBinding,
     IssuerCondition, IssuerError, IssuerStatus, SecretEntry, SecretName,
 };
-pub use gateway_parameters::{GatewayParameters, GatewayParametersSpec, LimitsSpec, ServiceSpec};
+pub use gateway_parameters::{
+    ClientAddressSpec, ForwardedHeadersSpec, GatewayParameters, GatewayParametersSpec, LimitsSpec,
+    ProxyProtocolSpec, ServiceSpec,
+};
 pub use hostname_claim::{ClaimGateway, HostnameClaim, HostnameClaimSpec};
 pub use hostname_grant::{HostnameGrant, HostnameGrantSpec, HostnameGrantStatus};
 

@@ -269,9 +269,16 @@ impl Translator {
             state.place = bind.and_then(|bind| DoorPlace::of(&listener, bind));
         }
         let resource = bind.filter(|_| state.is_served()).and_then(|bind| {
-            let client = self.backend_certificate(&gateway);
-            let limits = self.limits_of(&gateway);
-            encode(key, &listener, bind, &state, (client, limits))
+            let mut resource = encode(key, &listener, bind, &state)?;
+            resource.backend_certificate = self.backend_certificate(&gateway);
+            resource.limits = self.limits_of(&gateway);
+            resource.client_address = self.encoded_client_address(&gateway);
+            // Too large can only be a name, and those are bounded by the API.
+            Encoded::new(&Resource::new(
+                key.to_string(),
+                resource::Resource::Listener(resource),
+            ))
+            .ok()
         });
         Some((state, resource, wants))
     }
@@ -575,8 +582,7 @@ fn encode(
     listener: &Listener,
     bind: Bind,
     state: &ListenerState,
-    (backend_certificate, limits): (String, Option<proto::ListenerLimits>),
-) -> Option<Encoded> {
+) -> Option<proto::Listener> {
     let terminate = || proto::TlsTerminate {
         certificates: state.certificates.iter().map(ToString::to_string).collect(),
         client_validation: state.asked.encode(),
@@ -598,7 +604,7 @@ fn encode(
         Transport::Tcp => proto::Transport::Tcp,
         Transport::Udp => proto::Transport::Udp,
     };
-    let listener = proto::Listener {
+    Some(proto::Listener {
         gateway: state.gateway.to_string(),
         bind: Some(proto::Bind {
             address: bind.address.to_string(),
@@ -609,13 +615,6 @@ fn encode(
         port: listener.port.map_or(0, |port| port.get().into()),
         tenant: key.parent.name().namespace.to_string(),
         protocol: Some(protocol),
-        backend_certificate,
-        limits,
-    };
-    // Too large can only be a name, and those are bounded by the API.
-    Encoded::new(&Resource::new(
-        key.to_string(),
-        resource::Resource::Listener(listener),
-    ))
-    .ok()
+        ..proto::Listener::default()
+    })
 }

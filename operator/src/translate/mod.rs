@@ -6,7 +6,7 @@
 //! of the objects alone: not of their order, nor of the history (`tests/translate_properties.rs`).
 //!
 //! The order of a pass is the order of dependence: merge (classes, Gateways, sets, namespaces, what routes ask
-//! for) → secrets → `spec.tls` of Gateways → listeners → Gateways as a whole → routes → policies → backends,
+//! for) → secrets → `spec.tls` and parameters of Gateways → listeners → Gateways as a whole → routes → policies → backends,
 //! certificates and trust bundles in use → statuses.
 
 mod backend;
@@ -15,6 +15,7 @@ mod binds;
 mod certificate;
 mod challenge;
 mod claim;
+mod client_address;
 mod features;
 mod frontend;
 mod gateway;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::claim::{ClaimKey, Holder, Holders};
+use vestibule_model::client_address::ClientAddress;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuance::Issuance;
@@ -217,6 +219,8 @@ pub struct Translator {
     gateway_tls: BTreeMap<ObjectName, GatewayTlsState>,
     /// What Gateways set for their listeners otherwise than the release.
     gateway_limits: BTreeMap<ObjectName, LimitParameters>,
+    /// How the address of a client is found, on Gateways whose parameters say so.
+    client_addresses: BTreeMap<ObjectName, ClientAddress>,
     /// BackendTLSPolicies for Services in use.
     policies: BTreeMap<ObjectName, PolicyState>,
     service_uses: BTreeMap<ObjectKey, ServiceUses>,
@@ -283,6 +287,7 @@ impl Translator {
             bundle_users: BTreeMap::new(),
             gateway_tls: BTreeMap::new(),
             gateway_limits: BTreeMap::new(),
+            client_addresses: BTreeMap::new(),
             policies: BTreeMap::new(),
             service_uses: BTreeMap::new(),
             service_routes: BTreeMap::new(),
@@ -324,6 +329,7 @@ impl Translator {
         self.look_at_overlaps(overlaps, &mut dirty, &mut output);
         self.translate_gateway_tls(&mut dirty, &mut output);
         self.translate_gateway_limits(&mut dirty);
+        self.translate_client_addresses(&mut dirty);
         self.translate_listeners(&mut dirty, &mut output);
         self.translate_gateways(&mut dirty, &mut output);
         self.translate_routes(&mut dirty, &mut output);

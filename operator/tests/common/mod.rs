@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use vestibule_model::certificate::CertificateAnnotations;
+use vestibule_model::certificate::{AddressBlock, CertificateAnnotations};
+use vestibule_model::client_address::{ClientAddress, ProxyProtocol, ProxyProtocolMode};
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::Transport;
 use vestibule_model::endpoint::EndpointRules;
@@ -76,7 +77,8 @@ pub(crate) fn parameters_at(name: &str) -> Reference {
     }
 }
 
-/// GatewayParameters with this Service type and a limit that differs with it, good or malformed.
+/// GatewayParameters with this Service type and a limit that differs with it, good or malformed. Those for a NodePort are
+/// behind a load balancer that speaks the PROXY protocol.
 pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Object {
     let malformed = || Finding::refused(Reason::InvalidParameters, "spec", "is wrong", "");
     Object::GatewayParameters(GatewayParameters {
@@ -89,6 +91,13 @@ pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -
         limits: LimitParameters {
             tunnel_idle: Some(Duration::from_secs(service_type as u64)),
             ..LimitParameters::default()
+        },
+        client_address: ClientAddress {
+            proxy_protocol: (service_type == ServiceType::NodePort).then(|| ProxyProtocol {
+                mode: ProxyProtocolMode::Strict,
+                trusted: AddressBlock::parse("192.0.2.0/24").into_iter().collect(),
+            }),
+            forwarded: None,
         },
         findings: if good { Vec::new() } else { vec![malformed()] },
     })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CertificateInfo, State};
+use super::{CertificateInfo, HeldListener, State};
 use crate::bounds::Overrides;
 use crate::http::route::Rule;
 use crate::slot_map::Slot;
@@ -56,6 +56,12 @@ pub struct ListenerDump {
     /// Limits that its Gateway sets otherwise than the release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsDump>,
+    /// Whose PROXY headers are believed, if connections have them, and whether they have to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyProtocolDump>,
+    /// Which hops are believed about requests, if any is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forwarded_headers: Option<ForwardedHeadersDump>,
     /// Whether connections are served: false for one that terminates TLS and has no usable certificate,
     /// or nothing to validate clients by.
     pub serving: bool,
@@ -94,6 +100,28 @@ impl LimitsDump {
             request_body_bytes: set.request_body,
         }
     }
+}
+
+/// How connections to a listener's bind begin.
+#[derive(Debug, serde::Serialize)]
+pub struct ProxyProtocolDump {
+    /// `Strict` or `Optional`.
+    pub mode: &'static str,
+    /// Blocks of addresses.
+    pub trusted: Vec<String>,
+}
+
+/// Which hops are believed about requests to a listener's bind.
+#[derive(Debug, serde::Serialize)]
+pub struct ForwardedHeadersDump {
+    /// The header that they list addresses in.
+    pub header: &'static str,
+    /// How many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hops: Option<u8>,
+    /// Blocks of addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trusted: Option<Vec<String>>,
 }
 
 /// A route.
@@ -313,9 +341,31 @@ impl State {
                     .and_then(|terminate| terminate.validation.as_deref())
                     .map(|(bundles, _)| texts(bundles)),
                 limits: held.built.overrides.as_deref().map(LimitsDump::of),
+                proxy_protocol: self.dump_proxy_protocol(held),
+                forwarded_headers: self.dump_forwarded_headers(held),
                 serving: held.built.mode.is_serving(),
             })
             .collect()
+    }
+
+    fn dump_proxy_protocol(&self, held: &HeldListener) -> Option<ProxyProtocolDump> {
+        let how = self.snapshot.client_address(&held.bind)?;
+        let protocol = how.proxy_protocol.as_ref()?;
+        Some(ProxyProtocolDump {
+            mode: protocol.mode.as_str(),
+            trusted: protocol.trusted.iter().map(ToString::to_string).collect(),
+        })
+    }
+
+    fn dump_forwarded_headers(&self, held: &HeldListener) -> Option<ForwardedHeadersDump> {
+        let how = self.snapshot.client_address(&held.bind)?;
+        let forwarded = how.forwarded.as_ref()?;
+        let trusted = forwarded.trusted();
+        Some(ForwardedHeadersDump {
+            header: forwarded.header().as_str(),
+            hops: forwarded.hops(),
+            trusted: trusted.map(|blocks| blocks.iter().map(ToString::to_string).collect()),
+        })
     }
 
     fn dump_routes(&self) -> Vec<RouteDump> {

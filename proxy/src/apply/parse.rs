@@ -1,12 +1,15 @@
 //! Owns the step from wire messages to typed values: whatever passes here can be put in force.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
+use vestibule_model::client_address::ClientAddress;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::{HostPattern, HostnameError};
 use vestibule_model::path::PathPrefix;
 use vestibule_stream::proto;
 
+use super::client_address;
 use super::clients::{ClientMode, ValidationSpec};
 use crate::backend;
 use crate::bounds::Overrides;
@@ -72,6 +75,9 @@ pub enum RejectReason {
     /// What a filter asks for cannot be done.
     #[error("a filter cannot be in force: {0}")]
     InvalidFilter(&'static str),
+    /// Addresses that are to be trusted.
+    #[error("{0:?} is no address and no block of addresses")]
+    InvalidBlock(String),
     /// Another listener is at the same place: same bind, same hostname.
     #[error("another listener has this hostname on {0}")]
     HostnameConflict(BindKey),
@@ -107,6 +113,7 @@ impl RejectReason {
             Self::InvalidPaths(_) => "InvalidPaths",
             Self::InvalidRegex(_) => "InvalidRegex",
             Self::InvalidFilter(_) => "InvalidFilter",
+            Self::InvalidBlock(_) => "InvalidBlock",
             Self::HostnameConflict(_) => "HostnameConflict",
             Self::ProtocolConflict(..) => "ProtocolConflict",
             Self::PortUnavailable(..) => "PortUnavailable",
@@ -115,7 +122,7 @@ impl RejectReason {
 }
 
 /// Every [`RejectReason::reason`].
-pub(super) const REASONS: [&str; 21] = [
+pub(super) const REASONS: [&str; 22] = [
     vestibule_stream::UNKNOWN_RESOURCE,
     "InvalidName",
     "MissingField",
@@ -134,6 +141,7 @@ pub(super) const REASONS: [&str; 21] = [
     "InvalidMatch",
     "InvalidRegex",
     "InvalidFilter",
+    "InvalidBlock",
     "HostnameConflict",
     "ProtocolConflict",
     "PortUnavailable",
@@ -153,6 +161,8 @@ pub(super) struct ListenerSpec {
     pub(super) backend_certificate: Option<String>,
     /// Limits that the Gateway sets.
     pub(super) overrides: Option<Overrides>,
+    /// How the address of a client is found.
+    pub(super) client_address: Option<Arc<ClientAddress>>,
 }
 
 impl ListenerSpec {
@@ -235,6 +245,10 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
         backend_certificate: (!wire.backend_certificate.is_empty())
             .then(|| wire.backend_certificate.clone()),
         overrides: wire.limits.as_ref().map(Overrides::from),
+        client_address: match &wire.client_address {
+            Some(wire) => Some(Arc::new(client_address::parse(wire)?)),
+            None => None,
+        },
     })
 }
 
@@ -598,6 +612,7 @@ mod tests {
             RejectReason::InvalidMatch(""),
             RejectReason::InvalidRegex(String::new()),
             RejectReason::InvalidFilter(""),
+            RejectReason::InvalidBlock(String::new()),
             RejectReason::HostnameConflict(bind),
             RejectReason::ProtocolConflict(bind, Layer::Tls),
             RejectReason::PortUnavailable(bind, std::io::ErrorKind::AddrInUse.into()),

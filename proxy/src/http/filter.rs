@@ -60,7 +60,7 @@ impl Scheme {
         }
     }
 
-    fn port(self) -> u16 {
+    pub(crate) fn port(self) -> u16 {
         match self {
             Self::Http => 80,
             Self::Https => 443,

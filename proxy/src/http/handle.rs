@@ -10,6 +10,7 @@ use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LO
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
+use vestibule_model::client_address::ForwardedHeaders;
 
 use super::Underscores;
 use super::authority::Target;
@@ -17,6 +18,7 @@ use super::body::{Download, Screen, Upload};
 use super::challenge::challenge;
 use super::exchange::{Attempts, Ended, Exchange, Failure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
+use super::forwarded::Said;
 use super::headers::{self, Asker, Passed};
 use super::path;
 use super::record::{BODY_TOO_LARGE, Logged, RequestRecord};
@@ -265,6 +267,12 @@ fn decide<'a>(
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Decision<'a>, Own> {
+    let snapshot = shared.plane.snapshot.load();
+    let how = snapshot.client_address(&shared.bind);
+    let trust = how.and_then(|how| how.forwarded.as_ref());
+    let peer = shared.client.ip();
+    let said = trust.and_then(|trust| Said::read(request.headers(), trust, peer));
+    let request_id = record.introduce(said.as_ref());
     if request.method() == Method::CONNECT {
         let text = "there are no tunnels here\n";
         let answer = Own::new(StatusCode::METHOD_NOT_ALLOWED, "Connect", text);
@@ -281,7 +289,6 @@ fn decide<'a>(
     let slashes = shared.plane.limits.http.escaped_slashes;
     path::check(request.uri().path(), slashes)
         .map_err(|unclear| Own::unclear("UnclearPath", unclear.text()))?;
-    let snapshot = shared.plane.snapshot.load();
     if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
         return Ok(Decision::Challenge(response));
     }
@@ -307,16 +314,19 @@ fn decide<'a>(
         None => Scheme::Http,
     };
     let asker = Asker {
-        address: shared.peer.ip(),
+        address: peer,
         scheme,
         authority: target.text.as_deref(),
         port: listener.port,
+        header: trust.map(ForwardedHeaders::header),
+        said: said.as_ref(),
+        request_id: &request_id,
     };
     headers::say_asker(request.headers_mut(), &asker);
     let head = Head {
         host: target.host_text(),
-        scheme,
-        listener: &listener,
+        scheme: asker.scheme(),
+        port: asker.port(),
         found: &found,
     };
     let Some(rule) = found.rule() else {
@@ -517,8 +527,10 @@ fn select<B>(
 /// A request's head as filters need it.
 struct Head<'a> {
     host: Option<&'a str>,
+    /// As the client asked.
     scheme: Scheme,
-    listener: &'a Listener,
+    /// That the client connected to.
+    port: u16,
     found: &'a Found,
 }
 
@@ -573,7 +585,7 @@ impl Head<'_> {
                     let location = redirect.location(&Asked {
                         scheme: self.scheme,
                         host: self.host,
-                        port: self.listener.port,
+                        port: self.port,
                         path: request.uri().path(),
                         query: request.uri().query(),
                         prefix: self.found.prefix(),

@@ -7,18 +7,22 @@ use hyper::header::{
     HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
+use vestibule_model::client_address::ForwardedHeader;
+
 use super::Underscores;
 use super::filter::Scheme;
+use super::forwarded::{self, Said};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const X_FORWARDED: &str = "x-forwarded-";
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(super) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+pub(super) const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 /// This proxy in `CDN-Loop`, whatever Gateway it is of.
 const OURS: &str = "vestibule.dev";
@@ -111,19 +115,48 @@ pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
     has_token(headers, &UPGRADE, "websocket")
 }
 
-/// Who asked, how, and for what.
+/// Who asked, how, and for what: by the connection, and by what a trusted hop said.
 pub(super) struct Asker<'a> {
+    /// Whose the connection is: the client, or the nearest hop.
     pub(super) address: IpAddr,
+    /// Of the connection.
     pub(super) scheme: Scheme,
     /// As the client wrote it.
     pub(super) authority: Option<&'a str>,
-    /// That it connected to.
+    /// Of the listener.
     pub(super) port: u16,
+    /// Where hops in front list addresses, if there are such.
+    pub(super) header: Option<ForwardedHeader>,
+    /// What the nearest hop said, if it is trusted.
+    pub(super) said: Option<&'a Said>,
+    pub(super) request_id: &'a HeaderValue,
+}
+
+impl Asker<'_> {
+    /// The one client.
+    pub(super) fn client(&self) -> IpAddr {
+        self.said.map_or(self.address, |said| said.client)
+    }
+
+    /// How the client asked.
+    pub(super) fn scheme(&self) -> Scheme {
+        self.said
+            .and_then(|said| said.scheme)
+            .unwrap_or(self.scheme)
+    }
+
+    /// The port that the client connected to.
+    pub(super) fn port(&self) -> u16 {
+        self.said.and_then(|said| said.port).unwrap_or(self.port)
+    }
 }
 
 /// Whether a field says who asks, which this proxy alone says.
 fn is_claim(name: &str) -> bool {
-    name.starts_with(X_FORWARDED) || name == FORWARDED.as_str() || name == X_REAL_IP.as_str()
+    name.starts_with(X_FORWARDED)
+        || [&FORWARDED, &X_REAL_IP, &X_REQUEST_ID]
+            .into_iter()
+            .any(|own| own.as_str() == name)
 }
 
 /// Whether a field is between two neighbours, or says how a message is framed and where it goes.
@@ -240,18 +273,39 @@ pub(super) fn say_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
             let _: Result<_, hyper::header::MaxSizeReached> = headers.try_insert(name, value);
         }
     };
-    say(
-        X_FORWARDED_FOR,
-        HeaderValue::try_from(asker.address.to_string()),
-    );
-    say(
-        X_FORWARDED_PROTO,
-        Ok(HeaderValue::from_static(asker.scheme.as_str())),
-    );
-    say(X_FORWARDED_PORT, Ok(HeaderValue::from(asker.port)));
-    if let Some(authority) = asker.authority {
-        say(X_FORWARDED_HOST, HeaderValue::try_from(authority));
+    let client = HeaderValue::try_from(asker.client().to_string());
+    if let Ok(client) = &client {
+        say(X_REAL_IP, Ok(client.clone()));
     }
+    let list = asker.said.and_then(|said| said.list.as_deref());
+    // A list that hops wrote is kept, with the last hop behind it.
+    let with = |last: String| match list {
+        Some(list) => HeaderValue::try_from([list, last.as_bytes()].join(&b", "[..])),
+        None => HeaderValue::try_from(last),
+    };
+    match asker.header {
+        Some(ForwardedHeader::XForwardedFor) => {
+            say(X_FORWARDED_FOR, with(asker.address.to_string()));
+        }
+        Some(ForwardedHeader::Forwarded) => {
+            say(X_FORWARDED_FOR, client);
+            let element = forwarded::element(asker.address, asker.scheme, asker.authority);
+            say(FORWARDED, with(element));
+        }
+        None => say(X_FORWARDED_FOR, client),
+    }
+    let scheme = asker.scheme().as_str();
+    say(X_FORWARDED_PROTO, Ok(HeaderValue::from_static(scheme)));
+    say(X_FORWARDED_PORT, Ok(HeaderValue::from(asker.port())));
+    match (
+        asker.said.and_then(|said| said.host.clone()),
+        asker.authority,
+    ) {
+        (Some(host), _) => say(X_FORWARDED_HOST, Ok(host)),
+        (None, Some(authority)) => say(X_FORWARDED_HOST, HeaderValue::try_from(authority)),
+        (None, None) => {}
+    }
+    say(X_REQUEST_ID, Ok(asker.request_id.clone()));
 }
 
 #[cfg(test)]
@@ -329,6 +383,7 @@ mod tests {
             ("x-forwarded-prefix", "/evil"),
             ("forwarded", "for=192.0.2.1"),
             ("x-real-ip", "192.0.2.1"),
+            ("x-request-id", "forged"),
             ("x-other", "stays"),
         ]);
         drop_claims(&mut request, Underscores::default());
@@ -339,16 +394,69 @@ mod tests {
                 scheme: Scheme::Https,
                 authority: Some("a.example.com:8443"),
                 port: 443,
+                header: None,
+                said: None,
+                request_id: &HeaderValue::from_static("made"),
             },
         );
         let expected = headers(&[
             ("x-other", "stays"),
+            ("x-real-ip", "198.51.100.7"),
             ("x-forwarded-for", "198.51.100.7"),
             ("x-forwarded-proto", "https"),
             ("x-forwarded-port", "443"),
             ("x-forwarded-host", "a.example.com:8443"),
+            ("x-request-id", "made"),
         ]);
         assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn what_a_trusted_hop_says_is_kept_and_added_to() {
+        let said = Said {
+            client: [203, 0, 113, 9].into(),
+            list: Some(b"192.0.2.1, 203.0.113.9".to_vec()),
+            scheme: Some(Scheme::Https),
+            host: Some(HeaderValue::from_static("a.example.com")),
+            port: Some(443),
+            request_id: None,
+        };
+        let say = |header| {
+            let asker = Asker {
+                address: [198, 51, 100, 7].into(),
+                scheme: Scheme::Http,
+                authority: Some("inner:80"),
+                port: 80,
+                header: Some(header),
+                said: Some(&said),
+                request_id: &HeaderValue::from_static("kept"),
+            };
+            let mut request = HeaderMap::new();
+            say_asker(&mut request, &asker);
+            request
+        };
+        let of_both = [
+            ("x-real-ip", "203.0.113.9"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-port", "443"),
+            ("x-forwarded-host", "a.example.com"),
+            ("x-request-id", "kept"),
+        ];
+        let mut expected = headers(&of_both);
+        expected.append(
+            X_FORWARDED_FOR,
+            HeaderValue::from_static("192.0.2.1, 203.0.113.9, 198.51.100.7"),
+        );
+        assert_eq!(say(ForwardedHeader::XForwardedFor), expected);
+        let mut expected = headers(&of_both);
+        expected.append(X_FORWARDED_FOR, HeaderValue::from_static("203.0.113.9"));
+        expected.append(
+            FORWARDED,
+            HeaderValue::from_static(
+                "192.0.2.1, 203.0.113.9, for=198.51.100.7;host=\"inner:80\";proto=http",
+            ),
+        );
+        assert_eq!(say(ForwardedHeader::Forwarded), expected);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod budget;
 mod challenge;
 mod exchange;
 pub(crate) mod filter;
+mod forwarded;
 pub mod frames;
 pub mod guard;
 mod handle;
@@ -20,6 +21,7 @@ mod held;
 pub mod path;
 pub(crate) mod pool;
 mod record;
+mod request_id;
 pub(crate) mod route;
 mod serve;
 mod table;
@@ -249,31 +251,41 @@ impl Begun {
     }
 }
 
-/// Reads of a plaintext connection what tells HTTP/2 by prior knowledge from HTTP/1.1.
+/// Reads of a plaintext connection what tells HTTP/2 by prior knowledge from HTTP/1.1. `head` is what was read before.
 pub(crate) async fn sniff(
     client: &mut TcpStream,
+    mut head: Vec<u8>,
     deadline: Duration,
 ) -> Result<(Vec<u8>, Version), CloseReason> {
     let read = async {
-        let mut head = Vec::with_capacity(PREFACE.len());
+        if let Some(version) = told(&head) {
+            return Ok((head, version));
+        }
+        head.reserve_exact(PREFACE.len());
         loop {
-            let mut rest = client.take((PREFACE.len() - head.len()) as u64);
+            let mut rest = client.take(PREFACE.len().saturating_sub(head.len()) as u64);
             match rest.read_buf(&mut head).await {
                 Ok(0) if head.is_empty() => return Err(CloseReason::ClientSilent),
                 Ok(0) => return Err(CloseReason::HelloIncomplete),
                 Ok(_) => {}
                 Err(_) => return Err(CloseReason::ClientReset),
             }
-            if !PREFACE.starts_with(&head) {
-                return Ok((head, Version::One));
-            }
-            if head.len() == PREFACE.len() {
-                return Ok((head, Version::Two));
+            if let Some(version) = told(&head) {
+                return Ok((head, version));
             }
         }
     };
     match within(deadline, read).await {
         Ok(read) => read,
         Err(_) => Err(CloseReason::HelloTimeout),
+    }
+}
+
+/// Which version a connection begins with, if that can be told yet.
+fn told(head: &[u8]) -> Option<Version> {
+    if head.starts_with(PREFACE) {
+        Some(Version::Two)
+    } else {
+        (!PREFACE.starts_with(head)).then_some(Version::One)
     }
 }

@@ -1,6 +1,8 @@
 //! Owns what is known of one request, and its one log line and its counts when it ends.
 
 use std::error::Error;
+use std::fmt::Display;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -8,12 +10,15 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode, Version};
 use vestibule_model::hostname::Hostname;
 
 use super::body::UploadState;
 use super::exchange::Trace;
+use super::forwarded::Said;
 use super::held::{Piece, Share};
+use super::request_id;
 use super::serve::Shared;
 use super::table::Found;
 use super::timeouts::{Allowed, AnswerCut, Late, Watch};
@@ -39,6 +44,9 @@ pub(super) struct RequestRecord {
     version: Version,
     /// Without the query, which may have secrets.
     path: Box<str>,
+    /// Whom trusted hops said that the request is from.
+    client: Option<IpAddr>,
+    request_id: Option<HeaderValue>,
     pub(super) authority: Option<Box<str>>,
     pub(super) listener: Option<Arc<Listener>>,
     /// What a CA got instead of a listener.
@@ -70,6 +78,8 @@ impl RequestRecord {
             method: request.method().clone(),
             version: request.version(),
             path: path.get(..MAX_PATH).unwrap_or(path).into(),
+            client: None,
+            request_id: None,
             authority: None,
             listener: None,
             challenge: None,
@@ -86,6 +96,15 @@ impl RequestRecord {
             over: false,
             shared,
         }
+    }
+
+    /// Takes note of what a trusted hop said of the request. Returns what the request is called, which stays the same
+    /// when it is tried again.
+    pub(super) fn introduce(&mut self, said: Option<&Said>) -> HeaderValue {
+        self.client = said.map(|said| said.client);
+        let kept = said.and_then(|said| said.request_id.clone());
+        let request_id = || kept.unwrap_or_else(request_id::fresh);
+        self.request_id.get_or_insert_with(request_id).clone()
     }
 
     /// Time since the request's head was there.
@@ -118,9 +137,18 @@ impl RequestRecord {
         }
         let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
         let gateway = listener.map(|l| &l.gateway);
+        let client: &dyn Display = match &self.client {
+            Some(client) => client,
+            None => &shared.client,
+        };
+        // Where others are in front, the nearest one.
+        let hop = self.client.map(|_| shared.client);
+        let request_id = self.request_id.as_ref().and_then(|id| id.to_str().ok());
         tracing::info!(
             target: TARGET,
-            client = %shared.peer,
+            client = %client,
+            peer = shared.peer.or(hop).map(tracing::field::display),
+            request_id,
             bind = %shared.bind,
             server_name = shared.server_name.as_ref().map(Hostname::as_str),
             tls_version = shared.tls_version,

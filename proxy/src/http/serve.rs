@@ -49,7 +49,10 @@ const MAX_LOCAL_RESETS: usize = 256;
 /// What the requests of one connection share.
 pub(super) struct Shared {
     pub(super) plane: Arc<DataPlane>,
-    pub(super) peer: SocketAddr,
+    /// Who the client is, as far as the connection says.
+    pub(super) client: SocketAddr,
+    /// Who opened the connection, where that is not the client.
+    pub(super) peer: Option<SocketAddr>,
     pub(super) bind: BindKey,
     /// The listener that the server name selected; none in plaintext, where each request selects.
     pub(super) listener: Option<Arc<Listener>>,
@@ -132,6 +135,7 @@ pub(crate) async fn serve(begun: Begun) {
         age,
         end: age.map(|age| plane.end_of(age)),
         plane,
+        client: record.client(),
         peer: record.peer(),
         bind: *record.bind(),
         listener: record.listener().cloned(),

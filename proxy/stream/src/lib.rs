@@ -110,6 +110,7 @@ pub const CAPABILITIES: &[&str] = &[
     "hostname-owner",
     "route/shared-paths",
     "listener/limits",
+    "listener/client-address",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is

@@ -1,0 +1,96 @@
+//! How the address of a client is found on a Gateway: what its parameters and its class's say, for its own listeners and
+//! those of its ListenerSets.
+
+use vestibule_model::certificate::AddressBlock;
+use vestibule_model::client_address::{
+    ClientAddress, ForwardedHeader, ForwardedHeaders, ProxyProtocol, ProxyProtocolMode,
+};
+use vestibule_model::key::{Kind, ObjectName, ParentKey};
+use vestibule_model::object::{Gateway, Object, Reference};
+use vestibule_stream::proto;
+
+use super::{Dirty, Translator};
+
+impl Translator {
+    /// Takes note of what the parameters of Gateways say; where that is news, listeners are judged again.
+    pub(super) fn translate_client_addresses(&mut self, dirty: &mut Dirty) {
+        for name in dirty.gateways.clone() {
+            let how = self.merge.gateway(&name).map(|of| self.client_address(of));
+            let how = how.filter(|how| *how != ClientAddress::default());
+            let old = match how.clone() {
+                Some(how) => self.client_addresses.insert(name.clone(), how),
+                None => self.client_addresses.remove(&name),
+            };
+            if old == how {
+                continue;
+            }
+            let sets = self.merge.sets_of(&name).cloned();
+            let sets: Vec<ParentKey> = sets.map(ParentKey::ListenerSet).collect();
+            for parent in sets.into_iter().chain([ParentKey::Gateway(name)]) {
+                self.index.dirty_listeners(&parent, dirty);
+            }
+        }
+    }
+
+    /// What the parameters of a Gateway and of its class say, as far as they can be read. Where they cannot, the
+    /// Gateway's status says so, and what it serves goes on: then nobody is believed.
+    fn client_address(&self, gateway: &Gateway) -> ClientAddress {
+        let of_class = self.merge.class(&gateway.class);
+        let of_class = of_class.and_then(|class| class.parameters.as_ref());
+        let references = gateway.infrastructure.parameters.iter().chain(of_class);
+        let settings = references.filter_map(|reference| self.client_address_at(reference));
+        ClientAddress::merge(settings).effective()
+    }
+
+    fn client_address_at(&self, reference: &Reference) -> Option<&ClientAddress> {
+        if !reference.is(Kind::GatewayParameters) {
+            return None;
+        }
+        match self.get(Kind::GatewayParameters, &reference.target)? {
+            Object::GatewayParameters(parameters) => Some(&parameters.client_address),
+            _ => None,
+        }
+    }
+
+    /// The same as the proxies get it.
+    pub(super) fn encoded_client_address(
+        &self,
+        gateway: &ObjectName,
+    ) -> Option<proto::ClientAddress> {
+        let how = self.client_addresses.get(gateway)?;
+        Some(proto::ClientAddress {
+            proxy_protocol: how.proxy_protocol.as_ref().and_then(proxy_protocol),
+            forwarded_headers: how.forwarded.as_ref().map(forwarded_headers),
+        })
+    }
+}
+
+fn proxy_protocol(of: &ProxyProtocol) -> Option<proto::ProxyProtocol> {
+    let mode = match of.mode {
+        ProxyProtocolMode::Strict => proto::ProxyProtocolMode::Strict,
+        ProxyProtocolMode::Optional => proto::ProxyProtocolMode::Optional,
+        ProxyProtocolMode::Disabled => return None,
+    };
+    Some(proto::ProxyProtocol {
+        mode: mode.into(),
+        trusted_cidrs: texts(&of.trusted),
+    })
+}
+
+fn forwarded_headers(of: &ForwardedHeaders) -> proto::ForwardedHeaders {
+    let header = match of.header() {
+        ForwardedHeader::XForwardedFor => proto::ForwardedHeader::XForwardedFor,
+        ForwardedHeader::Forwarded => proto::ForwardedHeader::Forwarded,
+    };
+    proto::ForwardedHeaders {
+        header: header.into(),
+        trusted_hops: of.hops().map(u32::from),
+        trusted: of.trusted().map(|blocks| proto::Cidrs {
+            cidrs: texts(blocks),
+        }),
+    }
+}
+
+fn texts(blocks: &[AddressBlock]) -> Vec<String> {
+    blocks.iter().map(ToString::to_string).collect()
+}

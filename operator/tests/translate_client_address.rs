@@ -1,0 +1,191 @@
+//! How the address of a client is found, as it is on the stream: from the parameters of a Gateway and of its class, to
+//! every listener of the Gateway, and to none of another one.
+
+mod common;
+
+use common::*;
+use prost::Message;
+use vestibule_model::certificate::AddressBlock;
+use vestibule_model::client_address::{
+    ClientAddress, ForwardedHeader, ForwardedHeaders, ProxyProtocol, ProxyProtocolMode,
+};
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{GatewayParameters, Meta, Object, Protocol, ServiceParameters};
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::translate::{Change, Translator};
+use vestibule_stream::proto::{self, resource};
+use vestibule_stream::{ResourceKey, ResourceKind};
+
+/// What a listener says.
+fn said(translator: &Translator, name: &str) -> Option<proto::ClientAddress> {
+    let key = ResourceKey::new(ResourceKind::Listener, name);
+    let encoded = translator.resources().get(&key).expect("it is bound");
+    let decoded = proto::Resource::decode(encoded.upsert().resource).expect("a resource");
+    match decoded.resource.expect("a resource") {
+        resource::Resource::Listener(listener) => listener.client_address,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn block(text: &str) -> AddressBlock {
+    AddressBlock::parse(text).expect("a block")
+}
+
+fn protocol(mode: ProxyProtocolMode, trusted: &str) -> Option<ProxyProtocol> {
+    Some(ProxyProtocol {
+        mode,
+        trusted: vec![block(trusted)],
+    })
+}
+
+fn parameters(name: &str, client_address: ClientAddress, findings: Vec<Finding>) -> Object {
+    Object::GatewayParameters(GatewayParameters {
+        name: ObjectName::new("platform", name),
+        meta: Meta::default(),
+        service: ServiceParameters::default(),
+        client_address,
+        findings,
+    })
+}
+
+fn class_with(parameters: &str) -> Object {
+    let Object::GatewayClass(mut class) = our_class() else {
+        unreachable!("a class")
+    };
+    class.parameters = Some(parameters_at(parameters));
+    Object::GatewayClass(class)
+}
+
+fn gateway_with(name: &str, port: u16, parameters: Option<&str>) -> Object {
+    let own = vec![listener("web", port, Protocol::Http, "", None)];
+    let Object::Gateway(mut gateway) = gateway(name, own, NamespaceScope::All) else {
+        unreachable!("a Gateway")
+    };
+    gateway.infrastructure.parameters = parameters.map(parameters_at);
+    Object::Gateway(gateway)
+}
+
+const OF_ONE: [&str; 2] = ["Gateway/platform/one/web", "ListenerSet/a/web/s"];
+const OF_TWO: &str = "Gateway/platform/two/web";
+
+/// Two Gateways, the first with a ListenerSet and parameters of its own.
+fn world() -> Vec<Object> {
+    let of_set = vec![listener(
+        "s",
+        8443,
+        Protocol::Tls,
+        "s.example.com",
+        Some(Tls::Passthrough),
+    )];
+    let of_class = ClientAddress {
+        proxy_protocol: protocol(ProxyProtocolMode::Strict, "192.0.2.0/24"),
+        forwarded: ForwardedHeaders::new(ForwardedHeader::Forwarded, Some(2), None),
+    };
+    vec![
+        class_with("class"),
+        parameters("class", of_class, Vec::new()),
+        gateway_with("one", 80, Some("own")),
+        gateway_with("two", 81, None),
+        set("a", "web", 1, "one", of_set),
+    ]
+}
+
+fn own(client_address: ClientAddress) -> Object {
+    parameters("own", client_address, Vec::new())
+}
+
+fn strict(trusted: &str) -> Option<proto::ProxyProtocol> {
+    Some(proto::ProxyProtocol {
+        mode: proto::ProxyProtocolMode::Strict.into(),
+        trusted_cidrs: vec![trusted.into()],
+    })
+}
+
+#[test]
+fn each_part_is_the_gateways_or_else_its_classs() {
+    let trusted = Some(vec![block("2001:db8::/32")]);
+    let of_own = ClientAddress {
+        proxy_protocol: None,
+        forwarded: ForwardedHeaders::new(ForwardedHeader::XForwardedFor, None, trusted),
+    };
+    let translator = translated(world().into_iter().chain([own(of_own)]));
+    let of_class = proto::ClientAddress {
+        proxy_protocol: strict("192.0.2.0/24"),
+        forwarded_headers: Some(proto::ForwardedHeaders {
+            header: proto::ForwardedHeader::Forwarded.into(),
+            trusted_hops: Some(2),
+            trusted: None,
+        }),
+    };
+    assert_eq!(said(&translator, OF_TWO), Some(of_class));
+    let expected = proto::ClientAddress {
+        proxy_protocol: strict("192.0.2.0/24"),
+        forwarded_headers: Some(proto::ForwardedHeaders {
+            header: proto::ForwardedHeader::XForwardedFor.into(),
+            trusted_hops: None,
+            trusted: Some(proto::Cidrs {
+                cidrs: vec!["2001:db8::/32".into()],
+            }),
+        }),
+    };
+    for name in OF_ONE {
+        assert_eq!(said(&translator, name).as_ref(), Some(&expected), "{name}");
+    }
+}
+
+#[test]
+fn an_edit_reaches_every_listener_of_the_gateway_and_no_other() {
+    let none = || own(ClientAddress::default());
+    let mut translator = translated(world().into_iter().chain([none()]));
+    let of_two = said(&translator, OF_TWO);
+    let off = ClientAddress {
+        proxy_protocol: protocol(ProxyProtocolMode::Disabled, "192.0.2.1"),
+        forwarded: ForwardedHeaders::new(ForwardedHeader::XForwardedFor, Some(0), None),
+    };
+    let output = translator.apply([Change::Put(own(off))]);
+    let mut changed: Vec<&str> = output.resources.keys().map(|key| &*key.name).collect();
+    changed.sort_unstable();
+    assert_eq!(changed, OF_ONE);
+    for name in OF_ONE {
+        assert_eq!(said(&translator, name), None, "{name}");
+    }
+    // The same again is no news, and what is deleted is the class's again.
+    assert!(translator.apply([Change::Put(none())]).resources.len() == 2);
+    assert!(translator.apply([Change::Put(none())]).resources.is_empty());
+    let key = ObjectKey {
+        kind: Kind::GatewayParameters,
+        name: ObjectName::new("platform", "own"),
+    };
+    translator.apply([Change::Remove(key)]);
+    for name in OF_ONE {
+        assert_eq!(said(&translator, name), of_two, "{name}");
+    }
+    // So it is when a class comes to have none.
+    translator.apply([Change::Put(our_class())]);
+    for name in OF_ONE.into_iter().chain([OF_TWO]) {
+        assert_eq!(said(&translator, name), None, "{name}");
+    }
+}
+
+/// What can be read counts although the rest is refused: a typo elsewhere must not close every port.
+#[test]
+fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
+    let of_own = ClientAddress {
+        proxy_protocol: protocol(ProxyProtocolMode::Strict, "198.51.100.1"),
+        forwarded: None,
+    };
+    let refused = Finding::refused(
+        Reason::InvalidParameters,
+        "spec.service.type",
+        "is none",
+        "",
+    );
+    let wrong = parameters("own", of_own, vec![refused]);
+    let translator = translated(world().into_iter().chain([wrong]));
+    for name in OF_ONE {
+        let said = said(&translator, name).expect("it is said");
+        assert_eq!(said.proxy_protocol, strict("198.51.100.1/32"), "{name}");
+    }
+}

@@ -1,0 +1,270 @@
+//! Owns what the hops in front of this proxy say of a request: who asked, how, and for which host. What is said is read
+//! before it is taken out of the head, and only as far as the hops are trusted.
+//!
+//! Lists are read from their end, where the nearest hop wrote, up to the first address that is not a trusted hop's. So
+//! nothing that a client wrote in front of it, unbalanced quotes included, has a say in what is behind it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use hyper::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::uri::Authority;
+use vestibule_model::client_address::{ForwardedHeader, ForwardedHeaders, MAX_HOPS};
+
+use super::filter::Scheme;
+use super::headers::{
+    X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO, X_REQUEST_ID,
+};
+
+/// Longest request ID that is kept.
+const MAX_REQUEST_ID: usize = 128;
+
+/// What a trusted hop said.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    /// The one client: the first address, from the nearest hop on, that is not a trusted hop's.
+    pub(super) client: IpAddr,
+    /// Everything that the list of addresses has.
+    pub(super) list: Option<Vec<u8>>,
+    pub(super) scheme: Option<Scheme>,
+    pub(super) host: Option<HeaderValue>,
+    pub(super) port: Option<u16>,
+    pub(super) request_id: Option<HeaderValue>,
+}
+
+impl Said {
+    /// Reads what is said of a request that comes from `peer`. `None`: `peer` is not trusted.
+    pub(super) fn read(
+        headers: &HeaderMap,
+        trust: &ForwardedHeaders,
+        peer: IpAddr,
+    ) -> Option<Self> {
+        if !trust.trusts(0, peer) {
+            return None;
+        }
+        let of_list = match trust.header() {
+            ForwardedHeader::XForwardedFor => Self::x_forwarded(headers, trust, peer),
+            ForwardedHeader::Forwarded => Self::forwarded(headers, trust, peer),
+        };
+        Some(Self {
+            request_id: only(headers, &X_REQUEST_ID)
+                .filter(|id| is_request_id(id.as_bytes()))
+                .cloned(),
+            ..of_list
+        })
+    }
+
+    fn x_forwarded(headers: &HeaderMap, trust: &ForwardedHeaders, peer: IpAddr) -> Self {
+        let (client, _) = follow(headers, &X_FORWARDED_FOR, trust, peer, |entry| {
+            Some((node(entry)?, ()))
+        });
+        let scheme = only(headers, &X_FORWARDED_PROTO).and_then(|value| scheme(value.as_bytes()));
+        let host = only(headers, &X_FORWARDED_HOST).and_then(|value| host(value.as_bytes()));
+        let port = only(headers, &X_FORWARDED_PORT).and_then(|value| port(value.as_bytes()));
+        Self {
+            client,
+            list: list(headers, &X_FORWARDED_FOR),
+            port: port.or_else(|| default_port(scheme, host.as_ref())),
+            host: host.map(|(value, _)| value),
+            scheme,
+            request_id: None,
+        }
+    }
+
+    fn forwarded(headers: &HeaderMap, trust: &ForwardedHeaders, peer: IpAddr) -> Self {
+        let (client, element) = follow(headers, &FORWARDED, trust, peer, |entry| {
+            let element = Element::parse(entry)?;
+            Some((node(&element.from)?, element))
+        });
+        let element = element.unwrap_or_default();
+        let scheme = scheme(&element.proto);
+        let host = host(&element.host);
+        Self {
+            client,
+            list: list(headers, &FORWARDED),
+            port: default_port(scheme, host.as_ref()),
+            host: host.map(|(value, _)| value),
+            scheme,
+            request_id: None,
+        }
+    }
+}
+
+/// Follows a list from its end, one address for each trusted hop. Returns where that ends, and what `read` made of the
+/// entry besides.
+fn follow<T>(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    trust: &ForwardedHeaders,
+    peer: IpAddr,
+    read: impl Fn(&[u8]) -> Option<(IpAddr, T)>,
+) -> (IpAddr, Option<T>) {
+    let (mut client, mut of_client) = (peer, None);
+    let lines = headers.get_all(name).iter().rev();
+    let entries = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+    let entries = entries
+        .map(<[u8]>::trim_ascii)
+        .filter(|entry| !entry.is_empty());
+    for (distance, entry) in (0..=MAX_HOPS).zip(entries) {
+        if !trust.trusts(distance, client) {
+            break;
+        }
+        // Whom the hop does not name is not to be guessed: the hop is all that is known.
+        let Some((address, more)) = read(entry) else {
+            break;
+        };
+        (client, of_client) = (address, Some(more));
+    }
+    (client, of_client)
+}
+
+/// All lines of a list as one.
+fn list(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
+    let lines: Vec<&[u8]> = headers
+        .get_all(name)
+        .iter()
+        .map(|line| line.as_bytes().trim_ascii())
+        .filter(|line| !line.is_empty())
+        .collect();
+    (!lines.is_empty()).then(|| lines.join(&b", "[..]))
+}
+
+/// The value of a field that is there once. Of several, who knows which one the hop wrote.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?;
+    values.next().is_none().then_some(value)
+}
+
+/// The address of an entry: `192.0.2.1`, `2001:db8::1`, `[2001:db8::1]`, each perhaps with a port.
+fn node(entry: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(entry).ok()?;
+    let address = if let Some(rest) = text.strip_prefix('[') {
+        let (address, rest) = rest.split_once(']')?;
+        let address: Ipv6Addr = address.parse().ok()?;
+        (rest.is_empty() || is_port(rest.strip_prefix(':')?)).then_some(IpAddr::V6(address))?
+    } else if let Ok(address) = text.parse() {
+        address
+    } else {
+        let (address, port) = text.split_once(':')?;
+        let address: Ipv4Addr = address.parse().ok()?;
+        is_port(port).then_some(IpAddr::V4(address))?
+    };
+    Some(address.to_canonical())
+}
+
+/// Whether it is a port, or what RFC 7239 allows in its place (section 6.2).
+fn is_port(text: &str) -> bool {
+    let obfuscated = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    match text.strip_prefix('_') {
+        Some(rest) => !rest.is_empty() && rest.bytes().all(obfuscated),
+        None => text.parse::<u16>().is_ok(),
+    }
+}
+
+fn scheme(value: &[u8]) -> Option<Scheme> {
+    let is = |scheme: Scheme| value.eq_ignore_ascii_case(scheme.as_str().as_bytes());
+    [Scheme::Http, Scheme::Https].into_iter().find(|of| is(*of))
+}
+
+/// A host, and its port if it has one.
+fn host(value: &[u8]) -> Option<(HeaderValue, Option<u16>)> {
+    let authority = Authority::try_from(value).ok()?;
+    // An authority may have a user in it, which a host may not.
+    let is_host = !authority.host().is_empty() && !authority.as_str().contains('@');
+    let value = HeaderValue::from_bytes(value).ok().filter(|_| is_host)?;
+    Some((value, authority.port_u16()))
+}
+
+fn port(value: &[u8]) -> Option<u16> {
+    let text = std::str::from_utf8(value).ok()?;
+    text.parse().ok().filter(|port| *port != 0)
+}
+
+/// Where the client connected to, if the hop does not say: what the host says, or the scheme's own port.
+fn default_port(scheme: Option<Scheme>, host: Option<&(HeaderValue, Option<u16>)>) -> Option<u16> {
+    let of_host = host.and_then(|(_, port)| *port);
+    of_host.or_else(|| scheme.map(Scheme::port))
+}
+
+/// Whether a request ID can be in a log line and in any backend's hands.
+fn is_request_id(id: &[u8]) -> bool {
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:=+/".contains(byte);
+    (1..=MAX_REQUEST_ID).contains(&id.len()) && id.iter().all(allowed)
+}
+
+/// What counts of an element of `Forwarded` (RFC 7239 section 4). Absent: empty.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Element {
+    from: Vec<u8>,
+    proto: Vec<u8>,
+    host: Vec<u8>,
+}
+
+impl Element {
+    /// `None`: it is malformed, or says something twice.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let mut element = Self::default();
+        let mut rest = text;
+        loop {
+            let equals = rest.iter().position(|byte| *byte == b'=')?;
+            let (name, value) = (rest.get(..equals)?, rest.get(equals + 1..)?);
+            let (value, behind) = value_of(value)?;
+            let name = name.trim_ascii().to_ascii_lowercase();
+            let place = match &*name {
+                b"for" => Some(&mut element.from),
+                b"proto" => Some(&mut element.proto),
+                b"host" => Some(&mut element.host),
+                _ => None,
+            };
+            if let Some(place) = place {
+                if !place.is_empty() {
+                    return None;
+                }
+                *place = value;
+            }
+            match behind.trim_ascii_start() {
+                [] => return Some(element),
+                [b';', more @ ..] => rest = more,
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// A token or a quoted string, and what is behind it.
+fn value_of(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let Some(quoted) = text.strip_prefix(b"\"") else {
+        let end = text.iter().position(|byte| b"; \t".contains(byte));
+        let (value, rest) = text.split_at_checked(end.unwrap_or(text.len()))?;
+        return (!value.contains(&b'"')).then(|| (value.to_vec(), rest));
+    };
+    let mut value = Vec::new();
+    let mut bytes = quoted.iter();
+    loop {
+        match bytes.next()? {
+            b'"' => return Some((value, bytes.as_slice())),
+            b'\\' => value.push(*bytes.next()?),
+            byte => value.push(*byte),
+        }
+    }
+}
+
+/// An element for a request of `client`, as the next hop gets it.
+pub(super) fn element(client: IpAddr, scheme: Scheme, authority: Option<&str>) -> String {
+    let mut text = match client {
+        IpAddr::V4(address) => format!("for={address}"),
+        IpAddr::V6(address) => format!("for=\"[{address}]\""),
+    };
+    // It was read as a host before, so there is nothing in it that would have to be escaped.
+    if let Some(authority) = authority {
+        text.push_str(";host=\"");
+        text.push_str(authority);
+        text.push('"');
+    }
+    text.push_str(";proto=");
+    text.push_str(scheme.as_str());
+    text
+}
+
+#[cfg(test)]
+mod tests;
