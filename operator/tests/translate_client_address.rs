@@ -12,7 +12,9 @@ use vestibule_model::client_address::{
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{GatewayParameters, Meta, Object, Protocol, ServiceParameters};
+use vestibule_model::object::{
+    GatewayParameters, LimitParameters, Meta, Object, Protocol, ServiceParameters,
+};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
 use vestibule_stream::proto::{self, resource};
@@ -33,11 +35,11 @@ fn block(text: &str) -> AddressBlock {
     AddressBlock::parse(text).expect("a block")
 }
 
-fn protocol(mode: ProxyProtocolMode, trusted: &str) -> Option<ProxyProtocol> {
-    Some(ProxyProtocol {
+fn protocol(mode: ProxyProtocolMode, trusted: &str) -> ProxyProtocol {
+    ProxyProtocol {
         mode,
         trusted: vec![block(trusted)],
-    })
+    }
 }
 
 fn parameters(name: &str, client_address: ClientAddress, findings: Vec<Finding>) -> Object {
@@ -45,6 +47,7 @@ fn parameters(name: &str, client_address: ClientAddress, findings: Vec<Finding>)
         name: ObjectName::new("platform", name),
         meta: Meta::default(),
         service: ServiceParameters::default(),
+        limits: LimitParameters::default(),
         client_address,
         findings,
     })
@@ -80,7 +83,7 @@ fn world() -> Vec<Object> {
         Some(Tls::Passthrough),
     )];
     let of_class = ClientAddress {
-        proxy_protocol: protocol(ProxyProtocolMode::Strict, "192.0.2.0/24"),
+        proxy_protocol: Some(protocol(ProxyProtocolMode::Strict, "192.0.2.0/24")),
         forwarded: ForwardedHeaders::new(ForwardedHeader::Forwarded, Some(2), None),
     };
     vec![
@@ -96,11 +99,11 @@ fn own(client_address: ClientAddress) -> Object {
     parameters("own", client_address, Vec::new())
 }
 
-fn strict(trusted: &str) -> Option<proto::ProxyProtocol> {
-    Some(proto::ProxyProtocol {
+fn strict(trusted: &str) -> proto::ProxyProtocol {
+    proto::ProxyProtocol {
         mode: proto::ProxyProtocolMode::Strict.into(),
         trusted_cidrs: vec![trusted.into()],
-    })
+    }
 }
 
 #[test]
@@ -112,7 +115,7 @@ fn each_part_is_the_gateways_or_else_its_classs() {
     };
     let translator = translated(world().into_iter().chain([own(of_own)]));
     let of_class = proto::ClientAddress {
-        proxy_protocol: strict("192.0.2.0/24"),
+        proxy_protocol: Some(strict("192.0.2.0/24")),
         forwarded_headers: Some(proto::ForwardedHeaders {
             header: proto::ForwardedHeader::Forwarded.into(),
             trusted_hops: Some(2),
@@ -121,7 +124,7 @@ fn each_part_is_the_gateways_or_else_its_classs() {
     };
     assert_eq!(said(&translator, OF_TWO), Some(of_class));
     let expected = proto::ClientAddress {
-        proxy_protocol: strict("192.0.2.0/24"),
+        proxy_protocol: Some(strict("192.0.2.0/24")),
         forwarded_headers: Some(proto::ForwardedHeaders {
             header: proto::ForwardedHeader::XForwardedFor.into(),
             trusted_hops: None,
@@ -141,7 +144,7 @@ fn an_edit_reaches_every_listener_of_the_gateway_and_no_other() {
     let mut translator = translated(world().into_iter().chain([none()]));
     let of_two = said(&translator, OF_TWO);
     let off = ClientAddress {
-        proxy_protocol: protocol(ProxyProtocolMode::Disabled, "192.0.2.1"),
+        proxy_protocol: Some(protocol(ProxyProtocolMode::Disabled, "192.0.2.1")),
         forwarded: ForwardedHeaders::new(ForwardedHeader::XForwardedFor, Some(0), None),
     };
     let output = translator.apply([Change::Put(own(off))]);
@@ -173,7 +176,7 @@ fn an_edit_reaches_every_listener_of_the_gateway_and_no_other() {
 #[test]
 fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
     let of_own = ClientAddress {
-        proxy_protocol: protocol(ProxyProtocolMode::Strict, "198.51.100.1"),
+        proxy_protocol: Some(protocol(ProxyProtocolMode::Strict, "198.51.100.1")),
         forwarded: None,
     };
     let refused = Finding::refused(
@@ -186,6 +189,10 @@ fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
     let translator = translated(world().into_iter().chain([wrong]));
     for name in OF_ONE {
         let said = said(&translator, name).expect("it is said");
-        assert_eq!(said.proxy_protocol, strict("198.51.100.1/32"), "{name}");
+        assert_eq!(
+            said.proxy_protocol,
+            Some(strict("198.51.100.1/32")),
+            "{name}"
+        );
     }
 }

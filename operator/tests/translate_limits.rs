@@ -5,6 +5,7 @@ mod common;
 
 use std::time::Duration;
 
+use vestibule_model::client_address::ClientAddress;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -27,6 +28,7 @@ fn parameters(name: &str, limits: LimitParameters) -> GatewayParameters {
         name: ObjectName::new("platform", name),
         meta: Meta::default(),
         service: ServiceParameters::default(),
+        client_address: ClientAddress::default(),
         limits,
         findings: Vec::new(),
     }

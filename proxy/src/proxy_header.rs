@@ -1,5 +1,4 @@
-//! Owns the reading of a PROXY header (versions 1 and 2 of HAProxy's PROXY protocol): bounded, incremental, without
-//! I/O.
+//! Owns the reading of a PROXY header (versions 1 and 2 of the PROXY protocol): bounded, incremental, without I/O.
 //!
 //! The crate `ppp` reads the same and is the oracle of the tests. It is not used here because it does not tell bytes
 //! that may still become a header from those that never will, which decides where a header is optional; it takes v2
@@ -146,9 +145,7 @@ fn read_v2(bytes: &[u8]) -> Progress {
 /// Reads what is behind the length. Fields behind the addresses do not count.
 fn source_v2(command: u8, family: u8, body: &[u8]) -> Option<Source> {
     match (command, family) {
-        // Version 2, command LOCAL: what the rest says is to be ignored.
-        (0x20, _) => Some(Source::Peer),
-        // Command PROXY: TCP over IPv4 and IPv6, source and destination, then their ports.
+        // Version 2, command PROXY: TCP over IPv4 and IPv6, source and destination, then their ports.
         (0x21, 0x11) => {
             let (source, rest) = body.split_first_chunk::<4>()?;
             let (_, rest) = rest.split_first_chunk::<4>()?;
@@ -159,8 +156,8 @@ fn source_v2(command: u8, family: u8, body: &[u8]) -> Option<Source> {
             let (_, rest) = rest.split_first_chunk::<16>()?;
             Some(client(Ipv6Addr::from(*source).into(), ports(rest)?))
         }
-        // Unspecified, datagrams, UNIX sockets.
-        (0x21, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) => Some(Source::Peer),
+        // Command LOCAL, whose rest is to be ignored; and what is unspecified, datagrams and UNIX sockets.
+        (0x20, _) | (0x21, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) => Some(Source::Peer),
         _ => None,
     }
 }

@@ -77,7 +77,7 @@ pub(crate) fn parameters_at(name: &str) -> Reference {
     }
 }
 
-/// GatewayParameters with this Service type and a limit that differs with it, good or malformed. Those for a NodePort are
+/// GatewayParameters with this Service type and a limit that differs with it, good or malformed. Those for a `NodePort` are
 /// behind a load balancer that speaks the PROXY protocol.
 pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Object {
     let malformed = || Finding::refused(Reason::InvalidParameters, "spec", "is wrong", "");

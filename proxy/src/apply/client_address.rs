@@ -141,7 +141,7 @@ mod tests {
             }),
             ("UnknownResource", |_, forwarded| forwarded.header = 0),
             ("TooLarge", |_, forwarded| {
-                forwarded.trusted_hops = Some(300)
+                forwarded.trusted_hops = Some(300);
             }),
             ("MissingField", |_, forwarded| {
                 forwarded.trusted_hops = None;
