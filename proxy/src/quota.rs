@@ -241,6 +241,8 @@ impl All {
     }
 }
 
+type ValueOf = fn(&Sample) -> u64;
+
 /// What the metrics say of a tenant.
 struct Sample {
     tenant: Arc<str>,
@@ -319,7 +321,7 @@ impl Collector for Accounts {
             let family = metric.encode_family(&labels)?;
             ConstGauge::new(i64::try_from(sample.held).unwrap_or(i64::MAX)).encode(family)?;
         }
-        let counters: [(&str, &str, fn(&Sample) -> u64); 3] = [
+        let counters: [(&str, &str, ValueOf); 3] = [
             (
                 "tenant_refused_connections",
                 "Connections and requests refused because the tenant had all the connections that it may have",
