@@ -10,7 +10,7 @@
 //! gate is a comparison and an addition.
 //!
 //! Every step of a handshake passes the gate, not only the first one: a client can put off the work with the key to a
-//! later step (TLS 1.3 by HelloRetryRequest, TLS 1.2 by its key exchange). A connection that moves bytes passes when it
+//! later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). A connection that moves bytes passes when it
 //! moved much the last time that it was polled, and pays for that.
 
 use std::cell::RefCell;
@@ -331,9 +331,9 @@ async fn keep_one(which: Which) {
         for waker in admitted {
             waker.wake();
         }
-        Poll::Pending
+        Poll::<()>::Pending
     })
-    .await
+    .await;
 }
 
 /// The lines of those who wait, one for each tenant.

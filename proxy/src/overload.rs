@@ -288,16 +288,16 @@ mod tests {
 
     use super::*;
 
-    fn at(percent: u64) -> Option<Usage> {
-        Some(Usage {
+    fn at(percent: u64) -> Usage {
+        Usage {
             used: percent * 10,
             limit: 1000,
-        })
+        }
     }
 
     fn memory_at(percent: u64) -> Readings {
         Readings {
-            memory: at(percent),
+            memory: Some(at(percent)),
             ..Readings::default()
         }
     }
@@ -340,23 +340,23 @@ mod tests {
         assert_eq!(decide(Step::Timeouts, &nothing, 80), Step::Normal);
         let short = [
             Readings {
-                memory: at(94),
+                memory: Some(at(94)),
                 ..nothing
             },
             Readings {
-                files: at(94),
+                files: Some(at(94)),
                 ..nothing
             },
             Readings {
-                connections: at(94),
+                connections: Some(at(94)),
                 ..nothing
             },
         ];
         for readings in short {
             let others = Readings {
-                memory: readings.memory.or(at(1)),
-                files: readings.files.or(at(2)),
-                connections: readings.connections.or(at(3)),
+                memory: readings.memory.or(Some(at(1))),
+                files: readings.files.or(Some(at(2))),
+                connections: readings.connections.or(Some(at(3))),
             };
             assert_eq!(decide(Step::Normal, &others, 80), Step::Timeouts);
             assert_eq!(decide(Step::Normal, &others, 95), Step::Normal);

@@ -67,7 +67,6 @@ struct Tenant {
     account: Weak<Account>,
     held: usize,
     refused: u64,
-    counts: Arc<Counts>,
 }
 
 /// What else is counted of a tenant.
@@ -114,7 +113,7 @@ impl fmt::Debug for Accounts {
 #[derive(Debug)]
 pub(crate) struct Account {
     tenant: Arc<str>,
-    counts: Arc<Counts>,
+    counts: Counts,
     all: Accounts,
 }
 
@@ -130,11 +129,9 @@ impl Accounts {
         if let Some(account) = known.as_ref().and_then(|known| known.account.upgrade()) {
             return account;
         }
-        let counts = known.as_ref().map(|known| Arc::clone(&known.counts));
-        let counts = counts.unwrap_or_default();
         let account = Arc::new(Account {
             tenant: Arc::clone(tenant),
-            counts: Arc::clone(&counts),
+            counts: Counts::default(),
             all: self.clone(),
         });
         if let Some(known) = known {
@@ -145,7 +142,6 @@ impl Accounts {
                 account: Arc::downgrade(&account),
                 held: 0,
                 refused: 0,
-                counts,
             };
             all.tenants.insert(Arc::clone(tenant), new);
         }
@@ -245,6 +241,8 @@ impl All {
     }
 }
 
+type ValueOf = fn(&Sample) -> u64;
+
 /// What the metrics say of a tenant.
 struct Sample {
     tenant: Arc<str>,
@@ -255,14 +253,17 @@ struct Sample {
 }
 
 impl Sample {
-    fn of(name: &Arc<str>, tenant: &Tenant) -> Self {
-        Self {
+    fn of(name: &Arc<str>, tenant: &Tenant) -> (Self, Option<Arc<Account>>) {
+        let account = tenant.account.upgrade();
+        let counts = account.as_deref().map(Account::counts);
+        let sample = Self {
             tenant: Arc::clone(name),
             held: tenant.held,
             refused: tenant.refused,
-            refused_handshakes: tenant.counts.refused_handshakes(),
-            dropped_lines: tenant.counts.dropped_lines(),
-        }
+            refused_handshakes: counts.map_or(0, Counts::refused_handshakes),
+            dropped_lines: counts.map_or(0, Counts::dropped_lines),
+        };
+        (sample, account)
     }
 
     fn is_empty(&self) -> bool {
@@ -279,11 +280,13 @@ impl Sample {
 impl Accounts {
     fn samples(&self) -> (usize, Vec<Sample>) {
         let all = self.all.lock();
+        // The accounts are let go of after the lock: the last of one takes it.
         let of = all.tenants.iter();
-        let of = of.map(|(name, tenant)| Sample::of(name, tenant));
-        let mut samples: Vec<Sample> = of.filter(|sample| !sample.is_empty()).collect();
+        let of: Vec<_> = of.map(|(name, of)| Sample::of(name, of)).collect();
         let share = all.share;
         drop(all);
+        let of = of.into_iter().map(|(sample, _)| sample);
+        let mut samples: Vec<Sample> = of.filter(|sample| !sample.is_empty()).collect();
         samples.sort_unstable_by(|a, b| {
             (b.wrongs(), b.held, &a.tenant).cmp(&(a.wrongs(), a.held, &b.tenant))
         });
@@ -318,7 +321,7 @@ impl Collector for Accounts {
             let family = metric.encode_family(&labels)?;
             ConstGauge::new(i64::try_from(sample.held).unwrap_or(i64::MAX)).encode(family)?;
         }
-        let counters: [(&str, &str, fn(&Sample) -> u64); 3] = [
+        let counters: [(&str, &str, ValueOf); 3] = [
             (
                 "tenant_refused_connections",
                 "Connections and requests refused because the tenant had all the connections that it may have",
