@@ -221,6 +221,8 @@ ports: [{name: tls, port: 8443, protocol: TCP}, {name: quic, port: 8443, protoco
     assert_eq!(addresses, ["2001:db8::1", "2001:db8::4", "2001:db8::5"]);
     let ending: Vec<String> = slice.terminating.iter().map(ToString::to_string).collect();
     assert_eq!(ending, ["2001:db8::6"]);
+    let idle: Vec<String> = slice.idle.iter().map(ToString::to_string).collect();
+    assert_eq!(idle, ["2001:db8::3", "2001:db8::7", "2001:db8::8"]);
     assert_eq!(slice.service.as_deref(), Some("app"));
     let ports = slice.ports.iter();
     let ports: Vec<(&str, Option<Transport>, u16)> = ports

@@ -68,10 +68,13 @@ impl Translator {
         if self.assigned.get(&uid) == assigned.as_ref() {
             return;
         }
-        match assigned {
+        let sockets = assigned.as_ref().map(|assigned| assigned.sockets.clone());
+        let before = match assigned {
             Some(assigned) => self.assigned.insert(uid.clone(), assigned),
             None => self.assigned.remove(&uid),
         };
+        let before = before.map(|assigned| assigned.sockets).unwrap_or_default();
+        self.take_sockets(&uid, &before, &sockets.unwrap_or_default(), dirty);
         dirty.uids.insert(uid);
     }
 

@@ -28,6 +28,7 @@ mod listener;
 mod mark;
 mod output;
 mod overlap;
+mod own;
 mod reach;
 mod route;
 mod route_status;
@@ -76,6 +77,7 @@ use index::Index;
 use issuance::Want;
 use listener::ListenerState;
 use overlap::Overlaps;
+use own::OwnAddresses;
 use reach::{Doors, Shared};
 use route::RouteState;
 use trust::{BundleState, User};
@@ -233,6 +235,8 @@ pub struct Translator {
     allocated: BTreeMap<PortWish, Port>,
     /// What Gateways' fronts have come to, as [`Change::Addresses`] told.
     assigned: BTreeMap<Arc<str>, Assigned>,
+    /// Addresses that no backend of a tenant may have.
+    own: OwnAddresses,
     port_wishes: BTreeSet<PortWish>,
     services: BTreeMap<Arc<str>, ServiceWish>,
 }
@@ -295,6 +299,7 @@ impl Translator {
             port_users: BTreeMap::new(),
             allocated: BTreeMap::new(),
             assigned: BTreeMap::new(),
+            own: OwnAddresses::default(),
             port_wishes: BTreeSet::new(),
             services: BTreeMap::new(),
         }
