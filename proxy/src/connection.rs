@@ -82,6 +82,8 @@ pub enum CloseReason {
     BackendConnectFailed,
     /// The backend did not accept within the deadline.
     BackendConnectTimeout,
+    /// The backend's endpoint is a socket of this proxy itself. No connection was made.
+    BackendLoop,
     /// The backend is to be spoken to over TLS, and its policy is not valid or what it needs is not
     /// held. No connection was made.
     BackendTlsInvalid,
@@ -170,6 +172,7 @@ impl CloseReason {
             Self::NoEndpoints => "NoEndpoints",
             Self::BackendConnectFailed => "BackendConnectFailed",
             Self::BackendConnectTimeout => "BackendConnectTimeout",
+            Self::BackendLoop => "BackendLoop",
             Self::BackendTlsInvalid => "BackendTlsInvalid",
             Self::BackendTlsFailed => "BackendTlsFailed",
             Self::BackendTruncated => "BackendTruncated",
@@ -264,7 +267,7 @@ pub(crate) fn serve(
         let ended = match kind {
             Kind::Passthrough(replay) => {
                 let moved = &mut record.moved;
-                let passed = Relay::new(&mut client, &mut backend, moved, replay);
+                let passed = Relay::new(&mut client, &mut backend, moved, line, replay);
                 unless_cut(unless_over(lifetime, InTurn::new(passed, line)))
                     .await
                     .map(|ended| ended.map(CloseReason::from))
