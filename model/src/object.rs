@@ -126,6 +126,8 @@ pub struct GatewayParameters {
     pub limits: LimitParameters,
     /// `spec.clientAddress`.
     pub client_address: ClientAddress,
+    /// `spec.backendClientCertificate.namespaces`: whose backends are shown the Gateway's client certificate.
+    pub certificate_namespaces: Option<NamespaceScope>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }

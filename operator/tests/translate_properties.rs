@@ -455,6 +455,7 @@ fn a_cluster_object() -> impl Strategy<Value = Object> {
         a_name(),
         prop::sample::select(ServiceType::ALL),
         prop::bool::ANY,
+        prop::sample::select(&[None, Some(NamespaceScope::Same), Some(NamespaceScope::None)][..]),
     );
     let object =
         (an_asking_object(), of_gateway).prop_map(|(mut object, (uid, parameters, asks))| {
@@ -488,7 +489,13 @@ fn a_cluster_object() -> impl Strategy<Value = Object> {
     prop_oneof![
         10 => object,
         2 => proxies,
-        1 => parameters.prop_map(|(name, kind, good)| parameters_of(name, kind, good)),
+        1 => parameters.prop_map(|(name, kind, good, scope)| {
+            let mut object = parameters_of(name, kind, good);
+            if let Object::GatewayParameters(parameters) = &mut object {
+                parameters.certificate_namespaces = scope;
+            }
+            object
+        }),
     ]
 }
 

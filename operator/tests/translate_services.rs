@@ -225,6 +225,7 @@ fn parameters(name: &str, service: ServiceParameters) -> Object {
         service,
         limits: LimitParameters::default(),
         client_address: ClientAddress::default(),
+        certificate_namespaces: None,
         findings: Vec::new(),
     })
 }

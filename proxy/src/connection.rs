@@ -576,14 +576,18 @@ fn decide(
         account,
     } = selected?;
     let mode = listener.mode.clone();
-    let credentials = snapshot.credentials(&listener);
     let units = listener.handshake_units;
-    record.select(listener);
+    record.select(Arc::clone(&listener));
     if !matches!(mode, Mode::Https(_)) {
         pick(&snapshot, record, route, random, |backend| {
             backend.endpoint(random, |_| true)
         })?;
     }
+    let backend = record.backend.as_ref();
+    // Without a backend nobody is shown anything: requests select theirs.
+    let credentials = backend.map_or(Credentials::None, |(_, backend)| {
+        snapshot.credentials(&listener, backend)
+    });
     record.charge(&account)?;
     let entrant = Entrant { account, units };
     Ok(Decision::Serve(mode, entrant, credentials))
@@ -761,13 +765,16 @@ fn decide_again(
         return None;
     }
     let before = (record.route.clone(), record.backend.clone());
-    let shown = snapshot.credentials(&listener);
-    let picked = pick(&snapshot, record, route, random, |of| next(of, &shown));
+    let mut shown = None;
+    let picked = pick(&snapshot, record, route, random, |of| {
+        let credentials = snapshot.credentials(&listener, of);
+        next(of, shown.insert(credentials))
+    });
     if picked.is_err() {
         (record.route, record.backend) = before;
         return None;
     }
-    Some(shown)
+    shown
 }
 
 /// Has the kernel find out about peers that vanished: asks after `idle`, and gives up after as many

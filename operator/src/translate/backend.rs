@@ -67,6 +67,10 @@ impl BackendKey {
         Self::new(ObjectName::new(namespace.clone(), ""), Port::MIN)..
     }
 
+    pub(super) fn namespace(&self) -> &Arc<str> {
+        &self.service.namespace
+    }
+
     pub(super) fn is_in(&self, namespace: &Arc<str>) -> bool {
         self.service.namespace == *namespace
     }
@@ -150,7 +154,13 @@ impl Translator {
             Speaks::Http { protocol, .. } => protocol,
             Speaks::Other => proto::BackendProtocol::Unspecified,
         };
+        let tls = self.backend_tls(service, port);
         Some(proto::Backend {
+            // In plaintext nobody is shown anything.
+            certificate_of: match &tls {
+                Some(_) => self.certificate_of(&key.service.namespace),
+                None => Vec::new(),
+            },
             endpoints: endpoints
                 .iter()
                 .map(|(address, port)| proto::Endpoint {
@@ -159,7 +169,7 @@ impl Translator {
                 })
                 .collect(),
             protocol: protocol.into(),
-            tls: self.backend_tls(service, port),
+            tls,
         })
     }
 }

@@ -83,9 +83,12 @@ impl Translator {
         for user in self.index.users_of_parameters(name) {
             if user.kind == Kind::GatewayClass {
                 let gateways = self.merge.gateways_of(&user.name.name);
-                dirty.gateways.extend(gateways.cloned());
+                let gateways: Vec<ObjectName> = gateways.cloned().collect();
+                dirty.tls.extend(gateways.iter().cloned());
+                dirty.gateways.extend(gateways);
                 dirty.classes.insert(user.name.name);
             } else {
+                dirty.tls.insert(user.name.clone());
                 dirty.gateways.insert(user.name);
             }
         }

@@ -110,6 +110,7 @@ impl Translator {
                 };
                 let affected = self.merge.put_namespace(&name.name, labels);
                 dirty.routes.extend(self.index.routes_in(&name.name));
+                self.mark_shown_to(&name.name, dirty);
                 self.spread(affected, dirty);
             }
             Kind::ReferenceGrant => self.mark_referrers(&name.namespace, dirty),

@@ -52,6 +52,7 @@ use vestibule_model::object::{AcmeIssuer, LimitParameters, Object, Port};
 use vestibule_model::pattern::budget::Budgets;
 use vestibule_model::policy::Policy;
 use vestibule_model::route::Route;
+use vestibule_model::selector::NamespaceScope;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, NotAPortWish, PortWish};
@@ -223,6 +224,8 @@ pub struct Translator {
     gateway_limits: BTreeMap<ObjectName, LimitParameters>,
     /// How the address of a client is found, on Gateways whose parameters say so.
     client_addresses: BTreeMap<ObjectName, ClientAddress>,
+    /// Gateways that show their client certificate to the backends of some namespaces only.
+    shown_to: BTreeMap<ObjectName, NamespaceScope>,
     /// BackendTLSPolicies for Services in use.
     policies: BTreeMap<ObjectName, PolicyState>,
     service_uses: BTreeMap<ObjectKey, ServiceUses>,
@@ -292,6 +295,7 @@ impl Translator {
             gateway_tls: BTreeMap::new(),
             gateway_limits: BTreeMap::new(),
             client_addresses: BTreeMap::new(),
+            shown_to: BTreeMap::new(),
             policies: BTreeMap::new(),
             service_uses: BTreeMap::new(),
             service_routes: BTreeMap::new(),

@@ -100,6 +100,7 @@ pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -
             }),
             forwarded: None,
         },
+        certificate_namespaces: None,
         findings: if good { Vec::new() } else { vec![malformed()] },
     })
 }

@@ -363,7 +363,7 @@ fn decide<'a>(
     let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
     let exchange = Exchange {
         plane: &shared.plane,
-        credentials: snapshot.credentials(&listener),
+        credentials: snapshot.credentials(&listener, backend),
         backend: Arc::clone(backend),
         authority: to.authority,
         path,
