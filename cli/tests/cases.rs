@@ -165,6 +165,7 @@ impl Cluster {
             };
             let assigned = Assigned {
                 addresses: service.addresses.iter().map(address).collect(),
+                sockets: BTreeSet::new(),
                 problem: service.problem.clone(),
             };
             Some(Change::Addresses(gateway.meta.uid.clone(), Some(assigned)))
@@ -246,6 +247,7 @@ impl Case {
                     namespace: "vestibule-system".into(),
                     cluster_domain: "cluster.local".into(),
                     selector: BTreeMap::from([("app".into(), "proxy".into())]),
+                    components: BTreeSet::new(),
                     defaults: ServiceParameters::default(),
                 },
             },

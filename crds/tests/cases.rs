@@ -197,6 +197,56 @@ stringData: {tls.key: new}
 }
 
 #[test]
+fn who_is_shown_the_client_certificate_is_said_by_from_and_selector() {
+    let said = |namespaces: Value| {
+        let parameters = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "GatewayParameters",
+            "metadata": {"name": "p", "namespace": "n"},
+            "spec": {"backendClientCertificate": {"namespaces": namespaces}}});
+        match decode(parameters) {
+            Decoded::Object(object, _) => match *object {
+                Object::GatewayParameters(parameters) => {
+                    let refused = parameters.findings.iter().any(Finding::refuses);
+                    (parameters.certificate_namespaces, refused)
+                }
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(said(Value::Null), (None, false));
+    for (from, scope) in [("All", NamespaceScope::All), ("Same", NamespaceScope::Same)] {
+        assert_eq!(said(json!({"from": from})), (Some(scope), false));
+    }
+    let labels = json!({"matchLabels": {"mesh": "inner"}});
+    let (scope, refused) = said(json!({"from": "Selector", "selector": labels}));
+    let labels = |mesh: &str| [("mesh".to_owned(), mesh.to_owned())].into();
+    let admits = |mesh| {
+        scope
+            .as_ref()
+            .unwrap()
+            .admits("n", "t", Some(&labels(mesh)))
+    };
+    assert_eq!(
+        (admits("inner"), admits("outer"), refused),
+        (true, false, false)
+    );
+    // What cannot be read is refused, and shows it to nobody.
+    let wrong = json!({"matchExpressions": [{"key": "a", "operator": "Is", "values": ["b"]}]});
+    for bad in [
+        json!({"from": "Everywhere"}),
+        json!({"from": "Selector"}),
+        json!({"from": "Selector", "selector": wrong}),
+    ] {
+        let (scope, refused) = said(bad.clone());
+        assert!(refused, "{bad}");
+        assert!(
+            !scope.unwrap().admits("n", "n", Some(&labels("b"))),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
 fn only_endpoints_that_are_ready_or_serve_until_they_end() {
     let Object::EndpointSlice(slice) = object(
         "
@@ -221,6 +271,8 @@ ports: [{name: tls, port: 8443, protocol: TCP}, {name: quic, port: 8443, protoco
     assert_eq!(addresses, ["2001:db8::1", "2001:db8::4", "2001:db8::5"]);
     let ending: Vec<String> = slice.terminating.iter().map(ToString::to_string).collect();
     assert_eq!(ending, ["2001:db8::6"]);
+    let idle: Vec<String> = slice.idle.iter().map(ToString::to_string).collect();
+    assert_eq!(idle, ["2001:db8::3", "2001:db8::7", "2001:db8::8"]);
     assert_eq!(slice.service.as_deref(), Some("app"));
     let ports = slice.ports.iter();
     let ports: Vec<(&str, Option<Transport>, u16)> = ports

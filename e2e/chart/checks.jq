@@ -139,13 +139,19 @@ def role_checks:
   # Where egress is bounded: DNS and the API server, for the operator also the authorities that issue, and the
   # proxies, which they connect to.
   ([all_of("Deployment") | select(component == "operator") | .spec.template.spec.containers[0].args[]] | index("--acme=true")) as $acme
-  | (all_of("NetworkPolicy") | select(.spec.egress != null)
-      | complain(component == "proxy"; "bounds where backends may be"),
-        complain([.spec.egress[] | select(.to == null) | .ports[].port] | any(. != 53); "lets out to anywhere"),
+  | (all_of("NetworkPolicy") | select(.spec.egress != null and component != "proxy")
+      | complain([.spec.egress[] | select(.to == null) | .ports[].port] | any(. != 53); "lets out to anywhere"),
         complain((.spec.egress | length) != (if component == "operator" and $acme != null then 4 else 2 end);
             "lets out to more, or less, than it needs"),
         complain([.spec.egress[].to[]? | select(.ipBlock == null) | .podSelector.matchLabels["app.kubernetes.io/component"]]
             | any(. != "proxy"); "lets out to pods that it has nothing to do with")),
+  # Of the proxies: DNS, every pod, and beyond pods whatever does not serve metadata.
+  (all_of("NetworkPolicy") | select(.spec.egress != null and component == "proxy")
+    | complain([.spec.egress[] | select(.to == null) | [.ports[]?.port]] != [[53, 53]]; "lets out to anywhere, or not to DNS"),
+      complain([.spec.egress[].to[]? | select(.ipBlock == null)] != [{namespaceSelector: {}}];
+          "keeps proxies from the pods of a namespace"),
+      complain([.spec.egress[].to[]?.ipBlock // empty | .except | any(IN("169.254.0.0/16", "fe80::/10"))] | all | not;
+          "lets proxies reach metadata")),
 
   # Secrets are reached in listed namespaces, or everywhere, not both.
   ([all_of("ClusterRoleBinding", "RoleBinding") | select(component == "secrets")]

@@ -40,6 +40,10 @@ pub enum Denied {
     Metadata,
     /// It is not one of the public internet.
     NotPublic,
+    /// A pod of the release has it.
+    OwnPod,
+    /// A Gateway is reached there.
+    Gateway,
     /// The release denies it.
     ByRelease(AddressBlock),
 }
@@ -52,6 +56,8 @@ impl fmt::Display for Denied {
             Self::NoHost => f.write_str("is not the address of one host"),
             Self::Metadata => f.write_str("is where a cloud serves metadata"),
             Self::NotPublic => f.write_str("is not a public address"),
+            Self::OwnPod => f.write_str("is the address of a pod of Vestibule itself"),
+            Self::Gateway => f.write_str("is the address of a Gateway"),
             Self::ByRelease(block) => write!(f, "is in {block}, which the platform denies"),
         }
     }
@@ -62,13 +68,7 @@ impl EndpointRules {
     /// NAT64, RFC 6052) is judged as well.
     #[must_use]
     pub fn denies(&self, address: IpAddr) -> Option<Denied> {
-        let address = address.to_canonical();
-        let inner = match address {
-            IpAddr::V6(outer) => translated(outer).map(IpAddr::V4),
-            IpAddr::V4(_) => None,
-        };
-        let mut judged = [Some(address), inner].into_iter().flatten();
-        judged.find_map(|of| self.denies_one(of))
+        forms(address).find_map(|form| self.denies_one(form))
     }
 
     fn denies_one(&self, address: IpAddr) -> Option<Denied> {
@@ -176,6 +176,16 @@ fn six_to_four(address: Ipv6Addr) -> Option<Ipv4Addr> {
         return None;
     };
     Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+}
+
+/// An address, and the IPv4 address within it if there is one: a connection to the first may be one to the second.
+pub fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let address = address.to_canonical();
+    let inner = match address {
+        IpAddr::V6(outer) => translated(outer).map(IpAddr::V4),
+        IpAddr::V4(_) => None,
+    };
+    std::iter::once(address).chain(inner)
 }
 
 /// The IPv4 address that a NAT64 gateway would connect to: `64:ff9b::/96`.

@@ -126,6 +126,8 @@ pub struct GatewayParameters {
     pub limits: LimitParameters,
     /// `spec.clientAddress`.
     pub client_address: ClientAddress,
+    /// `spec.backendClientCertificate.namespaces`: whose backends are shown the Gateway's client certificate.
+    pub certificate_namespaces: Option<NamespaceScope>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
@@ -422,11 +424,33 @@ pub struct EndpointSlice {
     /// Addresses of pods that terminate and still serve. They count while a port has no address that is
     /// ready.
     pub terminating: Vec<IpAddr>,
+    /// Addresses of pods that serve nothing: not yet, or no longer.
+    pub idle: Vec<IpAddr>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
 
 impl EndpointSlice {
+    /// Every address, whatever state its pod is in.
+    pub fn all(&self) -> impl Iterator<Item = IpAddr> {
+        let lists = [&self.addresses, &self.terminating, &self.idle];
+        lists.into_iter().flatten().copied()
+    }
+
+    /// Every address that serves, or still serves, with each TCP port, or without one where the slice has none.
+    pub fn sockets(&self) -> impl Iterator<Item = (IpAddr, Option<Port>)> {
+        let ports = || {
+            let ports = self.ports.iter();
+            ports.filter(|port| port.transport == Some(Transport::Tcp))
+        };
+        let portless = ports().next().is_none().then_some(None);
+        let serving = self.addresses.iter().chain(&self.terminating);
+        serving.flat_map(move |address| {
+            let numbers = ports().map(|port| Some(port.number)).chain(portless);
+            numbers.map(|number| (*address, number))
+        })
+    }
+
     /// The numbers under which the endpoints serve this port of the Service.
     pub fn numbers_of(&self, port: &ServicePort) -> impl Iterator<Item = Port> {
         self.ports

@@ -319,6 +319,7 @@ impl Arguments {
             namespace: self.namespace.as_str().into(),
             cluster_domain: self.cluster_domain.as_str().into(),
             selector,
+            components: self.components(),
             defaults,
         };
         let translation = translate::Settings {
@@ -354,7 +355,6 @@ impl Arguments {
             owner: owner.clone(),
             timing: lease::elector::Timing::default(),
         };
-        let proxy_service = self.proxy_service.clone();
         let certmanager = cluster::certmanager::Config {
             settings: certmanager::Settings {
                 listener_sets: self.cert_manager_listener_sets,
@@ -378,7 +378,7 @@ impl Arguments {
             release: self.release.clone(),
             translation,
             lease,
-            proxy_service: proxy_service.unwrap_or_else(|| format!("{}-proxy", self.release)),
+            proxy_service: self.service(self.proxy_service.as_ref(), "proxy"),
             owner,
             statuses: statuses::plan::Timing::default(),
             acme: self.acme.then(|| self.acme_settings()),
@@ -388,6 +388,20 @@ impl Arguments {
             claim_grace: Duration::from_secs(self.claim_grace_seconds),
             instance: self.pod_name.clone(),
         })
+    }
+
+    /// The name of a component's Service.
+    fn service(&self, named: Option<&String>, component: &str) -> String {
+        let default = || format!("{}-{component}", self.release);
+        named.cloned().unwrap_or_else(default)
+    }
+
+    /// Services whose endpoints are pods of the release.
+    fn components(&self) -> BTreeSet<Arc<str>> {
+        let proxies = self.service(self.proxy_service.as_ref(), "proxy");
+        let webhooks = self.service(self.webhook_service.as_ref(), "webhook");
+        let operators = self.service(None, "operator");
+        [proxies, webhooks, operators].map(Arc::from).into()
     }
 
     fn acme_settings(&self) -> acme::Settings {

@@ -242,6 +242,7 @@ async fn a_listener_is_programmed_once_the_service_has_its_port() {
     };
     let assigned = Assigned {
         addresses: Vec::new(),
+        sockets: BTreeSet::new(),
         problem: None,
     };
     world.apply([

@@ -12,10 +12,10 @@ use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::http::{HttpMatch, PathMatch};
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{Object, Protocol};
+use vestibule_model::object::{Object, Port, Protocol};
 use vestibule_model::pattern::Pattern;
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::translate::{Change, Status, Translator};
+use vestibule_operator::translate::{Assigned, Change, Status, Translator};
 use vestibule_stream::proto::resource;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
@@ -172,6 +172,196 @@ fn regular_expressions_of_a_namespace_are_bounded() {
     let output = translator.apply([Change::Remove(key(Kind::HttpRoute, "a", "r0"))]);
     assert_eq!(served(&translator), ["a/r1", "a/r2", "b/r0"]);
     assert!(output.work.routes <= 2, "{:?}", output.work);
+}
+
+/// A route of namespace b to Service app, in a cluster, without a slice.
+fn in_a_cluster() -> Translator {
+    let mut translator = Translator::new(cluster_settings());
+    translator.apply(
+        [
+            our_class(),
+            gateway("one", Vec::new(), NamespaceScope::All),
+            set(
+                "b",
+                "mine",
+                1,
+                "one",
+                vec![passthrough("web", "web.b.test")],
+            ),
+            route(
+                "b",
+                "web",
+                1,
+                vec![parent("ListenerSet", None, "mine", None)],
+                &["web.b.test"],
+                vec![backend("b", "app", 443, 1)],
+            ),
+            service("b", "app", &[443]),
+        ]
+        .map(Change::Put),
+    );
+    translator
+}
+
+/// The slice of the release's own Service of proxies; `idle` are those that are not ready.
+fn proxies(service: &str, ready: &[&str], idle: &[&str]) -> Change {
+    let parse = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| text.parse().expect("one"))
+            .collect()
+    };
+    let mut object = slice("vestibule-system", service, 0, 1, &[]);
+    if let Object::EndpointSlice(slice) = &mut object {
+        slice.addresses = parse(ready);
+        slice.idle = parse(idle);
+    }
+    Change::Put(object)
+}
+
+fn reached_at(sockets: &[(&str, u16)]) -> Change {
+    let sockets = sockets.iter().map(|(ip, number)| {
+        let number = Port::new(*number).expect("a port");
+        (ip.parse().expect("an address"), number)
+    });
+    let assigned = Assigned {
+        sockets: sockets.collect(),
+        ..Assigned::default()
+    };
+    Change::Addresses("uid-one".into(), Some(assigned))
+}
+
+#[test]
+fn pods_of_the_release_are_nobodys_endpoints() {
+    let mut translator = in_a_cluster();
+    translator.apply([slice_of(1, &["10.244.0.5"]), slice_of(2, &["10.244.0.6"])]);
+    let both = ["10.244.0.5", "10.244.0.6"];
+    assert_eq!(endpoints(&translator), both);
+    // Pods of others in the release's namespace are no concern of this.
+    translator.apply([proxies("demo", &["10.244.0.5"], &[])]);
+    assert_eq!(endpoints(&translator), both);
+    // A proxy that is ready, and one that is not: its port of metrics answers all the same.
+    for (ready, idle) in [(&["10.244.0.5"][..], &[][..]), (&[], &["10.244.0.5"])] {
+        translator.apply([proxies("proxies", ready, idle)]);
+        assert_eq!(endpoints(&translator), ["10.244.0.6"]);
+        assert_eq!(unresolved(&translator), None);
+        let of_slice = ObjectKey::new(Kind::EndpointSlice, "b", "app-1");
+        assert_eq!(reasons(&translator, &of_slice), ["EndpointNotAllowed"]);
+    }
+    translator.apply([proxies("proxies", &["10.244.0.5", "10.244.0.6"], &[])]);
+    let (reason, message) = unresolved(&translator).expect("it is told");
+    assert_eq!(reason, "EndpointNotAllowed");
+    assert!(message.contains("a pod of Vestibule itself"), "{message}");
+    // In another way of writing it.
+    translator.apply([
+        slice_of(1, &["::ffff:10.244.0.5"]),
+        slice_of(2, &["64:ff9b::af4:6"]),
+    ]);
+    assert_eq!(endpoints(&translator), Vec::<String>::new());
+    // The proxies are gone, and their addresses are other pods'.
+    translator.apply([slice_of(1, &[both[0]]), slice_of(2, &[both[1]])]);
+    assert_eq!(endpoints(&translator), Vec::<String>::new());
+    translator.apply([proxies("proxies", &["10.244.0.9"], &[])]);
+    assert_eq!(endpoints(&translator), both);
+    assert_eq!(unresolved(&translator), None);
+}
+
+#[test]
+fn addresses_of_gateways_with_their_ports_are_nobodys_endpoints() {
+    let mut translator = in_a_cluster();
+    // Its endpoints have port 8443.
+    translator.apply([slice_of(1, &["192.0.2.7"])]);
+    assert_eq!(endpoints(&translator), ["192.0.2.7"]);
+    // Where load balancers are ports of nodes, the other ports are others'.
+    translator.apply([reached_at(&[("192.0.2.7", 443)])]);
+    assert_eq!(endpoints(&translator), ["192.0.2.7"]);
+    assert_eq!(unresolved(&translator), None);
+    translator.apply([reached_at(&[("192.0.2.7", 443), ("192.0.2.7", 8443)])]);
+    assert_eq!(endpoints(&translator), Vec::<String>::new());
+    let (reason, message) = unresolved(&translator).expect("it is told");
+    assert_eq!(reason, "EndpointNotAllowed");
+    assert!(message.contains("the address of a Gateway"), "{message}");
+    translator.apply([Change::Addresses("uid-one".into(), None)]);
+    assert_eq!(endpoints(&translator), ["192.0.2.7"]);
+    assert_eq!(unresolved(&translator), None);
+}
+
+/// Who may write there is the platform.
+#[test]
+fn the_namespace_of_the_release_may_name_what_it_likes() {
+    let mut translator = in_a_cluster();
+    translator.apply([
+        reached_at(&[("10.244.0.5", 8001)]),
+        proxies("proxies", &["10.244.0.5"], &[]),
+        Change::Put(service("vestibule-system", "proxies", &[1])),
+        Change::Put(route(
+            "vestibule-system",
+            "own",
+            1,
+            vec![parent("ListenerSet", None, "own", None)],
+            &["own.test"],
+            vec![backend("vestibule-system", "proxies", 1, 1)],
+        )),
+        Change::Put(set(
+            "vestibule-system",
+            "own",
+            1,
+            "one",
+            vec![passthrough("own", "own.test")],
+        )),
+    ]);
+    let key = ResourceKey::new(ResourceKind::Backend, "vestibule-system/proxies:1");
+    let Some(resource::Resource::Backend(own)) =
+        translator.resources().get(&key).and_then(Encoded::decode)
+    else {
+        panic!("a backend")
+    };
+    assert_eq!(own.endpoints.len(), 1);
+}
+
+#[test]
+fn an_address_of_the_release_concerns_those_who_name_it() {
+    let mut translator = in_a_cluster();
+    let others = (0..200_u8).flat_map(|n| {
+        let name = format!("other-{n}");
+        let mut addresses = slice("c", &name, 0, 443, &[]);
+        if let Object::EndpointSlice(slice) = &mut addresses {
+            slice.addresses = vec![IpAddr::from([10, 245, 0, n])];
+        }
+        [
+            service("c", &name, &[443]),
+            addresses,
+            route(
+                "c",
+                &name,
+                1,
+                vec![parent("ListenerSet", None, "others", None)],
+                &["c.test"],
+                vec![backend("c", &name, 443, 1)],
+            ),
+        ]
+    });
+    let listener = passthrough("web", "c.test");
+    let listeners = set("c", "others", 1, "one", vec![listener]);
+    translator.apply(others.chain([listeners]).map(Change::Put));
+    let backends = translator.resources().keys();
+    let backends = backends.filter(|key| key.kind() == ResourceKind::Backend);
+    assert_eq!(backends.count(), 201);
+    translator.apply([slice_of(1, &["10.244.0.5"])]);
+    // While it has no other endpoint, the route does not use the backend.
+    for (change, work) in [
+        (
+            proxies("proxies", &["10.244.0.5", "10.244.0.6"], &[]),
+            (1, 1),
+        ),
+        (reached_at(&[("10.244.0.5", 8443)]), (0, 1)),
+        (reached_at(&[("10.246.0.1", 8443)]), (0, 1)),
+        (proxies("proxies", &["10.244.0.6"], &[]), (1, 1)),
+        (proxies("proxies", &["10.244.0.7"], &[]), (0, 0)),
+    ] {
+        let work_done = translator.apply([change]).work;
+        assert_eq!((work_done.backends, work_done.routes), work);
+    }
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn cluster(translator: &Translator) -> Vec<Change> {
     let ports = ports.map(|(internal, wish)| (wish, Port::new(internal)));
     let assigned = Assigned {
         addresses: vec![vestibule_model::object::Address::Ip([192, 0, 2, 1].into())],
+        sockets: std::collections::BTreeSet::new(),
         problem: None,
     };
     vec![

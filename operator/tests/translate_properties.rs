@@ -455,6 +455,7 @@ fn a_cluster_object() -> impl Strategy<Value = Object> {
         a_name(),
         prop::sample::select(ServiceType::ALL),
         prop::bool::ANY,
+        prop::sample::select(&[None, Some(NamespaceScope::Same), Some(NamespaceScope::None)][..]),
     );
     let object =
         (an_asking_object(), of_gateway).prop_map(|(mut object, (uid, parameters, asks))| {
@@ -473,9 +474,28 @@ fn a_cluster_object() -> impl Strategy<Value = Object> {
             }
             object
         });
+    // Proxies come and go, and have addresses that others have had.
+    let proxies = (0u8..2, prop::collection::vec(1u8..4, 0..3), prop::bool::ANY).prop_map(
+        |(suffix, addresses, idle)| {
+            let mut object = slice("vestibule-system", "proxies", suffix, 1, &addresses);
+            if let Object::EndpointSlice(slice) = &mut object
+                && idle
+            {
+                std::mem::swap(&mut slice.addresses, &mut slice.idle);
+            }
+            object
+        },
+    );
     prop_oneof![
         10 => object,
-        1 => parameters.prop_map(|(name, kind, good)| parameters_of(name, kind, good)),
+        2 => proxies,
+        1 => parameters.prop_map(|(name, kind, good, scope)| {
+            let mut object = parameters_of(name, kind, good);
+            if let Object::GatewayParameters(parameters) = &mut object {
+                parameters.certificate_namespaces = scope;
+            }
+            object
+        }),
     ]
 }
 
@@ -495,9 +515,19 @@ fn an_input() -> impl Strategy<Value = Change> {
         prop::option::of((10_000u16..10_100).prop_map(|p| Port::new(p).expect("a port")));
     let assigned =
         (prop::collection::vec(1u8..3, 0..2), prop::bool::ANY).prop_map(|(addresses, problem)| {
+            let ips = addresses.iter().copied();
             Assigned {
-                addresses: addresses
-                    .into_iter()
+                // Endpoints of the teams' Services among them.
+                sockets: ips
+                    .clone()
+                    .map(|last| {
+                        (
+                            [127, 0, 0, last].into(),
+                            Port::new(8000 + u16::from(last)).expect("a port"),
+                        )
+                    })
+                    .collect(),
+                addresses: ips
                     .map(|last| Address::Ip([192, 0, 2, last].into()))
                     .collect(),
                 problem: problem.then(|| "refused".into()),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::{Value, json};
@@ -35,6 +35,7 @@ fn settings(defaults: ServiceParameters) -> Settings {
                 namespace: "vestibule-system".into(),
                 cluster_domain: "cluster.local".into(),
                 selector: labels(&[("app.kubernetes.io/component", "proxy")]),
+                components: BTreeSet::new(),
                 defaults,
             },
         },
@@ -224,6 +225,7 @@ fn parameters(name: &str, service: ServiceParameters) -> Object {
         service,
         limits: LimitParameters::default(),
         client_address: ClientAddress::default(),
+        certificate_namespaces: None,
         findings: Vec::new(),
     })
 }
@@ -374,6 +376,7 @@ fn an_edit_that_is_wrong_costs_no_address() {
     );
     let addresses = Assigned {
         addresses: vec![Address::Ip([192, 0, 2, 1].into())],
+        sockets: BTreeSet::new(),
         problem: None,
     };
     translator.apply([Change::Addresses(UID.into(), Some(addresses))]);
@@ -517,10 +520,12 @@ fn sets_follow_whatever_their_gateway_lacks() {
     let mut step_by_step = translated(ServiceParameters::default(), objects());
     let other = Assigned {
         addresses: vec![Address::Ip([192, 0, 2, 9].into())],
+        sockets: BTreeSet::new(),
         problem: None,
     };
     let right = Assigned {
         addresses: vec![Address::Ip([192, 0, 2, 1].into())],
+        sockets: BTreeSet::new(),
         problem: None,
     };
     for assigned in [None, Some(other), Some(right), None] {

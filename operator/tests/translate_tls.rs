@@ -14,7 +14,8 @@ use vestibule_model::condition::{ConditionType, Reason, Truth};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Meta, Object, Protocol};
-use vestibule_model::selector::NamespaceScope;
+use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
+use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::{Change, Status, Translator};
 use vestibule_stream::proto::{self, listener, resource, tls_listener};
 use vestibule_stream::{ResourceKey, ResourceKind};
@@ -370,6 +371,72 @@ fn a_policy_says_whom_to_trust_and_its_end_is_plaintext() {
     assert_eq!(backend_tls(&translator, BACKEND), None);
     assert_eq!(bundle(&translator, "ConfigMap/a/ca"), None);
     assert!(!translator.sources().any(|key| key.kind == Kind::ConfigMap));
+}
+
+/// GatewayParameters p, which say whose backends see the certificate.
+fn shown_to(scope: Option<NamespaceScope>) -> Change {
+    let mut object = parameters_of("p", ServiceType::ClusterIp, true);
+    if let Object::GatewayParameters(parameters) = &mut object {
+        parameters.certificate_namespaces = scope;
+    }
+    Change::Put(object)
+}
+
+#[test]
+fn the_client_certificate_is_for_the_namespaces_that_the_parameters_say() {
+    let mut objects = routed();
+    for object in &mut objects {
+        if let Object::Gateway(gateway) = object {
+            gateway.infrastructure.parameters = Some(parameters_at("p"));
+            let certificate = core("Secret", "platform", "cert", "spec.tls.backend");
+            gateway.tls.client_certificate = Some(certificate);
+        }
+    }
+    objects.push(policy("a", "p", 1, ("one", Some("p1")), Some("ca")));
+    objects.push(config_map("a", "ca", Trusts::Both));
+    let mut translator = translated(objects);
+    // What all are shown, what some are, and whether the backend is among them.
+    let told = |translator: &Translator| {
+        let listener = held_listener(translator, T).expect("it is bound");
+        let backend = match resource(translator, ResourceKind::Backend, BACKEND) {
+            Some(resource::Resource::Backend(backend)) => backend,
+            other => panic!("{other:?}"),
+        };
+        (
+            listener.backend_certificate,
+            listener.selective_backend_certificate,
+            backend.certificate_of,
+        )
+    };
+    let none = Vec::<String>::new();
+    let all = (String::from("platform/cert"), String::new(), none.clone());
+    let nobody_here = (String::new(), String::from("platform/cert"), none);
+    let here = (
+        String::new(),
+        String::from("platform/cert"),
+        vec!["platform/one".to_owned()],
+    );
+    // There are no such parameters: what they say is not known.
+    assert_eq!(told(&translator), nobody_here);
+    translator.apply([shown_to(None)]);
+    assert_eq!(told(&translator), all);
+    translator.apply([shown_to(Some(NamespaceScope::Same))]);
+    assert_eq!(told(&translator), nobody_here);
+    translator.apply([shown_to(Some(NamespaceScope::All))]);
+    assert_eq!(told(&translator), all);
+    let with_label = NamespaceScope::Selector(LabelSelector {
+        requirements: vec![Requirement::In("mesh".into(), vec!["inner".into()])],
+    });
+    translator.apply([shown_to(Some(with_label))]);
+    assert_eq!(told(&translator), nobody_here);
+    translator.apply([Change::Put(namespace("a", &[("mesh", "inner")]))]);
+    assert_eq!(told(&translator), here);
+    translator.apply([Change::Put(namespace("a", &[("mesh", "outer")]))]);
+    assert_eq!(told(&translator), nobody_here);
+    // In plaintext nobody is shown anything.
+    translator.apply([Change::Put(namespace("a", &[("mesh", "inner")]))]);
+    translator.apply([Change::Remove(key(Kind::BackendTlsPolicy, "a", "p"))]);
+    assert_eq!(told(&translator), nobody_here);
 }
 
 #[test]

@@ -659,6 +659,7 @@ impl State {
                 .and_then(HeldTerminate::client_validation),
             backend_certificate: spec.backend_certificate.map(|name| self.shown_slot(&name)),
             overrides: spec.overrides.map(Arc::new),
+            selective: spec.selective,
         });
         let held = HeldListener {
             bind: spec.bind,
@@ -686,6 +687,7 @@ impl State {
             port: held.built.port,
             backend_certificate: held.built.backend_certificate.clone(),
             overrides: held.built.overrides.clone(),
+            selective: held.built.selective,
             validation: held
                 .terminate
                 .as_ref()

@@ -32,6 +32,8 @@ pub struct Target {
     pub protocol: Protocol,
     /// How it is spoken to over TLS. None: in plaintext.
     pub(crate) tls: Option<Arc<upstream::Tls>>,
+    /// Gateways whose certificate it is shown, of those that choose.
+    pub(crate) certificate_of: Box<[Arc<str>]>,
 }
 
 /// One version of a Service port. Immutable: an edit makes a new version, which the next snapshot has in

@@ -82,6 +82,8 @@ pub enum CloseReason {
     BackendConnectFailed,
     /// The backend did not accept within the deadline.
     BackendConnectTimeout,
+    /// The backend's endpoint is a socket of this proxy itself. No connection was made.
+    BackendLoop,
     /// The backend is to be spoken to over TLS, and its policy is not valid or what it needs is not
     /// held. No connection was made.
     BackendTlsInvalid,
@@ -170,6 +172,7 @@ impl CloseReason {
             Self::NoEndpoints => "NoEndpoints",
             Self::BackendConnectFailed => "BackendConnectFailed",
             Self::BackendConnectTimeout => "BackendConnectTimeout",
+            Self::BackendLoop => "BackendLoop",
             Self::BackendTlsInvalid => "BackendTlsInvalid",
             Self::BackendTlsFailed => "BackendTlsFailed",
             Self::BackendTruncated => "BackendTruncated",
@@ -264,7 +267,7 @@ pub(crate) fn serve(
         let ended = match kind {
             Kind::Passthrough(replay) => {
                 let moved = &mut record.moved;
-                let passed = Relay::new(&mut client, &mut backend, moved, replay);
+                let passed = Relay::new(&mut client, &mut backend, moved, line, replay);
                 unless_cut(unless_over(lifetime, InTurn::new(passed, line)))
                     .await
                     .map(|ended| ended.map(CloseReason::from))
@@ -573,14 +576,18 @@ fn decide(
         account,
     } = selected?;
     let mode = listener.mode.clone();
-    let credentials = snapshot.credentials(&listener);
     let units = listener.handshake_units;
-    record.select(listener);
+    record.select(Arc::clone(&listener));
     if !matches!(mode, Mode::Https(_)) {
         pick(&snapshot, record, route, random, |backend| {
             backend.endpoint(random, |_| true)
         })?;
     }
+    let backend = record.backend.as_ref();
+    // Without a backend nobody is shown anything: requests select theirs.
+    let credentials = backend.map_or(Credentials::None, |(_, backend)| {
+        snapshot.credentials(&listener, backend)
+    });
     record.charge(&account)?;
     let entrant = Entrant { account, units };
     Ok(Decision::Serve(mode, entrant, credentials))
@@ -758,13 +765,16 @@ fn decide_again(
         return None;
     }
     let before = (record.route.clone(), record.backend.clone());
-    let shown = snapshot.credentials(&listener);
-    let picked = pick(&snapshot, record, route, random, |of| next(of, &shown));
+    let mut shown = None;
+    let picked = pick(&snapshot, record, route, random, |of| {
+        let credentials = snapshot.credentials(&listener, of);
+        next(of, shown.insert(credentials))
+    });
     if picked.is_err() {
         (record.route, record.backend) = before;
         return None;
     }
-    Some(shown)
+    shown
 }
 
 /// Has the kernel find out about peers that vanished: asks after `idle`, and gives up after as many

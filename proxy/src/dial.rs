@@ -52,12 +52,16 @@ pub(crate) async fn connect(
     result
 }
 
-/// Connects to one endpoint over TCP.
+/// Connects to one endpoint over TCP, unless that is this proxy itself.
 pub(crate) async fn attempt(
     plane: &DataPlane,
     endpoint: SocketAddr,
     allowed: Duration,
 ) -> Result<TcpStream, CloseReason> {
+    if plane.own_sockets.contain(endpoint) {
+        tracing::debug!(%endpoint, "a backend is this proxy itself");
+        return Err(CloseReason::BackendLoop);
+    }
     let begun = Instant::now();
     match within(allowed, dial(endpoint, plane.limits.keepalive)).await {
         Ok(Ok(stream)) => {

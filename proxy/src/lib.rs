@@ -29,6 +29,7 @@ mod gate;
 mod health;
 pub mod hello;
 pub mod http;
+mod itself;
 mod lifetime;
 pub mod listen;
 pub mod log;

@@ -279,6 +279,7 @@ mod tests {
                 &mut near_client,
                 &mut near_backend,
                 &mut moved,
+                0,
                 Box::default(),
             );
             let lifetime = Lifetime {

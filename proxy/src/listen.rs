@@ -93,6 +93,7 @@ impl Binder for Sockets {
             }
         }
         let listening = Arc::new(open(bind, self.workers, self.plane.limits.keepalive)?);
+        self.plane.own_sockets.insert(listening.address);
         self.binds.send_modify(|binds| {
             binds.insert(*bind, listening);
             self.count(binds);
@@ -104,7 +105,13 @@ impl Binder for Sockets {
         let wanted: BTreeSet<&BindKey> = snapshot.binds().collect();
         self.binds.send_if_modified(|binds| {
             let before = binds.len();
-            binds.retain(|bind, _| wanted.contains(bind));
+            binds.retain(|bind, sockets| {
+                let keeps = wanted.contains(bind);
+                if !keeps {
+                    self.plane.own_sockets.remove(sockets.address);
+                }
+                keeps
+            });
             self.count(binds);
             binds.len() < before
         });

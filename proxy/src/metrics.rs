@@ -122,6 +122,8 @@ pub struct Metrics {
     pub backend_reused: Counter,
     /// Connections to backends that are kept for requests to come.
     pub backend_kept: Gauge,
+    /// Connections to backends over TLS that were not shown the Gateway's certificate, since it shows it to others only.
+    pub backend_certificates_withheld: Counter,
     /// Lease term of the generation in force.
     pub config_term: Gauge,
     /// Counter of the generation in force.
@@ -281,6 +283,11 @@ impl Metrics {
                 r,
                 "backend_http_connections_kept",
                 "Connections to backends that are kept for HTTP requests to come",
+            ),
+            backend_certificates_withheld: add(
+                r,
+                "backend_certificates_withheld",
+                "Connections over TLS to backends that the Gateway's client certificate is not for",
             ),
             config_term: add(
                 r,

@@ -20,6 +20,7 @@ use crate::connection::{self, CloseReason};
 use crate::fair::{Shares, Source};
 use crate::health::Failure;
 use crate::http::HttpLimits;
+use crate::itself::OwnSockets;
 use crate::lifetime::{Lifetime, in_ticks, ticks};
 use crate::metrics::Metrics;
 use crate::overload::{Overload, Step};
@@ -102,6 +103,8 @@ pub struct DataPlane {
     pub metrics: Arc<Metrics>,
     /// What is allowed.
     pub limits: Limits,
+    /// What no connection to a backend may lead to.
+    pub(crate) own_sockets: OwnSockets,
     active: AtomicUsize,
     hellos: Shares,
     rates: SourceRates,
@@ -137,6 +140,7 @@ impl DataPlane {
         Self {
             snapshot,
             metrics,
+            own_sockets: OwnSockets::default(),
             active: AtomicUsize::new(0),
             hellos: Shares::new(limits.max_hellos),
             rates: SourceRates::new(),

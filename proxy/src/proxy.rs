@@ -178,11 +178,15 @@ impl Proxy {
             .spawn(overload::watch(Arc::clone(control.plane())));
         if let Some(address) = config.admin {
             let router = admin::admin(control.clone()).merge(config.admin_routes);
-            proxy.admin = Some(proxy.tasks.serve("--admin", address, router)?);
+            let address = proxy.tasks.serve("--admin", address, router)?;
+            control.plane().own_sockets.insert(address);
+            proxy.admin = Some(address);
         }
         if let Some(address) = config.health {
             let router = admin::health(control.clone());
-            proxy.health = Some(proxy.tasks.serve("--health", address, router)?);
+            let address = proxy.tasks.serve("--health", address, router)?;
+            control.plane().own_sockets.insert(address);
+            proxy.health = Some(address);
         }
         match config.source {
             ConfigSource::Caller => {}

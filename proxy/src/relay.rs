@@ -97,17 +97,20 @@ pub struct Relay<'a> {
     client: &'a mut TcpStream,
     backend: &'a mut TcpStream,
     moved: &'a mut Moved,
+    owner: u32,
     up: Flow,
     down: Flow,
     first: Option<Side>,
 }
 
 impl<'a> Relay<'a> {
-    /// A relay that first sends `replay` (what was read of the client so far) to the backend.
+    /// A relay that first sends `replay` (what was read of the client so far) to the backend. Pipes are shared between
+    /// owners: tenants, as whatever tells them apart.
     pub fn new(
         client: &'a mut TcpStream,
         backend: &'a mut TcpStream,
         moved: &'a mut Moved,
+        owner: usize,
         replay: Box<[u8]>,
     ) -> Self {
         let mut up = Flow::default();
@@ -117,6 +120,7 @@ impl<'a> Relay<'a> {
             client,
             backend,
             moved,
+            owner: narrow(owner),
             up,
             down: Flow::default(),
             first: None,
@@ -130,18 +134,27 @@ impl Moves for Relay<'_> {
     }
 }
 
+/// In four bytes, since every connection has one. What tells owners apart are addresses, of which the last three bits are
+/// none; two owners that come to be one share their pipes.
+fn narrow(owner: usize) -> u32 {
+    u32::try_from(owner >> 3 & 0xffff_ffff).unwrap_or(u32::MAX)
+}
+
 impl Future for Relay<'_> {
     type Output = End;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         let this = self.get_mut();
         let (client, backend) = (&mut *this.client, &mut *this.backend);
+        let owner = this.owner;
         let last = this.down.state == State::Ended;
-        let up = this.up.poll(cx, client, backend, &mut this.moved.up, last);
+        let up = this
+            .up
+            .poll(cx, client, backend, &mut this.moved.up, owner, last);
         let last = this.up.state == State::Ended;
         let down = this
             .down
-            .poll(cx, backend, client, &mut this.moved.down, last);
+            .poll(cx, backend, client, &mut this.moved.down, owner, last);
         let broken = match (up, down) {
             (Poll::Ready(Err(Broken::Source)), _) | (_, Poll::Ready(Err(Broken::Sink))) => {
                 Side::Client
@@ -240,6 +253,7 @@ impl Flow {
         from: &mut TcpStream,
         to: &mut TcpStream,
         moved: &mut u64,
+        owner: u32,
         last: bool,
     ) -> Poll<Result<(), Broken>> {
         if self.state == State::Ended {
@@ -265,7 +279,7 @@ impl Flow {
                 return Poll::Ready(Ok(()));
             }
             if self.pipe.is_none() && self.until_pipe == 0 {
-                self.pipe = Pipe::take();
+                self.pipe = Pipe::take(owner);
                 if self.pipe.is_none() {
                     self.until_pipe = ASK_AGAIN_AFTER;
                 }
@@ -405,11 +419,11 @@ mod tests {
 
     #[tokio::test]
     async fn who_gets_no_pipe_asks_again_later() {
-        let taken: Vec<Pipe> = std::iter::from_fn(Pipe::take).collect();
+        let taken: Vec<Pipe> = (1..=128).filter_map(Pipe::take).collect();
         assert!(taken.len() <= 128, "{}", taken.len());
         let (mut client, mut backend) = flood().await;
         let mut moved = Moved::default();
-        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
+        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, 0, Box::default());
         let mut taken = Some(taken);
         let mut refused_at = None;
         while relay.up.pipe.is_none() {
@@ -432,7 +446,7 @@ mod tests {
         for (until_pipe, most) in [(NO_PIPE, TURN), (0, PIPE_TURN)] {
             let (mut client, mut backend) = flood().await;
             let mut moved = Moved::default();
-            let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
+            let mut relay = Relay::new(&mut client, &mut backend, &mut moved, 0, Box::default());
             relay.up.until_pipe = until_pipe;
             let mut whole = 0;
             while whole < 3 {
@@ -452,7 +466,7 @@ mod tests {
     async fn who_is_never_empty_waits_behind_the_driver() {
         let (mut client, mut backend) = flood().await;
         let mut moved = Moved::default();
-        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, Box::default());
+        let mut relay = Relay::new(&mut client, &mut backend, &mut moved, 0, Box::default());
         relay.up.until_pipe = NO_PIPE;
         loop {
             let count = Arc::new(Count::default());

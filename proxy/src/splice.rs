@@ -15,6 +15,7 @@ pub(crate) use elsewhere::Pipe;
 #[cfg(target_os = "linux")]
 mod linux {
     use std::cell::RefCell;
+    use std::collections::HashMap;
     use std::io;
     use std::os::fd::OwnedFd;
     use std::task::{Context, Poll, ready};
@@ -37,7 +38,37 @@ mod linux {
     #[derive(Default)]
     struct Pool {
         kept: Vec<Ends>,
-        in_use: usize,
+        in_use: Shares,
+    }
+
+    /// The pipes in use, and whose they are. An owner gets one as long as it has fewer than there are left: so one
+    /// alone has half of them at most, and whoever comes next finds one.
+    #[derive(Default)]
+    struct Shares {
+        all: usize,
+        held: HashMap<u32, usize>,
+    }
+
+    impl Shares {
+        fn take(&mut self, owner: u32) -> bool {
+            let held = self.held.get(&owner).copied().unwrap_or(0);
+            let may = held < MAX_PER_THREAD.saturating_sub(self.all);
+            if may {
+                self.all += 1;
+                self.held.insert(owner, held + 1);
+            }
+            may
+        }
+
+        fn give_back(&mut self, owner: u32) {
+            self.all = self.all.saturating_sub(1);
+            if let Some(held) = self.held.get_mut(&owner) {
+                *held = held.saturating_sub(1);
+                if *held == 0 {
+                    self.held.remove(&owner);
+                }
+            }
+        }
     }
 
     thread_local! {
@@ -54,8 +85,9 @@ mod linux {
     pub(crate) struct Pipe {
         /// None only while it is being dropped.
         ends: Option<Ends>,
-        /// In four bytes, since every connection has two.
+        /// In four bytes, as the next one is, since every connection has two.
         held: u32,
+        owner: u32,
     }
 
     /// A pipe holds no more than a MiB.
@@ -64,18 +96,20 @@ mod linux {
     }
 
     impl Pipe {
-        /// A pipe of this thread's pool, or a new one; None when there can be none now.
-        pub(crate) fn take() -> Option<Self> {
+        /// A pipe of this thread's pool, or a new one; None when there can be none now, or `owner` has its share.
+        pub(crate) fn take(owner: u32) -> Option<Self> {
             POOL.with_borrow_mut(|pool| {
-                let ends = match pool.kept.pop() {
-                    Some(ends) => ends,
-                    None if pool.in_use < MAX_PER_THREAD => open().ok()?,
-                    None => return None,
+                if !pool.in_use.take(owner) {
+                    return None;
+                }
+                let Some(ends) = pool.kept.pop().or_else(|| open().ok()) else {
+                    pool.in_use.give_back(owner);
+                    return None;
                 };
-                pool.in_use += 1;
                 Some(Self {
                     ends: Some(ends),
                     held: 0,
+                    owner,
                 })
             })
         }
@@ -167,7 +201,7 @@ mod linux {
                 let Ok(mut pool) = pool.try_borrow_mut() else {
                     return;
                 };
-                pool.in_use = pool.in_use.saturating_sub(1);
+                pool.in_use.give_back(self.owner);
                 if let Some(ends) = ends
                     && empty
                     && pool.kept.len() < MAX_KEPT
@@ -195,6 +229,40 @@ mod linux {
             capacity,
         })
     }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn nobody_has_all_pipes() {
+            let mut shares = Shares::default();
+            let all = |shares: &mut Shares, owner| (0..1000).filter(|_| shares.take(owner)).count();
+            assert_eq!(all(&mut shares, 1), MAX_PER_THREAD / 2);
+            assert_eq!(all(&mut shares, 2), MAX_PER_THREAD / 4);
+            for newcomer in 10..30 {
+                assert!(shares.take(newcomer), "{newcomer}");
+                shares.give_back(newcomer);
+            }
+            for (owner, held) in [(1, MAX_PER_THREAD / 2), (2, MAX_PER_THREAD / 4)] {
+                for _ in 0..held {
+                    shares.give_back(owner);
+                }
+            }
+            assert!(shares.held.is_empty());
+            assert_eq!(all(&mut shares, 3), MAX_PER_THREAD / 2);
+        }
+
+        #[test]
+        fn pipes_are_counted_for_their_owners() {
+            let one: Vec<Pipe> = std::iter::from_fn(|| Pipe::take(1)).collect();
+            assert!(one.len() <= MAX_PER_THREAD / 2, "{}", one.len());
+            let counted = || POOL.with_borrow(|pool| (pool.in_use.all, pool.in_use.held.len()));
+            assert_eq!(counted(), (one.len(), usize::from(!one.is_empty())));
+            drop(one);
+            assert_eq!(counted(), (0, 0));
+        }
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -208,7 +276,7 @@ mod elsewhere {
     pub(crate) enum Pipe {}
 
     impl Pipe {
-        pub(crate) fn take() -> Option<Self> {
+        pub(crate) fn take(_: u32) -> Option<Self> {
             None
         }
 

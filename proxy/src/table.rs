@@ -155,6 +155,8 @@ pub struct Listener {
     pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
     /// What a handshake costs, where TLS ends here, in those with an ECDSA key on P-256.
     pub(crate) handshake_units: u8,
+    /// Only backends that name the Gateway are shown it.
+    pub(crate) selective: bool,
     /// How it validates its clients, if it does and can.
     pub(crate) validation: Option<Arc<ClientValidation>>,
     /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
@@ -757,10 +759,13 @@ impl Snapshot {
         self.backends.set(slot, backend);
     }
 
-    /// What backends over TLS are shown for a client of `listener`, which is of this snapshot.
-    pub(crate) fn credentials(&self, listener: &Listener) -> Credentials {
+    /// What `backend` is shown over TLS for a client of `listener`; both are of this snapshot.
+    pub(crate) fn credentials(&self, listener: &Listener, backend: &Backend) -> Credentials {
+        let shown_to_it =
+            || !listener.selective || backend.target.certificate_of.contains(&listener.gateway);
         match &listener.backend_certificate {
             None => Credentials::None,
+            Some(_) if !shown_to_it() => Credentials::Withheld,
             Some(slot) => match self.client_certificates.get(**slot) {
                 Some(certificate) => Credentials::Certificate(Arc::clone(certificate)),
                 None => Credentials::Missing,

@@ -117,7 +117,7 @@ mod tests {
         Backend::new("team-a/web:80".into(), slot).with(Target {
             endpoints: endpoints.iter().copied().map(endpoint).collect(),
             protocol,
-            tls: None,
+            ..Target::default()
         })
     }
 

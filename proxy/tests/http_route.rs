@@ -237,10 +237,29 @@ async fn a_backend_learns_who_asked_from_the_proxy_alone() {
     }
 }
 
-/// The backend of the route is the proxy itself.
+/// Passes connections on to a port of loopback that is told later: what is behind it is not to be seen from here.
+async fn detour() -> (
+    std::net::SocketAddr,
+    std::sync::Arc<std::sync::atomic::AtomicU16>,
+) {
+    let to = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(0));
+    let port = std::sync::Arc::clone(&to);
+    let address = serve(move |mut from| {
+        let port = port.load(std::sync::atomic::Ordering::Acquire);
+        async move {
+            let to = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+            let _ = tokio::io::copy_bidirectional(&mut from, &mut to.unwrap()).await;
+        }
+    })
+    .await;
+    (address, to)
+}
+
+/// The backend of the route is the proxy itself, by an address that is not the proxy's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_goes_round_in_circles_ends() {
     for hidden in [false, true] {
+        let (address, to) = detour().await;
         let mut round = rule("/", "team-a/round:80");
         if hidden {
             round.filters = vec![filter(Filter::RequestHeaders(proto::HeaderModifier {
@@ -252,9 +271,10 @@ async fn a_request_that_goes_round_in_circles_ends() {
             vec![
                 http(port, "web", HOST, None),
                 http_route("web", HOST, vec![round.clone()]),
-                backend("team-a/round:80", &[([127, 0, 0, 1], port).into()]),
+                backend("team-a/round:80", &[address]),
             ]
         });
+        to.store(rig.address.port(), std::sync::atomic::Ordering::Release);
         assert_eq!(get(&rig, HOST, "/").await.status, 508);
         let text = rig.plane.metrics.encode().unwrap();
         let requests = text.lines().filter_map(|line| {
@@ -264,6 +284,38 @@ async fn a_request_that_goes_round_in_circles_ends() {
         // The client has its answer before the proxy has counted the last of them.
         assert!(requests.sum::<u64>() <= 9);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_is_the_proxy_itself_gets_no_request() {
+    let one = Echo::start("one").await;
+    let rig = Rig::start(&quiet(), |port| {
+        let itself = ([127, 0, 0, 1], port).into();
+        vec![
+            http(port, "web", HOST, None),
+            http_route(
+                "web",
+                HOST,
+                vec![rule("/", "team-a/round:80"), rule("/two", "team-a/two:80")],
+            ),
+            backend("team-a/round:80", &[itself]),
+            backend("team-a/two:80", &[itself, one.address]),
+        ]
+    });
+    let answer = get(&rig, HOST, "/").await;
+    assert_eq!(answer.status, 508);
+    assert!(
+        answer.body.contains("the Gateway itself"),
+        "{}",
+        answer.body
+    );
+    // An endpoint beside it serves.
+    for _ in 0..16 {
+        assert_eq!(get(&rig, HOST, "/two").await.status, 200);
+    }
+    let metrics = rig.plane.metrics.encode().unwrap();
+    let refused = r#"connect_failures_total{reason="BackendLoop"}"#;
+    assert!(metrics.contains(refused), "{metrics}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,6 +62,25 @@ async fn the_cluster_sees_health_and_nothing_else() {
     assert_eq!(get(proxy.admin().unwrap(), "/config").await.0, 200);
 }
 
+/// The admin endpoint listens on loopback so that nobody but the pod itself reaches it, and the pod itself is a proxy.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_backend_is_the_admin_or_the_health_endpoint() {
+    let own = identity(&[HOST]);
+    let (mut proxy, bind) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
+    let mut operator = Operator::default();
+    operator.batch(&[], &[]);
+    let endpoints = [proxy.admin().unwrap(), v4(proxy.health().unwrap())];
+    for (count, endpoint) in (1..).zip(endpoints) {
+        let ack = proxy.apply(&operator.batch(&[backend("team-b/web:443", &[endpoint])], &[]));
+        assert_eq!((ack.rejects, ack.refusal), (vec![], None));
+        request(bind, HOST, &own.certificate).await.unwrap_err();
+        eventually("the connection was refused", || {
+            proxy.metrics().closed_count("BackendLoop") == count
+        })
+        .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_keeps_the_probes_out() {
     let own = identity(&[HOST]);

@@ -170,6 +170,54 @@ async fn routes_without_a_live_backend_close() {
     }
 }
 
+/// Otherwise the hello that is passed through would come back, and go round until its tenant has no connection left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_is_the_proxy_itself_is_not_connected_to() {
+    let live = serve(echo).await;
+    for certificate in [None, Some("team-a/web")] {
+        let own = Identity::new(NAME);
+        let mut rig = Rig::start(&Limits::default(), |port| {
+            vec![
+                listener(port, "web", NAME, certificate),
+                route("web", NAME, Some(BACKEND)),
+                own.resource("team-a/web"),
+            ]
+        });
+        let itself = rig.address;
+        rig.apply(vec![backend(BACKEND, &[itself])]);
+        let mut client = rig.connect().await;
+        if certificate.is_some() {
+            let mut client = tls(client, client_config(&own), NAME).await.unwrap();
+            let ended = within("the end", read_to_end(&mut client)).await;
+            assert!(ended.is_err() || ended.is_ok_and(|bytes| bytes.is_empty()));
+        } else {
+            client.write_all(HELLO).await.unwrap();
+            closed_silently(&mut client).await;
+        }
+        rig.wait_closed(CloseReason::BackendLoop, 1).await;
+        // No connection was made: not even one that ended without a byte.
+        let metrics = rig.plane.metrics.encode().unwrap();
+        assert!(
+            metrics.contains("vestibule_proxy_connections_accepted_total 1"),
+            "{metrics}"
+        );
+        // What else listens on this host is a backend like any other.
+        rig.apply(vec![backend(BACKEND, &[itself, live])]);
+        for _ in 0..16 {
+            let mut client = rig.connect().await;
+            if certificate.is_some() {
+                let mut client = tls(client, client_config(&own), NAME).await.unwrap();
+                client.write_all(b"x").await.unwrap();
+                within("the echo", client.read_u8()).await.unwrap();
+            } else {
+                client.write_all(HELLO).await.unwrap();
+                within("the echo", client.read_u8()).await.unwrap();
+            }
+        }
+        assert_eq!(rig.closed(CloseReason::BackendLoop), 1);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_that_refuses_is_passed_over_for_another() {
     let live = serve(echo).await;

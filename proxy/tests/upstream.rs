@@ -408,6 +408,55 @@ async fn the_gateways_certificate_is_shown() {
     assert_eq!(read_to_end(&mut met.stream).await.unwrap(), b"still here");
 }
 
+/// The Gateway shows it to the backends of some namespaces only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_the_gateways_certificate_is_not_for_is_not_shown_it() {
+    let clients = Authority::new("clients");
+    let leaf = clients.client("gateway");
+    let mut world = world_with(|ca| ca.server(&[INNER], &[]).server_config(Some(&clients))).await;
+    assert_eq!(world.rig.apply(vec![leaf.resource(SHOWN)]), NONE);
+    world.set_listener(|port| {
+        let mut resource = listener(port, "web", NAME, Some("team-a/cert"));
+        if let Some(Wire::Listener(listener)) = &mut resource.resource {
+            listener.selective_backend_certificate = SHOWN.into();
+        }
+        resource
+    });
+    let withheld = |world: &World| world.rig.plane.metrics.backend_certificates_withheld.get();
+    // Another Gateway's, or its own: both say so of themselves in each order.
+    for (gateways, shown) in [
+        (&[][..], false),
+        (&["infra/edge"][..], true),
+        (&["infra/other"], false),
+        (&["infra/other", "infra/edge"], true),
+    ] {
+        let mut resource = secured(&[world.far.address], Some(policy()));
+        if let Some(Wire::Backend(backend)) = &mut resource.resource {
+            backend.certificate_of = gateways.iter().map(ToString::to_string).collect();
+        }
+        assert_eq!(world.rig.apply(vec![resource]), NONE);
+        let before = withheld(&world);
+        if shown {
+            let (_client, met) = world.pair().await;
+            assert_eq!((met.shown, withheld(&world)), (1, before), "{gateways:?}");
+        } else {
+            // The backend wants one, and gets none.
+            let mut client = world.client().await;
+            assert!(read_to_end(&mut client).await.is_err(), "{gateways:?}");
+            assert!(world.far.met.try_recv().is_err(), "{gateways:?}");
+            assert_eq!(withheld(&world), before + 1, "{gateways:?}");
+        }
+    }
+    // One that the Gateway has and that is not held is no reason to refuse those who would not be shown it.
+    world.rig.remove(ResourceKind::Certificate, SHOWN);
+    world.refused(CloseReason::BackendTlsInvalid).await;
+    let before = withheld(&world);
+    world.set(Some(policy()));
+    let mut client = world.client().await;
+    assert!(read_to_end(&mut client).await.is_err());
+    assert_eq!(withheld(&world), before + 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn policies_come_and_go_under_connections() {
     let mut world = world().await;

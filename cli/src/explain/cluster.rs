@@ -2,7 +2,7 @@
 //! which listeners and routes there are by list, Secrets, Services and the like one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,6 +177,7 @@ fn settings(controller: Arc<str>, policy: Policy) -> Settings {
                 namespace: "vestibule".into(),
                 cluster_domain: "cluster.local".into(),
                 selector: BTreeMap::new(),
+                components: BTreeSet::new(),
                 defaults: ServiceParameters::default(),
             },
         },
@@ -327,6 +328,7 @@ impl Reading {
             if let Object::Gateway(gateway) = &watched.object {
                 let addresses = addresses(&watched.status);
                 let assigned = Assigned {
+                    sockets: sockets(gateway, &addresses),
                     addresses,
                     problem: None,
                 };
@@ -382,5 +384,21 @@ fn addresses(status: &Value) -> Vec<Address> {
             Ok(ip) => Address::Ip(ip),
             Err(_) => Address::Hostname(text.into()),
         })
+        .collect()
+}
+
+/// Where the Gateway is reached: its addresses, with the ports of its own listeners.
+fn sockets(gateway: &Gateway, addresses: &[Address]) -> BTreeSet<(IpAddr, Port)> {
+    let ips = addresses.iter().filter_map(|address| match address {
+        Address::Ip(ip) => Some(*ip),
+        Address::Hostname(_) => None,
+    });
+    let ports = || {
+        gateway
+            .listeners
+            .iter()
+            .filter_map(|listener| listener.port)
+    };
+    ips.flat_map(|ip| ports().map(move |port| (ip, port)))
         .collect()
 }

@@ -20,7 +20,7 @@ const ADDRESSES: usize = 1;
 /// Findings about addresses per slice: more of them add nothing.
 const MAX_FINDINGS: usize = 8;
 
-/// Converts a slice: addresses that are ready, those that terminate and still serve, and ports; what cannot
+/// Converts a slice: addresses that are ready, those that terminate and still serve, the others, and ports; what cannot
 /// be read is left out with a warning.
 pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
     let name = meta::name(&wire.metadata);
@@ -42,7 +42,7 @@ pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
         }
     };
     let understood = findings.is_empty();
-    let (mut addresses, mut terminating) = (Vec::new(), Vec::new());
+    let (mut addresses, mut terminating, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     for (index, endpoint) in wire.endpoints.unwrap_or_default().into_iter().enumerate() {
         // What is absent is true, as the API says, but for `terminating`.
         let conditions = endpoint.conditions.unwrap_or_default();
@@ -51,7 +51,7 @@ pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
         } else if conditions.terminating.unwrap_or(false) && conditions.serving.unwrap_or(true) {
             &mut terminating
         } else {
-            continue;
+            &mut idle
         };
         if !understood {
             continue;
@@ -102,6 +102,7 @@ pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
         ports,
         addresses,
         terminating,
+        idle,
         findings,
     }
 }

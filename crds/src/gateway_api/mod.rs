@@ -59,5 +59,5 @@ pub(crate) use http_route::convert as convert_http_route;
 pub(crate) use listener::port;
 pub(crate) use listener_set::convert as convert_listener_set;
 pub(crate) use reference_grant::convert as convert_reference_grant;
-pub(crate) use selector::requirements;
+pub(crate) use selector::{requirements, scope};
 pub(crate) use tls_route::convert as convert_tls_route;

@@ -14,8 +14,11 @@ use vestibule_model::client_address::{
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::object;
+use vestibule_model::selector::{NamespaceScope, Requirement};
 use vestibule_model::service::UnknownWord;
 
+use super::hostname_grant::SelectorSpec;
+use crate::gateway_api::scope;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
 use crate::{duration, meta};
@@ -51,6 +54,9 @@ pub struct GatewayParametersSpec {
     /// How the address of a client is found where load balancers or other proxies are in front of the Gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddressSpec>,
+    /// Who is shown the client certificate of a Gateway (its spec.tls.backend.clientCertificateRef).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_client_certificate: Option<BackendClientCertificateSpec>,
 }
 
 /// Limits of connections and requests on a Gateway's listeners. Each counts as it is written, tighter or
@@ -157,6 +163,31 @@ pub struct ForwardedHeadersSpec {
     pub trusted_cidrs: Vec<String>,
 }
 
+/// Who is shown the client certificate of a Gateway.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendClientCertificateSpec {
+    /// Namespaces of the Services that are shown it, where they ask for one. Absent: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<CertificateNamespacesSpec>,
+}
+
+/// Namespaces of Services.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "(self.from == 'Selector') == has(self.selector)",
+    "message": "a selector goes with from: Selector, and with nothing else",
+}]))]
+pub struct CertificateNamespacesSpec {
+    /// All, Same (that of the Gateway) or Selector.
+    #[schemars(extend("enum" = ["All", "Same", "Selector"]))]
+    pub from: String,
+    /// Their labels, with from: Selector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<SelectorSpec>,
+}
+
 /// The Service that gives a Gateway its address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -246,6 +277,11 @@ pub(crate) fn convert(
             load_balancer_class: service.load_balancer_class.map(Into::into),
         },
         limits,
+        certificate_namespaces: wire
+            .spec
+            .backend_client_certificate
+            .and_then(|certificate| certificate.namespaces)
+            .map(|namespaces| certificate_namespaces(namespaces, &mut findings)),
         findings,
     }
 }
@@ -357,6 +393,33 @@ fn blocks(texts: &[String], field: &str, findings: &mut Vec<Finding>) -> Vec<Add
         }
     }
     read
+}
+
+/// The namespaces whose backends are shown a certificate. What cannot be read is a refusal, and nobody.
+fn certificate_namespaces(
+    spec: CertificateNamespacesSpec,
+    findings: &mut Vec<Finding>,
+) -> NamespaceScope {
+    const FIELD: &str = "spec.backendClientCertificate.namespaces";
+    let selector = spec.selector.map(SelectorSpec::into_wire);
+    let (scope, warning) = scope(Some(spec.from), selector, NamespaceScope::None, FIELD);
+    let unknown = |scope: &NamespaceScope| match scope {
+        NamespaceScope::Selector(selector) => {
+            let mut requirements = selector.requirements.iter();
+            requirements.any(|r| matches!(r, Requirement::Unknown(_)))
+        }
+        _ => false,
+    };
+    if let Some(warning) = warning {
+        findings.push(malformed(&warning.field, &warning.message, &warning.action));
+    } else if unknown(&scope) {
+        findings.push(malformed(
+            &format!("{FIELD}.selector.matchExpressions"),
+            "has a requirement that cannot be read",
+            "use In or NotIn with values, Exists or DoesNotExist without",
+        ));
+    }
+    scope
 }
 
 /// A word of an enumeration, or `None` and a refusal.

@@ -244,6 +244,21 @@ pub struct SelectorSpec {
     pub match_expressions: Vec<RequirementSpec>,
 }
 
+impl SelectorSpec {
+    pub(super) fn into_wire(self) -> apimachinery::LabelSelector {
+        let expressions = self.match_expressions.into_iter();
+        let expressions = expressions.map(|e| apimachinery::LabelSelectorRequirement {
+            key: e.key,
+            operator: e.operator,
+            values: Some(e.values),
+        });
+        apimachinery::LabelSelector {
+            match_labels: Some(self.match_labels),
+            match_expressions: Some(expressions.collect()),
+        }
+    }
+}
+
 /// A requirement of a label selector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -454,18 +469,7 @@ impl Reader {
         let field = "spec.namespaces.selector";
         let count = spec.match_labels.len().max(spec.match_expressions.len());
         self.bound(field, count, MAX_REQUIREMENTS);
-        let expressions =
-            spec.match_expressions
-                .into_iter()
-                .map(|e| apimachinery::LabelSelectorRequirement {
-                    key: e.key,
-                    operator: e.operator,
-                    values: Some(e.values),
-                });
-        let selector = requirements(apimachinery::LabelSelector {
-            match_labels: Some(spec.match_labels),
-            match_expressions: Some(expressions.collect()),
-        });
+        let selector = requirements(spec.into_wire());
         let unknown = |r: &&Requirement| matches!(r, Requirement::Unknown(_));
         if selector.requirements.iter().any(|r| unknown(&r)) {
             self.refuse(

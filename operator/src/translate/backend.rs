@@ -67,6 +67,10 @@ impl BackendKey {
         Self::new(ObjectName::new(namespace.clone(), ""), Port::MIN)..
     }
 
+    pub(super) fn namespace(&self) -> &Arc<str> {
+        &self.service.namespace
+    }
+
     pub(super) fn is_in(&self, namespace: &Arc<str>) -> bool {
         self.service.namespace == *namespace
     }
@@ -100,24 +104,20 @@ impl Translator {
         })
     }
 
-    /// Why no backend may have this address.
-    fn denied(&self, address: IpAddr) -> Option<Denied> {
-        self.settings.policy.endpoints.denies(address)
-    }
-
     /// The first address of a slice that no backend may have, and why.
     pub(super) fn denied_in(&self, slice: &EndpointSlice) -> Option<(IpAddr, Denied)> {
-        let mut all = slice.addresses.iter().chain(&slice.terminating);
-        all.find_map(|address| Some((*address, self.denied(*address)?)))
+        let namespace = &slice.name.namespace;
+        let mut all = slice.sockets();
+        all.find_map(|(address, port)| Some((address, self.denied(namespace, address, port)?)))
     }
 
     /// The first address of a Service that no backend may have, if it has no other one.
     pub(super) fn only_denied(&self, service: &ObjectName) -> Option<(IpAddr, Denied)> {
         let mut first = None;
         for slice in self.slices_of(service) {
-            for address in slice.addresses.iter().chain(&slice.terminating) {
-                let denied = self.denied(*address)?;
-                first.get_or_insert((*address, denied));
+            for (address, port) in slice.sockets() {
+                let denied = self.denied(&service.namespace, address, port)?;
+                first.get_or_insert((address, denied));
             }
         }
         first
@@ -139,9 +139,11 @@ impl Translator {
         let port = service.port(key.port, Transport::Tcp)?;
         let mut ready: BTreeSet<(IpAddr, u16)> = BTreeSet::new();
         let mut terminating = ready.clone();
-        let allowed = |address: &&IpAddr| self.denied(**address).is_none();
         for slice in self.slices_of(&key.service) {
             for number in slice.numbers_of(port) {
+                let namespace = &key.service.namespace;
+                let allowed =
+                    |address: &&IpAddr| self.denied(namespace, **address, Some(number)).is_none();
                 let at = |address: &IpAddr| (*address, number.get());
                 ready.extend(slice.addresses.iter().filter(allowed).map(at));
                 terminating.extend(slice.terminating.iter().filter(allowed).map(at));
@@ -152,7 +154,13 @@ impl Translator {
             Speaks::Http { protocol, .. } => protocol,
             Speaks::Other => proto::BackendProtocol::Unspecified,
         };
+        let tls = self.backend_tls(service, port);
         Some(proto::Backend {
+            // In plaintext nobody is shown anything.
+            certificate_of: match &tls {
+                Some(_) => self.certificate_of(&key.service.namespace),
+                None => Vec::new(),
+            },
             endpoints: endpoints
                 .iter()
                 .map(|(address, port)| proto::Endpoint {
@@ -161,7 +169,7 @@ impl Translator {
                 })
                 .collect(),
             protocol: protocol.into(),
-            tls: self.backend_tls(service, port),
+            tls,
         })
     }
 }

@@ -2,14 +2,17 @@
 //! per Gateway, for its own listeners and those of its ListenerSets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_model::condition::{Condition, ConditionType, Reason};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::{Gateway, Listener, Port, Reference};
+use vestibule_model::selector::NamespaceScope;
 use vestibule_model::tls_policy::{ClientValidation, ValidationMode};
 use vestibule_stream::proto;
 
+use super::backend::BackendKey;
 use super::certificate::SecretState;
 use super::trust::{Trust, User, bundle_name};
 use super::{Dirty, Output, Translator};
@@ -21,6 +24,8 @@ pub(super) struct GatewayTlsState {
     per_port: BTreeMap<Port, Validation>,
     /// The certificate shown to backends.
     client_certificate: Option<ClientCertificate>,
+    /// Whose backends are shown it; `None`: everybody's.
+    shown_to: Option<NamespaceScope>,
     /// Everything to say about it.
     pub(super) findings: Vec<Finding>,
 }
@@ -122,6 +127,8 @@ impl Translator {
             if old == state {
                 continue;
             }
+            let shown_to = state.as_ref().and_then(|state| state.shown_to.clone());
+            self.settle_shown_to(&name, shown_to, dirty);
             let user = User::Gateway(name.clone());
             let (old, state) = (old.unwrap_or_default(), state.unwrap_or_default());
             self.settle_bundles(&user, &old.bundles(), &state.bundles(), dirty);
@@ -163,8 +170,71 @@ impl Translator {
             let judged = self.judge_client_certificate(&referrer, reference, output);
             state.findings.extend(judged.problem.clone());
             state.client_certificate = Some(judged);
+            state.shown_to = self.shown_to(gateway);
         }
         state
+    }
+
+    /// Whose backends are shown the Gateway's certificate; `None`: everybody's. Where the parameters cannot be used, it
+    /// is those of the Gateway's own namespace: what cannot be read must not show it to more than it says.
+    fn shown_to(&self, gateway: &Gateway) -> Option<NamespaceScope> {
+        let Ok(parameters) = self.parameters(gateway) else {
+            return Some(NamespaceScope::Same);
+        };
+        let mut said = parameters.iter();
+        let said = said.find_map(|parameters| parameters.certificate_namespaces.clone());
+        said.filter(|scope| *scope != NamespaceScope::All)
+    }
+
+    /// Records to whom a Gateway's certificate is shown, and marks the backends for which that is news.
+    fn settle_shown_to(
+        &mut self,
+        gateway: &ObjectName,
+        scope: Option<NamespaceScope>,
+        dirty: &mut Dirty,
+    ) {
+        let before = match scope.clone() {
+            Some(scope) => self.shown_to.insert(gateway.clone(), scope),
+            None => self.shown_to.remove(gateway),
+        };
+        if before == scope {
+            return;
+        }
+        let own = &gateway.namespace;
+        let admits = |scope: &Option<NamespaceScope>, namespace: &str| {
+            let labels = self.merge.labels(namespace);
+            scope
+                .as_ref()
+                .is_some_and(|scope| scope.admits(own, namespace, labels))
+        };
+        let backends = self.backend_users.keys();
+        let news = backends.filter(|key| {
+            let namespace = key.namespace();
+            admits(&before, namespace) != admits(&scope, namespace)
+        });
+        dirty.backends.extend(news.cloned());
+    }
+
+    /// The labels of a namespace changed: its backends, if that may be news to them.
+    pub(super) fn mark_shown_to(&self, namespace: &Arc<str>, dirty: &mut Dirty) {
+        let by_labels = |scope: &NamespaceScope| matches!(scope, NamespaceScope::Selector(_));
+        if self.shown_to.values().any(by_labels) {
+            let backends = self.backend_users.range(BackendKey::range_in(namespace));
+            let backends = backends.map(|(key, _)| key);
+            dirty
+                .backends
+                .extend(backends.take_while(|key| key.is_in(namespace)).cloned());
+        }
+    }
+
+    /// The Gateways whose certificate is shown to the backends of a namespace, of those that choose.
+    pub(super) fn certificate_of(&self, namespace: &str) -> Vec<String> {
+        let labels = self.merge.labels(namespace);
+        let shown = self.shown_to.iter();
+        shown
+            .filter(|(gateway, scope)| scope.admits(&gateway.namespace, namespace, labels))
+            .map(|(gateway, _)| gateway.to_string())
+            .collect()
     }
 
     fn judge_validation(
@@ -285,6 +355,11 @@ impl Translator {
             unresolved: state.trust.broken.first().map(told),
             closed: state.none.as_ref().map(told),
         }
+    }
+
+    /// Whether a Gateway shows its certificate to chosen backends only.
+    pub(super) fn is_selective(&self, gateway: &ObjectName) -> bool {
+        self.shown_to.contains_key(gateway)
     }
 
     /// Name of the certificate that a Gateway's listeners show to backends; empty: none. A reference

@@ -68,10 +68,13 @@ impl Translator {
         if self.assigned.get(&uid) == assigned.as_ref() {
             return;
         }
-        match assigned {
+        let sockets = assigned.as_ref().map(|assigned| assigned.sockets.clone());
+        let before = match assigned {
             Some(assigned) => self.assigned.insert(uid.clone(), assigned),
             None => self.assigned.remove(&uid),
         };
+        let before = before.map(|assigned| assigned.sockets).unwrap_or_default();
+        self.take_sockets(&uid, &before, &sockets.unwrap_or_default(), dirty);
         dirty.uids.insert(uid);
     }
 
@@ -80,9 +83,12 @@ impl Translator {
         for user in self.index.users_of_parameters(name) {
             if user.kind == Kind::GatewayClass {
                 let gateways = self.merge.gateways_of(&user.name.name);
-                dirty.gateways.extend(gateways.cloned());
+                let gateways: Vec<ObjectName> = gateways.cloned().collect();
+                dirty.tls.extend(gateways.iter().cloned());
+                dirty.gateways.extend(gateways);
                 dirty.classes.insert(user.name.name);
             } else {
+                dirty.tls.insert(user.name.clone());
                 dirty.gateways.insert(user.name);
             }
         }

@@ -1,8 +1,10 @@
 //! Indexes over the objects: for each thing that can change, which units depend on it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use vestibule_model::endpoint::forms;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::{Listener, Object, Reference, TlsMode};
 use vestibule_model::route::Route;
@@ -18,6 +20,8 @@ pub(super) struct Index {
     routes_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,
     routes_by_service: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     slices_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+    /// EndpointSlices of Services by the addresses in them.
+    slices_by_address: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
     grants_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// GatewayClasses and Gateways by the GatewayParameters they refer to.
     parameter_users: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
@@ -67,6 +71,11 @@ impl Index {
                 if let Some(service) = &slice.service {
                     let service = ObjectName::new(name.namespace.clone(), service.clone());
                     set_user(&mut self.slices_by_service, &service, name, there);
+                    for (address, _) in slice.sockets() {
+                        for form in forms(address) {
+                            set_user(&mut self.slices_by_address, &form, name, there);
+                        }
+                    }
                 }
             }
             Object::ReferenceGrant(_) => {
@@ -204,6 +213,10 @@ impl Index {
 
     pub(super) fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {
         self.slices_by_service.get(service).into_iter().flatten()
+    }
+
+    pub(super) fn slices_at(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
+        self.slices_by_address.get(&address).into_iter().flatten()
     }
 
     pub(super) fn grants_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ObjectName> {

@@ -270,7 +270,12 @@ impl Translator {
         }
         let resource = bind.filter(|_| state.is_served()).and_then(|bind| {
             let mut resource = encode(key, &listener, bind, &state)?;
-            resource.backend_certificate = self.backend_certificate(&gateway);
+            let certificate = self.backend_certificate(&gateway);
+            if self.is_selective(&gateway) {
+                resource.selective_backend_certificate = certificate;
+            } else {
+                resource.backend_certificate = certificate;
+            }
             resource.limits = self.limits_of(&gateway);
             resource.client_address = self.encoded_client_address(&gateway);
             // Too large can only be a name, and those are bounded by the API.

@@ -110,6 +110,7 @@ impl Translator {
                 };
                 let affected = self.merge.put_namespace(&name.name, labels);
                 dirty.routes.extend(self.index.routes_in(&name.name));
+                self.mark_shown_to(&name.name, dirty);
                 self.spread(affected, dirty);
             }
             Kind::ReferenceGrant => self.mark_referrers(&name.namespace, dirty),
@@ -133,6 +134,12 @@ impl Translator {
                 self.mark_policies(name, dirty);
             }
             Kind::EndpointSlice => {
+                let slice = |object: Option<&Object>| match object {
+                    Some(Object::EndpointSlice(slice)) => Some(slice.clone()),
+                    _ => None,
+                };
+                let (before, after) = (slice(old), slice(new));
+                self.take_own_pods(before.as_ref(), after.as_ref(), dirty);
                 for object in [old, new].into_iter().flatten() {
                     if let Object::EndpointSlice(slice) = object
                         && let Some(service) = &slice.service

@@ -28,6 +28,7 @@ mod listener;
 mod mark;
 mod output;
 mod overlap;
+mod own;
 mod reach;
 mod route;
 mod route_status;
@@ -51,6 +52,7 @@ use vestibule_model::object::{AcmeIssuer, LimitParameters, Object, Port};
 use vestibule_model::pattern::budget::Budgets;
 use vestibule_model::policy::Policy;
 use vestibule_model::route::Route;
+use vestibule_model::selector::NamespaceScope;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, NotAPortWish, PortWish};
@@ -76,6 +78,7 @@ use index::Index;
 use issuance::Want;
 use listener::ListenerState;
 use overlap::Overlaps;
+use own::OwnAddresses;
 use reach::{Doors, Shared};
 use route::RouteState;
 use trust::{BundleState, User};
@@ -221,6 +224,8 @@ pub struct Translator {
     gateway_limits: BTreeMap<ObjectName, LimitParameters>,
     /// How the address of a client is found, on Gateways whose parameters say so.
     client_addresses: BTreeMap<ObjectName, ClientAddress>,
+    /// Gateways that show their client certificate to the backends of some namespaces only.
+    shown_to: BTreeMap<ObjectName, NamespaceScope>,
     /// BackendTLSPolicies for Services in use.
     policies: BTreeMap<ObjectName, PolicyState>,
     service_uses: BTreeMap<ObjectKey, ServiceUses>,
@@ -233,6 +238,8 @@ pub struct Translator {
     allocated: BTreeMap<PortWish, Port>,
     /// What Gateways' fronts have come to, as [`Change::Addresses`] told.
     assigned: BTreeMap<Arc<str>, Assigned>,
+    /// Addresses that no backend of a tenant may have.
+    own: OwnAddresses,
     port_wishes: BTreeSet<PortWish>,
     services: BTreeMap<Arc<str>, ServiceWish>,
 }
@@ -288,6 +295,7 @@ impl Translator {
             gateway_tls: BTreeMap::new(),
             gateway_limits: BTreeMap::new(),
             client_addresses: BTreeMap::new(),
+            shown_to: BTreeMap::new(),
             policies: BTreeMap::new(),
             service_uses: BTreeMap::new(),
             service_routes: BTreeMap::new(),
@@ -295,6 +303,7 @@ impl Translator {
             port_users: BTreeMap::new(),
             allocated: BTreeMap::new(),
             assigned: BTreeMap::new(),
+            own: OwnAddresses::default(),
             port_wishes: BTreeSet::new(),
             services: BTreeMap::new(),
         }

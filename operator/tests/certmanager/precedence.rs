@@ -1,7 +1,7 @@
 //! From annotations to the issuer of the certificate: what translation asks for, made and issued. Which
 //! annotation wins, and what nothing is issued for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
@@ -151,6 +151,7 @@ async fn the_issuer_that_is_chosen_signs_and_nothing_else_is_issued() {
                 namespace: "system".into(),
                 cluster_domain: "cluster.local".into(),
                 selector: BTreeMap::new(),
+                components: BTreeSet::new(),
                 defaults: ServiceParameters::default(),
             },
         },

@@ -1,7 +1,7 @@
 //! A corner of the API server for one test: namespaces, a GatewayClass and an identity of its own, and
 //! operators and proxies that run in the process of the test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -537,6 +537,7 @@ impl Manager {
             namespace: world.ns("sys").into(),
             cluster_domain: "cluster.local".into(),
             selector: BTreeMap::from([("app".into(), "proxy".into())]),
+            components: BTreeSet::from(["proxies".into()]),
             defaults: ServiceParameters {
                 service_type: Some(ServiceType::ClusterIp),
                 ..ServiceParameters::default()

@@ -6,7 +6,7 @@ pub(crate) mod grants;
 pub(crate) mod http;
 pub(crate) mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -60,6 +60,7 @@ pub(crate) fn cluster_settings() -> Settings {
                 namespace: "vestibule-system".into(),
                 cluster_domain: "cluster.local".into(),
                 selector: BTreeMap::from([("app".into(), "proxy".into())]),
+                components: BTreeSet::from(["proxies".into()]),
                 defaults: ServiceParameters::default(),
             },
         },
@@ -99,6 +100,7 @@ pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -
             }),
             forwarded: None,
         },
+        certificate_namespaces: None,
         findings: if good { Vec::new() } else { vec![malformed()] },
     })
 }
@@ -302,6 +304,7 @@ pub(crate) fn slice(
             .map(|last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, *last)))
             .collect(),
         terminating: Vec::new(),
+        idle: Vec::new(),
         findings: Vec::new(),
     })
 }

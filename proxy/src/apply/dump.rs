@@ -65,6 +65,9 @@ pub struct ListenerDump {
     /// Whether connections are served: false for one that terminates TLS and has no usable certificate,
     /// or nothing to validate clients by.
     pub serving: bool,
+    /// Whether the Gateway's client certificate is shown only to backends that say so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub selective_backend_certificate: bool,
 }
 
 /// Limits that a Gateway sets otherwise than the release; 0: there is none.
@@ -206,6 +209,9 @@ pub struct BackendDump {
     pub tls: Option<bool>,
     /// `address:port`.
     pub endpoints: Vec<String>,
+    /// Gateways whose certificate it is shown, of those that choose.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub certificate_of: Vec<String>,
 }
 
 /// A trust bundle.
@@ -271,11 +277,13 @@ impl State {
                     let target = self.snapshot.backend(held.slot).map(|of| &of.target);
                     let tls = target.and_then(|target| target.tls.as_ref());
                     let endpoints = target.iter().flat_map(|target| &target.endpoints);
+                    let shown = target.iter().flat_map(|target| &target.certificate_of);
                     BackendDump {
                         name: name.to_string(),
                         held: held.held,
                         tls: tls.map(|tls| !tls.is_closed()),
                         endpoints: endpoints.map(ToString::to_string).collect(),
+                        certificate_of: shown.map(ToString::to_string).collect(),
                     }
                 })
                 .collect(),
@@ -344,6 +352,7 @@ impl State {
                 proxy_protocol: self.dump_proxy_protocol(held),
                 forwarded_headers: self.dump_forwarded_headers(held),
                 serving: held.built.mode.is_serving(),
+                selective_backend_certificate: held.built.selective,
             })
             .collect()
     }

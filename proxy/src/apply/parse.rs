@@ -163,6 +163,8 @@ pub(super) struct ListenerSpec {
     pub(super) overrides: Option<Overrides>,
     /// How the address of a client is found.
     pub(super) client_address: Option<Arc<ClientAddress>>,
+    /// Only those that name the Gateway are.
+    pub(super) selective: bool,
 }
 
 impl ListenerSpec {
@@ -242,13 +244,19 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
         },
         pattern: pattern(&wire.hostname)?,
         protocol,
-        backend_certificate: (!wire.backend_certificate.is_empty())
-            .then(|| wire.backend_certificate.clone()),
         overrides: wire.limits.as_ref().map(Overrides::from),
         client_address: match &wire.client_address {
             Some(wire) => Some(Arc::new(client_address::parse(wire)?)),
             None => None,
         },
+        selective: !wire.selective_backend_certificate.is_empty(),
+        backend_certificate: [
+            &wire.selective_backend_certificate,
+            &wire.backend_certificate,
+        ]
+        .into_iter()
+        .find(|name| !name.is_empty())
+        .cloned(),
     })
 }
 
@@ -427,6 +435,11 @@ pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, Rejec
         protocol,
         // By its own reader: it depends on what else is held.
         tls: None,
+        certificate_of: wire
+            .certificate_of
+            .iter()
+            .map(|gateway| gateway.as_str().into())
+            .collect(),
     })
 }
 

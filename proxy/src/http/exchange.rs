@@ -125,6 +125,7 @@ impl Failure {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Connect(CloseReason::BackendTlsInvalid) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Connect(CloseReason::BackendLoop) => StatusCode::LOOP_DETECTED,
             Self::NoEndpoints | Self::Connect(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Broken => StatusCode::BAD_GATEWAY,
         }

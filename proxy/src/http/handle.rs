@@ -99,6 +99,7 @@ impl From<Failure> for Own {
         let text = match failure.status() {
             StatusCode::BAD_GATEWAY => "the backend broke off\n",
             StatusCode::SERVICE_UNAVAILABLE => "no backend is there for this request\n",
+            StatusCode::LOOP_DETECTED => "the backend of this request is the Gateway itself\n",
             _ => "the backend cannot be connected to as is asked for\n",
         };
         Self::new(failure.status(), failure.reason(), text)
@@ -362,7 +363,7 @@ fn decide<'a>(
     let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
     let exchange = Exchange {
         plane: &shared.plane,
-        credentials: snapshot.credentials(&listener),
+        credentials: snapshot.credentials(&listener, backend),
         backend: Arc::clone(backend),
         authority: to.authority,
         path,

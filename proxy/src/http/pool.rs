@@ -4,11 +4,13 @@
 //! An HTTP/1.1 connection is here while no request is on it; one of HTTP/2 carries several requests and
 //! stays here while it stands. Connections are used again for the same backend and endpoint, and only
 //! with the same protocol and TLS settings as a new one would have. They are dropped when they have
-//! been idle for too long, when their endpoint is gone, and when there are too many.
+//! been idle for too long, when their endpoint is gone, and when there are too many: those of one namespace's backends
+//! leave room for others'.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -77,17 +79,33 @@ pub(super) enum Sender {
     Two(http2::SendRequest<Upload>, Arc<AtomicUsize>),
 }
 
-#[derive(Default)]
 struct Pool {
     endpoints: HashMap<Key, Kept>,
+    /// HTTP/1.1 connections to the backends of each namespace that has any here.
+    namespaces: HashMap<Box<str>, Rc<Cell<usize>>>,
     /// HTTP/2 connections that are being opened, with those that wait for it.
     opening: HashMap<Key, Arc<Notify>>,
     /// HTTP/1.1 connections in all of them.
     idle: usize,
+    /// And how many there may be.
+    most: usize,
 }
 
-#[derive(Default)]
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            endpoints: HashMap::new(),
+            namespaces: HashMap::new(),
+            opening: HashMap::new(),
+            idle: 0,
+            most: IDLE_IN_ALL,
+        }
+    }
+}
+
 struct Kept {
+    /// HTTP/1.1 connections to all backends of the namespace.
+    of_namespace: Rc<Cell<usize>>,
     /// The one used last is at the end.
     one: VecDeque<(http1::SendRequest<Upload>, Instant)>,
     two: Vec<Shared>,
@@ -142,12 +160,7 @@ impl Lease {
                     idle_since: Instant::now(),
                 };
                 let _ = POOL.try_with(|pool| {
-                    let mut pool = pool.borrow_mut();
-                    pool.endpoints
-                        .entry(key.clone())
-                        .or_default()
-                        .two
-                        .push(shared);
+                    pool.borrow_mut().kept_for(key.clone()).two.push(shared);
                 });
                 Some(lease)
             }
@@ -218,19 +231,46 @@ pub(super) fn take(key: &Key) -> Option<Lease> {
 }
 
 impl Pool {
+    /// What is kept for an endpoint.
+    fn kept_for(&mut self, key: Key) -> &mut Kept {
+        let namespaces = &mut self.namespaces;
+        self.endpoints.entry(key).or_insert_with_key(|key| {
+            let name = &*key.backend.key;
+            let namespace = name
+                .split_once('/')
+                .map_or(name, |(namespace, _)| namespace);
+            let known = namespaces.get(namespace).map(Rc::clone);
+            Kept {
+                of_namespace: known.unwrap_or_else(|| {
+                    let new = Rc::<Cell<usize>>::default();
+                    namespaces.insert(namespace.into(), Rc::clone(&new));
+                    new
+                }),
+                one: VecDeque::new(),
+                two: Vec::new(),
+            }
+        })
+    }
+
+    /// Keeps a connection, or returns one that is not kept. A namespace's is as long as it has fewer than there is room
+    /// for: one alone has half of the room at most, and whoever comes next finds some.
     fn put(
         &mut self,
         key: Key,
         sender: http1::SendRequest<Upload>,
     ) -> Option<http1::SendRequest<Upload>> {
-        if self.idle >= IDLE_IN_ALL {
-            return Some(sender);
-        }
-        let kept = self.endpoints.entry(key).or_default();
-        kept.one.push_back((sender, Instant::now()));
-        if kept.one.len() > IDLE_PER_ENDPOINT {
+        let room = self.most.saturating_sub(self.idle);
+        let kept = self.kept_for(key);
+        if kept.one.len() >= IDLE_PER_ENDPOINT {
+            kept.one.push_back((sender, Instant::now()));
             return kept.one.pop_front().map(|(oldest, _)| oldest);
         }
+        let held = kept.of_namespace.get();
+        if held >= room {
+            return Some(sender);
+        }
+        kept.one.push_back((sender, Instant::now()));
+        kept.of_namespace.set(held + 1);
         self.idle += 1;
         None
     }
@@ -259,7 +299,10 @@ impl Pool {
         // What is not ready has the rest of a request on it.
         let ready = kept.one.iter().rposition(|(sender, _)| sender.is_ready());
         let taken = ready.and_then(|index| kept.one.remove(index));
-        self.idle -= before - kept.one.len();
+        let gone = before - kept.one.len();
+        let held = kept.of_namespace.get();
+        kept.of_namespace.set(held.saturating_sub(gone));
+        self.idle -= gone;
         taken.map(|(sender, _)| lease(Sender::One(sender), None))
     }
 
@@ -286,7 +329,17 @@ impl Pool {
         }
         self.endpoints
             .retain(|_, kept| !(kept.one.is_empty() && kept.two.is_empty()));
-        self.idle = self.endpoints.values().map(|kept| kept.one.len()).sum();
+        self.namespaces.retain(|_, held| {
+            held.set(0);
+            // What is kept for an endpoint has the other one.
+            Rc::strong_count(held) > 1
+        });
+        self.idle = 0;
+        for kept in self.endpoints.values() {
+            let held = kept.of_namespace.get();
+            kept.of_namespace.set(held + kept.one.len());
+            self.idle += kept.one.len();
+        }
         self.endpoints.shrink_to_fit();
     }
 
@@ -310,5 +363,76 @@ pub(crate) async fn sweep(plane: Arc<DataPlane>) {
         let kept = i64::try_from(kept).unwrap_or(i64::MAX);
         plane.metrics.backend_kept.inc_by(kept - reported);
         reported = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hyper_util::rt::TokioIo;
+
+    use super::*;
+    use crate::slot_map::SlotAllocator;
+
+    /// A connection that stands, and what drives it.
+    async fn connection() -> (http1::SendRequest<Upload>, impl Sized) {
+        let (near, far) = tokio::io::duplex(64);
+        let (mut sender, connection) = http1::handshake(TokioIo::new(near)).await.unwrap();
+        let driver = tokio::spawn(connection);
+        sender.ready().await.unwrap();
+        (sender, (far, driver))
+    }
+
+    fn key(slots: &mut SlotAllocator<Backend>, namespace: &str, host: u8) -> Key {
+        let name = format!("{namespace}/web:80");
+        Key {
+            backend: Arc::new(Backend::new(name.into(), slots.allocate())),
+            endpoint: ([10, 0, 0, host], 80).into(),
+            alpn: Alpn::Http1,
+            tls: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_of_one_namespace_leave_room_for_others() {
+        let mut slots = SlotAllocator::default();
+        let mut pool = Pool {
+            most: 8,
+            ..Pool::default()
+        };
+        let mut far = Vec::new();
+        let mut put = async |pool: &mut Pool, key: &Key| {
+            let (sender, other) = connection().await;
+            far.push(other);
+            pool.put(key.clone(), sender).is_none()
+        };
+        // To many endpoints, so that it is not the bound of one that counts.
+        let mut kept = 0;
+        let busy: Vec<Key> = (0..20).map(|n| key(&mut slots, "busy", n)).collect();
+        for key in &busy {
+            kept += usize::from(put(&mut pool, key).await);
+        }
+        assert_eq!(kept, 4);
+        let (second, third) = (key(&mut slots, "second", 1), key(&mut slots, "third", 1));
+        for (key, expected) in [
+            (&second, true),
+            (&second, true),
+            (&second, false),
+            (&third, true),
+        ] {
+            assert_eq!(put(&mut pool, key).await, expected);
+        }
+        assert_eq!(pool.idle, 7);
+        // What is taken is no longer held.
+        assert!(pool.take(&busy[0]).is_some());
+        assert!(pool.take(&busy[1]).is_some());
+        assert!(pool.take(&busy[7]).is_none());
+        assert_eq!(pool.idle, 5);
+        assert!(put(&mut pool, &busy[9]).await);
+        // None of these backends is in force: all of it goes.
+        pool.sweep(&Snapshot::default(), Instant::now());
+        assert_eq!((pool.idle, pool.kept(), pool.namespaces.len()), (0, 0, 0));
+        assert!(put(&mut pool, &busy[0]).await);
     }
 }

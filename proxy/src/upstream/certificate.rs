@@ -37,6 +37,8 @@ impl ClientCertificate {
 pub(crate) enum Credentials {
     /// The Gateway shows nothing.
     None,
+    /// The Gateway has a certificate, and shows it to other backends.
+    Withheld,
     /// The Gateway has a certificate, and it is not held: no connection is made.
     Missing,
     /// This.
@@ -48,7 +50,7 @@ impl Credentials {
     /// without a certificate must not be used where one has to be shown.
     pub(super) fn id(&self) -> u64 {
         match self {
-            Self::None => 0,
+            Self::None | Self::Withheld => 0,
             Self::Missing => u64::MAX,
             Self::Certificate(certificate) => certificate.id,
         }

@@ -111,7 +111,12 @@ pub(crate) async fn open(
     let left = allowed.saturating_sub(begun.elapsed());
     let handshake = TlsConnector::from(config).connect(name, tcp);
     match within(left, Box::pin(handshake)).await {
-        Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream))),
+        Ok(Ok(stream)) => {
+            if matches!(credentials, Credentials::Withheld) {
+                plane.metrics.backend_certificates_withheld.inc();
+            }
+            Ok(Stream::Tls(Box::new(stream)))
+        }
         Ok(Err(error)) => {
             tracing::debug!(%endpoint, %error, "TLS to the backend failed");
             Err(CloseReason::BackendTlsFailed)
@@ -221,7 +226,7 @@ impl Tls {
         let verifier = self.verifier.as_ref();
         let verifier = verifier.ok_or(CloseReason::BackendTlsInvalid)?;
         let shown = match credentials {
-            Credentials::None => None,
+            Credentials::None | Credentials::Withheld => None,
             Credentials::Missing => return Err(CloseReason::BackendTlsInvalid),
             Credentials::Certificate(certificate) => Some(&**certificate),
         };

@@ -112,6 +112,7 @@ impl Control {
                     namespace: "vestibule-system".into(),
                     cluster_domain: "cluster.local".into(),
                     selector: [("app.kubernetes.io/component".into(), "proxy".into())].into(),
+                    components: BTreeSet::new(),
                     defaults: ServiceParameters::default(),
                 },
             },
@@ -239,6 +240,7 @@ impl Control {
             let front = |wish: &ServiceWish| Front {
                 assigned: Some(Assigned {
                     addresses: vec![Address::Ip(Ipv4Addr::new(192, 0, 2, 1).into())],
+                    sockets: BTreeSet::new(),
                     problem: None,
                 }),
                 ports: match wish {

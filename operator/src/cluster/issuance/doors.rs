@@ -156,6 +156,7 @@ mod tests {
         let front = Front {
             assigned: Some(Assigned {
                 addresses: vec![Address::Ip(address.parse().expect("an address"))],
+                sockets: BTreeSet::new(),
                 problem: None,
             }),
             ..Front::default()

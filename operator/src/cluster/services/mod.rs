@@ -306,6 +306,7 @@ impl Keeper {
             let refused = problem(&service.front);
             let assigned = (addresses.is_some() || refused.is_some()).then(|| Assigned {
                 addresses: addresses.unwrap_or_default(),
+                sockets: plan::sockets(service, &self.present),
                 problem: refused,
             });
             let alias = problem(&service.alias);

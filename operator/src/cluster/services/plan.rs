@@ -1,6 +1,7 @@
 //! What is to be done about the Services in front of Gateways: wished ones against present ones. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
@@ -181,6 +182,30 @@ pub fn addresses(service: &GatewayService, present: &Services) -> Option<Vec<Add
     let ips = object.pointer("/spec/clusterIPs").and_then(Value::as_array);
     let ip = |value: &Value| Some(Address::Ip(value.as_str()?.parse().ok()?));
     Some(ips.into_iter().flatten().filter_map(ip).collect())
+}
+
+/// Every address that leads to the front of a Gateway, with each of its TCP ports.
+#[must_use]
+pub fn sockets(service: &GatewayService, present: &Services) -> BTreeSet<(IpAddr, Port)> {
+    let front = present.get(&service.front);
+    let Some(front) = front.filter(|front| front.gateway == service.uid) else {
+        return BTreeSet::new();
+    };
+    let list = |path| {
+        let list = front.object.pointer(path).and_then(Value::as_array);
+        list.into_iter().flatten()
+    };
+    let ingress = list("/status/loadBalancer/ingress").filter_map(|entry| entry.get("ip"));
+    let addresses = list("/spec/clusterIPs").chain(list("/spec/externalIPs"));
+    let addresses = addresses.chain(ingress);
+    let addresses = addresses.filter_map(|text| text.as_str()?.parse::<IpAddr>().ok());
+    let ports = ports(service, present);
+    addresses
+        .flat_map(|address| {
+            let ports = ports.keys().filter(|(_, by)| *by == Transport::Tcp);
+            ports.map(move |(port, _)| (address, *port))
+        })
+        .collect()
 }
 
 /// The ports that a Gateway's front has, and the internal port behind each.

@@ -133,6 +133,36 @@ fn edits_are_undone_and_additions_are_left() {
     assert_eq!(actions.keys().collect::<Vec<_>>(), [&wish.alias]);
 }
 
+#[test]
+fn every_address_of_a_front_is_told_with_its_tcp_ports() {
+    let (mut wish, mut present) = (wish("one"), Services::new());
+    wish.service_type = ServiceType::ClusterIp;
+    carry_out(&plan(&wishes(&[&wish]), &present, None), &mut present);
+    let front = front_of(&mut present, &wish);
+    front["spec"]["clusterIPs"] = json!(["10.96.0.9", "fd00::9"]);
+    front["spec"]["externalIPs"] = json!(["198.51.100.1"]);
+    front["spec"]["ports"] = json!([
+        {"port": 443, "targetPort": 10_000, "protocol": "TCP"},
+        {"port": 8443, "targetPort": 10_001},
+        {"port": 443, "targetPort": 10_002, "protocol": "UDP"},
+    ]);
+    front["status"] = json!({"loadBalancer": {"ingress": [
+        {"ip": "203.0.113.5"}, {"hostname": "lb.example.com"},
+    ]}});
+    let all = sockets(&wish, &present);
+    let all: Vec<String> = all
+        .iter()
+        .map(|(ip, port)| format!("{ip} {port}"))
+        .collect();
+    let expected: Vec<String> = ["10.96.0.9", "198.51.100.1", "203.0.113.5", "fd00::9"]
+        .iter()
+        .flat_map(|ip| [443, 8443].map(|port| format!("{ip} {port}")))
+        .collect();
+    assert_eq!(all, expected);
+    wish.uid = "another".into();
+    assert!(sockets(&wish, &present).is_empty());
+}
+
 fn front_of<'a>(present: &'a mut Services, wish: &GatewayService) -> &'a mut Value {
     &mut present.get_mut(&wish.front).expect("it is there").object
 }

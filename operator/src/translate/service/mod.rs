@@ -8,7 +8,7 @@
 mod build;
 mod names;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ pub struct ServiceSettings {
     pub cluster_domain: Arc<str>,
     /// Labels of the proxies' pods.
     pub selector: Labels,
+    /// Services beside them whose endpoints are pods of the release: its proxies, operators, webhooks.
+    pub components: BTreeSet<Arc<str>>,
     /// What neither a Gateway nor its class sets. What is absent here too: LoadBalancer, Local.
     pub defaults: ServiceParameters,
 }
@@ -91,6 +93,8 @@ pub struct GatewayService {
 pub struct Assigned {
     /// The addresses it has: of its load balancer for that type, its cluster IPs otherwise.
     pub addresses: Vec<Address>,
+    /// Every address that leads to it, inside the cluster and outside, with each of its TCP ports.
+    pub sockets: BTreeSet<(IpAddr, Port)>,
     /// Why the API server does not take it as wished, if it does not.
     pub problem: Option<String>,
 }
