@@ -48,6 +48,7 @@ fn parameters(name: &str, client_address: ClientAddress, findings: Vec<Finding>)
         meta: Meta::default(),
         service: ServiceParameters::default(),
         limits: LimitParameters::default(),
+        certificate_namespaces: None,
         client_address,
         findings,
     })
