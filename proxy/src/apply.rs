@@ -33,13 +33,14 @@ pub use dump::{
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
 
+use crate::bounds::Overrides;
 use crate::expiry::Expiries;
 use crate::metrics::Metrics;
 use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
     AttachedNames, Backend, BindKey, ClientCertificate, Generation, Layer, Listener, Mode,
-    NotServing, Place, Route, Routes, Snapshot, Target, WeightedBackend,
+    NotServing, OfGateway, Place, Route, Routes, Snapshot, Target, WeightedBackend,
 };
 use crate::tenants::Tenants;
 use crate::upstream;
@@ -657,9 +658,8 @@ impl State {
             validation: terminate
                 .as_ref()
                 .and_then(HeldTerminate::client_validation),
-            backend_certificate: spec.backend_certificate.map(|name| self.shown_slot(&name)),
-            overrides: spec.overrides.map(Arc::new),
             selective: spec.selective,
+            of_gateway: self.of_gateway(spec.backend_certificate, spec.overrides),
         });
         let held = HeldListener {
             bind: spec.bind,
@@ -669,6 +669,21 @@ impl State {
         };
         self.listeners.insert(Arc::clone(&key), Box::new(held));
         key
+    }
+
+    /// What a listener's Gateway sets: the name of the certificate that backends are shown, and limits.
+    fn of_gateway(
+        &mut self,
+        certificate: Option<String>,
+        overrides: Option<Overrides>,
+    ) -> Option<Arc<OfGateway>> {
+        if certificate.is_none() && overrides.is_none() {
+            return None;
+        }
+        Some(Arc::new(OfGateway {
+            backend_certificate: certificate.map(|name| self.shown_slot(&name)),
+            overrides,
+        }))
     }
 
     /// Makes a listener anew whose certificates or trust changed. Says whether there is such a listener.
@@ -685,9 +700,8 @@ impl State {
             usage: Arc::clone(&held.built.usage),
             account: Arc::clone(&held.built.account),
             port: held.built.port,
-            backend_certificate: held.built.backend_certificate.clone(),
-            overrides: held.built.overrides.clone(),
             selective: held.built.selective,
+            of_gateway: held.built.of_gateway.clone(),
             validation: held
                 .terminate
                 .as_ref()

@@ -240,7 +240,7 @@ impl DataPlane {
 
     /// The limits on a listener: its Gateway's, and the release's.
     pub(crate) fn bounds(&self, listener: &Listener) -> Bounds {
-        match &listener.overrides {
+        match listener.overrides() {
             Some(overrides) => self.limits.bounds.with(overrides),
             None => self.limits.bounds,
         }

@@ -150,9 +150,8 @@ pub struct Listener {
     pub port: u16,
     /// What it does with a connection.
     pub mode: Mode,
-    /// What backends over TLS are shown; the Gateway's. None: nothing. Counted, so that the slot is
-    /// freed with the last listener.
-    pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
+    /// What its Gateway sets for all of its listeners, if it sets anything.
+    pub(crate) of_gateway: Option<Arc<OfGateway>>,
     /// What a handshake costs, where TLS ends here, in those with an ECDSA key on P-256.
     pub(crate) handshake_units: u8,
     /// Only backends that name the Gateway are shown it.
@@ -163,11 +162,24 @@ pub struct Listener {
     pub usage: Arc<Usage>,
     /// What connections for names that nobody owns count towards.
     pub(crate) account: Arc<Account>,
-    /// Limits that its Gateway sets otherwise than the release.
-    pub(crate) overrides: Option<Arc<Overrides>>,
+}
+
+/// What a Gateway sets for its listeners. Beside them, since most Gateways set nothing and listeners are many.
+#[derive(Debug)]
+pub(crate) struct OfGateway {
+    /// What backends over TLS are shown. None: nothing. Counted, so that the slot is freed with the last
+    /// listener.
+    pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
+    /// Limits otherwise than the release's.
+    pub(crate) overrides: Option<Overrides>,
 }
 
 impl Listener {
+    /// Limits that its Gateway sets otherwise than the release.
+    pub(crate) fn overrides(&self) -> Option<&Overrides> {
+        self.of_gateway.as_ref()?.overrides.as_ref()
+    }
+
     /// Whether the Gateway itself declares it, rather than a ListenerSet.
     fn is_own(&self) -> bool {
         self.key.starts_with("Gateway/")
@@ -763,7 +775,8 @@ impl Snapshot {
     pub(crate) fn credentials(&self, listener: &Listener, backend: &Backend) -> Credentials {
         let shown_to_it =
             || !listener.selective || backend.target.certificate_of.contains(&listener.gateway);
-        match &listener.backend_certificate {
+        let shown = listener.of_gateway.as_ref();
+        match shown.and_then(|of| of.backend_certificate.as_ref()) {
             None => Credentials::None,
             Some(_) if !shown_to_it() => Credentials::Withheld,
             Some(slot) => match self.client_certificates.get(**slot) {

@@ -348,7 +348,7 @@ impl State {
                     .as_ref()
                     .and_then(|terminate| terminate.validation.as_deref())
                     .map(|(bundles, _)| texts(bundles)),
-                limits: held.built.overrides.as_deref().map(LimitsDump::of),
+                limits: held.built.overrides().map(LimitsDump::of),
                 proxy_protocol: self.dump_proxy_protocol(held),
                 forwarded_headers: self.dump_forwarded_headers(held),
                 serving: held.built.mode.is_serving(),

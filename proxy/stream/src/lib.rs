@@ -30,6 +30,8 @@ pub use proto::{Batch, Generation, Reject, Resource, ResourceKey, ResourceKind};
 #[allow(
     missing_docs,
     clippy::pedantic,
+    // A resource is decoded and taken apart at once: none are kept in this form.
+    clippy::large_enum_variant,
     unreachable_pub,
     unused_qualifications,
     rustdoc::invalid_html_tags

@@ -2,7 +2,7 @@
 
 use vestibule_stream::{ResourceKind as Kind, proto};
 
-use super::{Ask, Failed, Model, OverTls, TOKEN_PATH, attached};
+use super::{Ask, CLOSED, Failed, Model, OverTls, TOKEN_PATH, attached};
 use crate::common::PATIENCE;
 use crate::common::acme::{THUMBPRINT, TOKEN};
 use crate::edits::rules::{self, VARIANT};
@@ -45,6 +45,7 @@ impl<'a> Model<'a> {
             path: ask.path.clone(),
             prefix,
             may_be_late: may_be_late(rule),
+            may_be_cut: may_be_cut(rule),
             ..Head::default()
         };
         if let Some(answer) = head.filter(&rule.filters) {
@@ -184,7 +185,9 @@ impl<'a> Model<'a> {
             Said::Broken => vec![head.own(502), head.own(503)],
         });
         let late = head.may_be_late.then(|| head.own(504));
-        answers.chain(late).collect()
+        // After its head an answer can only be cut.
+        let cut = head.may_be_cut.then(|| CLOSED.to_owned());
+        answers.chain(late).chain(cut).collect()
     }
 }
 
@@ -193,8 +196,19 @@ impl<'a> Model<'a> {
 fn may_be_late(rule: &proto::HttpRule) -> bool {
     let timeouts = rule.timeouts.unwrap_or_default();
     let both = [timeouts.request, timeouts.backend_request];
-    let mut set = both.into_iter().flatten().filter(|millis| *millis > 0);
-    set.any(|millis| u128::from(millis) < PATIENCE.as_millis())
+    both.into_iter().flatten().any(ends_a_test)
+}
+
+/// Whether a timeout of a rule may end an answer that has begun: that of the whole request alone.
+fn may_be_cut(rule: &proto::HttpRule) -> bool {
+    rule.timeouts
+        .unwrap_or_default()
+        .request
+        .is_some_and(ends_a_test)
+}
+
+fn ends_a_test(millis: u64) -> bool {
+    millis > 0 && u128::from(millis) < PATIENCE.as_millis()
 }
 
 /// Whether an outcome says that a timeout ended the request.
@@ -230,6 +244,8 @@ struct Head {
     answered: Vec<String>,
     /// Whether a timeout of the rule may end the request.
     may_be_late: bool,
+    /// Whether one may end its answer.
+    may_be_cut: bool,
 }
 
 impl Head {
