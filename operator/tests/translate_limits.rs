@@ -29,6 +29,7 @@ fn parameters(name: &str, limits: LimitParameters) -> GatewayParameters {
         meta: Meta::default(),
         service: ServiceParameters::default(),
         client_address: ClientAddress::default(),
+        certificate_namespaces: None,
         limits,
         findings: Vec::new(),
     }
