@@ -105,15 +105,12 @@ proptest! {
         let mut before: BTreeSet<ObjectName> = BTreeSet::new();
         for (namespace, n, created, patterns) in steps {
             let at = name(&format!("n{namespace}/r{n}"));
-            let changed = match patterns {
-                Some(patterns) => {
-                    routes.insert(at.clone(), (created, patterns));
-                    budgets.put(&at, Some(&route(&at, created, patterns)))
-                }
-                None => {
-                    routes.remove(&at);
-                    budgets.put(&at, None)
-                }
+            let changed = if let Some(patterns) = patterns {
+                routes.insert(at.clone(), (created, patterns));
+                budgets.put(&at, Some(&route(&at, created, patterns)))
+            } else {
+                routes.remove(&at);
+                budgets.put(&at, None)
             };
             let over: BTreeSet<ObjectName> = routes
                 .iter()
