@@ -234,7 +234,10 @@ proptest! {
             // Maps of text to text have no fields that we could know.
             let in_map = spec["listeners"][0]["tls"]["options"]["later"] == 1
                 || spec["service"]["annotations"]["later"] == 1
-                || spec["namespaces"]["selector"]["matchLabels"]["later"] == 1;
+                || spec["namespaces"]["selector"]["matchLabels"]["later"] == 1
+                || spec["backendClientCertificate"]["namespaces"]["selector"]["matchLabels"]
+                    ["later"]
+                    == 1;
             prop_assert!(in_map, "{:?}", decoded);
             return Ok(());
         };
