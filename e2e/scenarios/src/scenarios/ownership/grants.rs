@@ -193,7 +193,8 @@ impl Scene<'_> {
         self.b.kubectl.apply(&[issuer]).await?.must()?;
         self.stage
             .see(api::ACME_ISSUER, space, "ca", |issuer| {
-                conditions::of_object(issuer, "Ready", "True", None).map(drop)
+                // Nothing that may be issued needs it yet.
+                conditions::of_object(issuer, "Ready", "Unknown", Some("NotRegistered")).map(drop)
             })
             .await?;
         stated("False", Some("IssuerNotAllowed")).await?;
