@@ -66,7 +66,11 @@ impl<'a> Model<'a> {
                 let found = self.backend(&of.backend);
                 let found = found.filter(|backend| !backend.endpoints.is_empty());
                 match found {
-                    None => answers.push(head.own(503)),
+                    None => {
+                        answers.push(head.own(503));
+                        // Nobody looks for endpoints once the time is over.
+                        answers.extend(head.may_be_late.then(|| head.own(504)));
+                    }
                     Some(backend) => answers.extend(self.forward(backend, listener, &head, ask)),
                 }
             }
