@@ -68,8 +68,7 @@ impl<'a> Model<'a> {
                 match found {
                     None => {
                         answers.push(head.own(503));
-                        // Nobody looks for endpoints once the time is over.
-                        answers.extend(head.may_be_late.then(|| head.own(504)));
+                        answers.extend(head.late());
                     }
                     Some(backend) => answers.extend(self.forward(backend, listener, &head, ask)),
                 }
@@ -148,7 +147,7 @@ impl<'a> Model<'a> {
         ask: &Ask,
     ) -> Vec<String> {
         let Ok(way) = self.way(backend, listener) else {
-            return vec![head.own(500)];
+            return [head.own(500)].into_iter().chain(head.late()).collect();
         };
         let protocol = backend.protocol();
         let upgrade = ask.upgrade && protocol != proto::BackendProtocol::H2c;
@@ -188,10 +187,9 @@ impl<'a> Model<'a> {
             // Whether it had begun with the request by then is as it comes.
             Said::Broken => vec![head.own(502), head.own(503)],
         });
-        let late = head.may_be_late.then(|| head.own(504));
         // After its head an answer can only be cut.
         let cut = head.may_be_cut.then(|| CLOSED.to_owned());
-        answers.chain(late).chain(cut).collect()
+        answers.chain(head.late()).chain(cut).collect()
     }
 }
 
@@ -253,6 +251,11 @@ struct Head {
 }
 
 impl Head {
+    /// The answer if no time is left, whether before a backend is looked at or while one is waited for.
+    fn late(&self) -> Option<String> {
+        self.may_be_late.then(|| self.own(504))
+    }
+
     /// `Some`: the filters answer by themselves.
     fn filter(&mut self, filters: &[proto::HttpFilter]) -> Option<String> {
         for filter in filters {
