@@ -141,8 +141,8 @@ fn regular_expressions_of_a_namespace_are_bounded() {
     };
     let served = |translator: &Translator| {
         let keys = translator.resources().keys();
-        let routes = keys.filter(|key| key.kind() == ResourceKind::HttpRoute);
-        routes.map(|key| key.name.to_string()).collect::<Vec<_>>()
+        let of_routes = keys.filter(|key| key.kind() == ResourceKind::HttpRoute);
+        of_routes.map(|key| key.name.clone()).collect::<Vec<_>>()
     };
     let mut own = listener("web", 443, Protocol::Http, "", None);
     own.allowed_namespaces = NamespaceScope::All;

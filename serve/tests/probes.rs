@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use vestibule_serve::probes::{Limits, serve_within};
 
 /// Longest wait for something that has to happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const NEVER: Duration = Duration::from_hours(1);
 
 async fn port(limits: Limits) -> SocketAddr {

@@ -544,30 +544,7 @@ fn malformed_claims_are_refused(kubectl: &Kubectl, claim: &Value) {
     }
 }
 
-/// Who may have which names, and who has them, is read from objects.
-async fn grants_and_claims_count(kubectl: &Kubectl) {
-    let infra = namespace("infra");
-    let claim = claim_of_a();
-    malformed_claims_are_refused(kubectl, &claim);
-    kubectl.must_apply(&[claim.clone(), set("b", "other", "free.example")]);
-    let taken = "hostname \"held.example\" belongs to another namespace on every port";
-    let new = set("b", "new", "held.example");
-    refused_in_time(kubectl, &new, taken).await;
-    let mut aside = new;
-    aside["spec"]["listeners"][0]["port"] = json!(8443);
-    refused_in_time(kubectl, &aside, taken).await;
-    // Neither a new object nor an older one that is edited.
-    refused_in_time(kubectl, &set("b", "other", "held.example"), taken).await;
-    kubectl.must_apply(&[set("a", "back", "held.example")]);
-
-    let grant = json!({
-        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
-        "metadata": {"namespace": infra, "name": "b"},
-        "spec": {
-            "gateways": ["entrance"], "hostnames": ["*.b.example"], "limits": {"listeners": 2},
-            "namespaces": {"names": [namespace("b")]},
-        },
-    });
+fn malformed_grants_are_refused(kubectl: &Kubectl, grant: &Value) {
     for (hostnames, words) in [
         (
             json!({"hostnames": []}),
@@ -604,6 +581,33 @@ async fn grants_and_claims_count(kubectl: &Kubectl) {
         }
         refused_by_schema(kubectl, &wrong, words);
     }
+}
+
+/// Who may have which names, and who has them, is read from objects.
+async fn grants_and_claims_count(kubectl: &Kubectl) {
+    let infra = namespace("infra");
+    let claim = claim_of_a();
+    malformed_claims_are_refused(kubectl, &claim);
+    kubectl.must_apply(&[claim.clone(), set("b", "other", "free.example")]);
+    let taken = "hostname \"held.example\" belongs to another namespace on every port";
+    let new = set("b", "new", "held.example");
+    refused_in_time(kubectl, &new, taken).await;
+    let mut aside = new;
+    aside["spec"]["listeners"][0]["port"] = json!(8443);
+    refused_in_time(kubectl, &aside, taken).await;
+    // Neither a new object nor an older one that is edited.
+    refused_in_time(kubectl, &set("b", "other", "held.example"), taken).await;
+    kubectl.must_apply(&[set("a", "back", "held.example")]);
+
+    let grant = json!({
+        "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
+        "metadata": {"namespace": infra, "name": "b"},
+        "spec": {
+            "gateways": ["entrance"], "hostnames": ["*.b.example"], "limits": {"listeners": 2},
+            "namespaces": {"names": [namespace("b")]},
+        },
+    });
+    malformed_grants_are_refused(kubectl, &grant);
     kubectl.must_apply(std::slice::from_ref(&grant));
     let words = "is not granted to namespace vestibule-webhook-test-b on Gateway vestibule-webhook-test-infra/entrance";
     refused_in_time(kubectl, &set("b", "new", "else.example"), words).await;

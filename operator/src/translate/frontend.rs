@@ -128,7 +128,7 @@ impl Translator {
                 continue;
             }
             let shown_to = state.as_ref().and_then(|state| state.shown_to.clone());
-            self.settle_shown_to(&name, shown_to, dirty);
+            self.settle_shown_to(&name, shown_to.as_ref(), dirty);
             let user = User::Gateway(name.clone());
             let (old, state) = (old.unwrap_or_default(), state.unwrap_or_default());
             self.settle_bundles(&user, &old.bundles(), &state.bundles(), dirty);
@@ -190,27 +190,25 @@ impl Translator {
     fn settle_shown_to(
         &mut self,
         gateway: &ObjectName,
-        scope: Option<NamespaceScope>,
+        scope: Option<&NamespaceScope>,
         dirty: &mut Dirty,
     ) {
-        let before = match scope.clone() {
-            Some(scope) => self.shown_to.insert(gateway.clone(), scope),
+        let before = match scope {
+            Some(scope) => self.shown_to.insert(gateway.clone(), scope.clone()),
             None => self.shown_to.remove(gateway),
         };
-        if before == scope {
+        if before.as_ref() == scope {
             return;
         }
         let own = &gateway.namespace;
-        let admits = |scope: &Option<NamespaceScope>, namespace: &str| {
+        let admits = |scope: Option<&NamespaceScope>, namespace: &str| {
             let labels = self.merge.labels(namespace);
-            scope
-                .as_ref()
-                .is_some_and(|scope| scope.admits(own, namespace, labels))
+            scope.is_some_and(|scope| scope.admits(own, namespace, labels))
         };
         let backends = self.backend_users.keys();
         let news = backends.filter(|key| {
             let namespace = key.namespace();
-            admits(&before, namespace) != admits(&scope, namespace)
+            admits(before.as_ref(), namespace) != admits(scope, namespace)
         });
         dirty.backends.extend(news.cloned());
     }

@@ -268,24 +268,32 @@ impl Translator {
         if state.is_served() {
             state.place = bind.and_then(|bind| DoorPlace::of(&listener, bind));
         }
-        let resource = bind.filter(|_| state.is_served()).and_then(|bind| {
-            let mut resource = encode(key, &listener, bind, &state)?;
-            let certificate = self.backend_certificate(&gateway);
-            if self.is_selective(&gateway) {
-                resource.selective_backend_certificate = certificate;
-            } else {
-                resource.backend_certificate = certificate;
-            }
-            resource.limits = self.limits_of(&gateway);
-            resource.client_address = self.encoded_client_address(&gateway);
-            // Too large can only be a name, and those are bounded by the API.
-            Encoded::new(&Resource::new(
-                key.to_string(),
-                resource::Resource::Listener(resource),
-            ))
-            .ok()
-        });
+        let bind = bind.filter(|_| state.is_served());
+        let resource = bind.and_then(|bind| self.encode(key, &listener, bind, &state));
         Some((state, resource, wants))
+    }
+
+    /// A listener as it is on the stream, with what its Gateway sets.
+    fn encode(
+        &self,
+        key: &ListenerKey,
+        listener: &Listener,
+        bind: Bind,
+        state: &ListenerState,
+    ) -> Option<Encoded> {
+        let gateway = &state.gateway;
+        let mut resource = encode(key, listener, bind, state)?;
+        let certificate = self.backend_certificate(gateway);
+        if self.is_selective(gateway) {
+            resource.selective_backend_certificate = certificate;
+        } else {
+            resource.backend_certificate = certificate;
+        }
+        resource.limits = self.limits_of(gateway);
+        resource.client_address = self.encoded_client_address(gateway);
+        // Too large can only be a name, and those are bounded by the API.
+        let resource = resource::Resource::Listener(resource);
+        Encoded::new(&Resource::new(key.to_string(), resource)).ok()
     }
 
     /// What a listener that is not refused wants from a certificate engine.

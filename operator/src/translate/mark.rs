@@ -133,27 +133,35 @@ impl Translator {
                 self.dirty_backends(name, dirty);
                 self.mark_policies(name, dirty);
             }
-            Kind::EndpointSlice => {
-                let slice = |object: Option<&Object>| match object {
-                    Some(Object::EndpointSlice(slice)) => Some(slice.clone()),
-                    _ => None,
-                };
-                let (before, after) = (slice(old), slice(new));
-                self.take_own_pods(before.as_ref(), after.as_ref(), dirty);
-                for object in [old, new].into_iter().flatten() {
-                    if let Object::EndpointSlice(slice) = object
-                        && let Some(service) = &slice.service
-                    {
-                        let service = ObjectName::new(name.namespace.clone(), service.clone());
-                        if self.judges_endpoints(&service, slice) {
-                            dirty.routes.extend(self.index.routes_of_service(&service));
-                        }
-                        self.dirty_backends(&service, dirty);
-                    }
-                }
-            }
+            Kind::EndpointSlice => self.mark_slice(name, [old, new], dirty),
         }
         dirty.others.insert(key.clone());
+    }
+
+    /// Marks what an EndpointSlice is about: pods of the release, backends, and routes that are told of endpoints.
+    fn mark_slice(
+        &mut self,
+        name: &ObjectName,
+        [old, new]: [Option<&Object>; 2],
+        dirty: &mut Dirty,
+    ) {
+        let slice = |object: Option<&Object>| match object {
+            Some(Object::EndpointSlice(slice)) => Some(slice.clone()),
+            _ => None,
+        };
+        let (before, after) = (slice(old), slice(new));
+        self.take_own_pods(before.as_ref(), after.as_ref(), dirty);
+        for object in [old, new].into_iter().flatten() {
+            if let Object::EndpointSlice(slice) = object
+                && let Some(service) = &slice.service
+            {
+                let service = ObjectName::new(name.namespace.clone(), service.clone());
+                if self.judges_endpoints(&service, slice) {
+                    dirty.routes.extend(self.index.routes_of_service(&service));
+                }
+                self.dirty_backends(&service, dirty);
+            }
+        }
     }
 
     /// The grants of a namespace changed: whoever refers into it.

@@ -448,13 +448,7 @@ impl World {
                 let grant = of.map(|of| hostname_grant(tenant, &[tenant], &[GRANTS[of]]));
                 self.put(&key, grant.map(Object::HostnameGrant));
             }
-            Op::Share(tenant, of) => {
-                let tenant = TENANTS[tenant];
-                let name = format!("share-{tenant}");
-                let key = ObjectKey::new(Kind::HostnameGrant, OWN, &*name);
-                let grant = of.map(|(host, part)| sharing(&name, tenant, HOSTS[host], part));
-                self.put(&key, grant.map(Object::HostnameGrant));
-            }
+            Op::Share(tenant, of) => self.put_share(TENANTS[tenant], of),
             Op::OwnRoute(host) => {
                 let key = ObjectKey::new(Kind::HttpRoute, OWN, "docs");
                 let route = host.map(|host| {
@@ -506,6 +500,14 @@ impl World {
             }
         }
         self.observe();
+    }
+
+    /// Has a grant share a name, or a part of it, with a tenant; or none.
+    fn put_share(&mut self, tenant: &'static str, of: Option<(usize, bool)>) {
+        let name = format!("share-{tenant}");
+        let key = ObjectKey::new(Kind::HostnameGrant, OWN, &*name);
+        let grant = of.map(|(host, part)| sharing(&name, tenant, HOSTS[host], part));
+        self.put(&key, grant.map(Object::HostnameGrant));
     }
 
     /// The claims to what the Gateway has.
