@@ -2,7 +2,7 @@
 //! kernel takes something from everybody.
 //!
 //! Each step is taken at once when the use of any of the three reaches its mark, and given up when the use of all of them
-//! is [`BELOW`] the mark: who hovers at one does not go back and forth.
+//! is `BELOW` the mark: who hovers at one does not go back and forth.
 
 use std::fs;
 use std::path::Path;
