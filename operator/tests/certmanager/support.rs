@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,8 @@ use vestibule_operator::cluster::lease::elector::Role;
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::translate::CertificateRequest;
 
-/// Longest wait for something that has to happen.
-const BOUND: Duration = Duration::from_mins(2);
+/// Longest wait for something that has to happen. Nothing waits so long unless it has failed.
+const BOUND: Duration = Duration::from_mins(5);
 /// How long nothing has to be written; a scenario on the real cluster takes a minute.
 const REST: Duration = Duration::from_secs(6);
 /// What requests of the engine are known by in the audit log.
@@ -126,12 +126,16 @@ impl Server {
         server
     }
 
-    fn kubectl(&self, arguments: &[&str]) {
-        let done = Command::new(tool(&["kubectl"]))
+    fn kubectl_output(&self, arguments: &[&str]) -> Output {
+        Command::new(tool(&["kubectl"]))
             .env("KUBECONFIG", &self.kubeconfig)
             .args(arguments)
             .output()
-            .expect("kubectl");
+            .expect("kubectl")
+    }
+
+    fn kubectl(&self, arguments: &[&str]) {
+        let done = self.kubectl_output(arguments);
         assert!(
             done.status.success(),
             "{}",
@@ -157,19 +161,31 @@ impl Server {
 
     /// Takes cert-manager's kinds away, and all of them with them.
     pub(crate) fn uninstall(&self) {
-        self.on_kinds(&["delete", "--timeout=60s"]);
+        self.on_kinds(&["delete", "--timeout=300s"]);
     }
 
     /// Installs cert-manager's kinds.
     pub(crate) fn install(&self) {
         self.on_kinds(&["apply", "--server-side"]);
-        self.kubectl(&[
+        let wait = [
             "wait",
             "--for=condition=Established",
             "--timeout=60s",
             "crd",
             "--all",
-        ]);
+        ];
+        // A busy API server takes long for kinds of this size. What is no fault of the server's load shows in the
+        // conditions, so the last round prints them.
+        if (0..4).any(|_| self.kubectl_output(&wait).status.success()) {
+            return;
+        }
+        let conditions =
+            "--output=jsonpath={range .items[*]}{.metadata.name}: {.status.conditions}\n{end}";
+        let seen = self.kubectl_output(&["get", "crd", conditions]).stdout;
+        panic!(
+            "not every kind is established: {}",
+            String::from_utf8_lossy(&seen)
+        );
     }
 
     /// Namespaces, and Gateway `infra/shared`.
