@@ -45,6 +45,50 @@ fn a_create_that_lands_late_takes_no_name_from_whoever_has_it_now() {
     );
 }
 
+/// A wildcard and a name inside it are two objects, so the API server does not decide between them. The leader does.
+#[test]
+fn a_create_of_a_former_leader_takes_no_name_out_of_a_wildcard() {
+    let mut before = World::leading();
+    let (wildcard, inside) = (name("*.example.com"), name("shop.example.com"));
+    before.want(&inside, "b");
+    let late = before.next().expect("a request");
+    let mut world = before.restarted();
+    // There is nothing about `b`'s name yet, so the wildcard has all names below it.
+    world.give(&wildcard, "a");
+    assert!(matches!(world.land(&late), Outcome::Known(Some(_))));
+    world.rest();
+    assert_eq!(
+        (world.holder(&inside), world.stands(&inside)),
+        (None, None),
+        "the leader takes it back"
+    );
+    assert_eq!(world.holder(&wildcard), Some("a"));
+}
+
+/// By a grant a namespace may have a name inside another's wildcard, and by being there first.
+#[test]
+fn a_create_that_lands_late_counts_where_it_could_be_made_now() {
+    for granted in [true, false] {
+        let mut before = World::leading();
+        let (wildcard, inside) = (name("*.example.com"), name("shop.example.com"));
+        before.want(&inside, "b");
+        let late = before.next().expect("a request");
+        let mut world = before.restarted();
+        if granted {
+            world.give(&wildcard, "a");
+        }
+        assert!(matches!(world.land(&late), Outcome::Known(Some(_))));
+        if granted {
+            world.want(&inside, "b");
+        }
+        world.rest();
+        assert_eq!(
+            (world.holder(&inside), world.stands(&inside)),
+            (Some("b"), Some("b"))
+        );
+    }
+}
+
 #[test]
 fn a_create_that_lands_before_the_next_one_is_taken_for_what_it_is() {
     let mut world = World::leading();

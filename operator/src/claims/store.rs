@@ -481,13 +481,15 @@ impl ClaimStore {
         }
     }
 
-    /// Whether the nearest wildcard around a name of which there is an object is another namespace's.
+    /// Whether a name lies inside another namespace's wildcard; see [`Self::is_closed_to`].
     fn is_closed(&self, key: &ClaimKey) -> bool {
+        let holding = self.records.get(key).and_then(|of| of.holder.as_ref());
+        holding.is_some_and(|holding| self.is_closed_to(key, &holding.holder.namespace))
+    }
+
+    /// Whether the nearest wildcard around a name of which there is an object is another namespace's than this one.
+    fn is_closed_to(&self, key: &ClaimKey, namespace: &str) -> bool {
         let Claimed::Names(HostPattern::Exact(name) | HostPattern::Wildcard(name)) = &key.of else {
-            return false;
-        };
-        let record = self.records.get(key);
-        let Some(holding) = record.and_then(|record| record.holder.as_ref()) else {
             return false;
         };
         let mut around = name.parents().filter_map(|suffix| {
@@ -496,7 +498,7 @@ impl ClaimStore {
                 .claim()
         });
         let nearest = around.next();
-        nearest.is_some_and(|claim| claim.holder.namespace != holding.holder.namespace)
+        nearest.is_some_and(|claim| *claim.holder.namespace != *namespace)
     }
 
     /// Brings a name in line with what its object says.
@@ -542,8 +544,13 @@ impl ClaimStore {
             None if !self.leads => self.drop_holder(key),
             // What this replica knows counts; an object that says otherwise is put right.
             _ if is_held || !is_settled => {}
-            // What appeared by itself, such as a create that lands late, counts as well.
-            Some(says) if is_candidate || !is_released => self.hold(key, says),
+            Some(says) if is_candidate => self.hold(key, says),
+            // What appeared by itself, such as a former leader's create that lands late, counts as well. But the leader
+            // has confirmed who holds the wildcard around it since then, and that keeps its holder's names: unless
+            // translation would give it this one, by a grant, the object goes.
+            Some(says) if !is_released && !self.is_closed_to(key, &says.holder.namespace) => {
+                self.hold(key, says);
+            }
             Some(_) => {}
             None => self.change(key, |record| record.released = None),
         }
