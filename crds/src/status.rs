@@ -25,19 +25,6 @@ const MAX_ADDRESSES: usize = 16;
 const MAX_MESSAGE: usize = 32_768;
 /// The time that the defaults of the CRD schemas carry: nothing happened then.
 const SCHEMA_DEFAULT_TIME: &str = "1970-01-01T00:00:00Z";
-/// Condition types that we write.
-const OURS: [ConditionType; 9] = [
-    ConditionType::Accepted,
-    ConditionType::ResolvedRefs,
-    ConditionType::Programmed,
-    ConditionType::Conflicted,
-    ConditionType::OverlappingTLSConfig,
-    ConditionType::PartiallyInvalid,
-    ConditionType::InsecureFrontendValidationMode,
-    ConditionType::CertificateIssued,
-    ConditionType::Ready,
-];
-
 /// When a status is observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
@@ -315,7 +302,7 @@ fn listeners(
 fn conditions(old: Option<&Value>, new: &[Condition], observed: Observed) -> Value {
     let old: &[Value] = old.and_then(Value::as_array).map_or(&[], Vec::as_slice);
     let kind_of = |value: &Value| -> Option<ConditionType> {
-        ConditionType::from_text(value.get("type")?.as_str()?).filter(|k| OURS.contains(k))
+        ConditionType::from_text(value.get("type")?.as_str()?)
     };
     // Ours must fit, whatever others have put there.
     let mut room = MAX_CONDITIONS.saturating_sub(new.len());

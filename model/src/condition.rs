@@ -58,6 +58,8 @@ named! {
         InsecureFrontendValidationMode,
         /// Listeners that a certificate is requested for: it is issued, and will be renewed.
         CertificateIssued = "vestibule.dev/CertificateIssued",
+        /// Routes, for each parent that accepted them: the last change is in force in every ready proxy.
+        RouteProgrammed = "vestibule.dev/Programmed",
         /// Issuers: the CA knows the account.
         Ready,
     }

@@ -106,16 +106,22 @@ fn web() -> ObjectKey {
     key(Kind::TlsRoute, "platform", "web")
 }
 
-/// (status, reason, message) of a route's condition.
+/// (status, reason, message) of a route's condition Accepted.
 fn accepted(status: &Value) -> (String, String, String) {
+    condition(status, "Accepted").expect("a condition")
+}
+
+fn programmed(status: &Value) -> Option<(String, String, String)> {
+    condition(status, "vestibule.dev/Programmed")
+}
+
+/// (status, reason, message) of a route's condition for its first parent.
+fn condition(status: &Value, kind: &str) -> Option<(String, String, String)> {
     let conditions = status["parents"][0]["conditions"].as_array();
-    let accepted = conditions
-        .into_iter()
-        .flatten()
-        .find(|condition| condition["type"] == "Accepted")
-        .expect("a condition");
-    let text = |field: &str| accepted[field].as_str().unwrap_or_default().to_owned();
-    (text("status"), text("reason"), text("message"))
+    let mut conditions = conditions.into_iter().flatten();
+    let condition = conditions.find(|condition| condition["type"] == kind)?;
+    let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+    Some((text("status"), text("reason"), text("message")))
 }
 
 fn said(truth: &str, reason: &str, message: &str) -> (String, String, String) {
@@ -144,6 +150,10 @@ async fn a_route_is_accepted_once_every_ready_proxy_has_it() {
         accepted(&due.status),
         said("Unknown", "Pending", "1/2 acked; waiting for p-2")
     );
+    assert_eq!(
+        programmed(&due.status),
+        Some(said("False", "Pending", "1/2 acked; waiting for p-2"))
+    );
     let _second = Proxy::of("p-2", &world.publisher);
     world.settled().await;
     let due = world.judge(&web(), 1, &due.status);
@@ -151,6 +161,10 @@ async fn a_route_is_accepted_once_every_ready_proxy_has_it() {
     assert_eq!(
         accepted(&due.status),
         said("True", "Accepted", "The route is accepted")
+    );
+    assert_eq!(
+        programmed(&due.status),
+        Some(said("True", "Programmed", "In force in every ready proxy"))
     );
     // A change of its endpoints is no news of the route.
     world.put([slice("platform", "app", 0, 1, &[1, 2])]);
@@ -171,17 +185,20 @@ async fn a_route_that_was_accepted_stays_so_and_says_who_lacks_its_edit() {
     assert!(due.waits);
     assert_eq!(
         accepted(&due.status),
-        said(
-            "True",
-            "Accepted",
-            "The route is accepted; not in force everywhere yet: 0/1 acked; waiting for p-1"
-        )
+        said("True", "Accepted", "The route is accepted")
+    );
+    assert_eq!(
+        programmed(&due.status),
+        Some(said("False", "Pending", "0/1 acked; waiting for p-1"))
     );
     let _proxy = Proxy::of("p-1", &world.publisher);
     world.settled().await;
     let due = world.judge(&web(), 2, &due.status);
     assert!(!due.waits);
-    assert_eq!(accepted(&due.status).2, "The route is accepted");
+    assert_eq!(
+        programmed(&due.status).map(|said| said.0).as_deref(),
+        Some("True")
+    );
 }
 
 #[tokio::test]
@@ -208,6 +225,7 @@ async fn a_route_that_is_refused_waits_for_nobody() {
     let due = world.judge(&web(), 1, &json!({}));
     assert!(!due.waits);
     assert_eq!(accepted(&due.status).0, "False");
+    assert_eq!(programmed(&due.status), None);
 }
 
 #[tokio::test]

@@ -9,7 +9,11 @@ use crate::runner::Verdict;
 use crate::wait::{SOON, until};
 use crate::world::{PROXY, Stage, Team};
 
-/// With one proxy's stream held up, Programmed stays Pending and says "1/2 acked"; released, it is True.
+/// The condition of routes.
+const ROUTE: &str = "vestibule.dev/Programmed";
+
+/// With one proxy's stream held up, Programmed of the set and of its routes stays Pending and says "1/2 acked";
+/// released, it is True.
 pub(super) async fn programmed_waits_for_every_ready_proxy(stage: &Stage) -> Result<Verdict> {
     let world = &stage.world;
     let gateway = stage.gateway().await?;
@@ -26,6 +30,11 @@ pub(super) async fn programmed_waits_for_every_ready_proxy(stage: &Stage) -> Res
     held.release().await?;
     let message = seen?;
     team.served(stage).await?;
+    stage
+        .see(api::TLS_ROUTE, &team.namespace, "passed", |route| {
+            conditions::of_route(route, ROUTE, "True", Some("Programmed"))
+        })
+        .await?;
     world.ready(PROXY, 2).await?;
     world.must_not_have_restarted().await?;
     Ok(Verdict::noting(format!("while held up: {message}")))
@@ -44,6 +53,11 @@ async fn pending(stage: &Stage, team: &Team, terminated: &str, passed: &str) -> 
     let set = stage
         .see(api::LISTENER_SET, &team.namespace, "web", |set| {
             is_pending(set).map(drop)
+        })
+        .await?;
+    stage
+        .see(api::TLS_ROUTE, &team.namespace, "passed", |route| {
+            conditions::of_route(route, ROUTE, "False", Some("Pending"))
         })
         .await?;
     // The other proxy has it and serves it, for longer than the status is held back.

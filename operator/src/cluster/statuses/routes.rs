@@ -1,10 +1,10 @@
-//! Statuses of routes: Accepted once every ready proxy has the route, its backends and its listeners.
+//! Statuses of routes: Accepted and Programmed, from what the proxies have of a route, its backends and its listeners.
 //!
-//! Whoever applies a route takes Accepted as "it works now", and Gateway API has no Programmed for routes.
-//! So a status that changes is held back until it is so (by the planner, for a short time). If a proxy
-//! still lacks the route then, a parent that has not accepted the route before says that it is pending. One
-//! that has keeps Accepted=True, since others (DNS, for example) act upon it, and its message says who lacks
-//! the route.
+//! Whoever applies a route takes Accepted as "it works now", and Gateway API has no Programmed for routes. So a status
+//! that changes is held back until every ready proxy has the route (by the planner, for a short time). If a proxy still
+//! lacks it then, a parent that has not accepted the route before says that it is pending. One that has keeps
+//! Accepted=True, since others (DNS, for example) act upon it. Beside it, `vestibule.dev/Programmed` says for each
+//! parent whether the route's last change is in force everywhere.
 
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};
@@ -26,49 +26,77 @@ enum InForce {
     Rejected(String),
 }
 
+impl InForce {
+    fn condition(self) -> Condition {
+        let kind = ConditionType::RouteProgrammed;
+        match self {
+            Self::Yes => {
+                Condition::holds(kind, Reason::Programmed, "In force in every ready proxy")
+            }
+            Self::Waits(why) => Condition::fails(kind, Reason::Pending, why),
+            Self::Rejected(why) => Condition::fails(kind, Reason::Invalid, why),
+        }
+    }
+}
+
 pub(super) fn judge(
     facts: &Facts<'_>,
     observed: Observed,
     (key, status, old): (&ObjectKey, &RouteStatus, &Value),
 ) -> Due {
-    let mut waits = false;
-    let whole = wire::route(old, status, facts.controller, observed);
+    let whole = with_programmed(status, |_| InForce::Yes);
+    let whole = wire::route(old, &whole, facts.controller, observed);
     if whole == *old {
         // What moves behind a status that is there is no news of the route.
         return whole.into();
     }
-    let mut status = status.clone();
-    for (place, parent) in status.parents.iter_mut().enumerate() {
-        let accepted = |condition: &&mut Condition| {
-            condition.kind == ConditionType::Accepted && condition.truth == Truth::True
-        };
-        let Some(accepted) = parent.conditions.iter_mut().find(accepted) else {
-            continue;
-        };
-        match in_force(facts, &facts.translator.route_needs(key, place)) {
-            InForce::Yes => {}
-            InForce::Rejected(why) => {
-                accepted.message = format!("{}; {why}", accepted.message);
-            }
-            InForce::Waits(why) => {
-                waits = true;
-                if wire::is_accepted(old, &parent.parent, facts.controller) {
-                    let message = &accepted.message;
-                    accepted.message = format!("{message}; not in force everywhere yet: {why}");
-                } else {
-                    *accepted = Condition {
-                        kind: ConditionType::Accepted,
-                        truth: Truth::Unknown,
-                        reason: Reason::Pending,
-                        message: why,
-                    };
-                }
-            }
+    let mut waits = false;
+    let mut new = with_programmed(status, |place| {
+        let in_force = in_force(facts, &facts.translator.route_needs(key, place));
+        waits |= matches!(in_force, InForce::Waits(_));
+        in_force
+    });
+    for parent in &mut new.parents {
+        if !wire::is_accepted(old, &parent.parent, facts.controller) {
+            accept_later(&mut parent.conditions);
         }
     }
     Due {
-        status: wire::route(old, &status, facts.controller, observed),
+        status: wire::route(old, &new, facts.controller, observed),
         waits,
+    }
+}
+
+/// The status with Programmed for each parent that accepts the route; of the others nothing is to be in force.
+fn with_programmed(
+    status: &RouteStatus,
+    mut in_force: impl FnMut(usize) -> InForce,
+) -> RouteStatus {
+    let mut status = status.clone();
+    for (place, parent) in status.parents.iter_mut().enumerate() {
+        if parent.conditions.iter().any(is_accepting) {
+            let programmed = in_force(place).condition();
+            parent.conditions.push(programmed);
+        }
+    }
+    status
+}
+
+fn is_accepting(condition: &Condition) -> bool {
+    condition.kind == ConditionType::Accepted && condition.truth == Truth::True
+}
+
+/// As long as Programmed is pending, so is Accepted.
+fn accept_later(conditions: &mut [Condition]) {
+    let programmed = conditions.last();
+    let pending = programmed.filter(|condition| condition.reason == Reason::Pending);
+    let Some(why) = pending.map(|condition| condition.message.clone()) else {
+        return;
+    };
+    for accepted in conditions.iter_mut().filter(|c| is_accepting(c)) {
+        accepted.truth = Truth::Unknown;
+        accepted.reason = Reason::Pending;
+        accepted.message.clone_from(&why);
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::grants::site;
 use super::hijack::a_second_later;
-use crate::api::{self, Kind};
+use crate::api::{self, Kind, text};
 use crate::client::Target;
 use crate::conditions;
 use crate::load::{Hold, Load, describe};
@@ -119,6 +119,10 @@ pub(in super::super) async fn every_way_to_another_teams_name_is_closed(
         describe(&ends)
     );
     notes.push(format!("the holder, meanwhile: {counts}"));
+    let asked = scene.while_away().await?;
+    notes.push(format!(
+        "while the holder was away: {asked} requests, none answered by another"
+    ));
     Ok(Verdict::Passed(notes))
 }
 
@@ -191,6 +195,60 @@ impl Scene<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A deletes all that it has for its name. As long as the record says that the name is A's, B gets no request for
+    /// it, although B's objects ask for it still; and A that comes back has it. Says how many requests there were.
+    async fn while_away(&self) -> Result<u32> {
+        let (a, world) = (self.a, &self.stage.world);
+        let mine = [plain(a, "web", &[WANTED])]
+            .into_iter()
+            .chain(site(a, "web", WANTED));
+        let mine: Vec<Value> = mine.collect();
+        for object in &mine {
+            let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+            a.kubectl
+                .run(&["delete", kind, name, "-n", &a.namespace])
+                .await?
+                .must()?;
+        }
+        let by_http = self.plain(80, WANTED);
+        let at = SocketAddr::new(self.address.ip(), 443);
+        let of_b = Target::new(at, WANTED, self.b.authority.roots()?)?;
+        let is_as = async || -> Result<bool> {
+            let claims = world
+                .api
+                .list(api::HOSTNAME_CLAIM, &a.gateway.0, "")
+                .await?;
+            let mut claims = claims.iter();
+            let claim = claims.find(|claim| text(claim, "/spec/hostname") == WANTED);
+            Ok(claim.is_some_and(|claim| text(claim, "/spec/holder") == a.namespace))
+        };
+        let mut asked = 0;
+        while asked < 60 {
+            let mut answers = Vec::new();
+            for path in ["/", "/deep/path", TOKEN] {
+                if let Ok(mut open) = by_http.open().await {
+                    let got = open.ask(path).await.and_then(|got| got.answer());
+                    answers.extend(got.ok());
+                }
+            }
+            // Whoever is answered with A's certificate is answered by A.
+            answers.extend(of_b.ask().await.ok());
+            if !is_as().await? {
+                break;
+            }
+            asked += 4;
+            let by_b = answers
+                .iter()
+                .find(|answer| answer.namespace != a.namespace);
+            ensure!(by_b.is_none(), "another answers: {by_b:?}");
+        }
+        ensure!(asked > 0, "the name was free at once");
+        a.kubectl.apply(&mine).await?.must()?;
+        a.answers(&self.by_tls).await?;
+        self.answers(80, WANTED, a).await?;
+        Ok(asked)
     }
 
     /// Waits until B's objects say that they lost, in words that name nothing of A.

@@ -15,7 +15,8 @@ const WANTED: &str = "wanted.taken.test";
 /// New connections a second.
 const RATE: u32 = 40;
 
-/// A serves a name. An admin deletes its claim: it is written again, and B gets nothing by it. Taken from B, which does
+/// A serves a name. An admin deletes its claim, and then all claims there are: they are written again, and B gets nothing
+/// by it. Taken from B, which does
 /// not hold it, the name goes nowhere. Taken from A it stays with A, not one connection of which fails, until B asks for
 /// it: then B has it at once, although A's object is the older one, and A is told.
 pub(in super::super) async fn an_admin_takes_a_name_from_its_holder(
@@ -42,26 +43,27 @@ pub(in super::super) async fn an_admin_takes_a_name_from_its_holder(
 
     let load = Load::start(of_a.clone(), RATE);
     let meanwhile = async {
-        let before = claim().await?;
-        let name = text(&before, "/metadata/name");
-        world
-            .api
-            .delete(api::HOSTNAME_CLAIM, namespace, name)
+        let first = claim().await?;
+        let name = text(&first, "/metadata/name");
+        for which in [name, "--all"] {
+            let before = claim().await?;
+            let delete = ["delete", "-n", namespace, "hostnameclaims", which];
+            world.kubectl.run(&delete).await?.must()?;
+            until("the claim to be written again", SOON, async || {
+                let after = claim().await?;
+                let uid = |claim: &Value| text(claim, "/metadata/uid").to_owned();
+                ensure!(
+                    uid(&after) != uid(&before),
+                    "it is the one that was deleted"
+                );
+                ensure!(
+                    text(&after, "/spec/holder") == a.namespace,
+                    "its holder is another one: {after}"
+                );
+                Ok(())
+            })
             .await?;
-        until("the claim to be written again", SOON, async || {
-            let after = claim().await?;
-            let uid = |claim: &Value| text(claim, "/metadata/uid").to_owned();
-            ensure!(
-                uid(&after) != uid(&before),
-                "it is the one that was deleted"
-            );
-            ensure!(
-                text(&after, "/spec/holder") == a.namespace,
-                "its holder is another one: {after}"
-            );
-            Ok(())
-        })
-        .await?;
+        }
         let refused = b.kubectl.apply(&site(&b, "web", WANTED)).await?;
         let refused = refused.must_fail()?;
         ensure!(refused.contains(WANTED), "another reason: {refused}");
