@@ -38,6 +38,10 @@ deny: ## Licences, bans, sources and advisories of every dependency
 shellcheck: ## The shell scripts
 	e2e/shellcheck
 
+.PHONY: prose
+prose: ## The prose of pages and doc comments (FILES=names: only these)
+	e2e/prose $(FILES)
+
 .PHONY: fuzz
 fuzz: ## Every fuzz target, RUNS executions each (default 100000)
 	fuzz/run $(if $(RUNS),-n $(RUNS))
