@@ -1,5 +1,6 @@
-//! The guides name what there is, and show what is shown: the tests on the security page, what `vestibule`
-//! prints on the pages about grants and `explain`, and where links lead.
+//! Pages are true: the tests that the security page names exist, the pages about grants and `explain` show what
+//! `vestibule` prints, the architecture page names modules that exist and leaves out no part of the operator, and
+//! links lead to pages and headings that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -194,7 +195,15 @@ fn explain_prints_what_its_page_shows() {
 
 /// The pages that link to each other.
 fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![root().join("README.md"), root().join("policies/README.md")];
+    let outside = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "charts/vestibule/README.md",
+        "policies/README.md",
+    ];
+    let mut pages: Vec<PathBuf> = outside.map(|page| root().join(page)).into();
     let mut folders = vec![root().join("docs")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -251,4 +260,61 @@ fn links_lead_somewhere() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The source folder of a crate that the architecture page names.
+fn sources(krate: &str) -> Option<PathBuf> {
+    let folder = match krate {
+        "cli" | "crds" | "model" | "operator" | "proxy" | "serve" | "webhook" => krate,
+        _ => return None,
+    };
+    Some(root().join(folder).join("src"))
+}
+
+/// The modules that a page names as `crate::module`, in text and in pictures.
+fn modules(page: &str) -> BTreeSet<&str> {
+    let words = page.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | ':')));
+    let words = words.map(|word| word.trim_end_matches(':'));
+    words
+        .filter(|word| {
+            word.split_once("::")
+                .is_some_and(|(krate, _)| sources(krate).is_some())
+        })
+        .collect()
+}
+
+/// Whether a module has a file or a folder.
+fn is_module(name: &str) -> bool {
+    let (krate, path) = name.split_once("::").unwrap();
+    let path = sources(krate).unwrap().join(path.replace("::", "/"));
+    path.is_dir() || path.with_extension("rs").is_file()
+}
+
+#[test]
+fn architecture_names_modules_that_exist() {
+    let page = read(&root().join("docs/architecture.md"));
+    let named = modules(&page);
+    assert!(named.len() > 40, "only {} modules are seen", named.len());
+    let wrong: Vec<&str> = named.into_iter().filter(|name| !is_module(name)).collect();
+    assert!(wrong.is_empty(), "no such modules: {wrong:?}");
+    assert!(!is_module("operator::no_such_module"));
+}
+
+#[test]
+fn architecture_leaves_out_no_part_of_the_operator() {
+    let page = read(&root().join("docs/architecture.md"));
+    let named = modules(&page);
+    let mut missing = Vec::new();
+    for parent in ["operator", "operator::cluster"] {
+        let (krate, path) = parent.split_once("::").unwrap_or((parent, ""));
+        for entry in fs::read_dir(sources(krate).unwrap().join(path)).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{parent}::{}", entry.file_name().to_str().unwrap());
+            let is_part = entry.path().is_dir() && name != "operator::cluster";
+            if is_part && !named.contains(name.as_str()) {
+                missing.push(name);
+            }
+        }
+    }
+    assert!(missing.is_empty(), "the page does not name {missing:?}");
 }
