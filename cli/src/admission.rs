@@ -1,5 +1,5 @@
-//! What admission says about the objects of a directory, as if they were applied to a cluster in the
-//! order in which they take precedence.
+//! Admission verdicts for the objects of a directory, as if somebody applied them to a cluster in their order of
+//! precedence.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `vestibule check`: the verdict on every object of a directory, without serving anything.
+//! `vestibule check`: prints the verdict on every object of a directory and serves nothing.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

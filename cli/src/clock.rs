@@ -1,4 +1,4 @@
-//! The only place of this command that asks what time it is.
+//! The clock of this command. No other module reads the time.
 
 use jiff::Timestamp;
 

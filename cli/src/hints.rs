@@ -1,5 +1,5 @@
-//! What only a directory can be told: that an object has no effect because what it needs is not in
-//! the directory. In a cluster these are questions of order, and the same objects say nothing.
+//! Hints that only make sense for a directory: an object has no effect because the directory lacks what it needs.
+//! In a cluster the missing object may follow, so there is no hint.
 
 use std::collections::BTreeMap;
 

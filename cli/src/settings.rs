@@ -1,4 +1,4 @@
-//! Arguments that commands share, and what they mean to translation.
+//! Arguments that several commands share, and the settings of translation that follow from them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,4 +1,4 @@
-//! The verdict on each object of a directory, as text for people and JSON for machines.
+//! The verdict on each object of a directory, as text for people and as JSON for programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -15,7 +15,7 @@ use crate::hints::{hints, soften};
 use crate::manifests::source::{Content, Document, File, Source};
 use crate::manifests::tracker::FilePath;
 
-/// What becomes of an object.
+/// Verdict on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
@@ -53,7 +53,7 @@ pub(crate) struct Verdict {
     pub(crate) namespace: String,
     /// Name.
     pub(crate) name: String,
-    /// What becomes of it.
+    /// Verdict.
     #[serde(rename = "verdict")]
     pub(crate) outcome: Outcome,
     /// Why.
@@ -257,7 +257,7 @@ impl<F: Facts> Judge<'_, F> {
             .unwrap_or_default();
         findings.extend(document.findings.iter().cloned());
         for finding in admission {
-            // Translation says the same; what it weighs there is what it comes to.
+            // Translation has the same finding, and its severity there counts.
             let known = findings.iter().any(|f| {
                 (f.reason, &f.field, &f.message)
                     == (finding.reason, &finding.field, &finding.message)

@@ -1,6 +1,6 @@
-//! Annotations about certificates: cert-manager's, read as its own annotation support reads them
-//! (`pkg/controller/certificate-shim/helper.go`, v1.21.2), and judged as its webhook judges what comes of
-//! them (`internal/apis/certmanager/validation/certificate.go`).
+//! Reads the annotations about certificates. cert-manager's annotations are read like its own annotation support
+//! reads them (`pkg/controller/certificate-shim/helper.go`, v1.21.2). The result is checked like its webhook checks
+//! a Certificate (`internal/apis/certmanager/validation/certificate.go`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -29,8 +29,8 @@ const HTTP01_CLASS: &str = "acme.cert-manager.io/http01-ingress-class";
 const HTTP01_CLASS_NAME: &str = "acme.cert-manager.io/http01-ingress-ingressclassname";
 
 /// Annotations that are read here, beside those that name issuers
-/// ([`ANNOTATIONS`](vestibule_model::issuer::ANNOTATIONS)). Of a Gateway or ListenerSet nothing else in its
-/// metadata changes what comes of it.
+/// ([`ANNOTATIONS`](vestibule_model::issuer::ANNOTATIONS)). Nothing else in the
+/// metadata of a Gateway or ListenerSet changes its certificates.
 pub const CERTIFICATE_ANNOTATIONS: [&str; 29] = [
     HTTP01_IN_PLACE,
     HTTP01_CLASS,

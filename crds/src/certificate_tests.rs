@@ -1,4 +1,4 @@
-//! Tests of annotations about certificates: each as cert-manager's own support takes it.
+//! Tests of annotations about certificates: each is read as cert-manager's own support reads it.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! From JSON to an object of the model: which kind it is, whether it decodes, what is wrong with it.
+//! Decodes JSON into an object of the model. It finds the kind, decodes the object, and reports what is wrong with
+//! it.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};

@@ -1,9 +1,8 @@
-//! Wire types of the Kubernetes objects that Vestibule reads, and their conversion into the model:
-//! the only place that knows the wire form.
+//! Wire types of the Kubernetes objects that Vestibule reads, and their conversion into the model. No other crate
+//! knows the wire form.
 //!
-//! [`decode`] takes any JSON and never fails: what is wrong stays with the part of the object it is
-//! about. [`yaml`] reads manifests. [`status`] writes statuses back. `watch` (a feature) follows the
-//! API server.
+//! [`decode`] accepts any JSON and never fails: what is wrong becomes a finding of the part that it concerns.
+//! [`yaml`] reads manifests. [`status`] renders statuses. `watch` (a feature) follows the API server.
 #![cfg_attr(
     not(test),
     deny(

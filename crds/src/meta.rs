@@ -1,4 +1,4 @@
-//! Object metadata into the model.
+//! Converts the metadata of objects.
 
 use std::sync::Arc;
 

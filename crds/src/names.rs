@@ -1,4 +1,4 @@
-//! What a name may look like, and findings about names and hostnames that are none.
+//! Checks names and hostnames, and makes the findings about invalid ones.
 
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;

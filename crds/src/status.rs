@@ -1,9 +1,8 @@
-//! Statuses of the model rendered to the wire: pure functions of the status that is there, the new
-//! one, and the time.
+//! Renders statuses of the model to the wire: pure functions of the present status, the new one, and the time.
 //!
-//! What others wrote stays: condition types that are not ours, entries of other controllers, fields
-//! that we do not know. A condition keeps its `lastTransitionTime` as long as its truth does not
-//! change (`metav1.Condition`), so equal input renders to equal output and a writer can compare.
+//! Parts that others wrote stay: condition types that are not ours, entries of other controllers, and unknown
+//! fields. A condition keeps its `lastTransitionTime` while its value does not change (`metav1.Condition`). So
+//! equal input renders to equal output, and a writer can compare.
 
 use serde_json::{Map, Value, json};
 use vestibule_model::condition::{
@@ -88,7 +87,7 @@ pub fn class(old: &Value, new: &ClassStatus, observed: Observed) -> Value {
     Value::Object(status)
 }
 
-/// Whose the status of an ACME issuer is; empty: nobody's.
+/// The controller that owns the status of an ACME issuer, or an empty string if none does.
 #[must_use]
 pub fn issuer_controller(status: &Value) -> &str {
     let name = status.get("controllerName").and_then(Value::as_str);

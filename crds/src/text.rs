@@ -1,5 +1,4 @@
-//! Quoting text that tenants wrote: bounded, and without anything that could forge a line of a log or
-//! of a terminal.
+//! Quotes text that tenants wrote. The result is bounded, and cannot forge a line of a log or of a terminal.
 
 /// Longest quote in characters, without the quotation marks.
 const MAX_QUOTE: usize = 80;

@@ -1,5 +1,5 @@
-//! Fields that this release does not know: where they are, and what that means for the part of the
-//! object they are in.
+//! Fields that this release does not know: where they are, and what follows for the part of the object that has
+//! them.
 
 use serde_ignored::Path;
 use vestibule_model::condition::Reason;

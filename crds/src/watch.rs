@@ -1,17 +1,17 @@
-//! Follows the API server: lists and watches kinds, and turns what comes into objects of the model.
-//! The only place that talks the watch protocol.
+//! Follows the API server: lists and watches kinds, and turns what comes into objects of the model. No other module
+//! uses the watch protocol.
 //!
-//! - An object that does not decode comes as [`Object::Unreadable`] under its key; it never holds up
-//!   the others.
-//! - A kind that is not installed is [`Event::Synced`] at once, and is watched when it appears. One
-//!   that is uninstalled loses its objects, unless it is back in a moment: an API server that starts may
-//!   not know all its kinds yet.
-//! - What was written without a change to anything that is read, a status mostly, is not decoded again:
-//!   it comes as [`Event::Touched`].
-//! - After a list that had to be made anew, what vanished meanwhile comes as [`Event::Remove`], and
-//!   what did not change does not come again.
-//! - Each kind is read and decoded in a task of its own: large objects of one hold up no edit of another.
-//! - Memory is bounded: objects are pulled one at a time out of a page; what is kept is their names.
+//! - An object that does not decode arrives as [`Object::Unreadable`] under its key. It never delays the others.
+//! - A kind that is not installed is [`Event::Synced`] at once, and is watched when it appears. A kind that is
+//!   uninstalled loses its objects, unless it comes back in a moment: an API server that starts may not know all
+//!   its kinds yet.
+//! - A write that changes nothing that is read (mostly a status) is not decoded again, and arrives as
+//!   [`Event::Touched`].
+//! - After a new list, objects that vanished meanwhile arrive as [`Event::Remove`], and unchanged objects do not
+//!   arrive again.
+//! - Each kind is read and decoded in a task of its own, so that large objects of one kind do not delay edits of
+//!   another.
+//! - Memory is bounded: objects are taken one at a time out of a page, and only their names are kept.
 
 mod backoff;
 mod copied;
@@ -137,8 +137,8 @@ impl Scope {
     }
 }
 
-/// Settings that a client needs so that a server that went away without a word is noticed: kube waits
-/// for ever by default.
+/// Settings with which a client notices a server that went away without closing its connections. By default kube
+/// waits for ever.
 #[must_use]
 pub fn configured(mut config: kube::Config) -> kube::Config {
     config.connect_timeout = Some(Duration::from_secs(10));
@@ -518,7 +518,7 @@ impl One {
         sleep(self.retry.delay()).await;
     }
 
-    /// Waits without a word.
+    /// Waits, and reports nothing.
     async fn pause(&mut self, error: &watcher::Error) {
         debug!(kind = %self.kind, %error, "looking which version is served");
         sleep(self.retry.delay()).await;

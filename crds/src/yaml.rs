@@ -1,4 +1,4 @@
-//! Manifests: several YAML documents in one text, within bounds.
+//! Reads manifests: several YAML documents in one text, within bounds.
 
 use serde_json::Value;
 use serde_saphyr::{Spanned, options};

@@ -1,8 +1,8 @@
-//! Owns places (for connections, for bytes) that are shared fairly between sources: whoever else can reach a port,
-//! those it is there for find some.
+//! Owns a bounded number of places (for connections, for bytes) that sources share fairly, so that a flood from one
+//! source leaves places for the others.
 //!
-//! A source gets more as long as it then holds no more than was free. So one alone can hold half, `n` can
-//! hold `n/(n+1)`, and who comes then still gets some.
+//! A source gets another place while it then holds no more places than were free. So a single source can hold at
+//! most half of them, and `n` sources together `n/(n+1)`. The next source always finds some.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,5 +1,5 @@
-//! Owns the port for probes and scrapers: plain HTTP/1.1 that asks nobody who they are, so it is bounded. Whoever
-//! reaches it, the kubelet's probes get through.
+//! Owns the port for probes and metrics. It is plain HTTP/1.1 without authentication, so everything about it is
+//! bounded, and the kubelet's probes get through whoever else connects.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Listeners and routes that have to do with a name, whatever becomes of them.
+//! Finds the listeners and routes that concern a name, whether they serve it or not.
 
 use std::collections::BTreeSet;
 
@@ -149,8 +149,8 @@ pub(super) fn owner(
     })
 }
 
-/// Whether a route on a listener of the Gateway itself may serve a name: the name is its namespace's or nobody's, it is
-/// of the Gateway's namespace, or it shares the name.
+/// Whether a route on a listener of the Gateway itself may serve a name. It may if its namespace holds the name, if no
+/// namespace holds it, if the route is in the Gateway's namespace, or if it shares the name.
 pub(super) fn serves(
     translator: &Translator,
     gateway: &ObjectName,

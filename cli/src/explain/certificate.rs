@@ -1,4 +1,4 @@
-//! What is in a certificate: for which names, by whom, until when.
+//! Reads what a report says of a certificate: its names, its issuer and its expiry.
 
 use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;

@@ -1,5 +1,5 @@
-//! The chain from the class down to the proxies: what each part comes to, up to the first thing that is
-//! wrong. Every verdict is a condition of translation or of a status.
+//! The chain of checks from the class down to the proxies. It stops at the first step that is wrong. Every verdict
+//! is a condition of translation or of a status.
 
 use jiff::Timestamp;
 use vestibule_model::hostname::HostPattern;
@@ -256,7 +256,7 @@ impl Chain<'_> {
         if said.is_empty() || said.by == By::Guess {
             return named(self.no_status(Check::Listener, &object));
         }
-        // What it cannot serve for want of a certificate is the next step.
+        // The next step is about what it cannot serve because a certificate is missing.
         let never = said
             .get(PROGRAMMED)
             .filter(|c| c.is("False") && c.reason != "Pending");

@@ -1,5 +1,5 @@
-//! Reads a cluster with the caller's own rights, and no more of it than the question needs: what says
-//! which listeners and routes there are by list, Secrets, Services and the like one by one.
+//! Reads a cluster with the caller's own rights, and reads no more than the question needs. It lists the kinds that
+//! decide about listeners and routes, and gets Secrets, Services and similar objects one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};

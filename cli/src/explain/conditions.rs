@@ -1,4 +1,4 @@
-//! Conditions as they are written in statuses, and how two accounts of one object differ.
+//! Conditions as statuses contain them, and the differences between two accounts of one object.
 
 use serde::Serialize;
 use serde_json::Value;

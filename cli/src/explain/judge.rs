@@ -1,4 +1,4 @@
-//! Puts the report together: one place for each port of each Gateway that takes the name in.
+//! Builds the report: one place for each port of each Gateway that has a listener for the name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

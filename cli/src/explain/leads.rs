@@ -1,4 +1,4 @@
-//! The steps of the chain that look at what a listener leads to: its certificate, and backends.
+//! The steps of the chain behind a listener: its certificate and its backends.
 
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Protocol, TlsMode};

@@ -1,4 +1,4 @@
-//! `vestibule explain`: who serves a name, or why nobody does.
+//! `vestibule explain`: says who serves a name, or why nobody does.
 
 mod candidates;
 mod certificate;
@@ -92,7 +92,7 @@ fn hostname(text: &str) -> Result<HostPattern, String> {
 }
 
 impl PlaceArgs {
-    /// What is there: of a cluster with `query` only what has to do with that name.
+    /// What exists. With `query`, only the part of a cluster that concerns that name.
     pub(crate) fn picture(&self, query: Option<&HostPattern>) -> anyhow::Result<Picture> {
         let (controller, policy) = (&self.controller_name, &self.policy);
         match &self.directory {

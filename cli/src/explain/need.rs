@@ -1,4 +1,4 @@
-//! What more has to be read of a cluster to answer a question, from what is known so far. Pure.
+//! Decides what else has to be read from a cluster to answer a question. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Who may have a name, by `HostnameGrant`s, and who holds it, by `HostnameClaim`s: as far as the caller may
-//! read them. Who may not is told what the status of his own objects says.
+//! Says who may have a name (`HostnameGrant`) and who holds it (`HostnameClaim`), as far as the caller may read
+//! these objects. Other callers learn what the status of their own objects says.
 
 use jiff::Timestamp;
 use vestibule_model::claim::{ClaimKey, Claimed};

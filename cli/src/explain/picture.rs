@@ -1,6 +1,6 @@
-//! What is known of a cluster or a directory: the objects, what translation makes of them, the statuses
-//! that are written on them, and what could not be read. `explain` and `status` judge nothing themselves:
-//! they show what is here.
+//! Everything that is known of a cluster or a directory: the objects, the result of translation, the statuses on
+//! the objects, and what could not be read. `explain` and `status` have no rules of their own and only show what is
+//! here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -63,8 +63,8 @@ pub(crate) enum Unread {
     Everywhere,
 }
 
-/// Kinds that say which listeners there are and who may extend what: only who reads all of them can tell
-/// what becomes of a listener.
+/// Kinds that say which listeners exist and who may extend what. The state of a listener is known only to callers who
+/// may read all of them.
 const GROUND: [Kind; 6] = [
     Kind::GatewayClass,
     Kind::Gateway,

@@ -1,5 +1,4 @@
-//! What a release on the cluster does about admission: by the arguments of its operator, where the caller may
-//! read them.
+//! Reads the admission settings of a release from the arguments of its operator, if the caller may read them.
 
 use kube::api::ListParams;
 use kube::{Client, Error};

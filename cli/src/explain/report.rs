@@ -1,4 +1,4 @@
-//! What `vestibule explain` says, as JSON has it. Names and meanings are stable; fields may be added.
+//! The report of `vestibule explain`, in the form of its JSON. Names and meanings are stable; fields may be added.
 
 use serde::Serialize;
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
@@ -11,7 +11,7 @@ use super::conditions::{By, Difference};
 pub(super) struct Report {
     /// The name in canonical form.
     pub(super) hostname: String,
-    /// What it comes to: the worst of the places where somebody asks for it.
+    /// Overall state: the worst of the places where somebody asks for the name.
     pub(super) state: State,
     /// Where it is, or could be, served: one for each port of each Gateway.
     pub(super) places: Vec<Place>,

@@ -1,4 +1,4 @@
-//! Routes and their backends as the report has them.
+//! Routes and their backends in the form of the report.
 
 use std::collections::BTreeSet;
 

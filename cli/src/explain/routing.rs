@@ -1,4 +1,4 @@
-//! The step of the chain that looks at routes: which one has the name on a listener, or why none has.
+//! The step of the chain about routes: which route has the name on a listener, or why none has it.
 
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;

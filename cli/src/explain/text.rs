@@ -1,4 +1,4 @@
-//! A report for people.
+//! Prints a report as text for people.
 
 use std::fmt::{self, Formatter, Write as _};
 

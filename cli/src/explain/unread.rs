@@ -1,5 +1,5 @@
-//! What could not be read, so that the rest may lack something: for machines each by itself, for people by
-//! what it is that they may not.
+//! Lists what could not be read, so that a reader knows what the report may lack: each object for programs, and
+//! grouped by the missing right for people.
 
 use std::collections::BTreeMap;
 

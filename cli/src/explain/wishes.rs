@@ -1,4 +1,4 @@
-//! A name that no listener is asked for: routes that ask for it all the same, where they lead, and what to do.
+//! Explains a name that no listener has: the routes that ask for it, where they lead, and what to do.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,13 @@ use super::routing::left_out;
 
 /// A route that asks for the name where no listener that can be seen has it.
 pub(super) struct Wish {
-    /// What becomes of it.
+    /// The step that explains its state.
     pub(super) step: Step,
     /// The route, where it may be served by what cannot be seen.
     pub(super) routes: Vec<RouteView>,
 }
 
-/// What becomes of the routes that name it; those that may be served before those that are not.
+/// The state of the routes that name it. Routes that may be served come first.
 pub(super) fn unplaced(
     picture: &Picture,
     query: &HostPattern,
@@ -42,7 +42,7 @@ pub(super) fn unplaced(
             let step = of_reference(picture, query, key, reference);
             if step.outcome == Outcome::Unknown {
                 let routes: Vec<_> = routes::view(picture, key, hostname).into_iter().collect();
-                // Whoever serves it: without an endpoint it comes to nothing.
+                // Without an endpoint the route cannot work, whichever listener serves it.
                 let dead = backends(&routes).filter(|step| step.outcome == Outcome::Wrong);
                 let step = dead.unwrap_or(step);
                 return Some(Wish { step, routes });

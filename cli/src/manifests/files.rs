@@ -1,4 +1,4 @@
-//! Looks at a directory of manifests and reads its files, within bounds and without leaving it.
+//! Lists a directory of manifests and reads its files, within bounds and without leaving the directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata, OpenOptions};

@@ -1,5 +1,5 @@
-//! Follows a directory on a thread of its own: by inotify where that tells, by looking every second
-//! where it does not (network file systems, moved directories).
+//! Follows a directory in a thread of its own. It uses inotify, and looks every second where inotify reports
+//! nothing (network file systems, moved directories).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf, absolute};

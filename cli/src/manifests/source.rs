@@ -1,11 +1,11 @@
-//! Objects out of the texts of files, with the last good ones kept. Pure.
+//! Turns the texts of files into objects, and keeps the last good ones. Pure.
 //!
-//! A text that is not YAML (or not JSON, by the file's name) is half written: the file's objects
-//! stay, and its problem is told. An object that does not decode becomes unreadable by itself. If an
-//! object is in two places, the first counts, in the order of paths and then of lines.
+//! A text that is not YAML (or not JSON, by the name of the file) counts as half written: the file's objects stay,
+//! and the problem is reported. An object that does not decode becomes unreadable, without an effect on the others.
+//! If an object is in two places, the first one counts, by path and then by line.
 //!
-//! A half-written text may be good YAML just the same: the first lines of it mostly are. So a text
-//! that takes something away counts only after [`HOLD`] without another one.
+//! A half-written text can be valid YAML, because the first lines of a manifest often are. So a text that removes
+//! something counts only after [`HOLD`] without a newer text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use super::tracker::FilePath;
 /// of whoever writes it, shorter than the patience of whoever meant it.
 pub(crate) const HOLD: Duration = Duration::from_secs(3);
 
-/// What came of a file.
+/// Result of reading a file.
 #[derive(Debug)]
 pub(crate) enum FileChange {
     /// Its new text.

@@ -1,4 +1,4 @@
-//! Tests of what becomes of texts: what counts, what is held, what stays.
+//! Tests of texts: which ones count, which are held, and which objects stay.
 
 use vestibule_model::key::Kind;
 
@@ -244,7 +244,7 @@ fn what_takes_an_object_away_is_held() {
         let (_, message) = broken(&source, "f.yaml").unwrap();
         assert!(message.contains(lost), "{message}");
     }
-    // What takes nothing away counts at once, and what was held is forgotten.
+    // A text that removes nothing counts at once, and the held text is forgotten.
     let three = format!("{both}---\n{}", class("c", "x/y"));
     let changes = source.apply([text("f.yaml", three)], now);
     assert_eq!(lines(&changes), ["+a x/y", "+b x/y", "+c x/y"]);

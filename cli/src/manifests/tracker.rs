@@ -1,4 +1,4 @@
-//! Which files to read, from looks at the directory: those that changed and then held still. Pure.
+//! Decides which files to read: those that changed and have then stayed the same. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Brings changes of the directory to the publisher: translation, certificates of the local CA, and those
-//! of the CAs that manifests name.
+//! Brings changes of the directory to the publisher: runs translation, and gets certificates from the local CA or
+//! from the CAs that manifests name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

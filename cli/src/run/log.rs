@@ -1,4 +1,4 @@
-//! What `vestibule run` says: one line per thing that happened, for people or as JSON.
+//! The output of `vestibule run`: one line for each event, as text or as JSON.
 
 use std::fmt::{self, Write as _};
 use std::io;

@@ -1,4 +1,4 @@
-//! `vestibule run`: a directory served by operator, admission rules and proxy in one process.
+//! `vestibule run`: serves a directory with operator, admission rules and proxy in one process.
 
 mod engine;
 mod log;
@@ -179,7 +179,7 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Settings of the built-in engine: there is one user, who may ask as often as his CA lets him.
+/// Settings of the built-in engine. There is one user, whose CA alone limits how often they may ask.
 fn acme_settings() -> acme::Settings {
     acme::Settings {
         // Where a ClusterACMEIssuer has its account.

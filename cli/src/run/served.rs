@@ -1,4 +1,4 @@
-//! Which listeners are given to the proxy, where they are reached, and whether they are in force.
+//! Tracks the listeners that the proxy was given: where clients reach them, and whether they are in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What has been said, so that only news are; and the document that `/status` serves.
+//! Remembers what was reported, so that only news are printed. Also builds the document that `/status` serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! `vestibule status`: Gateways, sets and routes at a glance, what is wrong first.
+//! `vestibule status`: an overview of Gateways, ListenerSets and routes, with problems first.
 
 mod overview;
 

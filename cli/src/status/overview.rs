@@ -1,4 +1,4 @@
-//! The rows of the overview, from what statuses say (of a cluster) or would say (of a directory).
+//! The rows of the overview: from the statuses of a cluster, or from the statuses that a directory would have.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! ConfigMap into the model. Only certificates of authorities are kept.
+//! Converts a ConfigMap. Only CA certificates are kept.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! EndpointSlice into the model.
+//! Converts an EndpointSlice.
 
 use std::net::IpAddr;
 

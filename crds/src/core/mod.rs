@@ -1,5 +1,5 @@
-//! Core kinds: k8s-openapi's wire types, converted into the model. Fields that we do not know are
-//! none of our business here: these objects are not addressed to us.
+//! Core kinds: the wire types of k8s-openapi, converted into the model. Unknown fields are ignored, because these
+//! objects are not meant for Vestibule.
 
 use vestibule_model::conflict::Transport;
 

@@ -1,4 +1,4 @@
-//! Namespace into the model.
+//! Converts a Namespace.
 
 use k8s_openapi::api::core::v1::Namespace;
 use vestibule_model::object;

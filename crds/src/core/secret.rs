@@ -1,5 +1,4 @@
-//! Secret into the model. Only the entries that hold certificates and their key are kept; the rest is
-//! erased.
+//! Converts a Secret. Only the entries with certificates and their keys are kept, and the rest is erased.
 
 use std::sync::Arc;
 

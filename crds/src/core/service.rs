@@ -1,4 +1,4 @@
-//! Service into the model.
+//! Converts a Service.
 
 use k8s_openapi::api::core::v1::Service;
 use vestibule_model::finding::{Finding, Severity};

@@ -1,6 +1,6 @@
 //! HTTPRoute on the wire (`httproute_types.go`) and its conversion.
 //!
-//! A rule that is refused takes its siblings nothing: what is wrong is said of the rule.
+//! A rule that is refused does not affect the other rules: its findings belong to that rule.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

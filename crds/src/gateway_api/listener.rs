@@ -1,5 +1,5 @@
-//! Listeners: one wire type for Gateways and ListenerSets (upstream has two that are equal), and the
-//! rules of the CRD schema, per listener.
+//! Listeners: one wire type for Gateways and ListenerSets (upstream has two equal ones), and the rules of the CRD
+//! schema for a listener.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -263,8 +263,8 @@ fn tls(
 ) -> Option<object::ListenerTls> {
     let field = format!("{field}.tls");
     let Some(wire) = wire else {
-        // HTTPS without tls is admitted upstream (v1.6.0 took the rule back); what comes of it is
-        // the model's to say.
+        // HTTPS without tls is admitted upstream (v1.6.0 took the rule back); the model
+        // decides what follows.
         if *protocol == Protocol::Tls {
             findings.push(Finding::refused(
                 Reason::InvalidTLSConfig,

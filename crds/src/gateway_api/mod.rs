@@ -1,9 +1,8 @@
-//! Gateway API v1.7.0 on the wire (`apis/v1`, both channels), written by hand, and its conversion into
-//! the model.
+//! Gateway API v1.7.0 on the wire (`apis/v1`, both channels), written by hand, and its conversion into the model.
 //!
-//! Words of an enumeration are strings and numbers are wide, so that a value that a newer API adds,
-//! or one out of range, decodes: the conversion judges it, for the part that has it. Defaults of the
-//! CRD schemas are filled in by the conversion, since manifests never went through an API server.
+//! Enumerations are strings and numbers are wide, so that a value of a newer API, or one out of range, decodes. The
+//! conversion then judges the part that has it. The conversion also fills in the defaults of the CRD schemas,
+//! because manifests never went through an API server.
 
 mod backend_tls_policy;
 mod gateway;

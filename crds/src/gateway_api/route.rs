@@ -1,4 +1,4 @@
-//! What routes of all kinds have in common on the wire (`shared_types.go`), and its conversion.
+//! The fields that all kinds of routes share on the wire (`shared_types.go`), and their conversion.
 
 use std::sync::Arc;
 

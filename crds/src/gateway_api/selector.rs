@@ -1,5 +1,5 @@
-//! Namespace scopes: `from` and `selector` of allowedListeners and allowedRoutes, into the model.
-//! Whatever is not understood lets nobody in.
+//! Converts namespace scopes: `from` and `selector` of allowedListeners and allowedRoutes. A scope that is not
+//! understood allows no namespace.
 
 use std::collections::BTreeMap;
 

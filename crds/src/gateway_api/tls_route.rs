@@ -1,7 +1,7 @@
 //! TLSRoute on the wire (`tlsroute_types.go`) and its conversion.
 //!
-//! Objects that were written as v1alpha2 come back without hostnames or with many rules: they decode,
-//! and are refused with a reason.
+//! Objects that were written as v1alpha2 can lack hostnames or have many rules. They decode, and are refused with a
+//! reason.
 
 use std::sync::Arc;
 

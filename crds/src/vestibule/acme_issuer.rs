@@ -1,4 +1,4 @@
-//! ACMEIssuer and ClusterACMEIssuer: CAs that the built-in engine gets certificates from, and as whom.
+//! ACMEIssuer and ClusterACMEIssuer: CAs from which the built-in engine gets certificates, with the account for it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::CustomResource;

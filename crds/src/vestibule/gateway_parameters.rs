@@ -1,4 +1,4 @@
-//! GatewayParameters: what a GatewayClass or a Gateway sets otherwise than the release.
+//! GatewayParameters: settings of a GatewayClass or a Gateway that differ from the release's.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! HostnameClaim: which namespace holds a hostname or a port of a Gateway. Written by the operator.
+//! HostnameClaim: which namespace holds a hostname or a port of a Gateway. The operator writes it.
 
 use std::num::NonZeroU16;
 

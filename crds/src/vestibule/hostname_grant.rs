@@ -1,4 +1,5 @@
-//! HostnameGrant: which namespaces may use which hostnames on the Gateways beside it, and how much.
+//! HostnameGrant: which namespaces may use which hostnames on the Gateways in its namespace, and within which
+//! limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 

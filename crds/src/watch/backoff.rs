@@ -1,4 +1,4 @@
-//! How long to wait before trying again: doubling up to a limit, with jitter.
+//! The time to wait before the next attempt: it doubles up to a limit, with jitter.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

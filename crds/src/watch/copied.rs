@@ -1,5 +1,5 @@
-//! Annotations that the operator copies from Gateways and ListenerSets to the Certificates made for them, as
-//! cert-manager's `--extra-certificate-annotations` does.
+//! Annotations that the operator copies from Gateways and ListenerSets to their Certificates, as cert-manager's
+//! `--extra-certificate-annotations` does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Owns what tells a change that is decoded from one that nobody here reads: most writes of an object are of its
-//! status, by ourselves or by other controllers.
+//! Owns the fingerprint that separates a change worth decoding from one that nobody here reads. Most writes of an
+//! object are of its status, by us or by other controllers.
 //!
-//! All of the metadata counts but `resourceVersion` and `managedFields`, and of the rest all but the status. Where
-//! the API server counts changes of the rest in `metadata.generation`, that stands for it. So a print is the same only
-//! if a decoded object would be the same.
+//! The fingerprint covers the metadata except `resourceVersion` and `managedFields`, and the rest except the
+//! status. Where the API server counts changes in `metadata.generation`, that number stands for the rest. So two
+//! fingerprints are equal only if the decoded objects would be equal.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 

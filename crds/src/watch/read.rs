@@ -1,5 +1,5 @@
-//! One look at the API server: lists and single objects, as objects of the model. For callers that ask
-//! once and whose rights may be narrow: what may not be read is an answer, and nothing is tried again.
+//! Reads the API server once: lists and single objects, as objects of the model. It is for callers that ask once
+//! and may have few rights: a missing right is an answer, and nothing is tried again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

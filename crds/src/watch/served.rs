@@ -1,4 +1,4 @@
-//! Whether the server serves a kind, and in which version.
+//! Finds out whether the server serves a kind, and in which version.
 
 use std::time::Duration;
 
