@@ -152,6 +152,19 @@ enum Unanswered {
 }
 
 impl Exchange<'_> {
+    /// What keeps the request from every endpoint, if anything does. It takes no time to find out, so it is the answer
+    /// also where no time is left.
+    pub(super) fn refusal(&self, attempts: &mut Attempts) -> Option<Failure> {
+        let target = &self.backend.target;
+        if target.endpoints.is_empty() {
+            let failure = attempts.failure.take();
+            return Some(failure.unwrap_or(Failure::NoEndpoints));
+        }
+        let tls = target.tls.as_ref();
+        let refused = tls.and_then(|tls| tls.refusal(&self.credentials));
+        refused.map(Failure::Connect)
+    }
+
     /// Gives the request to one endpoint that was not tried yet.
     pub(super) async fn attempt(
         &self,
