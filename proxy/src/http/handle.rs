@@ -125,7 +125,11 @@ pub(super) fn handle(
             Ok(Outcome::Answer(response)) => {
                 record.status = response.status();
                 record.reason = "Served";
-                response.map(|body| Logged::new(body, Some(record)).timed())
+                let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
+                if response.body().throttle() {
+                    headers::detach(response.headers_mut());
+                }
+                response
             }
             Ok(Outcome::Challenge(response)) => {
                 record.status = response.status();
