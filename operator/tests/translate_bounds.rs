@@ -15,7 +15,7 @@ use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Port, Protocol};
 use vestibule_model::pattern::Pattern;
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::translate::{Assigned, Change, Status, Translator};
+use vestibule_operator::translate::{Assigned, Change, Settings, Status, Translator};
 use vestibule_stream::proto::resource;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
@@ -53,13 +53,8 @@ fn unresolved(translator: &Translator) -> Option<(&'static str, String)> {
     (refs.reason.as_str() != "ResolvedRefs").then(|| (refs.reason.as_str(), refs.message.clone()))
 }
 
-#[test]
-fn endpoints_that_only_proxies_reach_are_left_out_and_told() {
-    let mut settings = settings();
-    settings.policy.endpoints = EndpointRules {
-        loopback: false,
-        denied: vec![AddressBlock::parse("10.96.0.0/12").expect("a block")],
-    };
+/// A route of namespace b to Service app, without a slice.
+fn with_route(settings: Settings) -> Translator {
     let mut translator = Translator::new(settings);
     translator.apply(
         [
@@ -84,6 +79,22 @@ fn endpoints_that_only_proxies_reach_are_left_out_and_told() {
         ]
         .map(Change::Put),
     );
+    translator
+}
+
+/// The same in a cluster.
+fn in_a_cluster() -> Translator {
+    with_route(cluster_settings())
+}
+
+#[test]
+fn endpoints_that_only_proxies_reach_are_left_out_and_told() {
+    let mut settings = settings();
+    settings.policy.endpoints = EndpointRules {
+        loopback: false,
+        denied: vec![AddressBlock::parse("10.96.0.0/12").expect("a block")],
+    };
+    let mut translator = with_route(settings);
     assert_eq!(unresolved(&translator), None);
     for (bad, why) in [
         ("169.254.169.254", "link-local"),
@@ -172,35 +183,6 @@ fn regular_expressions_of_a_namespace_are_bounded() {
     let output = translator.apply([Change::Remove(key(Kind::HttpRoute, "a", "r0"))]);
     assert_eq!(served(&translator), ["a/r1", "a/r2", "b/r0"]);
     assert!(output.work.routes <= 2, "{:?}", output.work);
-}
-
-/// A route of namespace b to Service app, in a cluster, without a slice.
-fn in_a_cluster() -> Translator {
-    let mut translator = Translator::new(cluster_settings());
-    translator.apply(
-        [
-            our_class(),
-            gateway("one", Vec::new(), NamespaceScope::All),
-            set(
-                "b",
-                "mine",
-                1,
-                "one",
-                vec![passthrough("web", "web.b.test")],
-            ),
-            route(
-                "b",
-                "web",
-                1,
-                vec![parent("ListenerSet", None, "mine", None)],
-                &["web.b.test"],
-                vec![backend("b", "app", 443, 1)],
-            ),
-            service("b", "app", &[443]),
-        ]
-        .map(Change::Put),
-    );
-    translator
 }
 
 /// The slice of the release's own Service of proxies; `idle` are those that are not ready.

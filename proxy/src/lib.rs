@@ -24,7 +24,6 @@ mod cut;
 mod deadline;
 mod dial;
 pub mod expiry;
-mod fair;
 mod gate;
 mod health;
 pub mod hello;

@@ -12,12 +12,12 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use vestibule_model::client_address::ProxyProtocolMode;
+use vestibule_serve::places::{self, Place, Source};
 
 use crate::accesslog::Record;
 use crate::backend::Backend;
 use crate::bounds::{Bounds, spread};
 use crate::connection::{self, CloseReason};
-use crate::fair::{Shares, Source};
 use crate::health::Failure;
 use crate::http::HttpLimits;
 use crate::itself::OwnSockets;
@@ -106,13 +106,15 @@ pub struct DataPlane {
     /// What no connection to a backend may lead to.
     pub(crate) own_sockets: OwnSockets,
     active: AtomicUsize,
-    hellos: Shares,
+    hellos: places::Places,
     rates: SourceRates,
     overload: Overload,
     /// This proxy is about to end.
     leaving: AtomicBool,
     /// Cancelled when this proxy stops accepting.
     closing: CancellationToken,
+    /// Cancelled when it closes connections without a request, too.
+    closing_idle: CancellationToken,
     /// Told when the last connection ends.
     idle: Notify,
     accept_errors: Seldom,
@@ -142,12 +144,13 @@ impl DataPlane {
             metrics,
             own_sockets: OwnSockets::default(),
             active: AtomicUsize::new(0),
-            hellos: Shares::new(limits.max_hellos),
+            hellos: places::Places::new(limits.max_hellos),
             rates: SourceRates::new(),
             overload: Overload::default(),
             limits,
             leaving: AtomicBool::new(false),
             closing: CancellationToken::new(),
+            closing_idle: CancellationToken::new(),
             idle: Notify::new(),
             accept_errors: Seldom::default(),
         }
@@ -171,6 +174,18 @@ impl DataPlane {
     /// Cancelled when this proxy stops accepting: who can tell its client to go elsewhere does.
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.closing
+    }
+
+    /// Has HTTP/1.1 connections end that have no request under way. A client may have sent one at this very
+    /// moment, which then gets no answer: for use only when the client had time to hear from
+    /// [`Self::begin_leaving`].
+    pub fn close_idle(&self) {
+        self.closing_idle.cancel();
+    }
+
+    /// Cancelled by [`Self::close_idle`].
+    pub(crate) fn closing_idle(&self) -> &CancellationToken {
+        &self.closing_idle
     }
 
     /// Returns when no connection is open.
@@ -291,27 +306,27 @@ impl DataPlane {
     /// A place among the connections of which it is not known which tenant they are for, or that have not finished
     /// their handshake.
     pub(crate) fn permit(self: &Arc<Self>, peer: IpAddr) -> Result<HelloPermit, CloseReason> {
-        self.may_come(peer)?;
-        let taken = self.hellos.take(peer, self.hello_parts());
-        let source = taken.ok_or(CloseReason::Limit)?;
-        Ok(HelloPermit {
-            plane: Arc::clone(self),
-            source: Some(source),
-        })
+        let source = Source::of_client(peer);
+        self.may_come(source)?;
+        let taken = self.hellos.take_of_part(source, 1, self.hello_parts());
+        Ok(self.hello_permit(taken.ok_or(CloseReason::Limit)?))
     }
 
     /// The same for a connection of a balancer, of which it is not known yet whom it is from.
     fn unnamed_permit(self: &Arc<Self>) -> Result<HelloPermit, CloseReason> {
         let taken = self.hellos.take_unnamed(self.hello_parts());
-        let permit = taken.then(|| HelloPermit {
+        Ok(self.hello_permit(taken.ok_or(CloseReason::Limit)?))
+    }
+
+    fn hello_permit(self: &Arc<Self>, place: Place) -> HelloPermit {
+        HelloPermit {
             plane: Arc::clone(self),
-            source: None,
-        });
-        permit.ok_or(CloseReason::Limit)
+            place,
+        }
     }
 
     /// Whether one more connection of a source may come in this second.
-    fn may_come(&self, source: IpAddr) -> Result<(), CloseReason> {
+    fn may_come(&self, source: Source) -> Result<(), CloseReason> {
         let per_second = self.limits.source_connections_per_second;
         let may = self.rates.take(source, per_second, rate::now());
         may.then_some(()).ok_or(CloseReason::SourceRate)
@@ -356,31 +371,20 @@ fn seed() -> u64 {
 /// Held by a connection until its hello and handshake are done, and it is known which tenant it is for.
 pub(crate) struct HelloPermit {
     plane: Arc<DataPlane>,
-    /// `None` while it is not known whom the connection is from.
-    source: Option<Source>,
+    place: Place,
 }
 
 impl HelloPermit {
     /// Has it count for `address` from here on, if it is not known yet for whom it counts. Fails if that has all that it
     /// may have.
     pub(crate) fn name(&mut self, address: IpAddr) -> Result<(), CloseReason> {
-        if self.source.is_none() {
-            let plane = &self.plane;
-            plane.may_come(address)?;
-            let named = plane.hellos.name(address, plane.hello_parts());
-            self.source = Some(named.ok_or(CloseReason::Limit)?);
+        if self.place.is_named() {
+            return Ok(());
         }
-        Ok(())
-    }
-}
-
-impl Drop for HelloPermit {
-    fn drop(&mut self) {
-        let hellos = &self.plane.hellos;
-        match self.source {
-            Some(source) => hellos.give_back(source),
-            None => hellos.give_back_unnamed(),
-        }
+        let source = Source::of_client(address);
+        self.plane.may_come(source)?;
+        let named = self.place.name(source, self.plane.hello_parts());
+        named.then_some(()).ok_or(CloseReason::Limit)
     }
 }
 
@@ -413,7 +417,7 @@ mod tests {
         let refused: Vec<_> = refused.collect();
         assert!(!refused.is_empty());
         assert!(refused.iter().all(|why| *why == CloseReason::SourceRate));
-        // Others of the same balancer come in. One may fall on the count of another, but not all.
+        // Others of the same balancer come in. One may fall on the bucket of another, but not all.
         let others = [[192, 0, 2, 2], [192, 0, 2, 3]];
         assert!(others.into_iter().any(|other| named(other).is_ok()));
     }

@@ -4,12 +4,11 @@
 //! all that was taken is paid for (the generic cell rate algorithm), so threads share it without a lock.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::fair::network;
+use vestibule_serve::places::Source;
 
 /// What a bucket holds: as much time as it may be ahead.
 const BURST: u64 = SECOND;
@@ -62,9 +61,9 @@ impl SourceRates {
         }
     }
 
-    /// Whether the source of `address` may do one more of `per_second`.
-    pub(crate) fn take(&self, address: IpAddr, per_second: u32, now: u64) -> bool {
-        let hash = self.hash.hash_one(network(address));
+    /// Whether `source` may do one more of `per_second`.
+    pub(crate) fn take(&self, source: Source, per_second: u32, now: u64) -> bool {
+        let hash = self.hash.hash_one(source);
         let place = usize::try_from(hash).unwrap_or(0) % BUCKETS;
         let bucket = self.buckets.get(place);
         bucket.is_none_or(|bucket| bucket.take(per_second, now))
@@ -106,7 +105,8 @@ mod tests {
     #[test]
     fn a_source_uses_up_its_own_rate_and_nobody_elses() {
         let rates = SourceRates::new();
-        let take = |address: &str| rates.take(address.parse().unwrap(), 100, 0);
+        let source = |address: &str| Source::of_client(address.parse().unwrap());
+        let take = |address: &str| rates.take(source(address), 100, 0);
         let all = |address: &str| (0..1000).filter(|_| take(address)).count();
         assert_eq!(all("2001:db8:0:1::1"), 100);
         // Addresses of one subscriber are one source.

@@ -26,6 +26,10 @@ use crate::{cut, deadline, gate, http, lifetime, overload};
 /// How long connections have, once they are cut, to end in order.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// Part of the time to drain after which HTTP/1.1 connections without a request are closed. Until then their next
+/// request is answered, and its answer says that the connection ends: a close would cross it.
+const IDLE_PART: u32 = 2;
+
 /// Connections that are accepted before those that stand get their turn.
 const ACCEPTS: u32 = 16;
 
@@ -103,9 +107,11 @@ impl Workers {
     }
 
     /// Stops accepting, after who has begun to connect, and waits until the connections have ended or
-    /// `deadline` is over; then cuts what is left. Returns how many those were.
+    /// `deadline` is over; then cuts what is left. Returns how many those were. Connections without a request have a
+    /// part of that time ([`IDLE_PART`]).
     pub async fn drain(mut self, deadline: Duration) -> usize {
         self.plane.metrics.draining.set(1);
+        self.plane.begin_leaving();
         self.closing.cancel();
         let plane = Arc::clone(&self.plane);
         let closed = async {
@@ -113,10 +119,14 @@ impl Workers {
             let _ = self.accepting.wait_for(|accepting| *accepting == 0).await;
             plane.idle().await;
         };
-        let left = match tokio::time::timeout(deadline, closed).await {
-            Ok(()) => 0,
-            Err(_) => plane.active(),
-        };
+        let mut closed = pin!(closed);
+        let first = deadline / IDLE_PART;
+        let mut ended = tokio::time::timeout(first, closed.as_mut()).await;
+        if ended.is_err() {
+            plane.close_idle();
+            ended = tokio::time::timeout(deadline.saturating_sub(first), closed).await;
+        }
+        let left = ended.map_or_else(|_| plane.active(), |()| 0);
         if left > 0 {
             self.cutting.cancel();
             let _ = tokio::time::timeout(LINGER, plane.idle()).await;
@@ -333,6 +343,23 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(most, u64::from(ACCEPTS));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_without_a_request_do_not_use_up_the_time_to_drain() {
+        let limits = Limits::default();
+        let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
+        let workers = Workers::start(Arc::clone(&plane), 1).unwrap();
+        plane.enter();
+        let idle = tokio::spawn({
+            let plane = Arc::clone(&plane);
+            async move {
+                plane.closing_idle().cancelled().await;
+                plane.leave();
+            }
+        });
+        assert_eq!(workers.drain(Duration::from_hours(1)).await, 0);
+        idle.await.unwrap();
     }
 
     #[tokio::test]

@@ -3,47 +3,15 @@
 
 mod common;
 
-use std::io::Write;
-use std::sync::Arc;
-
+use common::sink::Sink;
 use common::*;
-use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
-use tracing_subscriber::EnvFilter;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::plane::Limits;
 use vestibule_stream::proto;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
-
-#[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Sink {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().clone()).unwrap()
-    }
-
-    fn lines(&self) -> Vec<serde_json::Value> {
-        let text = self.text();
-        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-        lines
-            .filter(|line: &serde_json::Value| line["target"] == "access")
-            .collect()
-    }
-}
 
 /// What differs from run to run is only looked for.
 fn take_what_differs(line: &mut serde_json::Value) {
@@ -55,16 +23,7 @@ fn take_what_differs(line: &mut serde_json::Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_leaves_one_line() {
-    let sink = Sink::default();
-    let writer = sink.clone();
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_env_filter(EnvFilter::new(
-            "info,vestibule_proxy=trace,vestibule_stream=trace",
-        ))
-        .with_writer(move || writer.clone())
-        .init();
+    let sink = Sink::subscribe("info,vestibule_proxy=trace,vestibule_stream=trace");
     let identity = Identity::new(NAME);
     let address = serve(echo).await;
     let identity_for_shop = Identity::new("shop.example.com");

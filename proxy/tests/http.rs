@@ -310,28 +310,49 @@ async fn resets_without_end_end_the_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_tells_clients_to_go_elsewhere() {
-    let mut rig = plain_rig(&quiet());
+    let mut rig = plain_rig(&Limits {
+        hello_deadline: PATIENCE,
+        ..quiet()
+    });
+    let request = b"GET / HTTP/1.1\r\nhost: a.example.com\r\n\r\n";
     let mut one = rig.connect().await;
-    ask(&mut one, b"GET / HTTP/1.1\r\nhost: a.example.com\r\n\r\n").await;
+    ask(&mut one, request).await;
+    let mut idle = rig.connect().await;
+    ask(&mut idle, request).await;
     let mut two = h2_over(rig.connect().await).await;
     h2_get(&mut two, "http://a.example.com/").await;
+    // Its first request comes when the drain has begun.
+    let mut silent = rig.connect().await;
     // While it still accepts, who asks is told to ask elsewhere next time.
     let mut early = rig.connect().await;
     rig.plane.begin_leaving();
-    let request = b"GET / HTTP/1.1\r\nhost: a.example.com\r\n\r\n";
     early.write_all(request).await.unwrap();
     let answer = String::from_utf8(read_to_end(&mut early).await.unwrap()).unwrap();
     assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
     h2_get(&mut two, "http://a.example.com/").await;
     let workers = rig.workers.take().unwrap();
     let drained = tokio::spawn(workers.drain(Duration::from_hours(1)));
-    // Without a request under way they end at once, in order.
-    assert_eq!(read_to_end(&mut one).await.unwrap(), b"");
+    // Without a request under way HTTP/2 ends at once, in order.
     let closed = async {
         while !two.is_closed() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
     within("GOAWAY", closed).await;
+    wait("the end of listening", || {
+        std::net::TcpStream::connect(rig.address).is_err()
+    })
+    .await;
+    // HTTP/1.1 has no word for it but an answer: a request may be on its way, and gets one.
+    for client in [&mut one, &mut silent] {
+        client.write_all(request).await.unwrap();
+        let answer = String::from_utf8(read_to_end(client).await.unwrap()).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+        assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    }
+    // Who does not ask is kept for a part of the time only.
+    wait("the others' end", || rig.plane.active() == 1).await;
+    rig.plane.close_idle();
+    assert_eq!(read_to_end(&mut idle).await.unwrap(), b"");
     assert_eq!(within("the drain", drained).await.unwrap(), 0);
 }

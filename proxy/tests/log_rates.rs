@@ -2,38 +2,18 @@
 
 mod common;
 
-use std::io::Write;
-use std::sync::Arc;
-
+use common::sink::Sink;
 use common::web::*;
 use common::*;
-use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use vestibule_proxy::plane::Limits;
 
 const OWN: &str = "Gateway/infra/edge/web";
 const MANY: usize = 200;
 
-#[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Sink {
-    fn lines_of(&self, tenant: &str) -> usize {
-        let text = String::from_utf8(self.0.lock().clone()).unwrap();
-        let of = format!("\"tenant\":\"{tenant}\"");
-        text.lines().filter(|line| line.contains(&of)).count()
-    }
+fn lines_of(sink: &Sink, tenant: &str) -> usize {
+    let lines = sink.lines().into_iter();
+    lines.filter(|line| line["tenant"] == tenant).count()
 }
 
 async fn rig(limits: Limits) -> Rig {
@@ -70,13 +50,7 @@ fn dropped(rig: &Rig, tenant: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
-    let sink = Sink::default();
-    let writer = sink.clone();
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_writer(move || writer.clone())
-        .init();
+    let sink = Sink::subscribe("info");
     let one = rig(Limits {
         access_log_lines_per_second: 1,
         ..Limits::default()
@@ -85,7 +59,7 @@ async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
     ask(&one, "team-a", MANY).await;
     ask(&one, "team-b", 1).await;
     wait("the lines", || {
-        sink.lines_of("team-a") + dropped(&one, "team-a") == MANY && sink.lines_of("team-b") == 1
+        lines_of(&sink, "team-a") + dropped(&one, "team-a") == MANY && lines_of(&sink, "team-b") == 1
     })
     .await;
     assert!(dropped(&one, "team-a") > 0);
@@ -93,7 +67,7 @@ async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
     drop(one);
 
     // What is left out by choice is not dropped.
-    let before = sink.lines_of("team-a");
+    let before = lines_of(&sink, "team-a");
     let none = rig(Limits {
         access_log_percent: 0,
         ..Limits::default()
@@ -102,7 +76,7 @@ async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
     ask(&none, "team-a", MANY).await;
     wait("the end", || none.plane.active() == 0).await;
     assert_eq!(
-        (sink.lines_of("team-a"), dropped(&none, "team-a")),
+        (lines_of(&sink, "team-a"), dropped(&none, "team-a")),
         (before, 0)
     );
 }

@@ -6,32 +6,62 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+/// Whose places are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source(IpAddr);
+
+impl Source {
+    /// A client that comes from anywhere: its IPv4 address, or the /64 of its IPv6 address. That is the least that
+    /// subscribers get, and they choose their addresses in it at will.
+    #[must_use]
+    pub fn of_client(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, ..] = address.segments();
+                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+            }
+        })
+    }
+
+    /// A peer in the cluster, for ports that are not there for others: its address. Pods, nodes and API servers can
+    /// all have addresses of one /64 there, and a pod cannot choose its own.
+    #[must_use]
+    pub fn of_peer(address: IpAddr) -> Self {
+        Self(address.to_canonical())
+    }
+}
+
 /// Places that are shared.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct Places(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
     limit: usize,
-    taken: Arc<Mutex<Taken>>,
-    freed: Arc<Notify>,
+    taken: Mutex<Taken>,
+    freed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Taken {
     total: usize,
-    /// A source without any is not in it.
-    by_source: HashMap<IpAddr, usize>,
+    /// A source without any is not in it, so it has no more entries than there are places.
+    by_source: HashMap<Source, usize>,
 }
 
 /// Some places; free again when it is dropped.
 #[derive(Debug)]
 pub struct Place {
-    source: IpAddr,
+    /// `None`: it is not known yet whose they are.
+    source: Option<Source>,
     count: usize,
     places: Places,
 }
@@ -40,38 +70,48 @@ impl Places {
     /// So many places.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self {
+        Self(Arc::new(Shared {
             limit,
-            taken: Arc::default(),
-            freed: Arc::default(),
-        }
+            taken: Mutex::default(),
+            freed: Notify::new(),
+        }))
     }
 
     /// So many places for `source`, if it may have them.
     #[must_use]
-    pub fn take(&self, source: IpAddr, count: usize) -> Option<Place> {
-        let source = source.to_canonical();
-        let mut taken = self.taken.lock();
-        let held = taken.by_source.get(&source).copied().unwrap_or_default();
-        let held = held.saturating_add(count);
-        if held > self.limit.saturating_sub(taken.total) {
-            return None;
-        }
-        taken.total += count;
-        taken.by_source.insert(source, held);
-        drop(taken);
-        Some(Place {
-            source,
-            count,
-            places: self.clone(),
-        })
+    pub fn take(&self, source: Source, count: usize) -> Option<Place> {
+        self.take_of_part(source, count, 1)
     }
 
-    /// The same as soon as it may have them.
-    pub async fn wait(&self, source: IpAddr, count: usize) -> Place {
+    /// The same while only one of `parts` of the places may be in use.
+    #[must_use]
+    pub fn take_of_part(&self, source: Source, count: usize, parts: usize) -> Option<Place> {
+        let mut taken = self.0.taken.lock();
+        let free = self.part(parts).saturating_sub(taken.total);
+        taken.charge(source, count, free)?;
+        taken.total += count;
+        drop(taken);
+        Some(self.place(Some(source), count))
+    }
+
+    /// A place of which it is not known yet who has it, as long as any is free of one of `parts`. Whoever takes such places
+    /// has to be trusted to say soon who they are for, with [`Place::name`].
+    #[must_use]
+    pub fn take_unnamed(&self, parts: usize) -> Option<Place> {
+        let mut taken = self.0.taken.lock();
+        if taken.total >= self.part(parts) {
+            return None;
+        }
+        taken.total += 1;
+        drop(taken);
+        Some(self.place(None, 1))
+    }
+
+    /// As [`Self::take`], as soon as the source may have them.
+    pub async fn wait(&self, source: Source, count: usize) -> Place {
         loop {
             // Before looking, so that what is freed meanwhile is not missed.
-            let mut freed = pin!(self.freed.notified());
+            let mut freed = pin!(self.0.freed.notified());
             freed.as_mut().enable();
             if let Some(place) = self.take(source, count) {
                 return place;
@@ -79,20 +119,70 @@ impl Places {
             freed.await;
         }
     }
+
+    fn part(&self, parts: usize) -> usize {
+        self.0.limit / parts.max(1)
+    }
+
+    fn place(&self, source: Option<Source>, count: usize) -> Place {
+        Place {
+            source,
+            count,
+            places: self.clone(),
+        }
+    }
+}
+
+impl Taken {
+    /// Counts more places for a source if it then holds no more than so many.
+    fn charge(&mut self, source: Source, count: usize, most: usize) -> Option<()> {
+        let held = self.by_source.get(&source).copied().unwrap_or_default();
+        let held = held.saturating_add(count);
+        if held > most {
+            return None;
+        }
+        self.by_source.insert(source, held);
+        Some(())
+    }
+}
+
+impl Place {
+    /// Whether it is known whose it is.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.source.is_some()
+    }
+
+    /// Has an unnamed place count for `source` while one of `parts` may be in use, if `source` may have it. If not, it stays
+    /// unnamed. A place that counts for somebody goes on counting for them.
+    #[must_use]
+    pub fn name(&mut self, source: Source, parts: usize) -> bool {
+        if !self.is_named() {
+            let mut taken = self.places.0.taken.lock();
+            let others = taken.total.saturating_sub(self.count);
+            let free = self.places.part(parts).saturating_sub(others);
+            if taken.charge(source, self.count, free).is_none() {
+                return false;
+            }
+            self.source = Some(source);
+        }
+        true
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock();
+        let mut taken = self.places.0.taken.lock();
         taken.total = taken.total.saturating_sub(self.count);
-        if let Entry::Occupied(mut held) = taken.by_source.entry(self.source) {
+        let source = self.source.map(|source| taken.by_source.entry(source));
+        if let Some(Entry::Occupied(mut held)) = source {
             *held.get_mut() = held.get().saturating_sub(self.count);
             if *held.get() == 0 {
                 held.remove();
             }
         }
         drop(taken);
-        self.places.freed.notify_waiters();
+        self.places.0.freed.notify_waiters();
     }
 }
 
@@ -100,40 +190,91 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn all(places: &Places, last: u8) -> Vec<Place> {
-        let address = IpAddr::from([192, 0, 2, last]);
-        std::iter::from_fn(|| places.take(address, 1)).collect()
+    fn client(address: &str) -> Source {
+        Source::of_client(address.parse().unwrap())
+    }
+
+    fn host(last: u8) -> Source {
+        Source::of_client([192, 0, 2, last].into())
+    }
+
+    fn all(places: &Places, source: Source) -> Vec<Place> {
+        std::iter::from_fn(|| places.take(source, 1)).collect()
+    }
+
+    #[test]
+    fn addresses_of_one_subscriber_are_one_source_and_peers_are_each_their_own() {
+        assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
+        assert_ne!(client("192.0.2.2"), client("192.0.2.1"));
+        assert_eq!(client("2001:db8:0:1::1"), client("2001:db8:0:1:ffff::2"));
+        assert_ne!(client("2001:db8:0:1::1"), client("2001:db8:0:2::1"));
+        let peer = |address: &str| Source::of_peer(address.parse().unwrap());
+        assert_eq!(peer("::ffff:192.0.2.1"), peer("192.0.2.1"));
+        assert_ne!(peer("2001:db8:0:1::1"), peer("2001:db8:0:1::2"));
     }
 
     #[test]
     fn nobody_takes_everything() {
         let places = Places::new(100);
-        let one = all(&places, 1);
+        let one = all(&places, host(1));
         assert_eq!(one.len(), 50);
-        assert!(
-            places
-                .take("::ffff:192.0.2.1".parse().unwrap(), 1)
-                .is_none()
-        );
-        assert_eq!(all(&places, 2).len(), 25);
+        assert!(places.take(client("::ffff:192.0.2.1"), 1).is_none());
+        assert_eq!(all(&places, host(2)).len(), 25);
         for last in 3..=255 {
-            assert!(places.take(IpAddr::from([192, 0, 2, last]), 1).is_some());
+            assert!(places.take(host(last), 1).is_some());
         }
         drop(one);
-        assert!(places.taken.lock().by_source.is_empty());
-        assert_eq!(all(&places, 1).len(), 50);
+        assert!(places.0.taken.lock().by_source.is_empty());
+        assert_eq!(all(&places, host(1)).len(), 50);
     }
 
     #[test]
     fn a_single_place_can_be_had() {
-        assert_eq!(all(&Places::new(1), 1).len(), 1);
-        assert_eq!(all(&Places::new(0), 1).len(), 0);
+        assert_eq!(all(&Places::new(1), host(1)).len(), 1);
+        assert_eq!(all(&Places::new(0), host(1)).len(), 0);
+    }
+
+    #[test]
+    fn a_part_of_the_places_is_shared_alike() {
+        let places = Places::new(80);
+        let part = std::iter::from_fn(|| places.take_of_part(host(1), 1, 4));
+        let part: Vec<Place> = part.collect();
+        assert_eq!(part.len(), 10);
+        assert_eq!(all(&places, host(1)).len(), 30);
+    }
+
+    #[test]
+    fn places_that_are_named_later_are_shared_as_the_others_are() {
+        let places = Places::new(8);
+        // One balancer may have them all.
+        let unnamed = std::iter::from_fn(|| places.take_unnamed(1));
+        let mut unnamed: Vec<Place> = unnamed.take(20).collect();
+        assert_eq!(unnamed.len(), 8);
+        // While nothing is free, nobody gets more than the place that was taken for them.
+        assert!(unnamed[0].name(host(1), 1));
+        assert!(!unnamed[1].name(host(1), 1));
+        unnamed.truncate(4);
+        // 4 are held, which may all be one source's, as if it had taken them itself.
+        assert!(unnamed.iter_mut().all(|place| place.name(host(1), 1)));
+        // A fifth would be more than are left to others.
+        let mut fifth = places.take_unnamed(1).unwrap();
+        assert!(!fifth.name(host(1), 1));
+        // Of a part of the places more are in use than there are.
+        assert!(places.take_unnamed(2).is_none());
+        assert!(!fifth.name(host(4), 2));
+        // It is a newcomer's, and stays so.
+        assert!(fifth.name(host(2), 1));
+        assert!(fifth.name(host(1), 1));
+        assert_eq!(places.0.taken.lock().by_source.len(), 2);
+        drop((unnamed, fifth));
+        assert_eq!(places.0.taken.lock().total, 0);
+        assert!(places.0.taken.lock().by_source.is_empty());
     }
 
     #[tokio::test]
     async fn who_waits_gets_what_is_freed() {
         let places = Places::new(32);
-        let (one, two) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let (one, two) = (host(1), host(2));
         let held = places.take(one, 16).unwrap();
         assert!(places.take(one, 1).is_none());
         let other = places.wait(two, 8).await;
@@ -146,6 +287,6 @@ mod tests {
         drop(held);
         drop(waiting.await.unwrap());
         drop(other);
-        assert_eq!(places.taken.lock().total, 0);
+        assert_eq!(places.0.taken.lock().total, 0);
     }
 }

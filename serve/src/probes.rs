@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::places::Places;
+use crate::places::{Places, Source};
 
 /// Bounds of a port.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ pub async fn serve_within(limits: Limits, listener: TcpListener, router: Router)
             }
         };
         while connections.try_join_next().is_some() {}
-        let Some(place) = places.take(peer.ip(), 1) else {
+        let Some(place) = places.take(Source::of_peer(peer.ip()), 1) else {
             continue;
         };
         let (router, stay) = (router.clone(), limits.stay);

@@ -26,7 +26,7 @@ const MAX_WORD: usize = 256;
 const MAX_BUNDLE: usize = 65_536;
 /// Entry of the Secret of an external account binding, unless it says otherwise.
 const MAC_KEY: &str = "secret";
-/// What follows the issuer's name in the name of its account's Secret.
+/// Ending of the name of an account's Secret; the issuer's name comes before it.
 const ACCOUNT_SUFFIX: &str = "-acme-account";
 
 /// A name of an object.
@@ -75,7 +75,7 @@ macro_rules! issuer {
                 }],
             ))]
             pub directory: String,
-            /// Where the CA writes to about the account: mailto: URLs.
+            /// Addresses that the CA writes to about the account: mailto: URLs.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             #[schemars(extend(
                 "maxItems" = MAX_CONTACTS,
@@ -98,7 +98,7 @@ macro_rules! issuer {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(extend("minLength" = 1, "maxLength" = MAX_BUNDLE))]
             pub ca_bundle: Option<String>,
-            /// How the CA may check a name, the preferred way first: the first that can be answered for a
+            /// Ways in which the CA may check a name, the preferred one first: the first that can be answered for a
             /// name is used. TLS-ALPN-01 takes a TLS or HTTPS listener on port 443, HTTP-01 an HTTP
             /// listener on port 80. Default: both, in this order.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -158,7 +158,7 @@ pub struct SecretEntry {
     pub key: Option<String>,
 }
 
-/// How the issuer stands with its CA.
+/// The state of the issuer at its CA.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IssuerStatus {
@@ -177,11 +177,11 @@ pub struct IssuerStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub account_url: Option<String>,
-    /// What the CA, or the way to it, said last against the account.
+    /// The last error of the CA, or of the connection to it, about the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<IssuerError>,
-    /// Who writes this status: the controller, as GatewayClasses name it, of the release that came first.
-    /// Others that may use the issuer leave the status to it.
+    /// The controller that writes this status, as GatewayClasses name it: that of the release that came first.
+    /// Other releases that may use the issuer leave the status to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 253))]
     pub controller_name: Option<String>,
@@ -201,13 +201,13 @@ pub struct IssuerCondition {
     /// Generation that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// When its status last changed.
+    /// Time of the last change of its status.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
-    /// Why, in a word.
+    /// The reason in one word.
     #[schemars(extend("maxLength" = 1024))]
     pub reason: String,
-    /// Why, for people.
+    /// The reason as a text for people.
     #[schemars(extend("maxLength" = 32768))]
     pub message: String,
 }
@@ -219,15 +219,15 @@ pub struct IssuerError {
     /// Type of the CA's problem document (RFC 7807), if it sent one.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What it says.
+    /// The error as a text for people.
     #[schemars(extend("maxLength" = 32768))]
     pub message: String,
-    /// When.
+    /// Time of the error.
     #[schemars(extend("format" = "date-time"))]
     pub time: String,
 }
 
-/// What both kinds say.
+/// The fields that both kinds of issuers have.
 struct Spec {
     directory: String,
     contact: Vec<String>,

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use kube::CustomResource;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
     ClientAddress, ForwardedHeader, ForwardedHeaders, MAX_HOPS, MAX_TRUSTED, ProxyProtocol,
@@ -14,10 +15,10 @@ use vestibule_model::client_address::{
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::object;
-use vestibule_model::selector::{NamespaceScope, Requirement};
+use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::UnknownWord;
 
-use super::hostname_grant::SelectorSpec;
+use super::selector::{self, SelectorSpec};
 use crate::gateway_api::scope;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
@@ -26,7 +27,7 @@ use crate::{duration, meta};
 /// An IP address, or a block of them; which ones are read is for the reader to say.
 const CIDR: &str = "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$";
 
-/// What the Gateways that refer to it set otherwise than the release. A GatewayClass refers to it by
+/// Settings of the Gateways that refer to it, where they differ from the release's. A GatewayClass refers to it by
 /// spec.parametersRef, a Gateway by spec.infrastructure.parametersRef. A field that is absent is
 /// decided by the GatewayClass's parameters, then by the release.
 #[derive(
@@ -51,10 +52,11 @@ pub struct GatewayParametersSpec {
     /// Limits of connections and requests on its listeners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSpec>,
-    /// How the address of a client is found where load balancers or other proxies are in front of the Gateway.
+    /// The way to the address of a client where load balancers or other proxies are in front of the Gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddressSpec>,
-    /// Who is shown the client certificate of a Gateway (its spec.tls.backend.clientCertificateRef).
+    /// Limits on which backends are shown the client certificate of a Gateway (its
+    /// spec.tls.backend.clientCertificateRef).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_client_certificate: Option<BackendClientCertificateSpec>,
 }
@@ -89,7 +91,7 @@ pub struct LimitsSpec {
     pub max_request_body_bytes: Option<i64>,
 }
 
-/// How the address of a client is found. It is in logs, counts for limits, and is what backends see.
+/// The way to the address of a client. That address is in logs, counts for limits, and is what backends see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientAddressSpec {
@@ -103,7 +105,7 @@ pub struct ClientAddressSpec {
     pub forwarded_headers: Option<ForwardedHeadersSpec>,
 }
 
-/// Whether connections begin with a PROXY header, and whose is believed.
+/// The PROXY protocol: whether connections begin with its header, and whose header is believed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -122,15 +124,19 @@ pub struct ProxyProtocolSpec {
         rename = "trustedCIDRs",
         skip_serializing_if = "Vec::is_empty"
     )]
-    #[schemars(extend(
-        "maxItems" = MAX_TRUSTED,
-        "items" = {"type": "string", "minLength": 2, "maxLength": 49, "pattern": CIDR},
-        "x-kubernetes-list-type" = "set",
-    ))]
+    #[schemars(transform = trusted_cidrs)]
     pub trusted_cidrs: Vec<String>,
 }
 
-/// Which hops in front of the Gateway are believed about the requests that they pass on. With a number and with
+/// Completes the schema of a list of addresses and blocks.
+fn trusted_cidrs(schema: &mut Schema) {
+    schema.insert("maxItems".into(), MAX_TRUSTED.into());
+    let item = json!({"type": "string", "minLength": 2, "maxLength": 49, "pattern": CIDR});
+    schema.insert("items".into(), item);
+    schema.insert("x-kubernetes-list-type".into(), "set".into());
+}
+
+/// Hops in front of the Gateway that are believed about the requests that they pass on. With a number and with
 /// addresses, a hop has to fit both.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -139,12 +145,12 @@ pub struct ProxyProtocolSpec {
     "message": "must have trustedHops, trustedCIDRs, or both",
 }]))]
 pub struct ForwardedHeadersSpec {
-    /// Where the hops list addresses: X-Forwarded-For (with X-Forwarded-Proto, -Host and -Port beside it), or
+    /// Header in which the hops list addresses: X-Forwarded-For (with X-Forwarded-Proto, -Host and -Port beside it), or
     /// Forwarded. The other one is never believed. Default: X-Forwarded-For.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["X-Forwarded-For", "Forwarded"]))]
     pub header: Option<String>,
-    /// How many proxies requests pass before the Gateway. Without trustedCIDRs, nobody else may reach the Gateway:
+    /// Number of proxies that requests pass before the Gateway. Without trustedCIDRs, nobody else may reach the Gateway:
     /// whoever does can say what they like. 0: nobody is believed, whatever the GatewayClass's parameters say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_HOPS))]
@@ -155,15 +161,11 @@ pub struct ForwardedHeadersSpec {
         rename = "trustedCIDRs",
         skip_serializing_if = "Vec::is_empty"
     )]
-    #[schemars(extend(
-        "maxItems" = MAX_TRUSTED,
-        "items" = {"type": "string", "minLength": 2, "maxLength": 49, "pattern": CIDR},
-        "x-kubernetes-list-type" = "set",
-    ))]
+    #[schemars(transform = trusted_cidrs)]
     pub trusted_cidrs: Vec<String>,
 }
 
-/// Who is shown the client certificate of a Gateway.
+/// Limits on which backends are shown the client certificate of a Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendClientCertificateSpec {
@@ -217,7 +219,7 @@ pub struct ServiceSpec {
         "x-kubernetes-list-type" = "set",
     ))]
     pub ip_families: Vec<String>,
-    /// Which implementation of load balancers takes the Service. Cannot be changed once it is set.
+    /// The implementation of load balancers that takes the Service. It cannot be changed once it is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 316))]
     pub load_balancer_class: Option<String>,
@@ -320,7 +322,7 @@ fn limits(wire: LimitsSpec, findings: &mut Vec<Finding>) -> object::LimitParamet
     }
 }
 
-/// What cannot be read makes it stricter, never laxer.
+/// A value that cannot be read makes it stricter, never laxer.
 fn proxy_protocol(spec: &ProxyProtocolSpec, findings: &mut Vec<Finding>) -> ProxyProtocol {
     const FIELD: &str = "spec.clientAddress.proxyProtocol";
     let mode = word(Some(&spec.mode), &format!("{FIELD}.mode"), findings);
@@ -372,7 +374,7 @@ fn forwarded_headers(
     read
 }
 
-/// What `trustedCIDRs` says. A block that cannot be read gives only itself up.
+/// The blocks of `trustedCIDRs`. One that cannot be read is left out.
 fn blocks(texts: &[String], field: &str, findings: &mut Vec<Finding>) -> Vec<AddressBlock> {
     if texts.len() > MAX_TRUSTED {
         findings.push(malformed(
@@ -404,10 +406,7 @@ fn certificate_namespaces(
     let selector = spec.selector.map(SelectorSpec::into_wire);
     let (scope, warning) = scope(Some(spec.from), selector, NamespaceScope::None, FIELD);
     let unknown = |scope: &NamespaceScope| match scope {
-        NamespaceScope::Selector(selector) => {
-            let mut requirements = selector.requirements.iter();
-            requirements.any(|r| matches!(r, Requirement::Unknown(_)))
-        }
+        NamespaceScope::Selector(selector) => selector::has_unknown(selector),
         _ => false,
     };
     if let Some(warning) = warning {
@@ -415,8 +414,8 @@ fn certificate_namespaces(
     } else if unknown(&scope) {
         findings.push(malformed(
             &format!("{FIELD}.selector.matchExpressions"),
-            "has a requirement that cannot be read",
-            "use In or NotIn with values, Exists or DoesNotExist without",
+            selector::UNKNOWN,
+            selector::KNOWN,
         ));
     }
     scope

@@ -17,8 +17,8 @@ use crate::text::quote;
 use crate::unknown::UnknownFields;
 use crate::{meta, names};
 
-/// Which namespace holds a hostname or a port of a Gateway. Vestibule writes these objects and puts right what others
-/// change in them. To take a hostname from the namespace that holds it, annotate its claim with
+/// A claim says which namespace holds a hostname or a port of a Gateway. Vestibule writes these objects and reverts
+/// changes that others make to them. To take a hostname from the namespace that holds it, annotate its claim with
 /// vestibule.dev/take-from and that namespace: it goes to whoever else asks for it. A namespace that is not to have
 /// the name at all must not be granted it, or not be let in by the Gateway.
 #[derive(
@@ -34,7 +34,7 @@ use crate::{meta, names};
     category = "vestibule",
     namespaced,
     derive = "PartialEq",
-    doc = "Which namespace holds a hostname or a port of a Gateway. Written by Vestibule.",
+    doc = "HostnameClaim says which namespace holds a hostname or a port of a Gateway. Vestibule writes it.",
     selectable = ".spec.gateway.name",
     selectable = ".spec.holder",
     selectable = ".spec.hostname",
@@ -69,17 +69,17 @@ pub struct HostnameClaimSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", extend("minimum" = 1, "maximum" = 65535))]
     pub port: Option<i32>,
-    /// What the port speaks: HTTP, TLS (HTTPS as well), TCP or UDP.
+    /// Protocol of the port: HTTP, TLS (HTTPS as well), TCP or UDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", extend("enum" = ["HTTP", "TLS", "TCP", "UDP"]))]
     pub protocol: Option<String>,
     /// The namespace that holds it.
     #[schemars(extend("minLength" = 1, "maxLength" = 253))]
     pub holder: String,
-    /// Since when the namespace holds it.
+    /// Time from which on the namespace has held it.
     #[schemars(extend("format" = "date-time"))]
     pub since: String,
-    /// Since when nothing in the namespace asks for the name; absent: something does.
+    /// Time from which on nothing in the namespace has asked for the name; absent: something does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub unused_since: Option<String>,
@@ -98,7 +98,7 @@ pub struct ClaimGateway {
 }
 
 impl HostnameClaimSpec {
-    /// What an object says about a key that a namespace holds; times are in seconds since the epoch.
+    /// The claim of a namespace to a key; times are in seconds since the epoch.
     #[must_use]
     pub fn new(
         key: &ClaimKey,
@@ -211,7 +211,7 @@ fn invalid(field: &str, message: String) -> Finding {
     )
 }
 
-/// What a claim is about, and what a port speaks.
+/// The key that a claim is about, and the protocols of a port.
 fn about(
     spec: &HostnameClaimSpec,
     name: &ObjectName,

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1 as apimachinery;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,8 +13,9 @@ use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::object::{Port, Protocol};
 use vestibule_model::ownership;
 use vestibule_model::path::{MAX_PREFIX, PathPrefix, PathPrefixError};
-use vestibule_model::selector::{LabelSelector, Requirement};
+use vestibule_model::selector::LabelSelector;
 
+use super::selector::{self, MAX_REQUIREMENTS, SelectorSpec};
 use crate::gateway_api::requirements;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
@@ -35,8 +35,6 @@ const MAX_ALTERNATIVES: usize = 64;
 const ADDRESS: &str = "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$";
 /// A mailbox, or "*@" and a domain.
 const MAILBOX: &str = r"^(\*|[a-zA-Z0-9_+-]+(\.[a-zA-Z0-9_+-]+)*)@[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
-/// Most requirements of a selector.
-const MAX_REQUIREMENTS: usize = 16;
 /// Largest limit.
 const MAX_LIMIT: u32 = 100_000;
 /// A hostname, "*." and a hostname, or "*".
@@ -66,7 +64,7 @@ const NO_VALIDATION: &str = "self != '/.well-known' && !self.matches('^/[.]well-
 /// CEL: something is given.
 const GIVES: &str = "(has(self.hostnames) && size(self.hostnames) > 0) || (has(self.sharedHostnames) && size(self.sharedHostnames) > 0) || (has(self.sharedPaths) && size(self.sharedPaths) > 0)";
 
-/// Which namespaces may use which hostnames on the Gateways of the grant's namespace. As soon as a Gateway
+/// A grant lets namespaces use hostnames on the Gateways of its own namespace. As soon as a Gateway
 /// has one grant, ListenerSets and routes of other namespaces may only use what they are granted; several
 /// grants for a namespace add up. The Gateway's own namespace needs none.
 #[derive(
@@ -103,9 +101,9 @@ pub struct HostnameGrantSpec {
         "x-kubernetes-list-type" = "set",
     ))]
     pub gateways: Vec<String>,
-    /// Who may use the hostnames.
+    /// Namespaces that may use the hostnames.
     pub namespaces: NamespacesSpec,
-    /// What they may use: a hostname ("shop.example.com"), everything below one at any depth, the wildcard
+    /// Hostnames that the namespaces may use: a hostname ("shop.example.com"), everything below one at any depth, the wildcard
     /// itself included but not the name itself ("*.team.example.com"), or everything, listeners without a
     /// hostname included ("*").
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -166,10 +164,10 @@ pub struct HostnameGrantSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxItems" = MAX_ISSUERS, "x-kubernetes-list-type" = "atomic"))]
     pub issuers: Option<Vec<IssuerSpec>>,
-    /// What certificates of the namespaces may have beside the hostnames of their listeners. Absent: nothing.
+    /// Names that certificates of the namespaces may have beside the hostnames of their listeners. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificates: Option<CertificatesSpec>,
-    /// How much each of the namespaces may have on each of the Gateways. Of several grants for a namespace
+    /// Limits for each of the namespaces on each of the Gateways. Of several grants for a namespace
     /// the largest limit counts that is stated; without any there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSpec>,
@@ -231,58 +229,6 @@ pub struct NamespacesSpec {
     pub selector: Option<SelectorSpec>,
 }
 
-/// A label selector.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SelectorSpec {
-    /// Labels that a namespace has with these values.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = MAX_REQUIREMENTS))]
-    pub match_labels: BTreeMap<String, String>,
-    /// Requirements, all of which hold.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = MAX_REQUIREMENTS, "x-kubernetes-list-type" = "atomic"))]
-    pub match_expressions: Vec<RequirementSpec>,
-}
-
-impl SelectorSpec {
-    pub(super) fn into_wire(self) -> apimachinery::LabelSelector {
-        let expressions = self.match_expressions.into_iter();
-        let expressions = expressions.map(|e| apimachinery::LabelSelectorRequirement {
-            key: e.key,
-            operator: e.operator,
-            values: Some(e.values),
-        });
-        apimachinery::LabelSelector {
-            match_labels: Some(self.match_labels),
-            match_expressions: Some(expressions.collect()),
-        }
-    }
-}
-
-/// A requirement of a label selector.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
-    "message": "values go with In and NotIn, and with nothing else",
-}]))]
-pub struct RequirementSpec {
-    /// The label.
-    #[schemars(extend("minLength" = 1, "maxLength" = 317))]
-    pub key: String,
-    /// In, NotIn, Exists or DoesNotExist.
-    #[schemars(extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist"]))]
-    pub operator: String,
-    /// Values of In and NotIn.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend(
-        "maxItems" = MAX_NAMESPACES,
-        "items" = {"type": "string", "maxLength": 63},
-        "x-kubernetes-list-type" = "atomic",
-    ))]
-    pub values: Vec<String>,
-}
-
 /// An issuer of certificates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IssuerSpec {
@@ -298,12 +244,13 @@ pub struct IssuerSpec {
     pub name: Option<String>,
 }
 
-/// What certificates may have beside the hostnames of their listeners, if annotations of the ListenerSet ask for it.
+/// Names that certificates may have beside the hostnames of their listeners, if annotations of the ListenerSet ask for
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CertificatesSpec {
-    /// Whether certificates may have further hostnames that the grant covers and that the namespace holds on the
-    /// Gateway (annotation cert-manager.io/alt-names). Default: no.
+    /// If true, certificates may have further hostnames that the grant covers and that the namespace holds on the
+    /// Gateway (annotation cert-manager.io/alt-names). Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alternative_names: bool,
     /// IP addresses that certificates may have (annotation cert-manager.io/ip-sans): an address ("192.0.2.1") or a
@@ -344,7 +291,7 @@ pub struct LimitsSpec {
     pub hostnames: Option<i64>,
 }
 
-/// What Vestibule says of a grant.
+/// The state of a grant, as Vestibule sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostnameGrantStatus {
@@ -471,13 +418,9 @@ impl Reader {
         let count = spec.match_labels.len().max(spec.match_expressions.len());
         self.bound(field, count, MAX_REQUIREMENTS);
         let selector = requirements(spec.into_wire());
-        let unknown = |r: &&Requirement| matches!(r, Requirement::Unknown(_));
-        if selector.requirements.iter().any(|r| unknown(&r)) {
-            self.refuse(
-                format!("{field}.matchExpressions"),
-                "has a requirement that cannot be read",
-                "use In or NotIn with values, Exists or DoesNotExist without",
-            );
+        if selector::has_unknown(&selector) {
+            let field = format!("{field}.matchExpressions");
+            self.refuse(field, selector::UNKNOWN, selector::KNOWN);
         }
         selector
     }

@@ -5,6 +5,7 @@ mod acme_issuer;
 mod gateway_parameters;
 mod hostname_claim;
 mod hostname_grant;
+mod selector;
 
 use kube::CustomResourceExt as _;
 use serde_json::Value;

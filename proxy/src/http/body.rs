@@ -15,6 +15,7 @@ use super::Underscores;
 use super::activity::Activity;
 use super::headers;
 use super::pool::Lease;
+use super::throttle::Throttle;
 use super::timeouts::Progress;
 
 /// The body of a request, on its way to a backend.
@@ -240,6 +241,16 @@ impl Download {
             download.give_back();
         }
         download
+    }
+
+    /// How fast its connection is read.
+    pub(super) fn throttle(&self) -> Option<&Throttle> {
+        match self {
+            Self::Backend {
+                lease: Some(lease), ..
+            } => lease.throttle(),
+            _ => None,
+        }
     }
 
     fn give_back(&mut self) {

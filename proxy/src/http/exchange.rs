@@ -22,7 +22,8 @@ use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::body::{Upload, UploadState};
-use super::pool::{self, Key, Lease, Sender, Turn};
+use super::pool::{self, Key, Lease, One, Sender, Turn};
+use super::throttle::{Throttle, Throttled};
 use super::{H2, Repeat};
 use crate::backend::{Backend, Protocol};
 use crate::connection::CloseReason;
@@ -152,6 +153,19 @@ enum Unanswered {
 }
 
 impl Exchange<'_> {
+    /// What keeps the request from every endpoint, if anything does. It takes no time to find out, so it is the answer
+    /// also where no time is left.
+    pub(super) fn refusal(&self, attempts: &mut Attempts) -> Option<Failure> {
+        let target = &self.backend.target;
+        if target.endpoints.is_empty() {
+            let failure = attempts.failure.take();
+            return Some(failure.unwrap_or(Failure::NoEndpoints));
+        }
+        let tls = target.tls.as_ref();
+        let refused = tls.and_then(|tls| tls.refusal(&self.credentials));
+        refused.map(Failure::Connect)
+    }
+
     /// Gives the request to one endpoint that was not tried yet.
     pub(super) async fn attempt(
         &self,
@@ -308,8 +322,8 @@ impl Exchange<'_> {
             tracing::debug!(endpoint = %key.endpoint, %error, "HTTP with the backend did not begin");
             CloseReason::BackendReset
         };
-        let io = TokioIo::new(stream);
         let sender = if two {
+            let io = TokioIo::new(stream);
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -325,9 +339,11 @@ impl Exchange<'_> {
         } else {
             let mut builder = http1::Builder::new();
             builder.max_buf_size(ANSWER_BUFFER);
+            let throttle = Arc::new(Throttle::default());
+            let io = TokioIo::new(Throttled::new(stream, &throttle));
             let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
             tokio::spawn(run(connection.with_upgrades(), key.endpoint));
-            Sender::One(sender)
+            Sender::One(One::new(sender, throttle))
         };
         self.plane.metrics.backend_opened.inc();
         Ok(Lease::new(key.clone(), sender))
@@ -345,15 +361,24 @@ impl Exchange<'_> {
         trace.awaited = true;
         let begun = Instant::now();
         let sent = match &mut lease.sender {
-            Sender::One(sender) => {
+            Sender::One(one) => {
                 // A new connection is ready as soon as its task has run.
-                if sender.ready().await.is_err() {
+                if one.sender.ready().await.is_err() {
                     trace.awaited = false;
                     return Err(Unanswered::Unseen(Box::new(request)));
                 }
-                sender.try_send_request(request).await
+                one.throttle.await_answer();
+                let sent = one.sender.try_send_request(request.map(Box::new)).await;
+                sent.map_err(|mut error| {
+                    let request = error.take_message();
+                    let request = request.map(|request| request.map(|body| *body));
+                    (request, error.into_error())
+                })
             }
-            Sender::Two(sender, _) => sender.try_send_request(request).await,
+            Sender::Two(sender, _) => {
+                let sent = sender.try_send_request(request).await;
+                sent.map_err(|mut error| (error.take_message(), error.into_error()))
+            }
         };
         trace.awaited = false;
         match sent {
@@ -364,9 +389,8 @@ impl Exchange<'_> {
                 metrics.backend_response_seconds.observe(took.as_secs_f64());
                 Ok((response, lease))
             }
-            Err(mut error) => {
-                let request = error.take_message().map(Box::new);
-                let error = error.into_error();
+            Err((request, error)) => {
+                let request = request.map(Box::new);
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
                 Err(request.map_or(Unanswered::Seen(state), Unanswered::Unseen))
             }

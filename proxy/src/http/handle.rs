@@ -125,7 +125,11 @@ pub(super) fn handle(
             Ok(Outcome::Answer(response)) => {
                 record.status = response.status();
                 record.reason = "Served";
-                response.map(|body| Logged::new(body, Some(record)).timed())
+                let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
+                if response.body().throttle() {
+                    headers::detach(response.headers_mut());
+                }
+                response
             }
             Ok(Outcome::Challenge(response)) => {
                 record.status = response.status();
@@ -398,10 +402,13 @@ async fn forward(
     let bodiless = request.body().is_end_stream();
     let elapsed = record.elapsed();
     record.allowed = Allowed::of(rule, &record.bounds);
-    let answered = {
-        let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
-        let progress = &record.upload.progress;
-        record.allowed.run(elapsed, progress, attempt).await
+    let answered = match exchange.refusal(attempts) {
+        Some(failure) => Ok(Err(Ended::Failed(failure))),
+        None => {
+            let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
+            let progress = &record.upload.progress;
+            record.allowed.run(elapsed, progress, attempt).await
+        }
     };
     // With a body it may be the client that takes its time.
     if record.trace.awaited && bodiless {

@@ -308,6 +308,16 @@ pub(super) fn say_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
     say(X_REQUEST_ID, Ok(asker.request_id.clone()));
 }
 
+/// Copies the values of a head. As they come they are parts of the buffer that the head was read into, and keep all of it
+/// for as long as the client does not take the head.
+pub(super) fn detach(headers: &mut HeaderMap) {
+    for value in headers.values_mut() {
+        if let Ok(copied) = HeaderValue::from_bytes(value.as_bytes()) {
+            *value = copied;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

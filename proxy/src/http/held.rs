@@ -17,14 +17,31 @@ use parking_lot::Mutex;
 use super::activity::Activity;
 
 /// Bytes of answers that wait for one client, beyond one piece for each request.
-pub(super) const MOST: usize = 512 * 1024;
+pub(super) const MOST: usize = 256 * 1024;
+
+/// Bytes that are read of an answer at one time. hyper makes its next buffer larger when one was filled, so it is a little
+/// less than one of 16 KiB: a frame of HTTP/2 takes no more.
+const PIECE: usize = 16 * 1024 - 1;
+/// The same of an answer that has nothing waiting, while others use up what may wait.
+pub(super) const LAST_PIECE: usize = 4 * 1024;
 
 /// What waits for one client.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     bytes: AtomicUsize,
+    /// What was read from backends beyond that, and is to come here.
+    ahead: AtomicUsize,
     /// Requests that wait for room, in the order in which they came.
-    waiting: Mutex<VecDeque<(usize, Waker)>>,
+    waiting: Mutex<VecDeque<Waiting>>,
+}
+
+/// A request that waits for room.
+#[derive(Debug)]
+struct Waiting {
+    key: usize,
+    /// What takes the next piece, and what reads it from the backend.
+    body: Option<Waker>,
+    source: Option<Waker>,
 }
 
 impl Held {
@@ -32,11 +49,19 @@ impl Held {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    fn wait(&self, key: usize, waker: &Waker) {
+    fn wait(&self, key: usize, side: fn(&mut Waiting) -> &mut Option<Waker>, waker: &Waker) {
         let mut waiting = self.waiting.lock();
-        match waiting.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, known)) => known.clone_from(waker),
-            None => waiting.push_back((key, waker.clone())),
+        let known = waiting.iter().position(|other| other.key == key);
+        let at = known.unwrap_or_else(|| {
+            waiting.push_back(Waiting {
+                key,
+                body: None,
+                source: None,
+            });
+            waiting.len() - 1
+        });
+        if let Some(waiting) = waiting.get_mut(at) {
+            *side(waiting) = Some(waker.clone());
         }
     }
 
@@ -44,11 +69,12 @@ impl Held {
     fn release(&self, bytes: usize, emptied: Option<usize>) {
         let left = self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         let mut waiting = self.waiting.lock();
-        let own = emptied.and_then(|key| waiting.iter().position(|(other, _)| *other == key));
+        let own = emptied.and_then(|key| waiting.iter().position(|other| other.key == key));
         let next = own.or_else(|| (left < MOST).then_some(0));
         let woken = next.and_then(|at| waiting.remove(at));
         drop(waiting);
-        if let Some((_, waker)) = woken {
+        let woken = woken.into_iter();
+        for waker in woken.flat_map(|of| [of.body, of.source]).flatten() {
             waker.wake();
         }
     }
@@ -58,6 +84,7 @@ impl Held {
 pub(super) struct Share {
     activity: Arc<Activity>,
     bytes: AtomicUsize,
+    ahead: AtomicUsize,
 }
 
 impl Share {
@@ -65,6 +92,7 @@ impl Share {
         Arc::new(Self {
             activity: Arc::clone(activity),
             bytes: AtomicUsize::new(0),
+            ahead: AtomicUsize::new(0),
         })
     }
 
@@ -79,15 +107,44 @@ impl Share {
         if self.bytes.load(Ordering::Relaxed) == 0 || held.bytes() < MOST {
             return Poll::Ready(());
         }
-        held.wait(self.key(), cx.waker());
+        held.wait(self.key(), |waiting| &mut waiting.body, cx.waker());
         Poll::Pending
+    }
+
+    /// How much the connection may read that the next piece is to come from. Otherwise the task is woken when it may. What
+    /// was read for others and not taken counts, too. What was read for this answer was taken, or is no whole piece
+    /// yet: otherwise hyper would not read.
+    pub(super) fn poll_source(self: &Arc<Self>, cx: &Context<'_>) -> Poll<usize> {
+        let held = &self.activity.held;
+        if held.bytes() + held.ahead.load(Ordering::Relaxed) < MOST {
+            return Poll::Ready(PIECE);
+        }
+        if self.bytes.load(Ordering::Relaxed) == 0 {
+            return Poll::Ready(LAST_PIECE);
+        }
+        held.wait(self.key(), |waiting| &mut waiting.source, cx.waker());
+        Poll::Pending
+    }
+
+    /// So much was read of the answer.
+    pub(super) fn read(&self, bytes: usize) {
+        self.ahead.fetch_add(bytes, Ordering::Relaxed);
+        let all = &self.activity.held.ahead;
+        all.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// It was taken, as far as it is of the body.
+    pub(super) fn took(&self) {
+        let ahead = self.ahead.swap(0, Ordering::Relaxed);
+        let all = &self.activity.held.ahead;
+        all.fetch_sub(ahead, Ordering::Relaxed);
     }
 
     /// Nobody waits for room any more.
     pub(super) fn leave(self: &Arc<Self>) {
         let key = self.key();
         let mut waiting = self.activity.held.waiting.lock();
-        waiting.retain(|(other, _)| *other != key);
+        waiting.retain(|other| other.key != key);
     }
 
     /// Counts a piece.
@@ -102,6 +159,12 @@ impl Share {
                 size,
             }),
         }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.took();
     }
 }
 

@@ -25,6 +25,7 @@ mod request_id;
 pub(crate) mod route;
 mod serve;
 mod table;
+mod throttle;
 mod timeouts;
 mod transport;
 mod tunnel;

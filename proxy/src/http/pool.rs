@@ -19,6 +19,7 @@ use hyper::client::conn::{http1, http2};
 use tokio::sync::Notify;
 
 use super::body::Upload;
+use super::throttle::Throttle;
 use crate::plane::DataPlane;
 use crate::table::{Backend, Snapshot};
 use crate::upstream::{Alpn, Identity};
@@ -74,9 +75,30 @@ impl std::hash::Hash for Key {
 
 /// What requests are given to.
 pub(super) enum Sender {
-    One(http1::SendRequest<Upload>),
+    One(One),
     /// With how many requests the backend takes at one time.
     Two(http2::SendRequest<Upload>, Arc<AtomicUsize>),
+}
+
+/// An HTTP/1.1 connection.
+pub(super) struct One {
+    /// hyper has room for 32 requests on each connection, which is why bodies are in boxes.
+    pub(super) sender: http1::SendRequest<Box<Upload>>,
+    /// How fast it is read.
+    pub(super) throttle: Arc<Throttle>,
+}
+
+impl One {
+    pub(super) fn new(sender: http1::SendRequest<Box<Upload>>, throttle: Arc<Throttle>) -> Self {
+        Self { sender, throttle }
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        // hyper ends a connection whose answer nobody wants when it next reads.
+        self.throttle.release();
+    }
 }
 
 struct Pool {
@@ -107,7 +129,7 @@ struct Kept {
     /// HTTP/1.1 connections to all backends of the namespace.
     of_namespace: Rc<Cell<usize>>,
     /// The one used last is at the end.
-    one: VecDeque<(http1::SendRequest<Upload>, Instant)>,
+    one: VecDeque<(One, Instant)>,
     two: Vec<Shared>,
 }
 
@@ -185,12 +207,21 @@ impl Lease {
             active,
         } = self;
         drop(active);
-        let Sender::One(sender) = sender else { return };
-        if sender.is_closed() {
+        let Sender::One(one) = sender else { return };
+        if one.sender.is_closed() {
             return;
         }
+        one.throttle.release();
         // A connection that falls out is dropped outside of the borrow.
-        let _ = POOL.try_with(|pool| pool.borrow_mut().put(key, sender));
+        let _ = POOL.try_with(|pool| pool.borrow_mut().put(key, one));
+    }
+
+    /// How fast the connection is read, where it has one answer at a time.
+    pub(super) fn throttle(&self) -> Option<&Throttle> {
+        match &self.sender {
+            Sender::One(one) => Some(&one.throttle),
+            Sender::Two(..) => None,
+        }
     }
 }
 
@@ -254,22 +285,18 @@ impl Pool {
 
     /// Keeps a connection, or returns one that is not kept. A namespace's is as long as it has fewer than there is room
     /// for: one alone has half of the room at most, and whoever comes next finds some.
-    fn put(
-        &mut self,
-        key: Key,
-        sender: http1::SendRequest<Upload>,
-    ) -> Option<http1::SendRequest<Upload>> {
+    fn put(&mut self, key: Key, one: One) -> Option<One> {
         let room = self.most.saturating_sub(self.idle);
         let kept = self.kept_for(key);
         if kept.one.len() >= IDLE_PER_ENDPOINT {
-            kept.one.push_back((sender, Instant::now()));
+            kept.one.push_back((one, Instant::now()));
             return kept.one.pop_front().map(|(oldest, _)| oldest);
         }
         let held = kept.of_namespace.get();
         if held >= room {
-            return Some(sender);
+            return Some(one);
         }
-        kept.one.push_back((sender, Instant::now()));
+        kept.one.push_back((one, Instant::now()));
         kept.of_namespace.set(held + 1);
         self.idle += 1;
         None
@@ -295,15 +322,15 @@ impl Pool {
             return Some(lease(sender, Some(active)));
         }
         let before = kept.one.len();
-        kept.one.retain(|(sender, _)| !sender.is_closed());
+        kept.one.retain(|(one, _)| !one.sender.is_closed());
         // What is not ready has the rest of a request on it.
-        let ready = kept.one.iter().rposition(|(sender, _)| sender.is_ready());
+        let ready = kept.one.iter().rposition(|(one, _)| one.sender.is_ready());
         let taken = ready.and_then(|index| kept.one.remove(index));
         let gone = before - kept.one.len();
         let held = kept.of_namespace.get();
         kept.of_namespace.set(held.saturating_sub(gone));
         self.idle -= gone;
-        taken.map(|(sender, _)| lease(Sender::One(sender), None))
+        taken.map(|(one, _)| lease(Sender::One(one), None))
     }
 
     /// Drops what has been idle for too long or whose endpoint is gone from the configuration in force.
@@ -314,9 +341,9 @@ impl Pool {
                 present.is_version_of(&key.backend)
                     && present.target.endpoints.contains(&key.endpoint)
             });
-            kept.one.retain(|(sender, since)| {
+            kept.one.retain(|(one, since)| {
                 let over = now.saturating_duration_since(*since) >= IDLE_ONE;
-                !(gone || over || sender.is_closed())
+                !(gone || over || one.sender.is_closed())
             });
             kept.two.retain_mut(|shared| {
                 if shared.active.load(Ordering::Relaxed) > 0 {
@@ -376,7 +403,7 @@ mod tests {
     use crate::slot_map::SlotAllocator;
 
     /// A connection that stands, and what drives it.
-    async fn connection() -> (http1::SendRequest<Upload>, impl Sized) {
+    async fn connection() -> (http1::SendRequest<Box<Upload>>, impl Sized) {
         let (near, far) = tokio::io::duplex(64);
         let (mut sender, connection) = http1::handshake(TokioIo::new(near)).await.unwrap();
         let driver = tokio::spawn(connection);
@@ -405,7 +432,8 @@ mod tests {
         let mut put = async |pool: &mut Pool, key: &Key| {
             let (sender, other) = connection().await;
             far.push(other);
-            pool.put(key.clone(), sender).is_none()
+            let one = One::new(sender, Arc::default());
+            pool.put(key.clone(), one).is_none()
         };
         // To many endpoints, so that it is not the bound of one that counts.
         let mut kept = 0;

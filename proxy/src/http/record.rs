@@ -14,7 +14,7 @@ use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode, Version};
 use vestibule_model::hostname::Hostname;
 
-use super::body::UploadState;
+use super::body::{Download, UploadState};
 use super::exchange::Trace;
 use super::forwarded::Said;
 use super::held::{Piece, Share};
@@ -276,6 +276,19 @@ impl<B: Body> Logged<B> {
     }
 }
 
+impl Logged<Download> {
+    /// Has the backend's connection be read no faster than the client takes the answer. Returns whether that is bounded.
+    pub(super) fn throttle(&self) -> bool {
+        match (&self.share, self.body.throttle()) {
+            (Some(share), Some(throttle)) => {
+                throttle.follow(share);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
 impl<B> Logged<B> {
     fn owe(&mut self, owes: bool) {
         if let Some(record) = &self.record {
@@ -300,7 +313,12 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
         self.owe(!has_room);
         let has_ended = self.watch.as_ref().is_some_and(Watch::has_ended);
         let polled = if has_room && !has_ended {
-            Pin::new(&mut self.body).poll_frame(cx)
+            let polled = Pin::new(&mut self.body).poll_frame(cx);
+            // Whatever was read ahead is this piece, or the way in which it was written.
+            if let Some(share) = &self.share {
+                share.took();
+            }
+            polled
         } else {
             Poll::Pending
         };

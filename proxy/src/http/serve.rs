@@ -298,7 +298,12 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
     let limits: &HttpLimits = &shared.plane.limits.http;
     let mut connection = pin!(connection);
     let age = Age::new(shared.age, shared.plane.limits.age_grace);
-    let mut closing = pin!(shared.plane.closing().cancelled());
+    // HTTP/2 tells its client before it ends. In HTTP/1.1 only an answer can, so an idle connection is kept for a
+    // while after that began.
+    let mut closing = pin!(match version {
+        Version::One => shared.plane.closing_idle().cancelled(),
+        Version::Two => shared.plane.closing().cancelled(),
+    });
     let overload = shared.plane.overload();
     let mut step = overload.step();
     let first = {

@@ -218,11 +218,16 @@ impl Tls {
         self.verifier.is_none()
     }
 
-    fn config(
+    /// Why no connection is made that shows `credentials`, if none is.
+    pub(crate) fn refusal(&self, credentials: &Credentials) -> Option<CloseReason> {
+        self.parts(credentials).err()
+    }
+
+    /// By whom the backend is checked, and what it is shown.
+    fn parts<'a>(
         &self,
-        credentials: &Credentials,
-        alpn: Alpn,
-    ) -> Result<Arc<ClientConfig>, CloseReason> {
+        credentials: &'a Credentials,
+    ) -> Result<(&Arc<dyn ServerCertVerifier>, Option<&'a ClientCertificate>), CloseReason> {
         let verifier = self.verifier.as_ref();
         let verifier = verifier.ok_or(CloseReason::BackendTlsInvalid)?;
         let shown = match credentials {
@@ -230,6 +235,15 @@ impl Tls {
             Credentials::Missing => return Err(CloseReason::BackendTlsInvalid),
             Credentials::Certificate(certificate) => Some(&**certificate),
         };
+        Ok((verifier, shown))
+    }
+
+    fn config(
+        &self,
+        credentials: &Credentials,
+        alpn: Alpn,
+    ) -> Result<Arc<ClientConfig>, CloseReason> {
+        let (verifier, shown) = self.parts(credentials)?;
         let certificate = credentials.id();
         let mut configs = self.configs.lock();
         let known = configs

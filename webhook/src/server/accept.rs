@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
-use vestibule_serve::places::Places;
+use vestibule_serve::places::{Places, Source};
 
 use crate::server::metrics::Metrics;
 
@@ -93,7 +93,7 @@ impl Acceptor {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let Some(place) = places.take(peer.ip(), 1) else {
+                    let Some(place) = places.take(Source::of_peer(peer.ip()), 1) else {
                         this.metrics.failed("TooManyConnections");
                         continue;
                     };

@@ -13,7 +13,7 @@ use axum::routing::post;
 use http_body_util::BodyExt;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{timeout, timeout_at};
-use vestibule_serve::places::{Place, Places};
+use vestibule_serve::places::{Place, Places, Source};
 
 use crate::admission::Met;
 use crate::envelope::{self, Answer, MAX_BYTES, Outcome, Record};
@@ -173,7 +173,7 @@ async fn judge(
 
 /// Until what it met is there, or is waited for no longer.
 async fn wait(shared: &Shared, source: IpAddr, met: &Met) {
-    let Some(_place) = shared.bounds.waiting.take(source, 1) else {
+    let Some(_place) = shared.bounds.waiting.take(Source::of_peer(source), 1) else {
         return;
     };
     shared.metrics.waits.inc();
@@ -258,7 +258,7 @@ async fn collect(
                 (&shared.bounds.rests, more - of_head),
             ];
             for (pool, more) in pools.into_iter().filter(|(_, more)| *more > 0) {
-                let place = timeout_at(deadline, pool.wait(source, more));
+                let place = timeout_at(deadline, pool.wait(Source::of_peer(source), more));
                 held.push(place.await.map_err(|_| Failure::Busy)?);
             }
             room += more;
@@ -446,7 +446,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn room_that_long_bodies_take_is_not_missing_to_short_ones() {
         let shared = shared();
-        let half = shared.bounds.rests.take(source(1), MAX_RESTS / 2);
+        let half = shared.bounds.rests.take(Source::of_peer(source(1)), MAX_RESTS / 2);
         assert!(half.is_some());
         let long = reviewed(&shared, 1, body("greedy", SHORT)).await;
         assert!(

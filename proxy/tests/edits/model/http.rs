@@ -66,10 +66,7 @@ impl<'a> Model<'a> {
                 let found = self.backend(&of.backend);
                 let found = found.filter(|backend| !backend.endpoints.is_empty());
                 match found {
-                    None => {
-                        answers.push(head.own(503));
-                        answers.extend(head.late());
-                    }
+                    None => answers.push(head.own(503)),
                     Some(backend) => answers.extend(self.forward(backend, listener, &head, ask)),
                 }
             }
@@ -147,7 +144,7 @@ impl<'a> Model<'a> {
         ask: &Ask,
     ) -> Vec<String> {
         let Ok(way) = self.way(backend, listener) else {
-            return [head.own(500)].into_iter().chain(head.late()).collect();
+            return vec![head.own(500)];
         };
         let protocol = backend.protocol();
         let upgrade = ask.upgrade && protocol != proto::BackendProtocol::H2c;
@@ -187,9 +184,11 @@ impl<'a> Model<'a> {
             // Whether it had begun with the request by then is as it comes.
             Said::Broken => vec![head.own(502), head.own(503)],
         });
+        // If no time is left, no backend is asked. What needs no backend to be found out comes before that.
+        let late = head.may_be_late.then(|| head.own(504));
         // After its head an answer can only be cut.
         let cut = head.may_be_cut.then(|| CLOSED.to_owned());
-        answers.chain(head.late()).chain(cut).collect()
+        answers.chain(late).chain(cut).collect()
     }
 }
 
@@ -251,11 +250,6 @@ struct Head {
 }
 
 impl Head {
-    /// The answer if no time is left, whether before a backend is looked at or while one is waited for.
-    fn late(&self) -> Option<String> {
-        self.may_be_late.then(|| self.own(504))
-    }
-
     /// `Some`: the filters answer by themselves.
     fn filter(&mut self, filters: &[proto::HttpFilter]) -> Option<String> {
         for filter in filters {

@@ -1,0 +1,252 @@
+//! Owns how fast an HTTP/1.1 connection to a backend is read: no faster than an HTTP/2 client takes the answer.
+//!
+//! hyper reads the next piece of an answer as soon as the last one was taken from it. With a hundred answers for a
+//! client that takes nothing that is a hundred pieces nobody asked for, beside those that wait for the client in
+//! `held`. So a connection whose answer may not give its next piece there is not read at all.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::held::{LAST_PIECE, Share};
+
+/// Most bytes of the first read of an answer. Most answers fit; of one that does not the client may take nothing.
+const FIRST: usize = LAST_PIECE;
+
+/// What is to be read of one connection.
+#[derive(Default)]
+pub(super) struct Throttle {
+    /// What waits for the client of the answer that is on its way, if that is bounded.
+    share: Mutex<Option<Arc<Share>>>,
+    /// An answer has not begun.
+    awaits: AtomicBool,
+    /// Waits for more to be read.
+    reader: AtomicWaker,
+}
+
+impl Throttle {
+    /// A request is given to the connection.
+    pub(super) fn await_answer(&self) {
+        self.awaits.store(true, Ordering::Relaxed);
+    }
+
+    /// Reads no more of the answer from here on than `share` has room for.
+    pub(super) fn follow(&self, share: &Arc<Share>) {
+        *self.share.lock() = Some(Arc::clone(share));
+    }
+
+    /// Reads whatever comes: the answer is over, or nobody wants it.
+    pub(super) fn release(&self) {
+        let share = self.share.lock().take();
+        if let Some(share) = share {
+            share.leave();
+            self.reader.wake();
+        }
+    }
+
+    /// How much of the connection may be read, when it may.
+    fn poll_room(&self, cx: &Context<'_>) -> Poll<usize> {
+        let share = self.share.lock();
+        let Some(share) = &*share else {
+            let begins = self.awaits.load(Ordering::Relaxed);
+            return Poll::Ready(if begins { FIRST } else { usize::MAX });
+        };
+        self.reader.register(cx.waker());
+        share.poll_source(cx)
+    }
+
+    fn read(&self, bytes: usize) {
+        self.awaits.store(false, Ordering::Relaxed);
+        if let Some(share) = &*self.share.lock() {
+            share.read(bytes);
+        }
+    }
+}
+
+/// A connection that is read as its throttle says.
+pub(super) struct Throttled<S> {
+    stream: S,
+    throttle: Arc<Throttle>,
+}
+
+impl<S> Throttled<S> {
+    pub(super) fn new(stream: S, throttle: &Arc<Throttle>) -> Self {
+        Self {
+            stream,
+            throttle: Arc::clone(throttle),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Throttled<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let most = ready!(this.throttle.poll_room(cx));
+        let stream = Pin::new(&mut this.stream);
+        let before = buffer.filled().len();
+        if buffer.remaining() > most {
+            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
+            ready!(stream.poll_read(cx, &mut part))?;
+            let filled = part.filled().len();
+            buffer.advance(filled);
+        } else {
+            ready!(stream.poll_read(cx, buffer))?;
+        }
+        this.throttle.read(buffer.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Throttled<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Wake, Waker};
+
+    use bytes::Bytes;
+
+    use super::super::HttpLimits;
+    use super::super::activity::Activity;
+    use super::super::held::{MOST, Piece};
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The connection of an answer without end.
+    struct Source {
+        connection: Throttled<tokio::io::Repeat>,
+        share: Arc<Share>,
+        woken: Arc<Woken>,
+    }
+
+    impl Source {
+        fn new(activity: &Arc<Activity>) -> Self {
+            let (throttle, share) = (Arc::new(Throttle::default()), Share::new(activity));
+            throttle.await_answer();
+            Self {
+                connection: Throttled::new(tokio::io::repeat(7), &throttle),
+                share,
+                woken: Arc::default(),
+            }
+        }
+
+        /// How much is read at once into a buffer of 64 KiB.
+        fn read(&mut self) -> Option<usize> {
+            let waker = Waker::from(Arc::clone(&self.woken));
+            let mut bytes = vec![0; 64 * 1024];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let connection = Pin::new(&mut self.connection);
+            match connection.poll_read(&mut Context::from_waker(&waker), &mut buffer) {
+                Poll::Ready(read) => {
+                    read.unwrap();
+                    Some(buffer.filled().len())
+                }
+                Poll::Pending => None,
+            }
+        }
+
+        fn is_woken(&self) -> bool {
+            self.woken.0.swap(0, Ordering::SeqCst) > 0
+        }
+
+        fn piece(&self) -> Piece {
+            self.share.piece(Bytes::from(vec![0; FIRST]))
+        }
+    }
+
+    #[test]
+    fn a_connection_is_read_while_its_answer_has_room() {
+        let activity = Arc::new(Activity::new(&HttpLimits::default()));
+        let mut answer = Source::new(&activity);
+        // Little at first, and then as much as there is.
+        assert_eq!(answer.read(), Some(FIRST));
+        assert_eq!(answer.read(), Some(64 * 1024));
+        let throttle = Arc::clone(&answer.connection.throttle);
+        throttle.follow(&answer.share);
+        let own = answer.piece();
+        // What is read counts until it is taken.
+        let read: usize = std::iter::from_fn(|| answer.read()).sum();
+        assert!((MOST..MOST + 16 * 1024).contains(&(FIRST + read)));
+        answer.share.took();
+        assert!(answer.read().is_some());
+        answer.share.took();
+        // Now others use up what all answers of the client may hold.
+        let others = Source::new(&activity);
+        let full = others.share.piece(Bytes::from(vec![0; MOST]));
+        answer.is_woken();
+        assert_eq!(answer.read(), None);
+        assert!(!answer.is_woken());
+        // Each may have a small piece all the same, even if it does not come at once.
+        drop(own);
+        assert!(answer.is_woken());
+        assert_eq!(answer.read(), Some(LAST_PIECE));
+        assert_eq!(answer.read(), Some(LAST_PIECE));
+        answer.share.took();
+        let own = answer.piece();
+        assert_eq!(answer.read(), None);
+        // It goes on when others give room back.
+        drop(full);
+        assert!(answer.is_woken());
+        assert!(answer.read().is_some());
+        drop(own);
+    }
+
+    #[test]
+    fn an_answer_that_nobody_wants_any_more_is_read() {
+        let activity = Arc::new(Activity::new(&HttpLimits::default()));
+        let mut answer = Source::new(&activity);
+        let throttle = Arc::clone(&answer.connection.throttle);
+        throttle.follow(&answer.share);
+        let _own = answer.share.piece(Bytes::from(vec![0; MOST]));
+        assert_eq!(answer.read(), None);
+        throttle.release();
+        assert!(answer.is_woken());
+        assert!(answer.read().is_some());
+    }
+}
