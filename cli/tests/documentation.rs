@@ -1,6 +1,6 @@
 //! Pages are true: the tests that the security page names exist, the pages about grants and `explain` show what
-//! `vestibule` prints, the architecture page names modules that exist and leaves out no part of the operator, and
-//! links lead to pages and headings that exist.
+//! `vestibule` prints, the architecture page names modules that exist and leaves out no part of the operator, the
+//! observability page has every metric, and links lead to pages and headings that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -317,4 +317,119 @@ fn architecture_leaves_out_no_part_of_the_operator() {
         }
     }
     assert!(missing.is_empty(), "the page does not name {missing:?}");
+}
+
+/// The components whose metrics the page about observability lists.
+const COMPONENTS: [&str; 3] = ["operator", "webhook", "proxy"];
+
+/// All Rust sources of a crate in one text.
+fn source_text(krate: &str) -> String {
+    let mut folders = vec![sources(krate).unwrap()];
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text += &read(&path);
+            }
+        }
+    }
+    text
+}
+
+/// The first string literal after each occurrence of `call`, if it is the name of a metric and close by.
+fn names_after<'a>(source: &'a str, call: &str) -> BTreeSet<&'a str> {
+    let literals = source.split(call).skip(1).filter_map(|rest| {
+        let (before, rest) = rest.split_once('"')?;
+        let name = rest.split_once('"')?.0;
+        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        (before.len() < 40 && is_name).then_some(name)
+    });
+    literals.collect()
+}
+
+/// The metrics of a component that a page names.
+fn metrics<'a>(page: &'a str, component: &str) -> BTreeSet<&'a str> {
+    let prefix = format!("vestibule_{component}_");
+    let words = page.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+    words.filter(|word| word.starts_with(&prefix)).collect()
+}
+
+#[test]
+fn metrics_on_pages_are_registered() {
+    let mut wrong = Vec::new();
+    for component in COMPONENTS {
+        let source = source_text(component);
+        let prefixes = names_after(&source, "with_prefix(");
+        let is_registered = |metric: &str| {
+            prefixes.iter().any(|prefix| {
+                let Some(name) = metric
+                    .strip_prefix(prefix)
+                    .and_then(|m| m.strip_prefix('_'))
+                else {
+                    return false;
+                };
+                // What OpenMetrics, units and histograms add.
+                let mut name = name;
+                loop {
+                    if source.contains(&format!("\"{name}\"")) {
+                        return true;
+                    }
+                    let endings = [
+                        "_total", "_info", "_bucket", "_sum", "_count", "_seconds", "_bytes",
+                    ];
+                    match endings.iter().find_map(|ending| name.strip_suffix(ending)) {
+                        Some(shorter) => name = shorter,
+                        None => return false,
+                    }
+                }
+            })
+        };
+        for path in pages() {
+            let page = read(&path);
+            let unknown = metrics(&page, component)
+                .into_iter()
+                .filter(|metric| !is_registered(metric));
+            wrong.extend(unknown.map(|metric| format!("{}: {metric}", path.display())));
+        }
+        assert!(!is_registered(&format!(
+            "vestibule_{component}_no_such_metric"
+        )));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn registered_metrics_are_on_the_observability_page() {
+    let page = read(&root().join("docs/observability.md"));
+    let mut missing = Vec::new();
+    for component in COMPONENTS {
+        let source = source_text(component);
+        let named = metrics(&page, component);
+        let calls = [
+            " add(",
+            " add_seconds(",
+            ".register(",
+            ".register_with_unit(",
+        ];
+        let registered: BTreeSet<&str> = calls
+            .iter()
+            .flat_map(|call| names_after(&source, call))
+            .collect();
+        assert!(
+            registered.len() > 8,
+            "only {} metrics of {component} are seen",
+            registered.len()
+        );
+        let absent = registered.into_iter().filter(|name| {
+            let (inside, end) = (format!("_{name}_"), format!("_{name}"));
+            !named
+                .iter()
+                .any(|metric| metric.contains(&inside) || metric.ends_with(&end))
+        });
+        missing.extend(absent.map(|name| format!("{component}: {name}")));
+    }
+    assert!(missing.is_empty(), "not on the page: {missing:?}");
 }
