@@ -147,7 +147,7 @@ impl Taken {
 }
 
 impl Place {
-    /// Whether it is known whose it is.
+    /// Whether its source is known.
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.source.is_some()
