@@ -402,13 +402,12 @@ async fn forward(
     let bodiless = request.body().is_end_stream();
     let elapsed = record.elapsed();
     record.allowed = Allowed::of(rule, &record.bounds);
-    let answered = match exchange.refusal(attempts) {
-        Some(failure) => Ok(Err(Ended::Failed(failure))),
-        None => {
-            let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
-            let progress = &record.upload.progress;
-            record.allowed.run(elapsed, progress, attempt).await
-        }
+    let answered = if let Some(failure) = exchange.refusal(attempts) {
+        Ok(Err(Ended::Failed(failure)))
+    } else {
+        let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
+        let progress = &record.upload.progress;
+        record.allowed.run(elapsed, progress, attempt).await
     };
     // With a body it may be the client that takes its time.
     if record.trace.awaited && bodiless {
