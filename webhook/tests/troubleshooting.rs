@@ -179,6 +179,7 @@ fn every_condition_has_a_section() {
         ConditionType::PartiallyInvalid,
         ConditionType::InsecureFrontendValidationMode,
         ConditionType::CertificateIssued,
+        ConditionType::RouteProgrammed,
         ConditionType::Ready,
     ] {
         assert!(
