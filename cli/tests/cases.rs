@@ -471,8 +471,10 @@ fn admission_agrees_with_status(case: &Case) {
             .get(&key)
             .map(Vec::as_slice)
             .unwrap_or_default();
-        if matches!(key.kind.as_str(), "TLSRoute" | "HTTPRoute" | "ListenerSet")
-            && translator.statuses().contains_key(&key)
+        if matches!(
+            key.kind.as_str(),
+            "TLSRoute" | "HTTPRoute" | "GRPCRoute" | "ListenerSet"
+        ) && translator.statuses().contains_key(&key)
             && case.policy.mode_in(&key.name.namespace) != vestibule_model::policy::Mode::Off
         {
             let name = &case.name;

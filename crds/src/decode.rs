@@ -141,6 +141,7 @@ pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
         Kind::GatewayClass | Kind::Gateway | Kind::HttpRoute | Kind::ReferenceGrant => {
             &["v1", "v1beta1"]
         }
+        Kind::GrpcRoute => &["v1", "v1alpha2"],
         // Leftovers of the experimental channel: old objects keep the version they were written in.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
         Kind::GatewayParameters
@@ -243,6 +244,11 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
         Kind::HttpRoute => {
             let (wire, unknown) = typed(kind, body)?;
             let object = gateway_api::convert_http_route(wire, &unknown);
+            (Object::HttpRoute(object), Vec::new())
+        }
+        Kind::GrpcRoute => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = gateway_api::convert_grpc_route(wire, &unknown);
             (Object::HttpRoute(object), Vec::new())
         }
         Kind::ReferenceGrant => {

@@ -125,6 +125,19 @@ fn body(kind: Kind, word: &str, number: i64) -> Value {
             "useDefaultGateways": word,
             "rules": [{"name": word, "backendRefs": [{"name": word, "kind": word, "port": number, "weight": number}]}],
         }),
+        Kind::GrpcRoute => json!({
+            "parentRefs": [{"name": word, "kind": word, "port": number}],
+            "hostnames": [word],
+            "rules": [{
+                "name": word,
+                "matches": [{
+                    "method": {"type": word, "service": word, "method": word},
+                    "headers": [{"type": word, "name": word, "value": word}],
+                }, {"method": {"service": word, "type": "RegularExpression"}}],
+                "filters": [{"type": word}],
+                "backendRefs": [{"name": word, "kind": word, "port": number, "weight": number}],
+            }],
+        }),
         Kind::GatewayParameters => json!({"service": {
             "type": word, "annotations": {(word): word}, "externalTrafficPolicy": word,
             "ipFamilyPolicy": word, "ipFamilies": [word, word, word], "loadBalancerClass": word,
@@ -157,11 +170,12 @@ fn body(kind: Kind, word: &str, number: i64) -> Value {
     }
 }
 
-const GATEWAY_KINDS: [Kind; 7] = [
+const GATEWAY_KINDS: [Kind; 8] = [
     Kind::GatewayClass,
     Kind::Gateway,
     Kind::ListenerSet,
     Kind::TlsRoute,
+    Kind::GrpcRoute,
     Kind::ReferenceGrant,
     Kind::GatewayParameters,
     Kind::HostnameGrant,

@@ -60,7 +60,11 @@ fn lines(decoded: Decoded) -> Vec<String> {
 }
 
 fn cases() -> Vec<(u64, Value)> {
-    let files = [include_str!("cases.yaml"), include_str!("http_routes.yaml")];
+    let files = [
+        include_str!("cases.yaml"),
+        include_str!("http_routes.yaml"),
+        include_str!("grpc_routes.yaml"),
+    ];
     files
         .into_iter()
         .flat_map(|text| yaml::documents(text).unwrap())

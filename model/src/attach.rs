@@ -43,7 +43,9 @@ pub fn supported_kinds(
 ) -> (Vec<(&'static str, &'static str)>, Option<Finding>) {
     let native: &[(&str, &str)] = match listener.protocol {
         Protocol::Tls => &[(GATEWAY_GROUP, "TLSRoute")],
-        Protocol::Http | Protocol::Https => &[(GATEWAY_GROUP, "HTTPRoute")],
+        Protocol::Http | Protocol::Https => {
+            &[(GATEWAY_GROUP, "HTTPRoute"), (GATEWAY_GROUP, "GRPCRoute")]
+        }
         // Routing for these comes with their protocols.
         Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => &[],
     };
@@ -68,7 +70,10 @@ pub fn supported_kinds(
             format!("a {} listener takes no such routes", listener.protocol),
             match native {
                 [] => "remove it".to_owned(),
-                [(_, kind), ..] => format!("use {kind}, or leave kinds out"),
+                kinds => {
+                    let kinds: Vec<&str> = kinds.iter().map(|(_, kind)| *kind).collect();
+                    format!("use {}, or leave kinds out", kinds.join(" or "))
+                }
             },
         )
     });

@@ -1,17 +1,21 @@
-//! HTTPRoute: which requests its rules take and what becomes of them (`httproute_types.go`).
+//! HTTPRoute and GRPCRoute: which requests their rules take and what becomes of them (`httproute_types.go`,
+//! `grpcroute_types.go`). A call of gRPC is a request of HTTP/2, so the two have one form here; what differs is in
+//! [`HttpRoute::kind`] and in [`PathMatch::Method`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
-use crate::key::ObjectName;
+use crate::key::{Kind, ObjectKey, ObjectName};
 use crate::object::{BackendRef, Meta, ParentRef, Port, Reference};
 use crate::pattern::Pattern;
 
-/// HTTPRoute.
+/// HTTPRoute or GRPCRoute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpRoute {
+    /// [`Kind::HttpRoute`] or [`Kind::GrpcRoute`].
+    pub kind: Kind,
     /// Name.
     pub name: ObjectName,
     /// Metadata.
@@ -28,6 +32,15 @@ pub struct HttpRoute {
 }
 
 impl HttpRoute {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey {
+            kind: self.kind,
+            name: self.name.clone(),
+        }
+    }
+
     /// Bytes that the regular expressions of its matches take when they are compiled.
     #[must_use]
     pub fn pattern_bytes(&self) -> usize {
@@ -39,7 +52,7 @@ impl HttpRoute {
     }
 }
 
-/// A rule of an HTTPRoute.
+/// A rule of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpRule {
     /// Name, if it has one.
@@ -82,16 +95,21 @@ pub struct HttpMatch {
 impl HttpMatch {
     /// Its regular expressions.
     fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        let path = match &self.path {
-            PathMatch::Regex(pattern) => Some(pattern),
-            PathMatch::Exact(_) | PathMatch::Prefix(_) => None,
+        let (path, parts) = match &self.path {
+            PathMatch::Regex(pattern) => (Some(pattern), [None, None]),
+            PathMatch::Exact(_) | PathMatch::Prefix(_) => (None, [None, None]),
+            PathMatch::Method(MethodMatch { service, method }) => {
+                (None, [service.as_ref(), method.as_ref()])
+            }
         };
         let values = self.headers.iter().chain(&self.query);
-        let values = values.filter_map(|(_, value)| match value {
+        let values = values.map(|(_, value)| value);
+        let values = parts.into_iter().flatten().chain(values);
+        let patterns = values.filter_map(|value| match value {
             ValueMatch::Regex(pattern) => Some(pattern),
             ValueMatch::Exact(_) => None,
         });
-        path.into_iter().chain(values)
+        path.into_iter().chain(patterns)
     }
 }
 
@@ -115,6 +133,17 @@ pub enum PathMatch {
     Prefix(Arc<str>),
     /// The whole path.
     Regex(Pattern),
+    /// A method of gRPC: the path `/<service>/<method>`. GRPCRoutes have no others, and they alone have it.
+    Method(MethodMatch),
+}
+
+/// Which methods of gRPC are matched; without any part, every call.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MethodMatch {
+    /// The service with its package, such as `shop.v1.Cart`; none: any.
+    pub service: Option<ValueMatch>,
+    /// The method; none: any.
+    pub method: Option<ValueMatch>,
 }
 
 /// How a value is matched.

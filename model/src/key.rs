@@ -19,6 +19,8 @@ pub enum Kind {
     TlsRoute,
     /// `gateway.networking.k8s.io` HTTPRoute.
     HttpRoute,
+    /// `gateway.networking.k8s.io` GRPCRoute.
+    GrpcRoute,
     /// `gateway.networking.k8s.io` ReferenceGrant.
     ReferenceGrant,
     /// `vestibule.dev` `GatewayParameters`.
@@ -52,12 +54,13 @@ pub const VESTIBULE_GROUP: &str = "vestibule.dev";
 
 impl Kind {
     /// Every kind, in the order above.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::GatewayClass,
         Self::Gateway,
         Self::ListenerSet,
         Self::TlsRoute,
         Self::HttpRoute,
+        Self::GrpcRoute,
         Self::ReferenceGrant,
         Self::GatewayParameters,
         Self::Namespace,
@@ -81,6 +84,7 @@ impl Kind {
             Self::ListenerSet => "ListenerSet",
             Self::TlsRoute => "TLSRoute",
             Self::HttpRoute => "HTTPRoute",
+            Self::GrpcRoute => "GRPCRoute",
             Self::ReferenceGrant => "ReferenceGrant",
             Self::GatewayParameters => "GatewayParameters",
             Self::Namespace => "Namespace",
@@ -105,6 +109,7 @@ impl Kind {
             | Self::ListenerSet
             | Self::TlsRoute
             | Self::HttpRoute
+            | Self::GrpcRoute
             | Self::ReferenceGrant
             | Self::BackendTlsPolicy => GATEWAY_GROUP,
             Self::GatewayParameters
@@ -120,7 +125,13 @@ impl Kind {
     /// Whether it is a kind of route.
     #[must_use]
     pub fn is_route(self) -> bool {
-        matches!(self, Self::TlsRoute | Self::HttpRoute)
+        self == Self::TlsRoute || self.routes_requests()
+    }
+
+    /// Whether it is a kind of route that chooses by request, and not by connection.
+    #[must_use]
+    pub fn routes_requests(self) -> bool {
+        matches!(self, Self::HttpRoute | Self::GrpcRoute)
     }
 
     /// Whether objects of the kind live in a namespace.

@@ -581,7 +581,7 @@ pub enum Object {
     ListenerSet(ListenerSet),
     /// TLSRoute
     TlsRoute(TlsRoute),
-    /// HTTPRoute
+    /// HTTPRoute or GRPCRoute
     HttpRoute(HttpRoute),
     /// ReferenceGrant
     ReferenceGrant(ReferenceGrant),
@@ -621,7 +621,7 @@ impl Object {
             Self::Gateway(o) => (Kind::Gateway, &o.name),
             Self::ListenerSet(o) => (Kind::ListenerSet, &o.name),
             Self::TlsRoute(o) => (Kind::TlsRoute, &o.name),
-            Self::HttpRoute(o) => (Kind::HttpRoute, &o.name),
+            Self::HttpRoute(o) => (o.kind, &o.name),
             Self::ReferenceGrant(o) => (Kind::ReferenceGrant, &o.name),
             Self::GatewayParameters(o) => (Kind::GatewayParameters, &o.name),
             Self::Service(o) => (Kind::Service, &o.name),

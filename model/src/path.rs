@@ -1,4 +1,4 @@
-//! Path prefixes that a grant shares, and which matches of an HTTPRoute lie inside them.
+//! Path prefixes that a grant shares, and which matches of an HTTPRoute or GRPCRoute lie inside them.
 //!
 //! Paths are compared by element and as they are written, as proxies match them. Proxies refuse a path that a backend
 //! could read as another one (`..`, `%2e`, an escaped slash), so what is written is what is meant.
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
-use crate::http::{HttpMatch, HttpRoute, PathMatch};
-use crate::key::ObjectName;
+use crate::http::{HttpMatch, HttpRoute, MethodMatch, PathMatch, ValueMatch};
+use crate::key::{Kind, ObjectName};
 
 /// Most bytes of a prefix.
 pub const MAX_PREFIX: usize = 255;
@@ -106,6 +106,14 @@ impl PathPrefix {
         match path {
             PathMatch::Exact(path) | PathMatch::Prefix(path) => self.contains(path),
             PathMatch::Regex(_) => false,
+            PathMatch::Method(MethodMatch {
+                service: Some(ValueMatch::Exact(service)),
+                method,
+            }) => match method {
+                Some(ValueMatch::Exact(method)) => self.contains(&format!("/{service}/{method}")),
+                _ => self.contains(&format!("/{service}")),
+            },
+            PathMatch::Method(_) => false,
         }
     }
 }
@@ -155,16 +163,21 @@ pub fn reaching_outside(
     names: &HostPattern,
     gateway: &ObjectName,
 ) -> Option<Finding> {
+    let part = match route.kind {
+        Kind::GrpcRoute => "method",
+        _ => "path",
+    };
     let is_inside = |of: &HttpMatch| parts.iter().any(|part| part.contains_match(&of.path));
     route.rules.iter().find_map(|rule| {
         let index = rule.matches.iter().position(|of| !is_inside(of))?;
         let field = match rule.refusal() {
             // Of matches that cannot be read there is no trace, so places are not what they are in the spec.
             Some(_) => format!("{}.matches", rule.field),
-            None => format!("{}.matches[{index}].path", rule.field),
+            None => format!("{}.matches[{index}].{part}", rule.field),
         };
         let why = match rule.matches.get(index).map(|of| &of.path) {
             Some(PathMatch::Regex(_)) => "a regular expression may reach outside",
+            Some(PathMatch::Method(_)) => "this match takes calls of other services",
             _ => "this match reaches outside",
         };
         Some(Finding::refused(
@@ -174,7 +187,11 @@ pub fn reaching_outside(
                 "the namespace shares only {} of hostname \"{names}\" on Gateway {gateway}, and {why}",
                 list(parts)
             ),
-            "use matches of type Exact or PathPrefix inside it, or leave the hostname to another HTTPRoute",
+            if route.kind == Kind::GrpcRoute {
+                "match a service that is inside it by type Exact, or leave the hostname to another GRPCRoute"
+            } else {
+                "use matches of type Exact or PathPrefix inside it, or leave the hostname to another HTTPRoute"
+            },
         ))
     })
 }

@@ -135,7 +135,7 @@ pub struct Policy {
     pub endpoints: EndpointRules,
     /// Bits of the largest RSA key that a certificate may have: the proxies sign with it, for each handshake.
     pub max_rsa_bits: u16,
-    /// MiB that the regular expressions of all HTTPRoutes of a namespace may take when they are compiled.
+    /// MiB that the regular expressions of all HTTPRoutes and GRPCRoutes of a namespace may take when they are compiled.
     pub regex_mib: u16,
 }
 

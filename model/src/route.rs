@@ -10,7 +10,7 @@ use crate::object::{BackendRef, Meta, Object, ParentRef, TlsRoute};
 pub enum Route<'a> {
     /// TLSRoute
     Tls(&'a TlsRoute),
-    /// HTTPRoute
+    /// HTTPRoute or GRPCRoute
     Http(&'a HttpRoute),
 }
 
@@ -20,7 +20,7 @@ impl<'a> Route<'a> {
     pub fn kind(self) -> Kind {
         match self {
             Self::Tls(_) => Kind::TlsRoute,
-            Self::Http(_) => Kind::HttpRoute,
+            Self::Http(route) => route.kind,
         }
     }
 

@@ -184,7 +184,7 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u16).range(2048..=8192)
     )]
     max_rsa_bits: u16,
-    /// MiB that the regular expressions of all HTTPRoutes of one namespace may take in each proxy.
+    /// MiB that the regular expressions of all HTTPRoutes and GRPCRoutes of one namespace may take in each proxy.
     #[arg(
         long,
         env = "VESTIBULE_REGEX_MIB",

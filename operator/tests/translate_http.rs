@@ -551,3 +551,67 @@ spec:
     assert_eq!(reasons, [Reason::UnsupportedValue.as_str()]);
     assert!(conditions(&world).starts_with("Accepted=False/UnsupportedValue"));
 }
+
+/// A GRPCRoute `red/web` with these rules, beside an HTTPRoute of the same name.
+fn calls(rules: &str) -> String {
+    web(rules).replace("HTTPRoute", "GRPCRoute")
+}
+
+#[test]
+fn a_grpc_route_is_a_resource_of_its_own_with_matches_of_methods() {
+    use proto::grpc_method::{Method, Service};
+
+    let mut world = world();
+    put(&mut world, &web("[{backendRefs: [{name: web, port: 80}]}]"));
+    put(
+        &mut world,
+        &calls(
+            r#"
+  - name: cart
+    matches:
+    - {method: {service: shop.v1.Cart, method: Add}, headers: [{name: X-One, value: "1"}]}
+    - {method: {service: shop.v1.Cart}}
+    - {method: {type: RegularExpression, service: "shop[.].*", method: "Get.*"}}
+    backendRefs: [{name: web, port: 80, weight: 3}]
+  - {backendRefs: [{name: web, port: 80}]}
+"#,
+        ),
+    );
+    let route = resource(&world, ResourceKind::GrpcRoute, "red/web");
+    let Some(resource::Resource::GrpcRoute(route)) = route else {
+        panic!("{route:?}")
+    };
+    let web = held(&world).expect("the HTTPRoute stays");
+    assert_eq!(route.attachments, web.attachments);
+    let method = |service: Option<Service>, method: Option<Method>| {
+        Some(http_match::Path::GrpcMethod(proto::GrpcMethod {
+            service,
+            method,
+        }))
+    };
+    let cart = || Some(Service::ExactService("shop.v1.Cart".into()));
+    let paths = |rule: &proto::HttpRule| -> Vec<_> {
+        rule.matches.iter().map(|of| of.path.clone()).collect()
+    };
+    assert_eq!(
+        paths(&route.rules[0]),
+        [
+            method(cart(), Some(Method::ExactMethod("Add".into()))),
+            method(cart(), None),
+            method(
+                Some(Service::ServiceRegex("shop[.].*".into())),
+                Some(Method::MethodRegex("Get.*".into()))
+            ),
+        ]
+    );
+    assert_eq!(route.rules[0].name, "cart");
+    assert_eq!(route.rules[0].matches[0].headers.len(), 1);
+    assert_eq!(route.rules[0].backends[0].weight, 3);
+    assert_eq!(paths(&route.rules[1]), [method(None, None)]);
+    // Both are counted, and one goes without the other.
+    assert_eq!(attached(&world), 2);
+    world.apply([Change::Remove(key(Kind::HttpRoute, "red", "web"))]);
+    assert_eq!(attached(&world), 1);
+    assert!(resource(&world, ResourceKind::GrpcRoute, "red/web").is_some());
+    assert!(resource(&world, ResourceKind::Backend, "red/web:80").is_some());
+}

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use common::grants::{Reading, a_hostname_grant};
-use common::http::{Rule, http_route};
+use common::http::{Rule, as_grpc, http_route};
 use common::tls::{
     PerPort, Trusts, config_map, core, gateway_tls, on_8443, policy, validation, with_tls,
 };
@@ -258,6 +258,7 @@ fn a_policy() -> impl Strategy<Value = Object> {
     ]
 }
 
+/// An HTTPRoute, or a GRPCRoute of the same.
 fn an_http_route(
     parents: impl Strategy<Value = Vec<ParentRef>>,
     backends: impl Strategy<Value = Vec<BackendRef>>,
@@ -272,8 +273,12 @@ fn an_http_route(
         hosts,
         rules,
         backends,
+        prop::bool::weighted(0.4),
     )
-        .prop_map(|(ns, n, created, p, h, r, b)| http_route((ns, n, created), p, &h, &r, &b))
+        .prop_map(|(ns, n, created, p, h, r, b, grpc)| {
+            let route = http_route((ns, n, created), p, &h, &r, &b);
+            if grpc { as_grpc(route) } else { route }
+        })
 }
 
 /// A Service whose ports say this of themselves.
@@ -401,6 +406,13 @@ fn some_teams() -> impl Iterator<Item = Object> {
                 slice(team, "one", 0, 1, &[1, 2]),
                 route(team, "one", 0, at("l"), &[host], backends.clone()),
                 http_route((team, "one", 0), at("m"), &[], &Rule::ALL, &backends),
+                as_grpc(http_route(
+                    (team, "one", 0),
+                    at("m"),
+                    &[],
+                    &Rule::ALL,
+                    &backends,
+                )),
             ]
         })
 }
@@ -810,7 +822,9 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
                 continue;
             }
             resource::Resource::TlsRoute(route) => (message.name, route.attachments),
-            resource::Resource::HttpRoute(route) => (message.name, route.attachments),
+            resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
+                (message.name, route.attachments)
+            }
             _ => continue,
         };
         routes.push((object(&name).namespace, attachments));

@@ -98,6 +98,8 @@ pub struct Counts {
     pub routes: usize,
     /// HTTP routes in force.
     pub http_routes: usize,
+    /// gRPC routes.
+    pub grpc_routes: usize,
     /// Backends in force.
     pub backends: usize,
     /// Certificates held.
@@ -149,6 +151,7 @@ pub struct State {
     tables: HashMap<Arc<str>, Routes>,
     routes: BTreeMap<Arc<str>, HeldRoute>,
     http_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
+    grpc_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
     backends: BTreeMap<Arc<str>, HeldBackend>,
     backends_held: usize,
     backend_slots: SlotAllocator<Backend>,
@@ -192,6 +195,7 @@ impl State {
             tables: HashMap::new(),
             routes: BTreeMap::new(),
             http_routes: BTreeMap::new(),
+            grpc_routes: BTreeMap::new(),
             backends: BTreeMap::new(),
             backends_held: 0,
             backend_slots: SlotAllocator::default(),
@@ -281,9 +285,12 @@ impl State {
             self.hold_route(&name, &spec, &mut dirty);
         }
         for name in removed(ResourceKind::HttpRoute) {
-            self.drop_http_route(name, &mut dirty);
+            self.drop_http_route((name, false), &mut dirty);
         }
-        for (name, spec) in parsed.http_routes {
+        for name in removed(ResourceKind::GrpcRoute) {
+            self.drop_http_route((name, true), &mut dirty);
+        }
+        for (name, spec) in parsed.http_routes.into_iter().chain(parsed.grpc_routes) {
             self.hold_http_route(&name, spec, &mut dirty);
         }
         // Every place is vacated before one is taken, so that listeners can swap hostnames.
@@ -761,6 +768,7 @@ impl State {
             listeners: self.listeners.len(),
             routes: self.routes.len(),
             http_routes: self.http_routes.len(),
+            grpc_routes: self.grpc_routes.len(),
             backends: self.backends_held,
             certificates: self.certificates.len(),
             trust_bundles: self.trusts.len(),
@@ -775,6 +783,7 @@ impl State {
         metrics.held("listener", counts.listeners);
         metrics.held("tlsroute", counts.routes);
         metrics.held("httproute", counts.http_routes);
+        metrics.held("grpcroute", counts.grpc_routes);
         metrics.held("backend", counts.backends);
         metrics.held("certificate", counts.certificates);
         metrics.held("trustbundle", counts.trust_bundles);

@@ -46,6 +46,12 @@ struct RequestLabel {
     code: u16,
 }
 
+/// How a call of gRPC ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GrpcLabel {
+    status: &'static str,
+}
+
 /// A CA that checked a hostname: how, and what came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChallengeLabel {
@@ -112,6 +118,7 @@ pub struct Metrics {
     pub requests_repeated: Counter,
     requests: Family<RequestLabel, Counter>,
     requests_over_limit: Family<ReasonLabel, Counter>,
+    grpc_calls: Family<GrpcLabel, Counter>,
     /// Seconds from a request's head to the end of its answer.
     pub request_seconds: Histogram,
     /// Seconds from giving a request to a backend to the head of its answer.
@@ -259,6 +266,11 @@ impl Metrics {
                 "requests_over_limit",
                 "HTTP requests that a limit in time or of their body ended, by reason",
             ),
+            grpc_calls: add(
+                r,
+                "grpc_calls",
+                "Calls of gRPC, by the status that the client was told",
+            ),
             request_seconds: add_seconds(
                 r,
                 "request",
@@ -404,6 +416,11 @@ impl Metrics {
         self.requests_over_limit
             .get_or_create(&ReasonLabel { reason })
             .inc();
+    }
+
+    /// Counts a call of gRPC; `status` is of a fixed set.
+    pub(crate) fn grpc_call(&self, status: &'static str) {
+        self.grpc_calls.get_or_create(&GrpcLabel { status }).inc();
     }
 
     /// Counts a rejected resource.

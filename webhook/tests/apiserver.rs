@@ -316,7 +316,7 @@ fn configuration(address: SocketAddr, ca: &str) -> Value {
                 },
                 {
                     "apiGroups": ["gateway.networking.k8s.io"], "apiVersions": ["v1"],
-                    "resources": ["listenersets", "httproutes"], "operations": ["CREATE", "UPDATE"],
+                    "resources": ["listenersets", "httproutes", "grpcroutes"], "operations": ["CREATE", "UPDATE"],
                     "scope": "Namespaced",
                 },
                 {
@@ -642,7 +642,7 @@ async fn grants_and_claims_count(kubectl: &Kubectl) {
     for name in ["a", "b"] {
         let all = [
             "delete",
-            "listenersets,tlsroutes,httproutes",
+            "listenersets,tlsroutes,httproutes,grpcroutes",
             "--all",
             "-n",
             &namespace(name),

@@ -41,7 +41,7 @@ const PORTS: [(u16, &str); 7] = [
     (65535, "HTTPS"),
 ];
 
-const ROUTES: [&str; 2] = ["HTTPRoute", "TLSRoute"];
+const ROUTES: [&str; 3] = ["HTTPRoute", "TLSRoute", "GRPCRoute"];
 
 fn object(value: Value) -> Object {
     decode(value).into_object().expect("an object").0
@@ -337,7 +337,7 @@ fn whoever_holds_as_many_names_as_it_may_gets_no_more() {
     let mut facts = held(&["other.example.com"]);
     facts.put(claim("one.example.com", "alpha"));
     let full = facts.clone().with_names_per_namespace(1);
-    for (kind, name) in ROUTES.into_iter().zip(["one", "two"]) {
+    for (kind, name) in ROUTES.into_iter().zip(["one", "two", "three"]) {
         let kept = route(kind, "alpha", &["one.example.com"]);
         assert!(create(&full, &kept).allowed, "{kind}");
         let more = route(kind, "alpha", &[&format!("{name}.more.example.com")]);
@@ -548,13 +548,15 @@ fn a_name_is_shared_with_httproutes_of_those_who_are_named() {
             []
         );
     }
-    // Who was granted a name that another one holds, and shares it, has it for HTTPRoutes.
+    // Who was granted a name that another one holds, and shares it, has it for routes of requests.
     let both = json!({"hostnames": ["*.example.com"], "sharedHostnames": ["docs.example.com"]});
     grant(&mut facts, "alpha", &both);
-    assert_eq!(
-        create(&facts, &route("HTTPRoute", "alpha", &["docs.example.com"])).findings,
-        []
-    );
+    for kind in ["HTTPRoute", "GRPCRoute"] {
+        assert_eq!(
+            create(&facts, &route(kind, "alpha", &["docs.example.com"])).findings,
+            []
+        );
+    }
     let passing = create(&facts, &route("TLSRoute", "alpha", &["docs.example.com"]));
     assert_eq!(refusals(&passing), at(Reason::HostnameConflict));
 }

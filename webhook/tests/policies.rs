@@ -279,7 +279,10 @@ fn is_right(case: &str, object: &Object, outcome: &Outcome) -> bool {
     let refusing: Vec<&&Finding> = stateless.iter().filter(|f| f.refuses()).collect();
     let kind = object.key().kind;
     // Of Gateways nothing is refused, and their hostnames are the admin's.
-    let by_policies = matches!(kind, Kind::TlsRoute | Kind::HttpRoute | Kind::ListenerSet);
+    let by_policies = matches!(
+        kind,
+        Kind::TlsRoute | Kind::HttpRoute | Kind::GrpcRoute | Kind::ListenerSet
+    );
     match outcome {
         Outcome::Allowed if kind.group() == "vestibule.dev" => {
             !said.iter().any(refuses_what_is_there)

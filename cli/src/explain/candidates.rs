@@ -53,11 +53,11 @@ impl Candidate {
             .filter(|(_, namespace)| **namespace != *set.namespace)
     }
 
-    /// The kind of route that serves such a listener.
-    pub(super) fn route_kind(&self) -> Kind {
+    /// The kinds of routes that serve such a listener, the usual one first.
+    pub(super) fn route_kinds(&self) -> &'static [Kind] {
         match self.listener.protocol {
-            Protocol::Http | Protocol::Https => Kind::HttpRoute,
-            _ => Kind::TlsRoute,
+            Protocol::Http | Protocol::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
+            _ => &[Kind::TlsRoute],
         }
     }
 }
@@ -164,7 +164,7 @@ pub(super) fn serves(
     let shares = || {
         let by = AskedBy::HttpRoute;
         let decision = translator.merge().decide(gateway, namespace, query, by);
-        route.kind == Kind::HttpRoute && decision == NameDecision::Has
+        route.kind.routes_requests() && decision == NameDecision::Has
     };
     **namespace == *owner || *namespace == gateway.namespace || shares()
 }
@@ -235,12 +235,15 @@ pub(super) fn attached(
 fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<proto::Attachment>)> {
     let kind = match key.kind {
         Kind::HttpRoute => ResourceKind::HttpRoute,
+        Kind::GrpcRoute => ResourceKind::GrpcRoute,
         _ => ResourceKind::TlsRoute,
     };
     let name = ResourceKey::new(kind, key.name.to_string());
     match decode(translator.resources().get(&name)?)? {
         resource::Resource::TlsRoute(route) => Some((route.created, route.attachments)),
-        resource::Resource::HttpRoute(route) => Some((route.created, route.attachments)),
+        resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
+            Some((route.created, route.attachments))
+        }
         _ => None,
     }
 }

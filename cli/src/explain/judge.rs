@@ -217,7 +217,7 @@ impl Judge<'_> {
                 let mut attached = led_to().flat_map(|one| &one.attached);
                 attached.any(|one| one.key == *key)
             };
-            let fits = |one: &Candidate| one.route_kind() == key.kind;
+            let fits = |one: &Candidate| one.route_kinds().contains(&key.kind);
             reference.section.is_some()
                 || !is_taken() && (fits(listener) || !led_to().any(|one| fits(&one.candidate)))
         })

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::http::{HttpFilter, HttpMatch, HttpRule, PathMatch};
+use vestibule_model::http::{HttpFilter, HttpMatch, HttpRule, MethodMatch, PathMatch, ValueMatch};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{BackendRef, Object, TlsRoute};
 use vestibule_model::route::Route;
@@ -61,8 +61,7 @@ fn of_tls(picture: &Picture, key: &ObjectKey, route: &TlsRoute) -> RuleView {
 
 fn of_http(picture: &Picture, key: &ObjectKey, rule: &HttpRule) -> RuleView {
     let backends = rule.backends.iter();
-    let all = HttpMatch::default();
-    let takes_all = rule.matches.contains(&all);
+    let takes_all = rule.matches.iter().any(takes_all);
     RuleView {
         name: rule.name.as_deref().unwrap_or_default().to_owned(),
         matches: if takes_all {
@@ -76,6 +75,15 @@ fn of_http(picture: &Picture, key: &ObjectKey, rule: &HttpRule) -> RuleView {
             .collect(),
         problem: rule.refusal().map(ToString::to_string).unwrap_or_default(),
     }
+}
+
+/// Whether a match takes everything that routes of its kind take.
+fn takes_all(one: &HttpMatch) -> bool {
+    let any_call = HttpMatch {
+        path: PathMatch::Method(MethodMatch::default()),
+        ..HttpMatch::default()
+    };
+    [HttpMatch::default(), any_call].contains(one)
 }
 
 fn of_backend(picture: &Picture, route: &ObjectKey, one: &BackendRef) -> BackendView {
@@ -144,6 +152,14 @@ fn match_text(one: &HttpMatch) -> String {
             prefix => format!("{prefix}/*"),
         },
         PathMatch::Regex(pattern) => format!("~{}", pattern.as_str()),
+        PathMatch::Method(MethodMatch { service, method }) => {
+            let text = |part: &Option<ValueMatch>| match part {
+                Some(ValueMatch::Exact(text)) => text.to_string(),
+                Some(ValueMatch::Regex(pattern)) => format!("~{}", pattern.as_str()),
+                None => "*".to_owned(),
+            };
+            format!("/{}/{}", text(service), text(method))
+        }
     };
     let mut text = match &one.method {
         Some(method) => format!("{method} {path}"),

@@ -93,25 +93,33 @@ impl Chain<'_> {
             }
         }
         let subject = listener_text(key);
-        let kind = self.candidate.route_kind();
-        let unread = self
-            .picture
-            .live
-            .as_ref()
-            .and_then(|live| live.unread.get(&kind));
+        let kinds = self.candidate.route_kinds();
+        let live = self.picture.live.as_ref();
+        let unread = live.and_then(|live| {
+            let mut kinds = kinds.iter();
+            kinds.find_map(|kind| Some((kind, live.unread.get(kind)?)))
+        });
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+        let kind = names.join(" or ");
         let known = self.picture.attached_routes(key);
         let (outcome, message) = match unread {
             Some(_) if known == Some(0) => (Outcome::Wrong, format!("has no {kind}")),
             None => (Outcome::Wrong, format!("has no {kind} for this name")),
-            Some(Unread::Elsewhere(namespace)) => (
+            Some((kind, Unread::Elsewhere(namespace))) => (
                 Outcome::Unknown,
                 format!(
                     "has no {kind} for this name in namespace {namespace}; others may not be read"
                 ),
             ),
-            Some(Unread::Everywhere) => (Outcome::Unknown, format!("{kind}s may not be read")),
+            Some((kind, Unread::Everywhere)) => {
+                (Outcome::Unknown, format!("{kind}s may not be read"))
+            }
         };
-        let article = if kind == Kind::HttpRoute { "an" } else { "a" };
+        let article = if kinds.contains(&Kind::HttpRoute) {
+            "an"
+        } else {
+            "a"
+        };
         let action = format!(
             "create {article} {kind} with hostname {} whose parentRefs name {}, sectionName {}",
             self.query,

@@ -21,7 +21,7 @@ use crate::names;
 use crate::text::quote;
 
 /// Filters per list (`MaxItems`).
-const MAX_FILTERS: usize = 16;
+pub(super) const MAX_FILTERS: usize = 16;
 /// Headers per action (`MaxItems`).
 const MAX_HEADERS: usize = 16;
 /// Longest name of a header (`MaxLength`).
@@ -508,6 +508,21 @@ impl Reader<'_> {
             PathModifier::Prefix(value.into())
         })
     }
+}
+
+/// Whether it is a type of filter that some kind of route has.
+pub(super) fn is_known(kind: &str) -> bool {
+    [
+        "RequestHeaderModifier",
+        "ResponseHeaderModifier",
+        "RequestMirror",
+        "RequestRedirect",
+        "URLRewrite",
+        "CORS",
+        "ExternalAuth",
+        "ExtensionRef",
+    ]
+    .contains(&kind)
 }
 
 /// Whether `text` is what RFC 9110 calls a token, such as the name of a header.

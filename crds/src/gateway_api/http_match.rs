@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::http::{HttpMatch, PathMatch, ValueMatch};
+use vestibule_model::key::Kind;
 use vestibule_model::pattern::{MAX_PATTERN, Pattern};
 
 use super::http_filter::is_token;
@@ -22,7 +23,7 @@ const MAX_PATTERNS_OF_ROUTE: usize = 512 << 10;
 /// Headers, and query parameters, per match (`MaxItems`).
 const MAX_VALUES: usize = 16;
 /// Longest path, and longest value of a query parameter (`MaxLength`).
-const MAX_TEXT: usize = 1024;
+pub(super) const MAX_TEXT: usize = 1024;
 /// Longest value of a header (`MaxLength`).
 const MAX_HEADER: usize = 4096;
 /// Methods (`Enum`).
@@ -74,12 +75,44 @@ pub struct HTTPValueMatch {
 }
 
 /// How much one route has used of what it may.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Budget {
+    /// Of the route.
+    kind: Kind,
     matches: usize,
     /// Bytes that compiled regular expressions take. One that is refused for its size counts as a large one, because
     /// it takes as long to find that out.
     patterns: usize,
+}
+
+impl Budget {
+    /// That of a route of this kind.
+    pub(super) fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            matches: 0,
+            patterns: 0,
+        }
+    }
+
+    /// How many of a rule's matches count; that there are more refuses the rule.
+    pub(super) fn take(&mut self, count: usize, field: &str, findings: &mut Vec<Finding>) -> usize {
+        let room = MAX_MATCHES.min(MAX_MATCHES_OF_ROUTE - self.matches);
+        if count > room {
+            findings.push(Finding::refused(
+                Reason::InvalidValue,
+                format!("{field}.matches"),
+                format!(
+                    "has {count} entries, and at most {MAX_MATCHES} per rule and {MAX_MATCHES_OF_ROUTE} per \
+                     route are allowed"
+                ),
+                format!("spread them over more {}s", self.kind),
+            ));
+        }
+        let taken = count.min(room);
+        self.matches += taken;
+        taken
+    }
 }
 
 /// The matches of a rule that can be read; those that cannot be refuse the rule.
@@ -89,20 +122,7 @@ pub(super) fn convert_all(
     budget: &mut Budget,
     findings: &mut Vec<Finding>,
 ) -> Vec<HttpMatch> {
-    let room = MAX_MATCHES.min(MAX_MATCHES_OF_ROUTE - budget.matches);
-    if wire.len() > room {
-        findings.push(Finding::refused(
-            Reason::InvalidValue,
-            format!("{field}.matches"),
-            format!(
-                "has {} entries, and at most {MAX_MATCHES} per rule and {MAX_MATCHES_OF_ROUTE} per \
-                 route are allowed",
-                wire.len()
-            ),
-            "spread them over more HTTPRoutes",
-        ));
-    }
-    budget.matches += wire.len().min(room);
+    let room = budget.take(wire.len(), field, findings);
     let mut matches = Vec::new();
     for (index, wire) in wire.into_iter().take(room).enumerate() {
         let mut reader = Reader {
@@ -120,15 +140,15 @@ pub(super) fn convert_all(
 }
 
 /// Reads one match, and remembers whether all of it could be read.
-struct Reader<'a> {
-    field: String,
-    budget: &'a mut Budget,
-    findings: &'a mut Vec<Finding>,
-    whole: bool,
+pub(super) struct Reader<'a> {
+    pub(super) field: String,
+    pub(super) budget: &'a mut Budget,
+    pub(super) findings: &'a mut Vec<Finding>,
+    pub(super) whole: bool,
 }
 
 impl Reader<'_> {
-    fn refuse(&mut self, reason: Reason, part: &str, message: String, action: &str) {
+    pub(super) fn refuse(&mut self, reason: Reason, part: &str, message: String, action: &str) {
         self.whole = false;
         let field = format!("{}.{part}", self.field);
         self.findings
@@ -181,7 +201,11 @@ impl Reader<'_> {
         PathMatch::Exact(value)
     }
 
-    fn values(&mut self, wire: Vec<HTTPValueMatch>, part: &str) -> Vec<(Arc<str>, ValueMatch)> {
+    pub(super) fn values(
+        &mut self,
+        wire: Vec<HTTPValueMatch>,
+        part: &str,
+    ) -> Vec<(Arc<str>, ValueMatch)> {
         if wire.len() > MAX_VALUES {
             let message = format!(
                 "has {} entries, and at most {MAX_VALUES} are allowed",
@@ -243,7 +267,7 @@ impl Reader<'_> {
         ValueMatch::Exact(text.into())
     }
 
-    fn pattern(&mut self, text: &str, part: &str) -> Option<Pattern> {
+    pub(super) fn pattern(&mut self, text: &str, part: &str) -> Option<Pattern> {
         // What is over the budget already is not even compiled.
         let is_over = self.budget.patterns >= MAX_PATTERNS_OF_ROUTE;
         let parsed = (!is_over).then(|| Pattern::parse(text));
@@ -268,23 +292,34 @@ impl Reader<'_> {
                      they are compiled",
                     MAX_PATTERNS_OF_ROUTE >> 10
                 ),
-                "use exact values or prefixes, or spread the matches over more HTTPRoutes",
+                &format!(
+                    "use exact values{}, or spread the matches over more {}s",
+                    if self.budget.kind == Kind::HttpRoute {
+                        " or prefixes"
+                    } else {
+                        ""
+                    },
+                    self.budget.kind
+                ),
             ),
         }
         None
     }
 
-    fn too_long(&mut self, part: &str, max: usize) {
+    pub(super) fn too_long(&mut self, part: &str, max: usize) {
         let message = format!("is longer than {max} bytes");
         self.refuse(Reason::InvalidValue, part, message, "shorten it");
     }
 
-    fn unknown_type(&mut self, part: &str, kind: &str) {
+    pub(super) fn unknown_type(&mut self, part: &str, kind: &str) {
         self.refuse(
             Reason::UnsupportedValue,
             part,
             format!("{} is a type this release does not know", quote(kind)),
-            "use one that the API of HTTPRoute has, or upgrade Vestibule",
+            &format!(
+                "use one that the API of {} has, or upgrade Vestibule",
+                self.budget.kind
+            ),
         );
     }
 }

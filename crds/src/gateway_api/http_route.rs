@@ -149,7 +149,7 @@ pub(crate) fn convert(wire: HTTPRoute, unknown: &UnknownFields) -> http::HttpRou
     } else {
         spec.rules
     };
-    let mut budget = Budget::default();
+    let mut budget = Budget::of(Kind::HttpRoute);
     let mut rule_names = BTreeSet::new();
     let rules = wire_rules
         .into_iter()
@@ -171,6 +171,7 @@ pub(crate) fn convert(wire: HTTPRoute, unknown: &UnknownFields) -> http::HttpRou
         })
         .collect();
     http::HttpRoute {
+        kind: Kind::HttpRoute,
         meta: meta::convert(&wire.metadata),
         parents: route::parents(Kind::HttpRoute, spec.parent_refs, &mut findings),
         hostnames,

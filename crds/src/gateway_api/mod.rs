@@ -8,6 +8,7 @@ mod backend_tls_policy;
 mod gateway;
 mod gateway_class;
 mod gateway_tls;
+mod grpc_route;
 mod http_filter;
 mod http_match;
 mod http_route;
@@ -32,6 +33,9 @@ pub use gateway_tls::{
     FrontendTls, FrontendTlsConfig, FrontendTlsPort, FrontendTlsValidation, GatewayBackendTls,
     GatewayTls,
 };
+pub use grpc_route::{
+    GRPCBackendRef, GRPCMethodMatch, GRPCRoute, GRPCRouteMatch, GRPCRouteRule, GRPCRouteSpec,
+};
 pub use http_filter::{
     HTTPHeader, HTTPHeaderFilter, HTTPPathModifier, HTTPRequestRedirectFilter, HTTPRouteFilter,
     HTTPURLRewriteFilter,
@@ -54,6 +58,7 @@ pub use tls_route::{TLSRoute, TLSRouteRule, TLSRouteSpec};
 pub(crate) use backend_tls_policy::convert as convert_backend_tls_policy;
 pub(crate) use gateway::convert as convert_gateway;
 pub(crate) use gateway_class::convert as convert_gateway_class;
+pub(crate) use grpc_route::convert as convert_grpc_route;
 pub(crate) use http_route::convert as convert_http_route;
 pub(crate) use listener::port;
 pub(crate) use listener_set::convert as convert_listener_set;

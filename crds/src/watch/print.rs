@@ -20,6 +20,7 @@ fn is_generation_kept(kind: Kind) -> bool {
         | Kind::ListenerSet
         | Kind::TlsRoute
         | Kind::HttpRoute
+        | Kind::GrpcRoute
         | Kind::ReferenceGrant
         | Kind::GatewayParameters
         | Kind::AcmeIssuer

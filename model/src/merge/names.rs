@@ -9,7 +9,7 @@ use crate::claim::{ClaimKey, Claimed, Holder};
 use crate::conflict::{Claim, Conflict, Group};
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
-use crate::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 use crate::names::{self, AskedBy, GatewayNames, NameDecision, Permissions, Rank, Source};
 use crate::path::{self, PathPrefix};
 use crate::policy;
@@ -259,7 +259,7 @@ impl Merge {
         else {
             return Vec::new();
         };
-        if route.kind != Kind::HttpRoute {
+        if !route.kind.routes_requests() {
             return Vec::new();
         }
         let namespace = &route.name.namespace;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 
 /// A listener or a route that names hostnames on a Gateway.
 ///
@@ -39,7 +39,7 @@ impl Source {
     pub fn asked_by(&self) -> AskedBy {
         match self {
             Self::Listener(_) | Self::Guest(..) => AskedBy::Listener,
-            Self::Route(route) if route.kind == Kind::HttpRoute => AskedBy::HttpRoute,
+            Self::Route(route) if route.kind.routes_requests() => AskedBy::HttpRoute,
             Self::Route(_) => AskedBy::TlsRoute,
         }
     }
@@ -56,14 +56,14 @@ impl Source {
 }
 
 /// In which way a name is asked for. It matters in two cases only: what the Gateway reserves is open to routes
-/// that it admits, and what a grant shares is shared among HTTPRoutes.
+/// that it admits, and what a grant shares is shared among HTTPRoutes and GRPCRoutes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AskedBy {
     /// By a ListenerSet's listener, or by a route that such a listener invited.
     Listener,
     /// By a TLSRoute on a listener of the Gateway itself.
     TlsRoute,
-    /// By an HTTPRoute on a listener of the Gateway itself.
+    /// By an HTTPRoute or GRPCRoute on a listener of the Gateway itself.
     HttpRoute,
 }
 

@@ -5,7 +5,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::HttpRoute;
-use vestibule_model::key::ParentKey;
+use vestibule_model::key::{Kind, ParentKey};
 use vestibule_model::object::{Listener, Meta, ParentRef};
 use vestibule_model::route::Route;
 
@@ -17,6 +17,7 @@ fn attach(
     listeners: &[Listener],
 ) -> Result<Vec<Attached>, Finding> {
     let route = HttpRoute {
+        kind: Kind::HttpRoute,
         name: name("team/web"),
         meta: Meta::default(),
         parents: Vec::new(),

@@ -8,8 +8,10 @@ use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
-use vestibule_model::http::{HttpMatch, HttpRoute, HttpRule, HttpTimeouts, PathMatch};
-use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::http::{
+    HttpMatch, HttpRoute, HttpRule, HttpTimeouts, MethodMatch, PathMatch, ValueMatch,
+};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::Merge;
 use vestibule_model::names::{AskedBy, NameDecision};
 use vestibule_model::object::{Meta, TlsRoute};
@@ -57,6 +59,7 @@ fn http_route(rules: &[&[PathMatch]]) -> HttpRoute {
         findings: Vec::new(),
     };
     HttpRoute {
+        kind: Kind::HttpRoute,
         name: name("b/web"),
         meta: Meta::default(),
         parents: Vec::new(),
@@ -69,6 +72,36 @@ fn http_route(rules: &[&[PathMatch]]) -> HttpRoute {
 fn outside(route: &HttpRoute, parts: &[&str]) -> Option<Finding> {
     let parts: Vec<PathPrefix> = parts.iter().map(|text| part(text)).collect();
     reaching_outside(route, &parts, &pattern(SHOP), &name("infra/gw"))
+}
+
+#[test]
+fn calls_are_inside_a_part_by_their_service_and_method() {
+    let text = |text: &str| Some(ValueMatch::Exact(text.into()));
+    let any = |text: &str| Some(ValueMatch::Regex(Pattern::parse(text).expect(text)));
+    let route = |service, method| HttpRoute {
+        kind: Kind::GrpcRoute,
+        ..http_route(&[&[PathMatch::Method(MethodMatch { service, method })]])
+    };
+    for (part, service, method, inside) in [
+        ("/a.B", text("a.B"), None, true),
+        ("/a.B", text("a.B"), text("Call"), true),
+        ("/a.B", text("a.B"), any("C.*"), true),
+        ("/a.B/Call", text("a.B"), text("Call"), true),
+        ("/a.B/Call", text("a.B"), text("Calls"), false),
+        ("/a.B/Call", text("a.B"), any("Call"), false),
+        ("/a.B/Call", text("a.B"), None, false),
+        ("/a.B", text("a.Bc"), None, false),
+        ("/a.B", any("a[.]B"), None, false),
+        ("/a.B", None, text("Call"), false),
+        ("/a.B", None, None, false),
+    ] {
+        let finding = outside(&route(service.clone(), method.clone()), &[part]);
+        assert_eq!(finding.is_none(), inside, "{part} {service:?} {method:?}");
+        if let Some(finding) = finding {
+            assert_eq!(finding.field, "spec.rules[0].matches[0].method");
+            assert!(finding.action.contains("GRPCRoute"), "{finding}");
+        }
+    }
 }
 
 #[test]

@@ -1,11 +1,13 @@
-//! What the regular expressions of all HTTPRoutes of a namespace may take.
+//! What the regular expressions of all HTTPRoutes and GRPCRoutes of a namespace may take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use vestibule_model::http::{HttpMatch, HttpRoute, HttpRule, HttpTimeouts, PathMatch, ValueMatch};
-use vestibule_model::key::ObjectName;
+use vestibule_model::http::{
+    HttpMatch, HttpRoute, HttpRule, HttpTimeouts, MethodMatch, PathMatch, ValueMatch,
+};
+use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Meta;
 use vestibule_model::pattern::Pattern;
 use vestibule_model::pattern::budget::Budgets;
@@ -16,11 +18,15 @@ use crate::support::name;
 static PATTERN: LazyLock<Pattern> = LazyLock::new(|| Pattern::parse("/v[0-9]+/.*").unwrap());
 
 /// A route of this age with so many expressions, in all the places that have any.
-fn route(at: &ObjectName, created: i64, patterns: usize) -> HttpRoute {
+fn route(at: &ObjectKey, created: i64, patterns: usize) -> HttpRoute {
     let pattern = || PATTERN.clone();
     let one = |n: usize| HttpMatch {
-        path: match n % 3 {
-            0 => PathMatch::Regex(pattern()),
+        path: match (n % 3, at.kind) {
+            (0, Kind::HttpRoute) => PathMatch::Regex(pattern()),
+            (0, _) => PathMatch::Method(MethodMatch {
+                service: (n % 2 == 0).then(|| ValueMatch::Regex(pattern())),
+                method: (n % 2 == 1).then(|| ValueMatch::Regex(pattern())),
+            }),
             _ => PathMatch::Exact("/a".into()),
         },
         headers: match n % 3 {
@@ -34,7 +40,8 @@ fn route(at: &ObjectName, created: i64, patterns: usize) -> HttpRoute {
         method: None,
     };
     HttpRoute {
-        name: at.clone(),
+        kind: at.kind,
+        name: at.name.clone(),
         meta: Meta {
             created,
             ..Meta::default()
@@ -61,7 +68,15 @@ fn size() -> usize {
 #[test]
 fn the_youngest_go_without_and_nobody_else_is_concerned() {
     let mut budgets = Budgets::new(10 * size());
-    let at = |n: i64| name(&format!("a/r{n}"));
+    // One budget is for both kinds.
+    let at = |n: i64| ObjectKey {
+        kind: if n % 2 == 0 {
+            Kind::HttpRoute
+        } else {
+            Kind::GrpcRoute
+        },
+        name: name(&format!("a/r{n}")),
+    };
     for n in 0..5 {
         assert_eq!(
             budgets.put(&at(n), Some(&route(&at(n), n, 2))),
@@ -69,7 +84,10 @@ fn the_youngest_go_without_and_nobody_else_is_concerned() {
         );
     }
     // One of another namespace has its own.
-    let other = name("b/r");
+    let other = ObjectKey {
+        kind: Kind::HttpRoute,
+        name: name("b/r"),
+    };
     assert_eq!(
         budgets.put(&other, Some(&route(&other, 0, 10))),
         BTreeSet::new()
@@ -101,10 +119,13 @@ proptest! {
     ) {
         let most = 8;
         let mut budgets = Budgets::new(most * size() + 1);
-        let mut routes: BTreeMap<ObjectName, (i64, usize)> = BTreeMap::new();
-        let mut before: BTreeSet<ObjectName> = BTreeSet::new();
+        let mut routes: BTreeMap<ObjectKey, (i64, usize)> = BTreeMap::new();
+        let mut before: BTreeSet<ObjectKey> = BTreeSet::new();
         for (namespace, n, created, patterns) in steps {
-            let at = name(&format!("n{namespace}/r{n}"));
+            let at = ObjectKey {
+                kind: if n % 2 == 0 { Kind::HttpRoute } else { Kind::GrpcRoute },
+                name: name(&format!("n{namespace}/r{}", n / 2)),
+            };
             let changed = if let Some(patterns) = patterns {
                 routes.insert(at.clone(), (created, patterns));
                 budgets.put(&at, Some(&route(&at, created, patterns)))
@@ -112,12 +133,12 @@ proptest! {
                 routes.remove(&at);
                 budgets.put(&at, None)
             };
-            let over: BTreeSet<ObjectName> = routes
+            let over: BTreeSet<ObjectKey> = routes
                 .iter()
                 .filter(|(at, (created, patterns))| {
                     let first = routes.iter().filter(|(other, (age, _))| {
-                        other.namespace == at.namespace
-                            && (age, &other.name) <= (created, &at.name)
+                        other.name.namespace == at.name.namespace
+                            && (age, &other.name, other.kind) <= (created, &at.name, at.kind)
                     });
                     *patterns > 0 && first.map(|(_, (_, patterns))| patterns).sum::<usize>() > most
                 })
@@ -127,7 +148,7 @@ proptest! {
                 prop_assert_eq!(budgets.refusal(at).is_some(), over.contains(at));
             }
             // One that has gone is looked at anyway.
-            let expected: BTreeSet<ObjectName> = before.symmetric_difference(&over).cloned().collect();
+            let expected: BTreeSet<ObjectKey> = before.symmetric_difference(&over).cloned().collect();
             prop_assert_eq!(changed, expected);
             let mut scratch = Budgets::new(most * size() + 1);
             for (at, (created, patterns)) in routes.iter().rev() {

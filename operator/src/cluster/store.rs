@@ -785,6 +785,7 @@ fn has_status(kind: Kind) -> bool {
             | Kind::ListenerSet
             | Kind::TlsRoute
             | Kind::HttpRoute
+            | Kind::GrpcRoute
             | Kind::BackendTlsPolicy
             | Kind::AcmeIssuer
             | Kind::ClusterAcmeIssuer

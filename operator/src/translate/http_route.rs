@@ -1,4 +1,4 @@
-//! HTTPRoutes: which rules take effect, and the resource.
+//! HTTPRoutes and GRPCRoutes: which rules take effect, and the resource.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::http::{
-    HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, PathMatch, PathModifier, Redirect,
-    Rewrite, ValueMatch,
+    HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, MethodMatch, PathMatch,
+    PathModifier, Redirect, Rewrite, ValueMatch,
 };
 use vestibule_model::key::ObjectKey;
 use vestibule_model::object::Reference;
-use vestibule_model::route::Route;
-use vestibule_stream::proto::{self, http_filter, http_match, http_value_match, path_modifier};
+use vestibule_stream::proto::{
+    self, grpc_method, http_filter, http_match, http_value_match, path_modifier,
+};
 
 use super::Translator;
 use super::route::{Body, Judged, References};
@@ -22,7 +23,7 @@ const BROKEN: u32 = 500;
 
 impl Translator {
     pub(super) fn judge_http_route(&self, route: &HttpRoute) -> Judged {
-        let key = Route::Http(route).key();
+        let key = route.key();
         let mut findings = route.findings.clone();
         findings.extend(route.rules.iter().flat_map(|rule| rule.findings.clone()));
         let mut dropped: Vec<(String, Finding)> = route
@@ -30,7 +31,7 @@ impl Translator {
             .iter()
             .filter_map(|rule| Some((rule.field.clone(), rule.refusal()?.clone())))
             .collect();
-        let over = self.patterns.refusal(&route.name);
+        let over = self.patterns.refusal(&key);
         findings.extend(over.clone());
         let refused = refusal(route).cloned().or(over);
         if refused.is_some() {
@@ -50,12 +51,15 @@ impl Translator {
             refused,
             dropped,
             references,
-            body: Body::Http(proto::HttpRoute {
-                tenant: route.name.namespace.to_string(),
-                created: route.meta.created,
-                attachments: Vec::new(),
-                rules,
-            }),
+            body: Body::Http {
+                kind: route.kind,
+                route: proto::HttpRoute {
+                    tenant: route.name.namespace.to_string(),
+                    created: route.meta.created,
+                    attachments: Vec::new(),
+                    rules,
+                },
+            },
         }
     }
 
@@ -141,10 +145,28 @@ fn a_match(one: &HttpMatch) -> proto::HttpMatch {
             PathMatch::Exact(path) => http_match::Path::Exact(path.to_string()),
             PathMatch::Prefix(path) => http_match::Path::Prefix(path.to_string()),
             PathMatch::Regex(pattern) => http_match::Path::Regex(pattern.as_str().to_owned()),
+            PathMatch::Method(method) => http_match::Path::GrpcMethod(grpc_method(method)),
         }),
         headers: one.headers.iter().map(value).collect(),
         query: one.query.iter().map(value).collect(),
         method: one.method.as_deref().unwrap_or_default().to_owned(),
+    }
+}
+
+fn grpc_method(one: &MethodMatch) -> proto::GrpcMethod {
+    let text = |value: &ValueMatch| match value {
+        ValueMatch::Exact(text) => (text.to_string(), false),
+        ValueMatch::Regex(pattern) => (pattern.as_str().to_owned(), true),
+    };
+    proto::GrpcMethod {
+        service: one.service.as_ref().map(|value| match text(value) {
+            (text, false) => grpc_method::Service::ExactService(text),
+            (text, true) => grpc_method::Service::ServiceRegex(text),
+        }),
+        method: one.method.as_ref().map(|value| match text(value) {
+            (text, false) => grpc_method::Method::ExactMethod(text),
+            (text, true) => grpc_method::Method::MethodRegex(text),
+        }),
     }
 }
 

@@ -91,15 +91,12 @@ impl Translator {
                 self.spread(affected, dirty);
             }
             Kind::TlsRoute => _ = dirty.routes.insert(key.clone()),
-            Kind::HttpRoute => {
+            Kind::HttpRoute | Kind::GrpcRoute => {
                 let route = match new {
                     Some(Object::HttpRoute(route)) => Some(route),
                     _ => None,
                 };
-                let others = self.patterns.put(name, route).into_iter();
-                let kind = Kind::HttpRoute;
-                let others = others.map(|name| ObjectKey { kind, name });
-                dirty.routes.extend(others);
+                dirty.routes.extend(self.patterns.put(key, route));
                 dirty.routes.insert(key.clone());
             }
             Kind::GatewayParameters => self.mark_parameters(name, dirty),
@@ -168,7 +165,7 @@ impl Translator {
     fn mark_referrers(&self, namespace: &Arc<str>, dirty: &mut Dirty) {
         for referrer in self.index.referrers_into(namespace) {
             match referrer.kind {
-                Kind::TlsRoute | Kind::HttpRoute => {
+                kind if kind.is_route() => {
                     dirty.routes.insert(referrer);
                 }
                 Kind::Gateway => {

@@ -91,7 +91,7 @@ pub(super) struct Judged {
 /// A resource without its attachments.
 pub(super) enum Body {
     Tls(proto::TlsRoute),
-    Http(proto::HttpRoute),
+    Http { kind: Kind, route: proto::HttpRoute },
 }
 
 impl Body {
@@ -101,10 +101,16 @@ impl Body {
                 attachments,
                 ..route
             }),
-            Self::Http(route) => resource::Resource::HttpRoute(proto::HttpRoute {
-                attachments,
-                ..route
-            }),
+            Self::Http { kind, route } => {
+                let route = proto::HttpRoute {
+                    attachments,
+                    ..route
+                };
+                match kind {
+                    Kind::GrpcRoute => resource::Resource::GrpcRoute(route),
+                    _ => resource::Resource::HttpRoute(route),
+                }
+            }
         }
     }
 }
@@ -230,7 +236,8 @@ impl Translator {
                 findings.iter().any(Finding::refuses)
             }
             Route::Http(route) => {
-                http_route::refusal(route).is_some() || self.patterns.refusal(&route.name).is_some()
+                http_route::refusal(route).is_some()
+                    || self.patterns.refusal(&route.key()).is_some()
             }
         }
     }
@@ -386,8 +393,8 @@ impl Translator {
                 )
             };
         };
-        if referrer.kind == Kind::HttpRoute
-            && let Err((message, action)) = self.speaks_http(service, port)
+        if referrer.kind.routes_requests()
+            && let Err((message, action)) = self.speaks_http(referrer.kind, service, port)
         {
             return refuse(Reason::UnsupportedProtocol, message, action);
         }
@@ -407,6 +414,7 @@ impl Translator {
     /// do.
     fn speaks_http(
         &self,
+        route: Kind,
         service: &Service,
         port: &ServicePort,
     ) -> Result<(), (String, &'static str)> {
@@ -419,6 +427,13 @@ impl Translator {
             )
         };
         match speaks(port) {
+            Speaks::Http {
+                protocol: proto::BackendProtocol::Websocket,
+                ..
+            } if route == Kind::GrpcRoute => Err((
+                format!("{}, and gRPC is HTTP/2", says()),
+                "refer to a port that speaks HTTP/2, or correct its appProtocol",
+            )),
             Speaks::Http { tls: false, .. } => Ok(()),
             Speaks::Http { tls: true, .. } if self.has_tls_policy(service, port) => Ok(()),
             Speaks::Http { tls: true, .. } => Err((
@@ -436,6 +451,7 @@ impl Translator {
 pub(super) fn route_resource(route: &ObjectKey) -> ResourceKey {
     let kind = match route.kind {
         Kind::HttpRoute => ResourceKind::HttpRoute,
+        Kind::GrpcRoute => ResourceKind::GrpcRoute,
         _ => ResourceKind::TlsRoute,
     };
     ResourceKey::new(kind, route.name.to_string())

@@ -7,9 +7,9 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{
     HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRoute, HttpRule, HttpTimeouts,
-    PathMatch,
+    MethodMatch, PathMatch, ValueMatch,
 };
-use vestibule_model::key::ObjectName;
+use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::{BackendRef, Object, ParentRef, Reference};
 
 use super::{meta, pattern};
@@ -98,6 +98,7 @@ pub(crate) fn http_route(
         patterns.push((0, HostPattern::Any));
     }
     Object::HttpRoute(HttpRoute {
+        kind: Kind::HttpRoute,
         name: ObjectName::new(namespace, name),
         meta: meta(created),
         parents,
@@ -109,4 +110,22 @@ pub(crate) fn http_route(
             .collect(),
         findings: Vec::new(),
     })
+}
+
+/// A GRPCRoute of the same: what a prefix takes of the paths of an HTTPRoute, a service takes of its calls.
+pub(crate) fn as_grpc(mut object: Object) -> Object {
+    if let Object::HttpRoute(route) = &mut object {
+        route.kind = Kind::GrpcRoute;
+        for of in route.rules.iter_mut().flat_map(|rule| &mut rule.matches) {
+            let service = match &of.path {
+                PathMatch::Prefix(path) if path.len() > 1 => Some(format!("s{}", &path[1..])),
+                _ => None,
+            };
+            of.path = PathMatch::Method(MethodMatch {
+                service: service.map(|text| ValueMatch::Exact(text.into())),
+                method: None,
+            });
+        }
+    }
+    object
 }

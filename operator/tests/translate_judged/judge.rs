@@ -563,7 +563,7 @@ impl Parent<'_> {
         let (own, theirs) = (&self.key.name().namespace, &self.route.name().namespace);
         let kind = match listener.protocol {
             Protocol::Tls => self.route.kind() == Kind::TlsRoute,
-            Protocol::Http | Protocol::Https => self.route.kind() == Kind::HttpRoute,
+            Protocol::Http | Protocol::Https => self.route.kind().routes_requests(),
             _ => false,
         };
         let takes = at.parent == self.key

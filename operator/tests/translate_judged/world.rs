@@ -1,12 +1,13 @@
 //! Objects of one Gateway and a few namespaces that get in one another's way.
 
 use proptest::prelude::*;
+use vestibule_model::key::Kind;
 use vestibule_model::object::{Listener, Object, Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::Change;
 
 use crate::common::grants::a_hostname_grant;
-use crate::common::http::{Rule, http_route};
+use crate::common::http::{Rule, as_grpc, http_route};
 use crate::common::*;
 
 const SPACES: [&str; 4] = ["a-b", "a", "b", "platform"];
@@ -93,7 +94,7 @@ fn a_set() -> impl Strategy<Value = Object> {
     )
 }
 
-/// A TLSRoute, or an HTTPRoute of the same.
+/// A TLSRoute, or an HTTPRoute or GRPCRoute of the same.
 fn a_route() -> impl Strategy<Value = Object> {
     let section = || prop::option::weighted(0.3, prop::sample::select(&["l0", "l1", "no"][..]));
     let port = prop::option::weighted(0.3, prop::sample::select(&[443u16, 8443, 1][..]));
@@ -122,8 +123,13 @@ fn a_route() -> impl Strategy<Value = Object> {
     let backends = prop::collection::vec((weighted, prop::bool::weighted(0.6)), 1..4);
     let parents = prop::collection::vec(to, 1..3);
     let named = (a_space(), a_name(), 0i64..3);
-    (named, parents, hosts, backends, prop::bool::weighted(0.3)).prop_map(
-        |((space, name, created), parents, hosts, backends, http)| {
+    let kind = prop_oneof![
+        7 => Just(Kind::TlsRoute),
+        2 => Just(Kind::HttpRoute),
+        1 => Just(Kind::GrpcRoute),
+    ];
+    (named, parents, hosts, backends, kind).prop_map(
+        |((space, name, created), parents, hosts, backends, kind)| {
             let hosts: Vec<&str> = hosts.into_iter().collect();
             let backends = backends
                 .into_iter()
@@ -131,18 +137,23 @@ fn a_route() -> impl Strategy<Value = Object> {
                     backend(if home { space } else { there }, service, port, weight)
                 })
                 .collect();
-            if !http {
+            if kind == Kind::TlsRoute {
                 return route(space, name, created, parents, &hosts, backends);
             }
-            // Of HTTPRoutes, one name fewer: it may be the last.
+            // Of the others, one name fewer: it may be the last.
             let rules = [Rule::Plain];
-            http_route(
+            let route = http_route(
                 (space, name, created),
                 parents,
                 &hosts[1..],
                 &rules,
                 &backends,
-            )
+            );
+            if kind == Kind::GrpcRoute {
+                as_grpc(route)
+            } else {
+                route
+            }
         },
     )
 }
@@ -153,6 +164,7 @@ fn a_grant() -> impl Strategy<Value = Object> {
         1 => Just(("Gateway", "Secret")),
         3 => Just(("TLSRoute", "Service")),
         1 => Just(("HTTPRoute", "Service")),
+        1 => Just(("GRPCRoute", "Service")),
         1 => Just(("TLSRoute", "Secret")),
     ];
     (a_space(), a_name(), a_space(), from)

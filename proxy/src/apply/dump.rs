@@ -1,8 +1,10 @@
 //! Owns the view of the configuration in force that the admin endpoint shows. Never a private key.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::http::HeldHttpRoute;
 use super::{CertificateInfo, HeldListener, State};
 use crate::bounds::Overrides;
 use crate::http::route::Rule;
@@ -20,6 +22,8 @@ pub struct StateDump {
     pub routes: Vec<RouteDump>,
     /// By name.
     pub http_routes: Vec<HttpRouteDump>,
+    /// gRPC routes, in the form of the former: the path of a match is `/service/method`.
+    pub grpc_routes: Vec<HttpRouteDump>,
     /// By name; also those that routes refer to and that are not held.
     pub backends: Vec<BackendDump>,
     /// By name.
@@ -269,7 +273,8 @@ impl State {
             generation: self.snapshot.generation(),
             listeners: self.dump_listeners(),
             routes: self.dump_routes(),
-            http_routes: self.dump_http_routes(),
+            http_routes: self.dump_http_routes(&self.http_routes),
+            grpc_routes: self.dump_http_routes(&self.grpc_routes),
             backends: self
                 .backends
                 .iter()
@@ -403,7 +408,7 @@ impl State {
         }
     }
 
-    fn dump_http_routes(&self) -> Vec<HttpRouteDump> {
+    fn dump_http_routes(&self, routes: &BTreeMap<Arc<str>, HeldHttpRoute>) -> Vec<HttpRouteDump> {
         let rule = |rule: &Rule| RuleDump {
             name: rule.name.to_string(),
             matches: rule.matches().iter().map(ToString::to_string).collect(),
@@ -414,7 +419,7 @@ impl State {
                 .map(|b| self.dump_weight(b.backend, b.weight))
                 .collect(),
         };
-        self.http_routes
+        routes
             .iter()
             .map(|(name, held)| HttpRouteDump {
                 name: name.to_string(),

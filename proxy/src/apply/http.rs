@@ -1,6 +1,6 @@
-//! Owns the HTTP routes in force.
+//! Owns the HTTP routes in force, and the gRPC routes, which are such with matches of their own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::State;
@@ -28,11 +28,11 @@ impl State {
             .into_iter()
             .map(|rule| self.rule(rule))
             .collect::<Vec<_>>();
-        self.drop_http_route(name, dirty);
+        self.drop_http_route((name, spec.grpc), dirty);
         let key: Arc<str> = name.into();
         let tenant = self.names.intern(&spec.tenant);
         let account = self.accounts.of(&tenant);
-        let route = HttpRoute::new(Arc::clone(&key), account, spec.created, rules);
+        let route = HttpRoute::new((Arc::clone(&key), spec.grpc), account, spec.created, rules);
         let route = Arc::new(route);
         let mut attachments = Vec::with_capacity(spec.attachments.len());
         for (listener, names) in spec.attachments {
@@ -48,7 +48,7 @@ impl State {
             attachments: attachments.into(),
             route,
         };
-        self.http_routes.insert(key, held);
+        self.routes_of(spec.grpc).insert(key, held);
     }
 
     fn rule(&mut self, spec: RuleSpec) -> Rule {
@@ -67,8 +67,20 @@ impl State {
         })
     }
 
-    pub(super) fn drop_http_route(&mut self, name: &str, dirty: &mut BTreeSet<Arc<str>>) {
-        let Some(old) = self.http_routes.remove(name) else {
+    fn routes_of(&mut self, grpc: bool) -> &mut BTreeMap<Arc<str>, HeldHttpRoute> {
+        if grpc {
+            &mut self.grpc_routes
+        } else {
+            &mut self.http_routes
+        }
+    }
+
+    pub(super) fn drop_http_route(
+        &mut self,
+        (name, grpc): (&str, bool),
+        dirty: &mut BTreeSet<Arc<str>>,
+    ) {
+        let Some(old) = self.routes_of(grpc).remove(name) else {
             return;
         };
         for (listener, names) in &old.attachments {

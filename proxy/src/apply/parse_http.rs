@@ -24,6 +24,7 @@ const MAX_ITEMS: usize = 1024;
 pub(super) struct HttpRouteSpec {
     pub(super) tenant: String,
     pub(super) created: i64,
+    pub(super) grpc: bool,
     /// By name of the listener.
     pub(super) attachments: Vec<(String, AttachedNames)>,
     pub(super) rules: Vec<RuleSpec>,
@@ -47,14 +48,24 @@ pub(super) struct BackendSpec {
     pub(super) filters: Vec<Filter>,
 }
 
-pub(super) fn route(name: &str, wire: &proto::HttpRoute) -> Result<HttpRouteSpec, RejectReason> {
+pub(super) fn route(
+    name: &str,
+    grpc: bool,
+    wire: &proto::HttpRoute,
+) -> Result<HttpRouteSpec, RejectReason> {
     route_name(name)?;
     bounded(wire.rules.len(), "the list of rules")?;
+    let rules: Vec<RuleSpec> = wire.rules.iter().map(rule).collect::<Result<_, _>>()?;
+    let mut matches = rules.iter().flat_map(|rule| &rule.matches);
+    if matches.any(|of| matches!(of.path, PathMatch::Method { .. }) != grpc) {
+        return Err(RejectReason::InvalidMatch("a path of the other kind"));
+    }
     Ok(HttpRouteSpec {
         tenant: required(&wire.tenant, "tenant")?,
         created: wire.created,
+        grpc,
         attachments: attachments(&wire.attachments)?,
-        rules: wire.rules.iter().map(rule).collect::<Result<_, _>>()?,
+        rules,
     })
 }
 
@@ -131,6 +142,7 @@ fn one_match(wire: &proto::HttpMatch) -> Result<Match, RejectReason> {
             PathMatch::Prefix(text.strip_suffix('/').unwrap_or(text).into())
         }
         Some(Path::Regex(text)) => PathMatch::Regex(pattern(text)?),
+        Some(Path::GrpcMethod(wire)) => grpc_method(wire)?,
     };
     let method = match &*wire.method {
         "" => None,
@@ -158,6 +170,27 @@ fn one_match(wire: &proto::HttpMatch) -> Result<Match, RejectReason> {
         headers: headers.collect::<Result<_, _>>()?,
         query: query.collect::<Result<_, _>>()?,
     })
+}
+
+fn grpc_method(wire: &proto::GrpcMethod) -> Result<PathMatch, RejectReason> {
+    use proto::grpc_method::{Method, Service};
+
+    let exact = |text: &str| match text {
+        "" => Err(RejectReason::InvalidMatch("a method of gRPC")),
+        text if text.len() > MAX_PATH => Err(RejectReason::InvalidMatch("a method of gRPC")),
+        text => Ok(Value::Exact(text.into())),
+    };
+    let service = match &wire.service {
+        None => None,
+        Some(Service::ExactService(text)) => Some(exact(text)?),
+        Some(Service::ServiceRegex(text)) => Some(Value::Regex(pattern(text)?)),
+    };
+    let method = match &wire.method {
+        None => None,
+        Some(Method::ExactMethod(text)) => Some(exact(text)?),
+        Some(Method::MethodRegex(text)) => Some(Value::Regex(pattern(text)?)),
+    };
+    Ok(PathMatch::Method { service, method })
 }
 
 fn value(wire: &proto::HttpValueMatch) -> Result<Value, RejectReason> {
@@ -331,7 +364,7 @@ mod tests {
     }
 
     fn reason(rule: proto::HttpRule) -> &'static str {
-        route("team-a/web", &wire(rule)).map_or_else(|error| error.reason(), |_| "")
+        route("team-a/web", false, &wire(rule)).map_or_else(|error| error.reason(), |_| "")
     }
 
     fn with_match(of: proto::HttpMatch) -> proto::HttpRule {

@@ -21,6 +21,7 @@ pub(super) struct Parsed {
     pub(super) listeners: BTreeMap<String, ListenerSpec>,
     pub(super) routes: BTreeMap<String, RouteSpec>,
     pub(super) http_routes: BTreeMap<String, HttpRouteSpec>,
+    pub(super) grpc_routes: BTreeMap<String, HttpRouteSpec>,
     pub(super) backends: BTreeMap<String, (Target, Option<TlsSpec>)>,
     pub(super) certificates: BTreeMap<String, HeldCertificate>,
     pub(super) trusts: BTreeMap<String, HeldTrust>,
@@ -56,8 +57,11 @@ impl State {
         let name = key.name.as_str();
         let outcome = match &resource.resource {
             None => Err(RejectReason::UnknownResource("the resource")),
-            Some(Wire::HttpRoute(wire)) => parse_http::route(name, wire).map(|spec| {
+            Some(Wire::HttpRoute(wire)) => parse_http::route(name, false, wire).map(|spec| {
                 parsed.http_routes.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::GrpcRoute(wire)) => parse_http::route(name, true, wire).map(|spec| {
+                parsed.grpc_routes.insert(name.to_owned(), spec);
             }),
             Some(Wire::TrustBundle(wire)) => HeldTrust::parse(name, wire).map(|trust| {
                 parsed.trusts.insert(name.to_owned(), trust);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use futures::task::AtomicWaker;
 use http_body_util::Full;
 use hyper::HeaderMap;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -35,6 +36,8 @@ pub(super) enum UploadError {
     Broken(#[source] hyper::Error),
     #[error("the client's body is larger than is allowed")]
     TooLarge,
+    #[error("the request is over")]
+    Over,
 }
 
 /// Which trailers of a request do not reach a backend, beside those that never do.
@@ -58,6 +61,10 @@ pub(super) struct UploadState {
     owed: AtomicBool,
     /// The answer has begun: from here on it is a conversation, which may pause.
     answered: AtomicBool,
+    /// The answer was ended here: nobody reads the rest of the request.
+    over: AtomicBool,
+    /// Of the task that sends the body.
+    sending: AtomicWaker,
 }
 
 impl UploadState {
@@ -70,6 +77,8 @@ impl UploadState {
             broken: AtomicBool::new(false),
             owed: AtomicBool::new(false),
             answered: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            sending: AtomicWaker::new(),
         })
     }
 
@@ -97,6 +106,16 @@ impl UploadState {
         self.progress.moved();
         self.answered.store(true, Ordering::Relaxed);
         self.owe(false);
+    }
+
+    /// Has the backend's side end at once, whether or not the client's has come to its end.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.sending.wake();
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     fn owe(&self, owes: bool) {
@@ -158,8 +177,12 @@ impl Body for Upload {
         let Some(body) = &mut self.body else {
             return Poll::Ready(None);
         };
-        let polled = Pin::new(body).poll_frame(cx);
         let state = &*self.state;
+        state.sending.register(cx.waker());
+        if state.is_over() {
+            return Poll::Ready(Some(Err(UploadError::Over)));
+        }
+        let polled = Pin::new(body).poll_frame(cx);
         state.owe(polled.is_pending());
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {

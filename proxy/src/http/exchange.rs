@@ -93,6 +93,8 @@ pub(super) struct Exchange<'a> {
     pub(super) path: PathAndQuery,
     /// It may become a WebSocket, which HTTP/1.1 alone can.
     pub(super) upgrade: bool,
+    /// A GRPCRoute's: in HTTP/2, whatever the Service's port says.
+    pub(super) grpc: bool,
 }
 
 /// What is known of how a request was made, for the log.
@@ -271,6 +273,7 @@ impl Exchange<'_> {
         let target = &self.backend.target;
         let tls = upstream::identity(target, &self.credentials);
         let alpn = match target.protocol {
+            _ if self.grpc => Alpn::Http2,
             Protocol::H2c => Alpn::Http2,
             Protocol::Any if tls.is_some() && !self.upgrade => Alpn::Both,
             Protocol::Any | Protocol::WebSocket => Alpn::Http1,

@@ -19,6 +19,7 @@ use super::challenge::challenge;
 use super::exchange::{Attempts, Ended, Exchange, Failure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
 use super::forwarded::Said;
+use super::grpc;
 use super::headers::{self, Asker, Passed};
 use super::path;
 use super::record::{BODY_TOO_LARGE, Logged, RequestRecord};
@@ -124,6 +125,7 @@ pub(super) fn handle(
         let mut response = match outcome {
             Ok(Outcome::Answer(response)) => {
                 record.status = response.status();
+                record.note_grpc_status(response.headers());
                 record.reason = "Served";
                 let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
                 if response.body().throttle() {
@@ -153,13 +155,13 @@ pub(super) fn handle(
                 return response.map(|body| Logged::new(body, None));
             }
             Err(own) => {
-                record.status = own.status;
                 record.reason = own.reason;
                 close |= own.close;
                 if one && own.close && own.status != StatusCode::SERVICE_UNAVAILABLE {
                     shared.activity.linger();
                 }
-                own_response(own).map(|body| Logged::new(body, Some(record)))
+                let response = own_response(own, &mut record);
+                response.map(|body| Logged::new(body, Some(record)))
             }
         };
         for edit in &edits {
@@ -174,7 +176,20 @@ pub(super) fn handle(
     })
 }
 
-fn own_response(own: Own) -> Response<Download> {
+/// Says it in the way of the request: a call of gRPC gets a status of gRPC.
+fn own_response(own: Own, record: &mut RequestRecord) -> Response<Download> {
+    if let Some(call) = &record.call
+        && let Some(status) = grpc::Status::instead_of(own.status, own.reason)
+    {
+        let mut response = Response::new(Download::own(""));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, call.content_type.clone());
+        status.say(own.text.trim_end(), headers);
+        record.status = response.status();
+        record.grpc_status = Some(status);
+        return response;
+    }
+    record.status = own.status;
     let mut response = Response::new(Download::own(own.text));
     *response.status_mut() = own.status;
     let headers = response.headers_mut();
@@ -364,7 +379,11 @@ fn decide<'a>(
     }
     let path = to.path.unwrap_or_else(|| whole_path(request));
     // HTTP/1.1 alone can be upgraded, on either side.
-    let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
+    let grpc = found.route.grpc;
+    let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c && !grpc;
+    if grpc {
+        headers::take_trailers(request.headers_mut());
+    }
     let exchange = Exchange {
         plane: &shared.plane,
         credentials: snapshot.credentials(&listener, backend),
@@ -372,6 +391,7 @@ fn decide<'a>(
         authority: to.authority,
         path,
         upgrade,
+        grpc,
     };
     Ok(Decision::Forward(exchange, found))
 }
@@ -401,7 +421,9 @@ async fn forward(
     }
     let bodiless = request.body().is_end_stream();
     let elapsed = record.elapsed();
-    record.allowed = Allowed::of(rule, &record.bounds);
+    let call = record.call.as_ref().filter(|_| exchange.grpc);
+    let allowed = Allowed::of(rule, &record.bounds);
+    record.allowed = allowed.at_most(call.and_then(|call| call.timeout));
     let answered = if let Some(failure) = exchange.refusal(attempts) {
         Ok(Err(Ended::Failed(failure)))
     } else {

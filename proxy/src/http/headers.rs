@@ -51,6 +51,11 @@ pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
     upgrade
 }
 
+/// Says that trailers are understood: servers of gRPC ask for it, whatever the client's version of HTTP was.
+pub(super) fn take_trailers(headers: &mut HeaderMap) {
+    headers.insert(TE, TRAILERS);
+}
+
 /// HTTP/2 may have cookies in several fields, HTTP/1.1 has them in one (RFC 9113 section 8.2.3).
 pub(super) fn join_cookies(headers: &mut HeaderMap) {
     let mut cookies = headers.get_all(COOKIE).iter();

@@ -14,6 +14,7 @@ mod exchange;
 pub(crate) mod filter;
 mod forwarded;
 pub mod frames;
+mod grpc;
 pub mod guard;
 mod handle;
 mod headers;

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode, Version};
 use vestibule_model::hostname::Hostname;
 
 use super::body::{Download, UploadState};
 use super::exchange::Trace;
 use super::forwarded::Said;
+use super::grpc::{Call, Status};
 use super::held::{Piece, Share};
 use super::request_id;
 use super::serve::Shared;
@@ -60,6 +61,10 @@ pub(super) struct RequestRecord {
     /// What its rule and its listener allow it to take.
     pub(super) allowed: Allowed,
     pub(super) status: StatusCode,
+    /// What it is as a call of gRPC.
+    pub(super) call: Option<Call>,
+    /// What its client was told in the end.
+    pub(super) grpc_status: Option<Status>,
     pub(super) reason: &'static str,
     /// Within a WebSocket.
     pub(super) tunnelled_in: u64,
@@ -91,6 +96,8 @@ impl RequestRecord {
             allowed: Allowed::default(),
             status: StatusCode::from_u16(CLIENT_LEFT).unwrap_or(StatusCode::BAD_REQUEST),
             reason: "ClientLeft",
+            call: Call::of(request.headers()),
+            grpc_status: None,
             tunnelled_in: 0,
             sent: 0,
             over: false,
@@ -105,6 +112,19 @@ impl RequestRecord {
         let kept = said.and_then(|said| said.request_id.clone());
         let request_id = || kept.unwrap_or_else(request_id::fresh);
         self.request_id.get_or_insert_with(request_id).clone()
+    }
+
+    /// Takes note of how a call ended, from the head of its answer or the trailers.
+    pub(super) fn note_grpc_status(&mut self, fields: &HeaderMap) {
+        if self.call.is_some() {
+            self.grpc_status = Status::read(fields).or(self.grpc_status);
+        }
+    }
+
+    /// What ends a call whose answer has begun and does not come to its end: HTTP/2 alone can say it in trailers.
+    fn ending(&self, status: Status) -> Option<Status> {
+        let call = self.call.as_ref()?;
+        (self.version == Version::HTTP_2 && !call.web).then_some(status)
     }
 
     /// Time since the request's head was there.
@@ -157,6 +177,7 @@ impl RequestRecord {
             authority = self.authority.as_deref(),
             path = &*self.path,
             status = self.status.as_u16(),
+            grpc_status = self.grpc_status.map(Status::number),
             tenant = tenant.or(challenge.map(|c| &c.tenant)).map(|t| &**t),
             gateway = gateway.or(challenge.map(|c| &c.gateway)).map(|g| &**g),
             challenge = challenge.map(|c| &*c.key),
@@ -203,6 +224,9 @@ impl Drop for RequestRecord {
         let metrics = &shared.plane.metrics;
         let status = self.status.as_u16();
         metrics.request(self.protocol(), status, seconds);
+        if self.call.is_some() {
+            metrics.grpc_call(self.grpc_status.map_or("none", Status::name));
+        }
         if let Some(listener) = &self.listener {
             let usage = &listener.usage;
             usage.requests.inc();
@@ -229,6 +253,8 @@ pub(super) struct Logged<B> {
     share: Option<Arc<Share>>,
     /// Of an answer that does not come from here.
     watch: Option<Watch>,
+    /// Nothing comes any more, whatever the body has.
+    ended: bool,
 }
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -247,6 +273,7 @@ impl<B: Body> Logged<B> {
             owed: false,
             share,
             watch: None,
+            ended: false,
         }
     }
 
@@ -266,13 +293,36 @@ impl<B: Body> Logged<B> {
     }
 
     /// Cuts the answer.
-    fn cut(&mut self, late: Late) -> BoxError {
+    fn cut(&mut self, late: Late) -> Result<HeaderMap, BoxError> {
         if let Some(record) = &mut self.record {
             record.reason = late.reason();
             // Not the client's doing.
             record.over = true;
         }
-        AnswerCut.into()
+        self.end_call(Status::DEADLINE_EXCEEDED, "the call took too long")
+            .ok_or_else(|| AnswerCut.into())
+    }
+
+    /// Those of a call whose answer broke.
+    fn end_broken_call(&mut self) -> Option<HeaderMap> {
+        let record = self.record.as_ref()?;
+        if record.upload.is_too_large() {
+            let text = "the body is larger than is allowed here";
+            return self.end_call(Status::RESOURCE_EXHAUSTED, text);
+        }
+        self.end_call(Status::UNAVAILABLE, "the backend broke off")
+    }
+
+    /// The trailers of a call of gRPC that ends before its answer does.
+    fn end_call(&mut self, status: Status, message: &'static str) -> Option<HeaderMap> {
+        let record = self.record.as_mut()?;
+        let status = record.ending(status)?;
+        let mut trailers = HeaderMap::new();
+        status.say(message, &mut trailers);
+        record.grpc_status = Some(status);
+        record.upload.end();
+        self.ended = true;
+        Some(trailers)
     }
 }
 
@@ -306,6 +356,9 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Piece>, BoxError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
         let has_room = match &self.share {
             Some(share) => share.poll_room(cx).is_ready(),
             None => true,
@@ -324,7 +377,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
         };
         let Poll::Ready(frame) = polled else {
             let late = ready!(self.poll_late(cx));
-            return Poll::Ready(Some(Err(self.cut(late))));
+            return Poll::Ready(Some(self.cut(late).map(Frame::trailers)));
         };
         let ends = self.body.is_end_stream();
         if let Some(record) = &mut self.record {
@@ -335,6 +388,9 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
                     record.upload.progress.moved();
                     record.shared.activity.piece(data);
                     record.over |= ends || frame.is_trailers();
+                    if let Some(trailers) = frame.trailers_ref() {
+                        record.note_grpc_status(trailers);
+                    }
                 }
                 Some(Err(_)) => {
                     record.reason = if record.upload.is_too_large() {
@@ -346,6 +402,11 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
                 }
                 None => record.over = true,
             }
+        }
+        if matches!(frame, Some(Err(_)))
+            && let Some(trailers) = self.end_broken_call()
+        {
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         if matches!(frame, Some(Ok(_))) {
             self.owe(true);
@@ -360,7 +421,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.ended || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

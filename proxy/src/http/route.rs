@@ -1,4 +1,4 @@
-//! Owns an HTTPRoute as requests see it: its rules, what they match, and the share of each backend.
+//! Owns an HTTPRoute or GRPCRoute as requests see it: its rules, what they match, and the share of each backend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub struct HttpRoute {
     pub tenant: Arc<str>,
     /// Seconds since the Unix epoch: precedence between equal matches.
     pub created: i64,
+    /// A GRPCRoute: it takes calls of gRPC only, and its backends are spoken to in HTTP/2.
+    pub grpc: bool,
     /// What the connections of its requests count towards.
     pub(crate) account: Arc<Account>,
     rules: Box<[Rule]>,
@@ -30,7 +32,7 @@ pub struct HttpRoute {
 
 impl HttpRoute {
     pub(crate) fn new(
-        key: Arc<str>,
+        (key, grpc): (Arc<str>, bool),
         account: Arc<Account>,
         created: i64,
         rules: impl IntoIterator<Item = Rule>,
@@ -39,9 +41,15 @@ impl HttpRoute {
             key,
             tenant: Arc::clone(account.tenant()),
             created,
+            grpc,
             account,
             rules: rules.into_iter().collect(),
         }
+    }
+
+    /// Whether the two are versions of one route.
+    pub(crate) fn is_version_of(&self, other: &Self) -> bool {
+        self.key == other.key && self.grpc == other.grpc
     }
 
     pub(crate) fn rules(&self) -> &[Rule] {
@@ -183,6 +191,11 @@ pub(crate) enum PathMatch {
     /// Its first elements: `/a/b` takes `/a/b` and `/a/b/c`. Without a slash at the end, so that the
     /// empty one takes everything.
     Prefix(Box<str>),
+    /// A method of gRPC, `/<service>/<method>`. What is absent is any.
+    Method {
+        service: Option<Value>,
+        method: Option<Value>,
+    },
 }
 
 impl Default for PathMatch {
@@ -197,6 +210,11 @@ impl fmt::Debug for PathMatch {
             Self::Exact(path) => write!(f, "{path}"),
             Self::Regex(pattern) => write!(f, "~{}", pattern.as_str()),
             Self::Prefix(path) => write!(f, "{path}/"),
+            Self::Method { service, method } => {
+                let any = Value::Exact("*".into());
+                let [service, method] = [service, method].map(|part| part.as_ref().unwrap_or(&any));
+                write!(f, "/{service}/{method}")
+            }
         }
     }
 }
@@ -207,17 +225,45 @@ impl PathMatch {
             Self::Exact(exact) => **exact == *path,
             Self::Regex(pattern) => pattern.is_match(path.as_bytes(), steps),
             Self::Prefix(prefix) => rest_after(path, prefix).is_some(),
+            Self::Method {
+                service: None,
+                method: None,
+            } => true,
+            Self::Method { service, method } => {
+                let accepts = |of: &Option<Value>, text: &str| {
+                    let accepts = |value: &Value| value.accepts(text.as_bytes(), steps);
+                    of.as_ref().is_none_or(accepts)
+                };
+                method_of(path).is_some_and(|(of_service, of_method)| {
+                    accepts(service, of_service) && accepts(method, of_method)
+                })
+            }
         }
     }
 
-    /// What ranks it: exact over regular expression over prefix, then by length.
-    pub(crate) fn rank(&self) -> (u8, usize) {
+    /// What ranks it: exact over regular expression over prefix, then by length. Of methods of gRPC first the service
+    /// counts and then the method, so that no method ranks above a service.
+    pub(crate) fn rank(&self) -> PathRank {
+        let of = |part: &Option<Value>| match part {
+            Some(Value::Exact(text)) => (3, text.len()),
+            Some(Value::Regex(pattern)) => (2, pattern.as_str().len()),
+            None => (0, 0),
+        };
         match self {
-            Self::Exact(path) => (3, path.len()),
-            Self::Regex(pattern) => (2, pattern.as_str().len()),
-            Self::Prefix(path) => (1, path.len()),
+            Self::Exact(path) => [(3, path.len()), (0, 0)],
+            Self::Regex(pattern) => [(2, pattern.as_str().len()), (0, 0)],
+            Self::Prefix(path) => [(1, path.len()), (0, 0)],
+            Self::Method { service, method } => [of(service), of(method)],
         }
     }
+}
+
+/// How a path is matched, and by how many characters: of the whole, or of a service and of a method.
+pub(crate) type PathRank = [(u8, usize); 2];
+
+/// Service and method of a call of gRPC, as its servers read them: the method is what is behind the last slash.
+pub(crate) fn method_of(path: &str) -> Option<(&str, &str)> {
+    path.strip_prefix('/')?.rsplit_once('/')
 }
 
 /// What of `path` is after the elements of `prefix`: empty or from a slash on.
@@ -238,6 +284,15 @@ pub(crate) struct ValueMatch<N> {
 pub(crate) enum Value {
     Exact(Box<str>),
     Regex(Matcher),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(text) => f.write_str(text),
+            Self::Regex(pattern) => write!(f, "~{}", pattern.as_str()),
+        }
+    }
 }
 
 impl Value {

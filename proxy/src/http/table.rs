@@ -6,6 +6,10 @@
 //! (the longer one first), then the longest prefix; then one with a method, with more fields, with
 //! more parameters; then the older route, its name, and the place of the rule in it.
 //!
+//! A call of gRPC is asked of GRPCRoutes first, and where none of those with a hostname of one rank takes it, of
+//! HTTPRoutes. Among GRPCRoutes the service comes before the method, and both before the number of fields. Other
+//! requests are HTTPRoutes' alone.
+//!
 //! Before all of that come [`parts`]: routes with which a grant shares only some paths of a hostname.
 //!
 //! Most listeners have few matches: those are a sorted list. The others are an index by hostname and
@@ -20,7 +24,7 @@ use rpds::{HashTrieMapSync, RedBlackTreeMapSync, RedBlackTreeSetSync};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
 use self::parts::{Parts, Reach};
-use super::route::{HttpRoute, Match, PathMatch, Rule};
+use super::route::{HttpRoute, Match, PathMatch, PathRank, Rule, Value, method_of};
 use super::view::View;
 use crate::pattern_map::PatternMap;
 use crate::table::AttachedNames;
@@ -73,7 +77,8 @@ struct Entry {
 
 /// What entries are sorted by; the smallest wins.
 type Order<'a> = (
-    Reverse<(u8, usize)>,
+    Reverse<bool>,
+    Reverse<PathRank>,
     Reverse<(bool, usize, usize)>,
     i64,
     &'a str,
@@ -100,6 +105,7 @@ impl Entry {
         });
         let route = &*self.route;
         (
+            Reverse(self.route.grpc),
             Reverse(path),
             Reverse(rest),
             route.created,
@@ -126,7 +132,7 @@ impl Entry {
     }
 
     fn may_serve(&self, view: &View<'_>) -> bool {
-        self.shared || view.guard.admits(&self.route.tenant)
+        (view.is_grpc || !self.route.grpc) && (self.shared || view.guard.admits(&self.route.tenant))
     }
 
     fn found(&self) -> Found {
@@ -282,7 +288,9 @@ impl Rows {
         match self {
             Rows::Few(rows) => {
                 let stays = |row: &&Row| {
-                    row.pattern != *pattern || row.rank != rank || row.entry.route.key != route.key
+                    row.pattern != *pattern
+                        || row.rank != rank
+                        || !row.entry.route.is_version_of(route)
                 };
                 *rows = rows.iter().filter(stays).cloned().collect();
             }
@@ -403,7 +411,9 @@ impl Host {
     fn remove(&mut self, route: &Arc<HttpRoute>) {
         match self {
             Self::Few(entries) => {
-                let stays = entries.iter().filter(|entry| entry.route.key != route.key);
+                let stays = entries
+                    .iter()
+                    .filter(|entry| !entry.route.is_version_of(route));
                 *entries = stays.cloned().collect();
             }
             Self::Many(paths) => {
@@ -440,6 +450,7 @@ type Bucket = RedBlackTreeSetSync<Entry>;
 /// Matches by path.
 #[derive(Clone)]
 struct Paths {
+    grpc: Methods,
     exact: HashTrieMapSync<Box<str>, Bucket>,
     regexes: Bucket,
     prefixes: Node,
@@ -448,6 +459,7 @@ struct Paths {
 impl Paths {
     fn new() -> Self {
         Self {
+            grpc: Methods::new(),
             exact: HashTrieMapSync::new_sync(),
             regexes: Bucket::new_sync(),
             prefixes: Node::new(),
@@ -455,7 +467,10 @@ impl Paths {
     }
 
     fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.regexes.is_empty() && self.prefixes.is_empty()
+        self.grpc.is_empty()
+            && self.exact.is_empty()
+            && self.regexes.is_empty()
+            && self.prefixes.is_empty()
     }
 
     fn insert(&mut self, entry: Entry) {
@@ -469,6 +484,7 @@ impl Paths {
             }
             Some(PathMatch::Regex(_)) => self.regexes.insert_mut(entry),
             Some(PathMatch::Prefix(path)) => self.prefixes.insert(&mut elements(path), entry),
+            Some(PathMatch::Method { service, .. }) => self.grpc.insert(service.as_ref(), entry),
             None => {}
         }
     }
@@ -490,16 +506,77 @@ impl Paths {
                 self.regexes.remove_mut(entry);
             }
             Some(PathMatch::Prefix(path)) => self.prefixes.remove(&mut elements(path), entry),
+            Some(PathMatch::Method { service, .. }) => self.grpc.remove(service.as_ref(), entry),
             None => {}
         }
     }
 
     fn find(&self, view: &View<'_>, reach: Reach) -> Option<&Entry> {
-        let exact = self.exact.get(view.path);
-        exact
-            .and_then(|bucket| first(bucket.iter(), view, |of| of.accepts_rest(view, reach)))
+        let grpc = view.is_grpc.then(|| self.grpc.find(view, reach)).flatten();
+        let exact = || {
+            let exact = self.exact.get(view.path);
+            exact.and_then(|bucket| first(bucket.iter(), view, |of| of.accepts_rest(view, reach)))
+        };
+        grpc.or_else(exact)
             .or_else(|| first(self.regexes.iter(), view, |of| of.accepts(view, reach)))
             .or_else(|| self.prefixes.find(&mut elements(view.path), view, reach))
+    }
+}
+
+/// Methods of gRPC by their service.
+#[derive(Clone)]
+struct Methods {
+    /// Those of one service, whatever the method.
+    services: HashTrieMapSync<Box<str>, Bucket>,
+    /// Of services that match a regular expression, and of any.
+    others: Bucket,
+}
+
+impl Methods {
+    fn new() -> Self {
+        Self {
+            services: HashTrieMapSync::new_sync(),
+            others: Bucket::new_sync(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.services.is_empty() && self.others.is_empty()
+    }
+
+    fn insert(&mut self, service: Option<&Value>, entry: Entry) {
+        if let Some(Value::Exact(service)) = service {
+            let bucket = self.services.get(&**service).cloned();
+            let mut bucket = bucket.unwrap_or_else(Bucket::new_sync);
+            bucket.insert_mut(entry);
+            self.services.insert_mut(service.clone(), bucket);
+        } else {
+            self.others.insert_mut(entry);
+        }
+    }
+
+    fn remove(&mut self, service: Option<&Value>, entry: &Entry) {
+        if let Some(Value::Exact(service)) = service {
+            let Some(mut bucket) = self.services.get(&**service).cloned() else {
+                return;
+            };
+            bucket.remove_mut(entry);
+            if bucket.is_empty() {
+                self.services.remove_mut(&**service);
+            } else {
+                self.services.insert_mut(service.clone(), bucket);
+            }
+        } else {
+            self.others.remove_mut(entry);
+        }
+    }
+
+    fn find(&self, view: &View<'_>, reach: Reach) -> Option<&Entry> {
+        let service = method_of(view.path).and_then(|(service, _)| self.services.get(service));
+        let all = service.into_iter().chain([&self.others]);
+        first(all.flat_map(Bucket::iter), view, |of| {
+            of.accepts(view, reach)
+        })
     }
 }
 

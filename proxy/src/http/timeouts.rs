@@ -75,6 +75,14 @@ impl Allowed {
         }
     }
 
+    /// Nothing is waited for that the client does not wait for.
+    pub(super) fn at_most(mut self, time: Option<Duration>) -> Self {
+        if let Some(time) = time {
+            self.request = Some(self.request.map_or(time, |all| all.min(time)));
+        }
+        self
+    }
+
     /// Ends a try that takes longer than is allowed: each try as long as `backend` says, and all of them as
     /// long as `request`, of which `elapsed` is over.
     pub(super) async fn run<F: Future>(
@@ -243,6 +251,24 @@ mod tests {
         assert_eq!(of(None), Some(Duration::from_millis(7)));
         assert_eq!(of(Some(9)), Some(Duration::from_millis(9)));
         assert_eq!(of(Some(0)), None);
+    }
+
+    #[test]
+    fn what_the_client_says_is_an_upper_bound() {
+        let of = |request, client: Option<u64>| {
+            let allowed = Allowed::of(&rule(request, None), &no_bounds());
+            allowed.at_most(client.map(Duration::from_millis)).request
+        };
+        for (request, client, least) in [
+            (None, Some(5), Some(5)),
+            (Some(0), Some(5), Some(5)),
+            (Some(9), Some(5), Some(5)),
+            (Some(3), Some(5), Some(3)),
+            (Some(3), None, Some(3)),
+            (None, Some(0), Some(0)),
+        ] {
+            assert_eq!(of(request, client), least.map(Duration::from_millis));
+        }
     }
 
     #[tokio::test]

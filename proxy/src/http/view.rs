@@ -8,12 +8,15 @@ use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use vestibule_model::pattern::Steps;
 
+use super::grpc;
 use crate::owners::Guard;
 
 /// A request as matches see it.
 pub(crate) struct View<'a> {
     pub(crate) method: &'a Method,
     pub(crate) path: &'a str,
+    /// Whether GRPCRoutes are for it.
+    pub(crate) is_grpc: bool,
     /// As the client wrote it.
     authority: Option<&'a str>,
     /// Whose routes may serve it.
@@ -37,6 +40,7 @@ impl<'a> View<'a> {
         Self {
             method: request.method(),
             path: request.uri().path(),
+            is_grpc: grpc::is_for_grpc_routes(request.method(), request.headers()),
             authority,
             guard,
             headers: request.headers(),

@@ -18,6 +18,7 @@ impl ResourceKind {
             Self::TrustBundle => "trustbundle",
             Self::Challenge => "challenge",
             Self::HostnameOwner => "hostname-owner",
+            Self::GrpcRoute => "grpcroute",
         }
     }
 }
@@ -56,6 +57,7 @@ impl resource::Resource {
             Self::TrustBundle(_) => ResourceKind::TrustBundle,
             Self::Challenge(_) => ResourceKind::Challenge,
             Self::HostnameOwner(_) => ResourceKind::HostnameOwner,
+            Self::GrpcRoute(_) => ResourceKind::GrpcRoute,
         }
     }
 }

@@ -265,14 +265,17 @@ impl Identity {
     }
 
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::new(self.server_config()))
+    }
+
+    pub(crate) fn server_config(&self) -> rustls::ServerConfig {
         let key = PrivateKeyDer::try_from(self.key.clone()).unwrap();
-        let config = rustls::ServerConfig::builder_with_provider(provider())
+        rustls::ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
             .with_single_cert(self.chain.clone(), key)
-            .unwrap();
-        TlsAcceptor::from(Arc::new(config))
+            .unwrap()
     }
 }
 

@@ -13,7 +13,7 @@ use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use vestibule_model::hostname::{Hostname, Specificity};
 use vestibule_model::path::PathPrefix;
 
-use super::super::route::{HttpRoute, PathMatch};
+use super::super::route::{HttpRoute, PathMatch, Value};
 use super::super::view::View;
 use super::{Entry, Host, elements};
 
@@ -26,8 +26,19 @@ impl Reach {
 
     /// Whether a match may take the request if it fits.
     pub(super) fn admits(self, path: &PathMatch) -> bool {
-        self.0
-            .is_none_or(|most| matches!(path, PathMatch::Prefix(prefix) if prefix.len() <= most))
+        self.0.is_none_or(|most| match path {
+            PathMatch::Prefix(prefix) => prefix.len() <= most,
+            // As if it were a prefix: all of a service, or every call.
+            PathMatch::Method {
+                service: None,
+                method: None,
+            } => true,
+            PathMatch::Method {
+                service: Some(Value::Exact(service)),
+                method: None,
+            } => service.len() < most,
+            PathMatch::Exact(_) | PathMatch::Regex(_) | PathMatch::Method { .. } => false,
+        })
     }
 }
 

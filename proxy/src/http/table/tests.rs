@@ -12,7 +12,8 @@ use super::*;
 use crate::owners::Guard;
 use crate::quota::Accounts;
 
-/// A match in short: `=/exact`, `~regex` or `/prefix`, then `METHOD`, `header:value`, `param=value`.
+/// A match in short: `=/exact`, `~regex`, `/prefix` or `@service/method` (`*` is any, `~` before a regular expression),
+/// then `METHOD`, `header:value`, `param=value`.
 fn of(text: &str) -> Match {
     let mut words = text.split(' ').filter(|word| !word.is_empty());
     let mut of = Match::default();
@@ -23,6 +24,13 @@ fn of(text: &str) -> Match {
             of.path = PathMatch::Exact(path.into());
         } else if let Some(text) = word.strip_prefix('~') {
             of.path = PathMatch::Regex(Matcher::compile(text).unwrap());
+        } else if let Some(text) = word.strip_prefix('@') {
+            let (service, method) = text.split_once('/').unwrap();
+            let [service, method] = [service, method].map(|part| match part.strip_prefix('~') {
+                Some(pattern) => Some(Value::Regex(Matcher::compile(pattern).unwrap())),
+                None => (part != "*").then(|| Value::Exact(part.into())),
+            });
+            of.path = PathMatch::Method { service, method };
         } else if word.starts_with('/') {
             of.path = PathMatch::Prefix(word.strip_suffix('/').unwrap_or(word).into());
         } else if let Some((name, value)) = word.split_once(':') {
@@ -50,6 +58,8 @@ fn route(name: &str, created: i64, rules: &[&str]) -> Arc<HttpRoute> {
 }
 
 fn route_of(tenant: &str, name: &str, created: i64, rules: &[&str]) -> Arc<HttpRoute> {
+    // A GRPCRoute has matches of methods alone.
+    let grpc = rules.iter().any(|rule| rule.starts_with('@'));
     let rules = rules.iter().map(|rule| {
         Rule::from(RuleParts {
             matches: rule.split(',').map(of).collect(),
@@ -57,7 +67,7 @@ fn route_of(tenant: &str, name: &str, created: i64, rules: &[&str]) -> Arc<HttpR
         })
     });
     let account = Accounts::default().of(&tenant.into());
-    Arc::new(HttpRoute::new(name.into(), account, created, rules))
+    Arc::new(HttpRoute::new((name.into(), grpc), account, created, rules))
 }
 
 /// `METHOD /path?query header:value`.
@@ -153,12 +163,107 @@ fn the_order_of_the_api_within_a_hostname() {
     }
 }
 
+/// A call of gRPC.
+fn call(path: &str) -> String {
+    format!("POST {path} content-type:application/grpc")
+}
+
+#[test]
+fn the_order_of_the_api_among_methods() {
+    // What is later in a list is never before what is earlier, whoever is older: first the service counts, then the
+    // method, then the fields.
+    let ordered = [
+        "@a.B/Call x:1",
+        "@a.B/Call",
+        "@a.B/~Ca.*",
+        "@a.B/~C.*",
+        "@a.B/* x:1 y:2",
+        "@a.B/* x:1",
+        "@a.B/*",
+        "@~[ab][.]B/Call",
+        "@~a.*/Call x:1",
+        "@~a.*/*",
+        // A method alone is not above any service, however long its name is.
+        "@*/Call x:1",
+        "@*/Call",
+        "@*/~C.*",
+        "@*/* y:2",
+        "@*/*",
+    ];
+    let asked = format!("{} x:1 y:2", call("/a.B/Call"));
+    for length in 1..=ordered.len() {
+        let chosen = &ordered[ordered.len() - length..];
+        let mut rules: Vec<&str> = chosen.to_vec();
+        rules.reverse();
+        let expected = rules.len() - 1;
+        let one = table(&[("", "", route("r", 0, &rules))]);
+        assert_eq!(select(&one, "h", &asked), format!("r/{expected}"));
+        let many: Vec<Attached<'_>> = rules
+            .iter()
+            .enumerate()
+            .map(|(index, rule)| {
+                let created = i64::try_from(index).unwrap();
+                ("", "", route(&format!("r{index}"), created, &[rule]))
+            })
+            .collect();
+        assert_eq!(select(&table(&many), "h", &asked), format!("r{expected}/0"));
+    }
+    // What does not fit is passed over.
+    let routes = [
+        ("", "", route("long", 0, &["@a.B/Other", "@a.Bc/Call"])),
+        ("", "", route("short", 9, &["@*/Call"])),
+        ("", "", route("younger", 10, &["@*/Call"])),
+    ];
+    assert_eq!(select(&table(&routes), "h", &asked), "short/0");
+    assert_eq!(select(&table(&routes[..1]), "h", &asked), "");
+    for path in ["/", "/a.B", "/a.B/", "/x/a.B/Other", "/a.B/Other/"] {
+        assert_eq!(select(&table(&routes[..1]), "h", &call(path)), "", "{path}");
+    }
+}
+
+#[test]
+fn calls_are_for_grpc_routes_first_and_other_requests_for_http_routes_alone() {
+    let web = || route("web", 0, &["/", "=/a.B/Call"]);
+    let calls = || route("calls", 9, &["@a.B/Call"]);
+    let any = || route("any", 9, &["@*/*"]);
+    for filler in [Vec::new(), filler()] {
+        let of = |routes: &[Attached<'static>]| table(&[routes, &filler].concat());
+        // Also where both have one name.
+        let both = of(&[("", "", web()), ("", "", calls())]);
+        assert_eq!(select(&both, "h", &call("/a.B/Call")), "calls/0");
+        assert_eq!(select(&both, "h", &call("/a.B/Other")), "web/0");
+        assert_eq!(select(&both, "h", "POST /a.B/Call"), "web/1");
+        let web_call = "POST /a.B/Call content-type:application/grpc-web+proto";
+        assert_eq!(select(&both, "h", web_call), "calls/0");
+        let preflight = "OPTIONS /a.B/Call access-control-request-headers:x-grpc-web";
+        assert_eq!(select(&both, "h", preflight), "calls/0");
+        let alone = of(&[("", "", any())]);
+        assert_eq!(select(&alone, "h", "GET /a.B/Call"), "");
+        assert_eq!(select(&alone, "h", &call("/x")), "any/0");
+        // The hostname comes before the kind.
+        let ranked = of(&[("*.a.com", "*.a.com", any()), ("x.a.com", "x.a.com", web())]);
+        assert_eq!(select(&ranked, "x.a.com", &call("/a.B/Call")), "web/1");
+        assert_eq!(select(&ranked, "y.a.com", &call("/a.B/Call")), "any/0");
+    }
+    // Routes of one name and both kinds come and go by themselves.
+    let (web, calls) = (route("one", 0, &["/"]), route("one", 0, &["@*/*"]));
+    let mut both = table(&[("", "", Arc::clone(&web)), ("", "", Arc::clone(&calls))]);
+    both.remove(&names("", ""), &web);
+    assert_eq!(select(&both, "h", "GET /"), "");
+    assert_eq!(select(&both, "h", &call("/a.B/Call")), "one/0");
+    both.remove(&names("", ""), &calls);
+    assert!(both.is_empty());
+}
+
 /// Whatever is configured, and whatever a client sends.
 #[test]
 fn finding_a_match_costs_a_bounded_number_of_steps() {
     let slow: Vec<String> = (0..200).map(|n| format!("~/.*x{n}")).collect();
     let fields: Vec<String> = (0..40_000).map(|n| format!("/ x:{n}")).collect();
+    let methods: Vec<String> = (0..200).map(|n| format!("@~.*x{n}/*")).collect();
+    let long = call(&format!("/{}/Call", "1".repeat(60_000)));
     for (rules, asked) in [
+        (&methods, long),
         (&slow, format!("GET /{}", "1".repeat(60_000))),
         (&fields, "GET / x:none".into()),
     ] {
@@ -373,13 +478,29 @@ fn match_text() -> impl Strategy<Value = String> {
     })
 }
 
+fn method_text() -> impl Strategy<Value = String> {
+    let part = || {
+        prop_oneof![
+            3 => word(),
+            1 => Just("*".to_owned()),
+            1 => word().prop_map(|word| format!("~{word}.*")),
+        ]
+    };
+    let headers = prop::sample::subsequence(vec!["x:a", "x:b", "y:a"], 0..2);
+    (part(), part(), headers)
+        .prop_map(|(service, method, headers)| format!("@{service}/{method} {}", headers.join(" ")))
+}
+
 /// What a route is made of: where, when, of which tenant, whether the name is shared with it, the parts of the name
 /// that are, and the rules.
 type Made = (usize, i64, usize, bool, Vec<&'static str>, Vec<String>);
 
 fn routes() -> impl Strategy<Value = Vec<Made>> {
-    let rule = prop::collection::vec(match_text(), 1..3).prop_map(|all| all.join(","));
-    let rules = prop::collection::vec(rule, 1..4);
+    fn rules(of: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<String>> {
+        let rule = prop::collection::vec(of, 1..3).prop_map(|all| all.join(","));
+        prop::collection::vec(rule, 1..4)
+    }
+    let rules = prop_oneof![2 => rules(match_text()), 1 => rules(method_text())];
     let shared = prop::bool::weighted(0.2);
     let parts = prop_oneof![
         2 => Just(Vec::new()),
@@ -419,7 +540,7 @@ proptest! {
                 0..4_usize,
                 path(),
                 prop::sample::select(vec!["GET", "POST"]),
-                (0..3_usize, 0..3_usize),
+                (0..6_usize, 0..3_usize),
                 prop::option::of(prop::sample::select(&TENANTS[..])),
             ),
             8,
@@ -454,8 +575,9 @@ proptest! {
         for (host, path, method, (headers, query), owner) in asked {
             let host = ["x.a.com", "y.a.com", "b.com", "org"][host];
             let query = ["", "?p=a", "?p=b&p=a&q=a"][query];
-            let headers = ["", " x:a", " x:b y:a"][headers];
-            let text = format!("{method} {path}{query}{headers}");
+            let grpc = ["", " content-type:application/grpc"][headers / 3];
+            let headers = ["", " x:a", " x:b y:a"][headers % 3];
+            let text = format!("{method} {path}{query}{headers}{grpc}");
             let name = Hostname::parse(host).unwrap();
             let asked = request(&text);
             let view = View::new(&asked, None, Guard::OPEN);
@@ -484,6 +606,12 @@ proptest! {
                 inner.is_none_or(|inner| match &entry.of().unwrap().path {
                     PathMatch::Prefix(prefix) => prefix.len() <= *inner,
                     PathMatch::Exact(_) | PathMatch::Regex(_) => false,
+                    PathMatch::Method { method: Some(_), .. } => false,
+                    PathMatch::Method { service, .. } => match service {
+                        None => true,
+                        Some(Value::Exact(service)) => format!("/{service}").len() <= *inner,
+                        Some(Value::Regex(_)) => false,
+                    },
                 })
             };
             let mut candidates: Vec<_> = routes
@@ -496,7 +624,9 @@ proptest! {
                     all.filter_map(move |entry| Some((Reverse(own?), rank, entry)))
                 })
                 .filter(|(own, _, entry)| {
-                    reaches(own.0, entry) && entry.of().unwrap().accepts(&view)
+                    reaches(own.0, entry)
+                        && (!entry.route.grpc || !grpc.is_empty())
+                        && entry.of().unwrap().accepts(&view)
                 })
                 .collect();
             candidates.sort();

@@ -312,6 +312,8 @@ fn holds(of: &proto::HttpMatch, ask: &Ask) -> Option<((u8, usize), String)> {
         Some(Path::Regex(regex)) => {
             is_whole(regex, path).then(|| ((2, regex.len()), String::new()))?
         }
+        // No GRPCRoutes are edited here.
+        Some(Path::GrpcMethod(_)) => return None,
     };
     let method = of.method.is_empty() || of.method == ask.method;
     let headers = of.headers.iter().all(|of| {

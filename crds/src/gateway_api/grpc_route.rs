@@ -1,0 +1,368 @@
+//! GRPCRoute on the wire (`grpcroute_types.go`) and its conversion.
+//!
+//! In the model it has the form of an HTTPRoute, whose filters and header matches it shares. A rule that is refused
+//! takes its siblings nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::hostname::HostPattern;
+use vestibule_model::http::{self, HttpMatch, HttpTimeouts, MethodMatch, PathMatch, ValueMatch};
+use vestibule_model::key::Kind;
+
+use super::http_filter::{self, HTTPRouteFilter, MAX_FILTERS};
+use super::http_match::{Budget, HTTPValueMatch, MAX_TEXT, Reader};
+use super::route::{self, BackendRef, MAX_BACKENDS, ParentReference, at_most};
+use crate::text::quote;
+use crate::unknown::UnknownFields;
+use crate::{meta, names};
+
+/// Hostnames per route (`MaxItems`).
+const MAX_HOSTNAMES: usize = 16;
+/// Rules per route (`MaxItems`).
+const MAX_RULES: usize = 16;
+/// Types of filters that the API of GRPCRoute has (`Enum`).
+const FILTERS: [&str; 4] = [
+    "RequestHeaderModifier",
+    "ResponseHeaderModifier",
+    "RequestMirror",
+    "ExtensionRef",
+];
+
+/// Spec of a GRPCRoute.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource)]
+#[kube(
+    group = "gateway.networking.k8s.io",
+    version = "v1",
+    kind = "GRPCRoute",
+    plural = "grpcroutes",
+    namespaced,
+    status = "Value",
+    schema = "disabled",
+    derive = "PartialEq",
+    doc = "GRPCRoute."
+)]
+#[serde(rename_all = "camelCase")]
+pub struct GRPCRouteSpec {
+    /// Parents it wants to attach to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parent_refs: Vec<ParentReference>,
+    /// Experimental: All or None, whether to attach to default Gateways.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub use_default_gateways: Option<String>,
+    /// Hostnames; none is all of the listener's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hostnames: Vec<String>,
+    /// Rules; none is one that takes every call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<GRPCRouteRule>,
+}
+
+/// GRPCRouteRule.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GRPCRouteRule {
+    /// Name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Any of them takes a call; none is every call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matches: Vec<GRPCRouteMatch>,
+    /// Filters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<HTTPRouteFilter>,
+    /// Backends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backend_refs: Vec<GRPCBackendRef>,
+    /// Experimental session persistence: only its presence matters to this release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_persistence: Option<Value>,
+}
+
+/// GRPCRouteMatch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GRPCRouteMatch {
+    /// Service and method; absent is any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<GRPCMethodMatch>,
+    /// Headers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<HTTPValueMatch>,
+}
+
+/// GRPCMethodMatch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GRPCMethodMatch {
+    /// Exact (the default) or RegularExpression.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Service; empty or absent is any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Method; empty or absent is any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+}
+
+/// GRPCBackendRef.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GRPCBackendRef {
+    /// API group; absent is core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Kind; absent is Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Namespace; absent is the route's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Port, as written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<i64>,
+    /// Weight, as written; absent is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<i64>,
+    /// Filters for what goes there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<HTTPRouteFilter>,
+}
+
+/// Converts a route. A refusal outside the rules refuses the route, one inside them its rule.
+pub(crate) fn convert(wire: GRPCRoute, unknown: &UnknownFields) -> http::HttpRoute {
+    let kind = Kind::GrpcRoute;
+    let name = meta::name(&wire.metadata);
+    let spec = wire.spec;
+    let mut findings = unknown.refusals_between(&["spec"], &["spec", "rules"]);
+    findings.extend(unknown.warnings_outside(&[&["spec"]]));
+    findings.extend(route::default_gateways(spec.use_default_gateways));
+    let hostnames = if spec.hostnames.is_empty() {
+        vec![(0, HostPattern::Any)]
+    } else {
+        route::hostnames(kind, &spec.hostnames, MAX_HOSTNAMES, &mut findings)
+    };
+    let count = spec.rules.len();
+    at_most(kind, count, MAX_RULES, "spec.rules", &mut findings);
+    let wire_rules = if spec.rules.is_empty() {
+        vec![GRPCRouteRule::default()]
+    } else {
+        spec.rules
+    };
+    let mut budget = Budget::of(kind);
+    let mut rule_names = BTreeSet::new();
+    let rules = wire_rules
+        .into_iter()
+        .take(MAX_RULES)
+        .enumerate()
+        .map(|(index, wire)| {
+            let mut rule = rule(wire, index, &name.namespace, &mut budget, unknown);
+            if let Some(name) = &rule.name
+                && !rule_names.insert(name.clone())
+            {
+                rule.findings.push(Finding::refused(
+                    Reason::Duplicate,
+                    format!("{}.name", rule.field),
+                    format!("{} is the name of an earlier rule", quote(name)),
+                    "give each rule its own name",
+                ));
+            }
+            rule
+        })
+        .collect();
+    http::HttpRoute {
+        kind,
+        meta: meta::convert(&wire.metadata),
+        parents: route::parents(kind, spec.parent_refs, &mut findings),
+        hostnames,
+        rules,
+        findings,
+        name,
+    }
+}
+
+fn rule(
+    wire: GRPCRouteRule,
+    index: usize,
+    namespace: &Arc<str>,
+    budget: &mut Budget,
+    unknown: &UnknownFields,
+) -> http::HttpRule {
+    let field = format!("spec.rules[{index}]");
+    let mut findings = unknown.refusals_below(&["spec", "rules", &index.to_string()]);
+    if wire.session_persistence.is_some() {
+        findings.push(Finding::warning(
+            Reason::UnsupportedValue,
+            format!("{field}.sessionPersistence"),
+            "is not supported by this release, so it has no effect",
+            "remove it",
+        ));
+    }
+    let name = wire.name.filter(|name| {
+        let good = names::is_subdomain(name);
+        if !good {
+            findings.push(names::not_a_name(&format!("{field}.name"), name));
+        }
+        good
+    });
+    let matches = if wire.matches.is_empty() {
+        vec![any_call()]
+    } else {
+        matches(wire.matches, &field, budget, &mut findings)
+    };
+    let filters = |wire: Vec<HTTPRouteFilter>, field: &str, findings: &mut Vec<Finding>| {
+        let filters = format!("{field}.filters");
+        let count = wire.len();
+        at_most(Kind::GrpcRoute, count, MAX_FILTERS, &filters, findings);
+        let wire: Vec<_> = wire.into_iter().take(MAX_FILTERS).collect();
+        for (index, filter) in wire.iter().enumerate() {
+            if http_filter::is_known(&filter.kind) && !FILTERS.contains(&&*filter.kind) {
+                findings.push(Finding::refused(
+                    Reason::UnsupportedValue,
+                    format!("{filters}[{index}].type"),
+                    format!("{} is no filter of GRPCRoutes", quote(&filter.kind)),
+                    "remove the filter",
+                ));
+            }
+        }
+        http_filter::convert_all(wire, field, namespace, &matches, findings)
+    };
+    let own_filters = filters(wire.filters, &field, &mut findings);
+    let backends_field = format!("{field}.backendRefs");
+    at_most(
+        Kind::GrpcRoute,
+        wire.backend_refs.len(),
+        MAX_BACKENDS,
+        &backends_field,
+        &mut findings,
+    );
+    let backends = wire
+        .backend_refs
+        .into_iter()
+        .take(MAX_BACKENDS)
+        .enumerate()
+        .map(|(index, wire)| {
+            let field = format!("{backends_field}[{index}]");
+            let filters = filters(wire.filters, &field, &mut findings);
+            let reference = BackendRef {
+                group: wire.group,
+                kind: wire.kind,
+                name: wire.name,
+                namespace: wire.namespace,
+                port: wire.port,
+                weight: wire.weight,
+            };
+            http::HttpBackend {
+                backend: route::backend(reference, namespace, field, &mut findings),
+                filters,
+            }
+        })
+        .collect();
+    http::HttpRule {
+        name: name.map(Into::into),
+        field,
+        matches,
+        filters: own_filters,
+        backends,
+        timeouts: HttpTimeouts::default(),
+        findings,
+    }
+}
+
+fn any_call() -> HttpMatch {
+    HttpMatch {
+        path: PathMatch::Method(MethodMatch::default()),
+        ..HttpMatch::default()
+    }
+}
+
+/// The matches of a rule that can be read; those that cannot be refuse the rule.
+fn matches(
+    wire: Vec<GRPCRouteMatch>,
+    field: &str,
+    budget: &mut Budget,
+    findings: &mut Vec<Finding>,
+) -> Vec<HttpMatch> {
+    let room = budget.take(wire.len(), field, findings);
+    let mut matches = Vec::new();
+    for (index, wire) in wire.into_iter().take(room).enumerate() {
+        let mut reader = Reader {
+            field: format!("{field}.matches[{index}]"),
+            budget,
+            findings,
+            whole: true,
+        };
+        let method = wire.method.map(|wire| method(&mut reader, wire));
+        let converted = HttpMatch {
+            path: PathMatch::Method(method.unwrap_or_default()),
+            headers: reader.values(wire.headers, "headers"),
+            ..HttpMatch::default()
+        };
+        if reader.whole {
+            matches.push(converted);
+        }
+    }
+    matches
+}
+
+fn method(reader: &mut Reader<'_>, wire: GRPCMethodMatch) -> MethodMatch {
+    let is_regex = match wire.kind.as_deref().unwrap_or("Exact") {
+        "Exact" => false,
+        "RegularExpression" => true,
+        other => {
+            reader.unknown_type("method.type", other);
+            return MethodMatch::default();
+        }
+    };
+    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let (service, method) = (given(wire.service), given(wire.method));
+    if service.is_none() && method.is_none() {
+        reader.refuse(
+            Reason::InvalidValue,
+            "method",
+            "names neither a service nor a method".into(),
+            "name one of them, or leave the whole match out for every call",
+        );
+    }
+    let mut part = |text: Option<String>, part: &str, is_name: fn(&str) -> bool| {
+        let text = text?;
+        let field = format!("method.{part}");
+        if text.len() > MAX_TEXT {
+            reader.too_long(&field, MAX_TEXT);
+        }
+        if is_regex {
+            return reader.pattern(&text, &field).map(ValueMatch::Regex);
+        }
+        if !is_name(&text) {
+            let message = format!("{} is not the name of a {part}", quote(&text));
+            let action = "use letters, digits and '_', and in a service '.' between them";
+            reader.refuse(Reason::InvalidValue, &field, message, action);
+        }
+        Some(ValueMatch::Exact(text.into()))
+    };
+    MethodMatch {
+        service: part(service, "service", is_service),
+        method: part(method, "method", is_identifier),
+    }
+}
+
+/// A name with its package, such as `shop.v1.Cart`. The API lets a dot stand in front, which is matched like the rest.
+fn is_service(text: &str) -> bool {
+    let text = text.strip_prefix('.').unwrap_or(text);
+    text.split('.').all(is_identifier)
+}
+
+fn is_identifier(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    let first = bytes.next();
+    first.is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}

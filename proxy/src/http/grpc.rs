@@ -1,0 +1,257 @@
+//! Owns what gRPC adds to HTTP: which requests are its calls, how long their clients wait, and answers of our own that
+//! they understand.
+//!
+//! A call that nobody serves gets a status of gRPC in an answer that is otherwise 200, as its clients expect
+//! (`PROTOCOL-HTTP2.md` of gRPC, "Responses"). What is to be tried again on another connection stays as it is in HTTP.
+
+use std::time::Duration;
+
+use hyper::header::{
+    ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
+use hyper::{Method, StatusCode};
+
+/// Media types of gRPC begin with it: alone, or with a suffix of the encoding, and those of gRPC-Web.
+const MEDIA_TYPE: &str = "application/grpc";
+const WEB: &str = "-web";
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+/// What browsers' clients of gRPC-Web say of themselves.
+const X_GRPC_WEB: &str = "x-grpc-web";
+/// Most digits of a timeout.
+const MAX_DIGITS: usize = 8;
+/// Names of the statuses, in the order of their numbers.
+const NAMES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// A status of gRPC: a number that a backend made up is kept as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Status(u16);
+
+impl Status {
+    pub(super) const DEADLINE_EXCEEDED: Self = Self(4);
+    pub(super) const RESOURCE_EXHAUSTED: Self = Self(8);
+    const UNIMPLEMENTED: Self = Self(12);
+    const INTERNAL: Self = Self(13);
+    pub(super) const UNAVAILABLE: Self = Self(14);
+
+    /// What a backend said at the end of a call.
+    pub(super) fn read(fields: &HeaderMap) -> Option<Self> {
+        let text = fields.get(GRPC_STATUS)?.to_str().ok()?;
+        text.parse().ok().map(Self)
+    }
+
+    pub(super) fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Its name, out of a fixed set.
+    pub(super) fn name(self) -> &'static str {
+        NAMES.get(usize::from(self.0)).copied().unwrap_or("other")
+    }
+
+    /// The fields that say it.
+    pub(super) fn say(self, message: &'static str, fields: &mut HeaderMap) {
+        fields.insert(GRPC_STATUS, HeaderValue::from(self.0));
+        if !message.is_empty() {
+            fields.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
+        }
+    }
+
+    /// What a call gets instead of an answer of our own; none where HTTP itself is to be understood: a redirection, a
+    /// request for another connection, and what is no request at all.
+    pub(super) fn instead_of(status: StatusCode, reason: &str) -> Option<Self> {
+        // The specification has it so for references that are not valid.
+        if matches!(reason, "NoBackend" | "InvalidBackend") {
+            return Some(Self::UNAVAILABLE);
+        }
+        Some(match status {
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Self::UNIMPLEMENTED,
+            StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => Self::DEADLINE_EXCEEDED,
+            StatusCode::PAYLOAD_TOO_LARGE => Self::RESOURCE_EXHAUSTED,
+            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => Self::UNAVAILABLE,
+            status if status.is_server_error() => Self::INTERNAL,
+            _ => return None,
+        })
+    }
+}
+
+/// A call, as its head says it.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    /// That of the request: an answer of our own has the same.
+    pub(super) content_type: HeaderValue,
+    /// Trailers are in the body, which nobody reads here.
+    pub(super) web: bool,
+    /// How long the client waits.
+    pub(super) timeout: Option<Duration>,
+}
+
+impl Call {
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+        let content_type = headers.get(CONTENT_TYPE)?;
+        let rest = after_media_type(content_type)?;
+        Some(Self {
+            content_type: content_type.clone(),
+            web: rest.starts_with(WEB),
+            timeout: headers.get(GRPC_TIMEOUT).and_then(timeout),
+        })
+    }
+}
+
+/// What follows in a content type of gRPC; none: it is another one.
+fn after_media_type(value: &HeaderValue) -> Option<&str> {
+    let text = value.to_str().ok()?;
+    let (begin, rest) = text.split_at_checked(MEDIA_TYPE.len())?;
+    let ends = rest.is_empty() || rest.starts_with(['+', ';', ' ']) || rest.starts_with(WEB);
+    (begin.eq_ignore_ascii_case(MEDIA_TYPE) && ends).then_some(rest)
+}
+
+/// Whether GRPCRoutes are for a request: a call, or what a browser asks before it makes one of gRPC-Web.
+pub(crate) fn is_for_grpc_routes(method: &Method, headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE);
+    content_type.is_some_and(|value| after_media_type(value).is_some())
+        || *method == Method::OPTIONS && asks_for_web(headers)
+}
+
+fn asks_for_web(headers: &HeaderMap) -> bool {
+    let asked = headers.get_all(ACCESS_CONTROL_REQUEST_HEADERS).iter();
+    asked
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|name| name.trim().eq_ignore_ascii_case(X_GRPC_WEB))
+}
+
+/// A number of at most eight digits and a unit.
+fn timeout(value: &HeaderValue) -> Option<Duration> {
+    let text = value.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty()
+        || digits.len() > MAX_DIGITS
+        || !digits.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(number.checked_mul(3600)?),
+        "M" => Duration::from_secs(number.checked_mul(60)?),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = pairs.iter().map(|(name, value)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        });
+        pairs.collect()
+    }
+
+    #[test]
+    fn calls_are_known_by_their_content_type() {
+        for (text, web) in [
+            ("application/grpc", Some(false)),
+            ("Application/GRPC", Some(false)),
+            ("application/grpc+proto", Some(false)),
+            ("application/grpc;charset=utf-8", Some(false)),
+            ("application/grpc-web", Some(true)),
+            ("application/grpc-web-text+proto", Some(true)),
+            ("application/grpcx", None),
+            ("application/json", None),
+            ("application/gr", None),
+        ] {
+            let call = Call::of(&headers(&[("content-type", text)]));
+            assert_eq!(call.map(|call| call.web), web, "{text}");
+        }
+        assert!(Call::of(&HeaderMap::new()).is_none());
+    }
+
+    #[test]
+    fn a_browser_that_asks_first_is_let_through() {
+        let preflight = headers(&[("access-control-request-headers", "content-type, X-Grpc-Web")]);
+        assert!(is_for_grpc_routes(&Method::OPTIONS, &preflight));
+        assert!(!is_for_grpc_routes(&Method::POST, &preflight));
+        let other = headers(&[("access-control-request-headers", "content-type")]);
+        assert!(!is_for_grpc_routes(&Method::OPTIONS, &other));
+    }
+
+    #[test]
+    fn timeouts_have_digits_and_a_unit() {
+        let read = |text: &str| timeout(&HeaderValue::from_str(text).unwrap());
+        for (text, millis) in [
+            ("1H", 3_600_000),
+            ("2M", 120_000),
+            ("3S", 3000),
+            ("4m", 4),
+            ("5000u", 5),
+            ("6000000n", 6),
+            ("00000007m", 7),
+            ("0S", 0),
+            ("99999999H", 99_999_999 * 3_600_000),
+        ] {
+            assert_eq!(read(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in [
+            "",
+            "S",
+            "1",
+            "1s",
+            "-1S",
+            "+1S",
+            "1.5S",
+            "123456789S",
+            "1 S",
+            "1\u{e9}",
+        ] {
+            assert_eq!(read(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn statuses_have_names_of_a_fixed_set() {
+        let read = |text: &'static str| Status::read(&headers(&[("grpc-status", text)]));
+        assert_eq!(read("14").map(Status::name), Some("UNAVAILABLE"));
+        assert_eq!(read("0").map(Status::name), Some("OK"));
+        assert_eq!(read("17").map(Status::name), Some("other"));
+        assert_eq!(read("x"), None);
+        assert_eq!(read("70000"), None);
+        let of = |status: u16, reason| {
+            let status = StatusCode::from_u16(status).unwrap();
+            Status::instead_of(status, reason).map(Status::name)
+        };
+        assert_eq!(of(500, "InvalidBackend"), Some("UNAVAILABLE"));
+        assert_eq!(of(500, "Failed"), Some("INTERNAL"));
+        for kept in [302, 400, 421] {
+            assert_eq!(of(kept, ""), None, "{kept}");
+        }
+    }
+}
