@@ -81,8 +81,28 @@ async fn a_connection_leaves_one_line() {
 
     a_request_leaves_one_line_and_its_connection_none(&mut rig, &sink, &identity_for_shop).await;
     a_request_that_was_served_says_by_whom(&mut rig, &sink, &identity_for_shop).await;
+    a_call_of_grpc_says_how_it_ended(&rig, &sink, &identity_for_shop).await;
     a_ca_leaves_a_line_and_no_key(&mut rig, &sink).await;
     behind_others_a_line_names_the_client_and_the_peer(&mut rig, &sink, &identity_for_shop).await;
+}
+
+async fn a_call_of_grpc_says_how_it_ended(rig: &Rig, sink: &Sink, identity: &Identity) {
+    let before = sink.lines().len();
+    let config = client_config(identity);
+    let client = tls(rig.connect().await, config, "shop.example.com").await;
+    let mut client = client.unwrap();
+    let request = "POST /shop.v1.Cart/Add HTTP/1.1\r\nhost: nobody.example.com\r\n\
+                   content-type: application/grpc-web\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    client.write_all(request.as_bytes()).await.unwrap();
+    let answer = read_to_end(&mut client).await.unwrap();
+    let answer = web::parse(&String::from_utf8(answer).unwrap());
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("grpc-status"), Some("12"));
+    wait("the end", || rig.plane.active() == 0).await;
+    let line = sink.lines().remove(before);
+    assert_eq!(line["status"], 200);
+    assert_eq!(line["grpc_status"], 12);
+    assert_eq!(line["reason"], "NoListener");
 }
 
 async fn behind_others_a_line_names_the_client_and_the_peer(

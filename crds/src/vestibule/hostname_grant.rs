@@ -119,7 +119,7 @@ pub struct HostnameGrantSpec {
         "x-kubernetes-list-type" = "set",
     ))]
     pub hostnames: Vec<String>,
-    /// Hostnames that they share with whoever holds them: their HTTPRoutes on the Gateways' own listeners may have
+    /// Hostnames that they share with whoever holds them: their HTTPRoutes and GRPCRoutes on the Gateways' own listeners may have
     /// them beside the holder's. Nobody holds a name by this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
@@ -134,7 +134,7 @@ pub struct HostnameGrantSpec {
         "x-kubernetes-list-type" = "set",
     ))]
     pub shared_hostnames: Vec<String>,
-    /// Parts of hostnames that they share with whoever holds them: their HTTPRoutes on the Gateways' own listeners may
+    /// Parts of hostnames that they share with whoever holds them: their HTTPRoutes and GRPCRoutes on the Gateways' own listeners may
     /// have these paths of the name, and no others. Nobody holds a name by this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(

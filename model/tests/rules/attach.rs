@@ -131,12 +131,18 @@ fn route_kinds_of_a_listener() {
         (vec![], refused(0))
     );
     let http_route = (GATEWAY_GROUP, "HTTPRoute");
+    let grpc_route = (GATEWAY_GROUP, "GRPCRoute");
     for protocol in ["HTTP", "HTTPS"] {
-        assert_eq!(kinds(protocol, &[]), (vec![http_route], None));
+        let both = vec![http_route, grpc_route];
+        assert_eq!(kinds(protocol, &[]), (both.clone(), None));
         assert_eq!(kinds(protocol, &[tls_route]), (vec![], refused(0)));
+        assert_eq!(kinds(protocol, &[grpc_route]), (vec![grpc_route], None));
         assert_eq!(
-            kinds(protocol, &[http_route, (GATEWAY_GROUP, "GRPCRoute")]),
-            (vec![http_route], refused(1))
+            kinds(
+                protocol,
+                &[grpc_route, (GATEWAY_GROUP, "TCPRoute"), http_route]
+            ),
+            (both, refused(1))
         );
     }
     for protocol in ["TCP", "UDP"] {

@@ -174,10 +174,11 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let Some(body) = &mut self.body else {
+        let this = &mut *self;
+        let Some(body) = &mut this.body else {
             return Poll::Ready(None);
         };
-        let state = &*self.state;
+        let state = &*this.state;
         state.sending.register(cx.waker());
         if state.is_over() {
             return Poll::Ready(Some(Err(UploadError::Over)));
@@ -191,7 +192,7 @@ impl Body for Upload {
                 state.activity.progressed(data);
                 state.progress.moved();
                 let received = before.saturating_add(data as u64);
-                if self.most.is_some_and(|most| received > most) {
+                if this.most.is_some_and(|most| received > most) {
                     state.too_large.store(true, Ordering::Relaxed);
                     return Poll::Ready(Some(Err(UploadError::TooLarge)));
                 }
@@ -199,7 +200,7 @@ impl Body for Upload {
             Poll::Ready(Some(Err(_))) => state.broken.store(true, Ordering::Relaxed),
             _ => {}
         }
-        let screen = &self.screen;
+        let screen = &this.screen;
         let polled = edit_trailers(polled, |trailers| {
             headers::strip_request_trailers(trailers, screen.underscores, &screen.edited);
         });
