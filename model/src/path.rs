@@ -105,7 +105,6 @@ impl PathPrefix {
     pub fn contains_match(&self, path: &PathMatch) -> bool {
         match path {
             PathMatch::Exact(path) | PathMatch::Prefix(path) => self.contains(path),
-            PathMatch::Regex(_) => false,
             PathMatch::Method(MethodMatch {
                 service: Some(ValueMatch::Exact(service)),
                 method,
@@ -113,7 +112,7 @@ impl PathPrefix {
                 Some(ValueMatch::Exact(method)) => self.contains(&format!("/{service}/{method}")),
                 _ => self.contains(&format!("/{service}")),
             },
-            PathMatch::Method(_) => false,
+            PathMatch::Regex(_) | PathMatch::Method(_) => false,
         }
     }
 }

@@ -22,6 +22,7 @@ use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::body::{Upload, UploadState};
+use super::headers::take_trailers;
 use super::pool::{self, Key, Lease, One, Sender, Turn};
 use super::throttle::{Throttle, Throttled};
 use super::{H2, Repeat};
@@ -415,6 +416,9 @@ impl Exchange<'_> {
                 let headers = request.headers_mut();
                 for name in [HOST, CONNECTION, UPGRADE] {
                     headers.remove(name);
+                }
+                if self.grpc {
+                    take_trailers(headers);
                 }
                 let mut parts = hyper::http::uri::Parts::default();
                 let tls = lease.is_tls();

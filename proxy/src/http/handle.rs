@@ -379,11 +379,7 @@ fn decide<'a>(
     }
     let path = to.path.unwrap_or_else(|| whole_path(request));
     // HTTP/1.1 alone can be upgraded, on either side.
-    let grpc = found.route.grpc;
-    let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c && !grpc;
-    if grpc {
-        headers::take_trailers(request.headers_mut());
-    }
+    let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
     let exchange = Exchange {
         plane: &shared.plane,
         credentials: snapshot.credentials(&listener, backend),
@@ -391,7 +387,7 @@ fn decide<'a>(
         authority: to.authority,
         path,
         upgrade,
-        grpc,
+        grpc: found.route.grpc,
     };
     Ok(Decision::Forward(exchange, found))
 }
