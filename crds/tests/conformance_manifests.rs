@@ -13,7 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use vestibule_crds::gateway_api::{
-    BackendTLSPolicy, Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant, TLSRoute,
+    BackendTLSPolicy, Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant, TCPRoute,
+    TLSRoute,
 };
 use vestibule_crds::{Decoded, decode, flatten, yaml};
 use vestibule_model::condition::Reason;
@@ -112,6 +113,7 @@ fn every_object_of_the_conformance_suite_survives() {
                     "ListenerSet" => round_trip::<ListenerSet>(&object),
                     "TLSRoute" => round_trip::<TLSRoute>(&object),
                     "HTTPRoute" => round_trip::<HTTPRoute>(&object),
+                    "TCPRoute" => round_trip::<TCPRoute>(&object),
                     "BackendTLSPolicy" => round_trip::<BackendTLSPolicy>(&object),
                     "ReferenceGrant" => round_trip::<ReferenceGrant>(&object),
                     "Namespace" => round_trip::<Namespace>(&object),
@@ -154,6 +156,7 @@ fn every_object_of_the_conformance_suite_survives() {
         "ListenerSet",
         "TLSRoute",
         "HTTPRoute",
+        "TCPRoute",
         "ReferenceGrant",
     ] {
         let count = counts.get(kind).copied().unwrap_or_default();
@@ -192,6 +195,7 @@ fn every_field_of_the_crds_is_known() {
             "listenersets",
             "tlsroutes",
             "httproutes",
+            "tcproutes",
             "referencegrants",
             "backendtlspolicies",
         ] {
@@ -221,5 +225,5 @@ fn every_field_of_the_crds_is_known() {
             }
         }
     }
-    assert!(versions >= 17, "only {versions} schemas");
+    assert!(versions >= 21, "only {versions} schemas");
 }

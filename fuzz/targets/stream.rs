@@ -131,6 +131,7 @@ impl Proxy {
             (ResourceKind::Backend, counts.backends),
             (ResourceKind::Certificate, counts.certificates),
             (ResourceKind::HttpRoute, counts.http_routes),
+            (ResourceKind::TcpRoute, counts.tcp_routes),
             (ResourceKind::TrustBundle, counts.trust_bundles),
             (ResourceKind::Challenge, counts.challenges),
             (ResourceKind::HostnameOwner, counts.hostname_owners),

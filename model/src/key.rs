@@ -19,6 +19,8 @@ pub enum Kind {
     TlsRoute,
     /// `gateway.networking.k8s.io` HTTPRoute.
     HttpRoute,
+    /// `gateway.networking.k8s.io` TCPRoute.
+    TcpRoute,
     /// `gateway.networking.k8s.io` ReferenceGrant.
     ReferenceGrant,
     /// `vestibule.dev` `GatewayParameters`.
@@ -52,12 +54,13 @@ pub const VESTIBULE_GROUP: &str = "vestibule.dev";
 
 impl Kind {
     /// Every kind, in the order above.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::GatewayClass,
         Self::Gateway,
         Self::ListenerSet,
         Self::TlsRoute,
         Self::HttpRoute,
+        Self::TcpRoute,
         Self::ReferenceGrant,
         Self::GatewayParameters,
         Self::Namespace,
@@ -81,6 +84,7 @@ impl Kind {
             Self::ListenerSet => "ListenerSet",
             Self::TlsRoute => "TLSRoute",
             Self::HttpRoute => "HTTPRoute",
+            Self::TcpRoute => "TCPRoute",
             Self::ReferenceGrant => "ReferenceGrant",
             Self::GatewayParameters => "GatewayParameters",
             Self::Namespace => "Namespace",
@@ -105,6 +109,7 @@ impl Kind {
             | Self::ListenerSet
             | Self::TlsRoute
             | Self::HttpRoute
+            | Self::TcpRoute
             | Self::ReferenceGrant
             | Self::BackendTlsPolicy => GATEWAY_GROUP,
             Self::GatewayParameters
@@ -120,7 +125,7 @@ impl Kind {
     /// Whether it is a kind of route.
     #[must_use]
     pub fn is_route(self) -> bool {
-        matches!(self, Self::TlsRoute | Self::HttpRoute)
+        matches!(self, Self::TlsRoute | Self::HttpRoute | Self::TcpRoute)
     }
 
     /// Whether objects of the kind live in a namespace.

@@ -62,9 +62,10 @@ impl<'a> Reviewer<'a> {
     }
 
     /// The kinds there are rules for.
-    pub const KINDS: [Kind; 10] = [
+    pub const KINDS: [Kind; 11] = [
         Kind::TlsRoute,
         Kind::HttpRoute,
+        Kind::TcpRoute,
         Kind::ListenerSet,
         Kind::Gateway,
         Kind::GatewayClass,
@@ -152,9 +153,9 @@ impl<'a> Reviewer<'a> {
         };
         match object {
             Object::ListenerSet(set) => set_is_ours(set),
-            // Nobody can say whose it is. HTTPRoutes are what other controllers live on; what takes names on
-            // shared ports is not let in unread.
-            Object::Unreadable(key, ..) => key.kind != Kind::HttpRoute,
+            // Nobody can say whose it is. HTTPRoutes and TCPRoutes are what other controllers live on; what takes names
+            // on shared ports is not let in unread.
+            Object::Unreadable(key, ..) => !matches!(key.kind, Kind::HttpRoute | Kind::TcpRoute),
             other => other.as_route().is_none_or(|route| {
                 let namespace = &route.name().namespace;
                 let parents = route.parents().iter();

@@ -112,9 +112,12 @@ impl Chain<'_> {
             Some(Unread::Everywhere) => (Outcome::Unknown, format!("{kind}s may not be read")),
         };
         let article = if kind == Kind::HttpRoute { "an" } else { "a" };
+        let names = match kind {
+            Kind::TcpRoute => String::new(),
+            _ => format!(" with hostname {}", self.query),
+        };
         let action = format!(
-            "create {article} {kind} with hostname {} whose parentRefs name {}, sectionName {}",
-            self.query,
+            "create {article} {kind}{names} whose parentRefs name {}, sectionName {}",
             key.parent.object(),
             key.listener
         );

@@ -785,6 +785,7 @@ fn has_status(kind: Kind) -> bool {
             | Kind::ListenerSet
             | Kind::TlsRoute
             | Kind::HttpRoute
+            | Kind::TcpRoute
             | Kind::BackendTlsPolicy
             | Kind::AcmeIssuer
             | Kind::ClusterAcmeIssuer
@@ -799,6 +800,7 @@ fn generation(object: &Object) -> i64 {
         Object::ListenerSet(o) => o.meta.generation,
         Object::TlsRoute(o) => o.meta.generation,
         Object::HttpRoute(o) => o.meta.generation,
+        Object::TcpRoute(o) => o.meta.generation,
         Object::BackendTlsPolicy(o) => o.meta.generation,
         Object::AcmeIssuer(o) => o.meta.generation,
         Object::HostnameGrant(o) => o.meta.generation,

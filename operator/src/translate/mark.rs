@@ -90,7 +90,7 @@ impl Translator {
                 self.mark_parent(ParentKey::ListenerSet(name.clone()), old, dirty);
                 self.spread(affected, dirty);
             }
-            Kind::TlsRoute => _ = dirty.routes.insert(key.clone()),
+            Kind::TlsRoute | Kind::TcpRoute => _ = dirty.routes.insert(key.clone()),
             Kind::HttpRoute => {
                 let route = match new {
                     Some(Object::HttpRoute(route)) => Some(route),
@@ -168,7 +168,7 @@ impl Translator {
     fn mark_referrers(&self, namespace: &Arc<str>, dirty: &mut Dirty) {
         for referrer in self.index.referrers_into(namespace) {
             match referrer.kind {
-                Kind::TlsRoute | Kind::HttpRoute => {
+                Kind::TlsRoute | Kind::HttpRoute | Kind::TcpRoute => {
                     dirty.routes.insert(referrer);
                 }
                 Kind::Gateway => {

@@ -48,7 +48,7 @@ impl RouteState {
         self.in_part.contains(&(listener.clone(), names.clone()))
     }
 
-    fn listeners(&self) -> BTreeSet<ListenerKey> {
+    pub(super) fn listeners(&self) -> BTreeSet<ListenerKey> {
         self.parents
             .values()
             .flatten()
@@ -92,6 +92,7 @@ pub(super) struct Judged {
 pub(super) enum Body {
     Tls(proto::TlsRoute),
     Http(proto::HttpRoute),
+    Tcp(proto::TcpRoute),
 }
 
 impl Body {
@@ -103,6 +104,10 @@ impl Body {
             }),
             Self::Http(route) => resource::Resource::HttpRoute(proto::HttpRoute {
                 attachments,
+                ..route
+            }),
+            Self::Tcp(route) => resource::Resource::TcpRoute(proto::TcpRoute {
+                listeners: attachments.into_iter().map(|at| at.listener).collect(),
                 ..route
             }),
         }
@@ -145,6 +150,7 @@ impl Translator {
                 set_user(&mut self.attached, listener, &key, after.contains(listener));
                 dirty.parents.insert(listener.parent.clone());
             }
+            self.settle_queues(&key, state.as_ref(), dirty);
             let backends =
                 |s: Option<RouteState>| s.map(|state| state.backends).unwrap_or_default();
             let (before, after) = (backends(old), backends(state));
@@ -166,6 +172,7 @@ impl Translator {
         } = match route {
             Route::Tls(route) => self.judge_tls_route(route),
             Route::Http(route) => self.judge_http_route(route),
+            Route::Tcp(route) => self.judge_tcp_route(route),
         };
         let (mut parents, left_out) = self.judge_parents(route, refused.as_ref());
         findings.extend(left_out);
@@ -232,6 +239,7 @@ impl Translator {
             Route::Http(route) => {
                 http_route::refusal(route).is_some() || self.patterns.refusal(&route.name).is_some()
             }
+            Route::Tcp(route) => route.findings.iter().any(Finding::refuses),
         }
     }
 
@@ -436,6 +444,7 @@ impl Translator {
 pub(super) fn route_resource(route: &ObjectKey) -> ResourceKey {
     let kind = match route.kind {
         Kind::HttpRoute => ResourceKind::HttpRoute,
+        Kind::TcpRoute => ResourceKind::TcpRoute,
         _ => ResourceKind::TlsRoute,
     };
     ResourceKey::new(kind, route.name.to_string())

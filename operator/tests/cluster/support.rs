@@ -114,11 +114,11 @@ impl World {
             "metadata": {"name": name},
             "rules": [
                 {"apiGroups": [gateway], "verbs": read,
-                 "resources": ["gatewayclasses", "gateways", "listenersets", "httproutes", "tlsroutes",
+                 "resources": ["gatewayclasses", "gateways", "listenersets", "httproutes", "tlsroutes", "tcproutes",
                                "referencegrants", "backendtlspolicies"]},
                 {"apiGroups": [gateway], "verbs": ["update"],
                  "resources": ["gatewayclasses/status", "gateways/status", "listenersets/status",
-                               "httproutes/status", "tlsroutes/status", "backendtlspolicies/status"]},
+                               "httproutes/status", "tlsroutes/status", "tcproutes/status", "backendtlspolicies/status"]},
                 {"apiGroups": ["vestibule.dev"], "verbs": read,
                  "resources": ["gatewayparameters", "acmeissuers", "clusteracmeissuers", "hostnamegrants"]},
                 {"apiGroups": ["vestibule.dev"], "resources": ["hostnameclaims"],

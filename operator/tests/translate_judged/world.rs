@@ -1,6 +1,7 @@
 //! Objects of one Gateway and a few namespaces that get in one another's way.
 
 use proptest::prelude::*;
+use vestibule_model::key::Kind;
 use vestibule_model::object::{Listener, Object, Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::Change;
@@ -45,7 +46,7 @@ fn a_listener() -> impl Strategy<Value = Listener> {
         12 => Just(Protocol::Tls),
         4 => Just(Protocol::Https),
         1 => Just(Protocol::Http),
-        1 => Just(Protocol::Tcp),
+        2 => Just(Protocol::Tcp),
     ];
     let port = prop::sample::select(&[443u16, 443, 443, 8443][..]);
     let host = prop_oneof![1 => Just(""), 8 => prop::sample::select(&HOSTS[..])];
@@ -93,7 +94,7 @@ fn a_set() -> impl Strategy<Value = Object> {
     )
 }
 
-/// A TLSRoute, or an HTTPRoute of the same.
+/// A TLSRoute, or an HTTPRoute or TCPRoute of the same.
 fn a_route() -> impl Strategy<Value = Object> {
     let section = || prop::option::weighted(0.3, prop::sample::select(&["l0", "l1", "no"][..]));
     let port = prop::option::weighted(0.3, prop::sample::select(&[443u16, 8443, 1][..]));
@@ -122,8 +123,9 @@ fn a_route() -> impl Strategy<Value = Object> {
     let backends = prop::collection::vec((weighted, prop::bool::weighted(0.6)), 1..4);
     let parents = prop::collection::vec(to, 1..3);
     let named = (a_space(), a_name(), 0i64..3);
-    (named, parents, hosts, backends, prop::bool::weighted(0.3)).prop_map(
-        |((space, name, created), parents, hosts, backends, http)| {
+    let kind = prop_oneof![5 => Just(Kind::TlsRoute), 3 => Just(Kind::HttpRoute), 2 => Just(Kind::TcpRoute)];
+    (named, parents, hosts, backends, kind).prop_map(
+        |((space, name, created), parents, hosts, backends, kind)| {
             let hosts: Vec<&str> = hosts.into_iter().collect();
             let backends = backends
                 .into_iter()
@@ -131,7 +133,10 @@ fn a_route() -> impl Strategy<Value = Object> {
                     backend(if home { space } else { there }, service, port, weight)
                 })
                 .collect();
-            if !http {
+            if kind == Kind::TcpRoute {
+                return tcp_route((space, name, created), parents, backends);
+            }
+            if kind == Kind::TlsRoute {
                 return route(space, name, created, parents, &hosts, backends);
             }
             // Of HTTPRoutes, one name fewer: it may be the last.
@@ -153,6 +158,7 @@ fn a_grant() -> impl Strategy<Value = Object> {
         1 => Just(("Gateway", "Secret")),
         3 => Just(("TLSRoute", "Service")),
         1 => Just(("HTTPRoute", "Service")),
+        1 => Just(("TCPRoute", "Service")),
         1 => Just(("TLSRoute", "Secret")),
     ];
     (a_space(), a_name(), a_space(), from)

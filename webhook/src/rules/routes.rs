@@ -17,6 +17,7 @@ use super::{not_permitted, warning};
 use crate::facts::Facts;
 
 const HOSTNAMES: &str = "spec.hostnames";
+const PARENTS: &str = "spec.parentRefs";
 /// Most hostnames on listeners, counted once for each listener, that are looked at: a review takes its time
 /// from everybody's. Who has more is let in with a warning, and the status says what is served.
 const MOST_HOSTNAMES: usize = 8192;
@@ -46,6 +47,9 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         .collect();
     if old.is_some_and(|old| old.hostnames().is_empty()) && fields.is_empty() {
         had.insert(HOSTNAMES);
+    }
+    if old.is_some() && !route.has_names() {
+        had.insert(PARENTS);
     }
     // Whether the former version reached outside of what is shared with it just so.
     let was_outside = |listener: &ListenerKey, names: &HostPattern, field: &str| {
@@ -87,7 +91,9 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
                 let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
                 let (listener, names) = (&attached.listener, &hostname.matches);
                 // Without an asker, it uses the listener's names.
-                let decision = if let Some((_, source)) = merge.asker(&key, listener) {
+                let decision = if !route.has_names() {
+                    NameDecision::Has
+                } else if let Some((_, source)) = merge.asker(&key, listener) {
                     merge.decide(gateway, source.namespace(), names, source.asked_by())
                 } else {
                     let lost = merge.lost_on(listener, names);
