@@ -59,7 +59,8 @@ async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
     ask(&one, "team-a", MANY).await;
     ask(&one, "team-b", 1).await;
     wait("the lines", || {
-        lines_of(&sink, "team-a") + dropped(&one, "team-a") == MANY && lines_of(&sink, "team-b") == 1
+        lines_of(&sink, "team-a") + dropped(&one, "team-a") == MANY
+            && lines_of(&sink, "team-b") == 1
     })
     .await;
     assert!(dropped(&one, "team-a") > 0);

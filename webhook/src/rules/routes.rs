@@ -17,6 +17,7 @@ use super::{not_permitted, warning};
 use crate::facts::Facts;
 
 const HOSTNAMES: &str = "spec.hostnames";
+/// What a route without names may not have is a port.
 const PARENTS: &str = "spec.parentRefs";
 /// Most hostnames on listeners, counted once for each listener, that are looked at: a review takes its time
 /// from everybody's. Who has more is let in with a warning, and the status says what is served.
@@ -34,7 +35,14 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         .hostnames()
         .iter()
         .rev()
-        .map(|(index, name)| (name, field_of_hostname(Some(*index), name)))
+        .map(|(index, name)| {
+            let field = if route.has_names() {
+                field_of_hostname(Some(*index), name)
+            } else {
+                PARENTS.to_owned()
+            };
+            (name, field)
+        })
         .collect();
     let old = old
         .and_then(Object::as_route)
@@ -47,9 +55,6 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         .collect();
     if old.is_some_and(|old| old.hostnames().is_empty()) && fields.is_empty() {
         had.insert(HOSTNAMES);
-    }
-    if old.is_some() && !route.has_names() {
-        had.insert(PARENTS);
     }
     // Whether the former version reached outside of what is shared with it just so.
     let was_outside = |listener: &ListenerKey, names: &HostPattern, field: &str| {

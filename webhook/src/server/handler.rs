@@ -446,7 +446,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn room_that_long_bodies_take_is_not_missing_to_short_ones() {
         let shared = shared();
-        let half = shared.bounds.rests.take(Source::of_peer(source(1)), MAX_RESTS / 2);
+        let half = shared
+            .bounds
+            .rests
+            .take(Source::of_peer(source(1)), MAX_RESTS / 2);
         assert!(half.is_some());
         let long = reviewed(&shared, 1, body("greedy", SHORT)).await;
         assert!(
