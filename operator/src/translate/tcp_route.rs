@@ -31,7 +31,7 @@ impl Queues {
         &mut self,
         route: &ObjectKey,
         created: i64,
-        listeners: BTreeSet<ListenerKey>,
+        listeners: &BTreeSet<ListenerKey>,
     ) -> BTreeSet<ObjectKey> {
         let place = (created, route.name.to_string(), route.clone());
         let old = if listeners.is_empty() {
@@ -42,10 +42,10 @@ impl Queues {
         };
         let mut affected = BTreeSet::new();
         let (old_place, before) = old.unwrap_or_else(|| (place.clone(), BTreeSet::new()));
-        if old_place == place && before == listeners {
+        if old_place == place && before == *listeners {
             return affected;
         }
-        for listener in before.union(&listeners) {
+        for listener in before.union(listeners) {
             affected.extend(self.first(listener).cloned());
             let queue = self.routes.entry(listener.clone()).or_default();
             queue.remove(&old_place);
@@ -108,7 +108,7 @@ impl Translator {
         let listeners = state.map(RouteState::listeners).unwrap_or_default();
         dirty
             .others
-            .extend(self.queues.put(key, created, listeners));
+            .extend(self.queues.put(key, created, &listeners));
     }
 
     /// What a TCPRoute has to say of its listeners: that an older route has the connections of one, or that this one

@@ -31,19 +31,7 @@ const MOST_HOSTNAMES: usize = 8192;
 pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) -> Vec<Finding> {
     let merge = facts.merge();
     let (key, namespace) = (route.key(), &route.name().namespace);
-    let fields: BTreeMap<&HostPattern, String> = route
-        .hostnames()
-        .iter()
-        .rev()
-        .map(|(index, name)| {
-            let field = if route.has_names() {
-                field_of_hostname(Some(*index), name)
-            } else {
-                PARENTS.to_owned()
-            };
-            (name, field)
-        })
-        .collect();
+    let fields = fields_of(route);
     let old = old
         .and_then(Object::as_route)
         .filter(|old| old.parents() == route.parents());
@@ -135,6 +123,20 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
     let backends = route.backends().map(|backend| &backend.reference);
     findings.extend(not_permitted(facts, &key, backends).map(warning));
     findings
+}
+
+/// Where each of a route's hostnames is written; of a route without names, where it asks for a port.
+fn fields_of(route: Route<'_>) -> BTreeMap<&HostPattern, String> {
+    let hostnames = route.hostnames().iter().rev();
+    let fields = hostnames.map(|(index, name)| {
+        let field = if route.has_names() {
+            field_of_hostname(Some(*index), name)
+        } else {
+            PARENTS.to_owned()
+        };
+        (name, field)
+    });
+    fields.collect()
 }
 
 /// A finding about a hostname, which refuses nothing if the former version had the hostname.
