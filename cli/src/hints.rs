@@ -125,7 +125,7 @@ fn of_route(
                     "Service {} has no ready endpoint, so its {}",
                     reference.target,
                     match route {
-                        Route::Tls(_) => "connections are closed",
+                        Route::Tls(_) | Route::Tcp(_) => "connections are closed",
                         Route::Http(_) => "requests are answered with 503",
                     }
                 ),

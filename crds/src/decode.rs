@@ -144,6 +144,7 @@ pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
         Kind::GrpcRoute => &["v1", "v1alpha2"],
         // Leftovers of the experimental channel: old objects keep the version they were written in.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
+        Kind::TcpRoute => &["v1", "v1alpha2"],
         Kind::GatewayParameters
         | Kind::AcmeIssuer
         | Kind::ClusterAcmeIssuer
@@ -240,6 +241,11 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
             let (wire, unknown) = typed(kind, body)?;
             let object = gateway_api::convert_tls_route(wire, &unknown);
             (Object::TlsRoute(object), Vec::new())
+        }
+        Kind::TcpRoute => {
+            let (wire, unknown) = typed(kind, body)?;
+            let object = gateway_api::convert_tcp_route(wire, &unknown);
+            (Object::TcpRoute(object), Vec::new())
         }
         Kind::HttpRoute => {
             let (wire, unknown) = typed(kind, body)?;

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use vestibule_crds::gateway_api::{
     BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant,
-    TLSRoute,
+    TCPRoute, TLSRoute,
 };
 use vestibule_crds::{Decoded, decode, flatten, yaml};
 use vestibule_model::condition::Reason;
@@ -114,6 +114,7 @@ fn every_object_of_the_conformance_suite_survives() {
                     "TLSRoute" => round_trip::<TLSRoute>(&object),
                     "HTTPRoute" => round_trip::<HTTPRoute>(&object),
                     "GRPCRoute" => round_trip::<GRPCRoute>(&object),
+                    "TCPRoute" => round_trip::<TCPRoute>(&object),
                     "BackendTLSPolicy" => round_trip::<BackendTLSPolicy>(&object),
                     "ReferenceGrant" => round_trip::<ReferenceGrant>(&object),
                     "Namespace" => round_trip::<Namespace>(&object),
@@ -157,6 +158,7 @@ fn every_object_of_the_conformance_suite_survives() {
         "TLSRoute",
         "HTTPRoute",
         "GRPCRoute",
+        "TCPRoute",
         "ReferenceGrant",
     ] {
         let count = counts.get(kind).copied().unwrap_or_default();
@@ -196,6 +198,7 @@ fn every_field_of_the_crds_is_known() {
             "tlsroutes",
             "httproutes",
             "grpcroutes",
+            "tcproutes",
             "referencegrants",
             "backendtlspolicies",
         ] {
@@ -225,5 +228,5 @@ fn every_field_of_the_crds_is_known() {
             }
         }
     }
-    assert!(versions >= 17, "only {versions} schemas");
+    assert!(versions >= 21, "only {versions} schemas");
 }

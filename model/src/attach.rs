@@ -46,8 +46,10 @@ pub fn supported_kinds(
         Protocol::Http | Protocol::Https => {
             &[(GATEWAY_GROUP, "HTTPRoute"), (GATEWAY_GROUP, "GRPCRoute")]
         }
+        // TLS listeners take none (Gateway API took that back in v1.5).
+        Protocol::Tcp => &[(GATEWAY_GROUP, "TCPRoute")],
         // Routing for these comes with their protocols.
-        Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => &[],
+        Protocol::Udp | Protocol::Other(_) => &[],
     };
     if listener.allowed_kinds.is_empty() {
         return (native.to_vec(), None);
@@ -168,6 +170,9 @@ pub fn attach_route(
                 }
                 Route::Http(_) => {
                     "refer to an HTTP or HTTPS listener whose allowedRoutes include this namespace and kind"
+                }
+                Route::Tcp(_) => {
+                    "refer to a TCP listener whose allowedRoutes include this namespace and kind"
                 }
             },
         ));

@@ -167,6 +167,8 @@ named! {
         QuotaExceeded,
         /// The namespace was not granted the issuer.
         IssuerNotAllowed,
+        /// Several TCPRoutes are attached to a listener, and the oldest has all of its connections.
+        ListenerShared,
         /// No backend may have these endpoints.
         EndpointNotAllowed,
         /// The object cannot be decoded.

@@ -185,6 +185,18 @@ impl Conflict {
     /// What to tell the author of `claim`, whose listener is at `field` and on `port` of `gateway`.
     #[must_use]
     pub fn finding(self, claim: &Claim, field: &str, port: u16, gateway: &ObjectName) -> Finding {
+        if claim.protocol.group() == Group::Raw {
+            return Finding::refused(
+                self.reason(),
+                format!("{field}.protocol"),
+                format!(
+                    "{} port {port} of Gateway {gateway} is another listener's, and {} has no names by which two could share it",
+                    claim.protocol.transport().map_or("the", Transport::as_str),
+                    claim.protocol
+                ),
+                "use another port",
+            );
+        }
         let name = match &claim.hostname {
             HostPattern::Any => "every hostname".to_owned(),
             pattern => format!("hostname {:?}", pattern.to_string()),

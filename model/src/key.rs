@@ -21,6 +21,8 @@ pub enum Kind {
     HttpRoute,
     /// `gateway.networking.k8s.io` GRPCRoute.
     GrpcRoute,
+    /// `gateway.networking.k8s.io` TCPRoute.
+    TcpRoute,
     /// `gateway.networking.k8s.io` ReferenceGrant.
     ReferenceGrant,
     /// `vestibule.dev` `GatewayParameters`.
@@ -61,6 +63,7 @@ impl Kind {
         Self::TlsRoute,
         Self::HttpRoute,
         Self::GrpcRoute,
+        Self::TcpRoute,
         Self::ReferenceGrant,
         Self::GatewayParameters,
         Self::Namespace,
@@ -85,6 +88,7 @@ impl Kind {
             Self::TlsRoute => "TLSRoute",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
+            Self::TcpRoute => "TCPRoute",
             Self::ReferenceGrant => "ReferenceGrant",
             Self::GatewayParameters => "GatewayParameters",
             Self::Namespace => "Namespace",
@@ -110,6 +114,7 @@ impl Kind {
             | Self::TlsRoute
             | Self::HttpRoute
             | Self::GrpcRoute
+            | Self::TcpRoute
             | Self::ReferenceGrant
             | Self::BackendTlsPolicy => GATEWAY_GROUP,
             Self::GatewayParameters
@@ -125,7 +130,7 @@ impl Kind {
     /// Whether it is a kind of route.
     #[must_use]
     pub fn is_route(self) -> bool {
-        self == Self::TlsRoute || self.routes_requests()
+        matches!(self, Self::TlsRoute | Self::TcpRoute) || self.routes_requests()
     }
 
     /// Whether it is a kind of route that chooses by request, and not by connection.

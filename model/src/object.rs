@@ -327,6 +327,21 @@ pub struct TlsRoute {
     pub findings: Vec<Finding>,
 }
 
+/// TCPRoute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpRoute {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.parentRefs`.
+    pub parents: Vec<ParentRef>,
+    /// `spec.rules[].backendRefs` of all rules (v1 has exactly one rule).
+    pub backends: Vec<BackendRef>,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
 /// A parent reference of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParentRef {
@@ -583,6 +598,8 @@ pub enum Object {
     TlsRoute(TlsRoute),
     /// HTTPRoute or GRPCRoute
     HttpRoute(HttpRoute),
+    /// TCPRoute
+    TcpRoute(TcpRoute),
     /// ReferenceGrant
     ReferenceGrant(ReferenceGrant),
     /// `GatewayParameters`
@@ -622,6 +639,7 @@ impl Object {
             Self::ListenerSet(o) => (Kind::ListenerSet, &o.name),
             Self::TlsRoute(o) => (Kind::TlsRoute, &o.name),
             Self::HttpRoute(o) => (o.kind, &o.name),
+            Self::TcpRoute(o) => (Kind::TcpRoute, &o.name),
             Self::ReferenceGrant(o) => (Kind::ReferenceGrant, &o.name),
             Self::GatewayParameters(o) => (Kind::GatewayParameters, &o.name),
             Self::Service(o) => (Kind::Service, &o.name),
@@ -651,6 +669,7 @@ impl Object {
             Self::ListenerSet(o) => (&o.findings, &o.listeners),
             Self::TlsRoute(o) => (&o.findings, &[]),
             Self::HttpRoute(o) => (&o.findings, &[]),
+            Self::TcpRoute(o) => (&o.findings, &[]),
             Self::GatewayParameters(o) => (&o.findings, &[]),
             Self::EndpointSlice(o) => (&o.findings, &[]),
             Self::BackendTlsPolicy(o) => (&o.findings, &[]),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::certificate::{ALTERNATIVE_NAMES, AddressBlock, AlternativeNames, GrantedMailbox};
 use crate::condition::Reason;
+use crate::conflict::Group;
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
 use crate::issuer::{Engine, IssuerRef};
@@ -365,6 +366,15 @@ impl Domain<'_> {
                 action,
             ))
         };
+        if protocol.group() == Group::Raw {
+            return refused(
+                "protocol",
+                format!(
+                    "{protocol} on port {port} of Gateway {gateway} is not granted to namespace {namespace}"
+                ),
+                "ask the owner of the Gateway for a HostnameGrant with this protocol and port and the hostname \"*\"",
+            );
+        }
         let what = match names {
             HostPattern::Any => "every hostname".to_owned(),
             HostPattern::Wildcard(_) => format!("hostname \"{names}\", all of it,"),

@@ -3,7 +3,7 @@
 use crate::hostname::HostPattern;
 use crate::http::HttpRoute;
 use crate::key::{Kind, ObjectKey, ObjectName};
-use crate::object::{BackendRef, Meta, Object, ParentRef, TlsRoute};
+use crate::object::{BackendRef, Meta, Object, ParentRef, TcpRoute, TlsRoute};
 
 /// A route of any kind.
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +12,12 @@ pub enum Route<'a> {
     Tls(&'a TlsRoute),
     /// HTTPRoute or GRPCRoute
     Http(&'a HttpRoute),
+    /// TCPRoute
+    Tcp(&'a TcpRoute),
 }
+
+/// What a route has for hostnames that knows none: it takes whatever comes to its listeners.
+static EVERYTHING: [(usize, HostPattern); 1] = [(0, HostPattern::Any)];
 
 impl<'a> Route<'a> {
     /// The kind.
@@ -21,6 +26,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(_) => Kind::TlsRoute,
             Self::Http(route) => route.kind,
+            Self::Tcp(_) => Kind::TcpRoute,
         }
     }
 
@@ -30,6 +36,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(route) => &route.name,
             Self::Http(route) => &route.name,
+            Self::Tcp(route) => &route.name,
         }
     }
 
@@ -48,6 +55,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(route) => &route.meta,
             Self::Http(route) => &route.meta,
+            Self::Tcp(route) => &route.meta,
         }
     }
 
@@ -57,7 +65,15 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(route) => &route.parents,
             Self::Http(route) => &route.parents,
+            Self::Tcp(route) => &route.parents,
         }
+    }
+
+    /// Whether connections or requests for different names may be different routes'. Where not, whoever may use the
+    /// listener's port has all of it.
+    #[must_use]
+    pub fn has_names(self) -> bool {
+        !matches!(self, Self::Tcp(_))
     }
 
     /// Hostnames, with their index in the spec.
@@ -66,6 +82,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(route) => &route.hostnames,
             Self::Http(route) => &route.hostnames,
+            Self::Tcp(_) => &EVERYTHING,
         }
     }
 
@@ -79,12 +96,13 @@ impl<'a> Route<'a> {
 
     /// The backends of all rules.
     pub fn backends(self) -> impl Iterator<Item = &'a BackendRef> {
-        let (tls, http) = match self {
+        let (own, http) = match self {
             Self::Tls(route) => (route.backends.as_slice(), [].as_slice()),
+            Self::Tcp(route) => (route.backends.as_slice(), [].as_slice()),
             Self::Http(route) => ([].as_slice(), route.rules.as_slice()),
         };
         let http = http.iter().flat_map(|rule| &rule.backends);
-        tls.iter().chain(http.map(|backend| &backend.backend))
+        own.iter().chain(http.map(|backend| &backend.backend))
     }
 }
 
@@ -95,6 +113,7 @@ impl Object {
         match self {
             Self::TlsRoute(route) => Some(Route::Tls(route)),
             Self::HttpRoute(route) => Some(Route::Http(route)),
+            Self::TcpRoute(route) => Some(Route::Tcp(route)),
             _ => None,
         }
     }

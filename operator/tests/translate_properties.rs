@@ -140,7 +140,7 @@ fn an_object() -> impl Strategy<Value = Object> {
             .prop_map(|(ns, name, port, weight)| backend(ns, name, port, weight)),
         1..3,
     );
-    let from_kind = prop::sample::select(&["ListenerSet", "TLSRoute", "HTTPRoute"][..]);
+    let from_kind = prop::sample::select(&["ListenerSet", "TLSRoute", "HTTPRoute", "TCPRoute"][..]);
     let holds = prop::sample::select(
         &[
             Holds::Pair(0),
@@ -161,6 +161,8 @@ fn an_object() -> impl Strategy<Value = Object> {
         6 => (a_tenant(), a_name(), 0i64..3, a_name(), some_listeners())
             .prop_map(|(ns, n, created, gw, l)| set(ns, n, created, gw, l)),
         6 => an_http_route(parents.clone(), backends.clone()),
+        3 => (a_tenant(), a_name(), 0i64..3, parents.clone(), backends.clone())
+            .prop_map(|(ns, n, created, p, b)| tcp_route((ns, n, created), p, b)),
         6 => (a_tenant(), a_name(), 0i64..3, parents, hosts, backends)
             .prop_map(|(ns, n, created, p, h, b)| route(ns, n, created, p, &h, b)),
         4 => (a_tenant(), prop::bool::ANY)
@@ -391,12 +393,13 @@ fn a_history() -> impl Strategy<Value = Vec<Change>> {
 /// Two teams that are served: most of what random objects refer to is not there, and what is there is
 /// seldom in force.
 fn some_teams() -> impl Iterator<Item = Object> {
-    [("a", "x.example.com"), ("b", "y.example.com")]
+    [("a", "x.example.com", 5000), ("b", "y.example.com", 5001)]
         .into_iter()
-        .flat_map(|(team, host)| {
+        .flat_map(|(team, host, port)| {
             let listeners = vec![
                 passthrough("l", host),
                 listener("m", 80, Protocol::Http, host, None),
+                listener("t", port, Protocol::Tcp, "", None),
             ];
             let at = |section| vec![parent("ListenerSet", None, "one", Some(section))];
             let backends = vec![backend(team, "one", 1, 1), backend("a-b", "one", 2, 1)];
@@ -405,6 +408,7 @@ fn some_teams() -> impl Iterator<Item = Object> {
                 service(team, "one", &[1, 2]),
                 slice(team, "one", 0, 1, &[1, 2]),
                 route(team, "one", 0, at("l"), &[host], backends.clone()),
+                tcp_route((team, "one", 0), at("t"), backends.clone()),
                 http_route((team, "one", 0), at("m"), &[], &Rule::ALL, &backends),
                 as_grpc(http_route(
                     (team, "one", 0),
@@ -825,6 +829,15 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
             resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
                 (message.name, route.attachments)
             }
+            resource::Resource::TcpRoute(route) => {
+                let everything = proto::RouteHostname::default();
+                let listeners = route.listeners.into_iter();
+                let attachments = listeners.map(|listener| proto::Attachment {
+                    listener,
+                    hostnames: vec![everything.clone()],
+                });
+                (message.name, attachments.collect())
+            }
             _ => continue,
         };
         routes.push((object(&name).namespace, attachments));
@@ -886,6 +899,7 @@ fn tls_on_443(world: &Translator) -> Vec<(String, String, HostPattern)> {
                 let tls = match listener.protocol.as_ref()? {
                     proto::listener::Protocol::Tls(_) => true,
                     proto::listener::Protocol::Http(http) => http.terminate.is_some(),
+                    proto::listener::Protocol::Tcp(_) => false,
                 };
                 tls.then(|| (message.name, listener.gateway, pattern(&listener.hostname)))
             }
@@ -949,13 +963,15 @@ fn own_on_443(world: &Translator, namespace: &str) -> BTreeSet<(ObjectName, Host
 fn refers_into(object: &Object, prefix: &str) -> bool {
     let inside = |name: &ObjectName| name.namespace.starts_with(prefix);
     match object {
-        Object::TlsRoute(_) | Object::HttpRoute(_) => object.as_route().is_some_and(|route| {
-            let parents = route.parents().iter();
-            route.backends().any(|b| inside(&b.reference.target))
-                || parents
-                    .filter_map(|p| p.parent(&route.name().namespace))
-                    .any(|p| prefix == "a" && inside(p.name()))
-        }),
+        Object::TlsRoute(_) | Object::HttpRoute(_) | Object::TcpRoute(_) => {
+            object.as_route().is_some_and(|route| {
+                let parents = route.parents().iter();
+                route.backends().any(|b| inside(&b.reference.target))
+                    || parents
+                        .filter_map(|p| p.parent(&route.name().namespace))
+                        .any(|p| prefix == "a" && inside(p.name()))
+            })
+        }
         Object::ListenerSet(set) => set
             .listeners
             .iter()
@@ -1056,7 +1072,14 @@ fn histories_are_about_routes_of_each_kind() {
             *counts.entry(kind).or_insert(0) += 1;
         }
     }
-    for kind in ["listener", "tlsroute", "httproute", "backend", "challenge"] {
+    for kind in [
+        "listener",
+        "tlsroute",
+        "httproute",
+        "tcproute",
+        "backend",
+        "challenge",
+    ] {
         let count = counts.get(kind).copied().unwrap_or_default();
         assert!(count >= 20, "{kind} in {count} of 100: {counts:?}");
     }

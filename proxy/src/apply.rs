@@ -29,6 +29,7 @@ use vestibule_stream::{Change, Reject, Resource, ResourceKey, ResourceKind};
 
 pub use dump::{
     BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, RouteDump, StateDump,
+    TcpRouteDump,
 };
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
@@ -39,8 +40,8 @@ use crate::metrics::Metrics;
 use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
-    AttachedNames, Backend, BindKey, ClientCertificate, Generation, Layer, Listener, Mode,
-    NotServing, OfGateway, Place, Route, Routes, Snapshot, Target, WeightedBackend,
+    AttachedNames, Backend, BindKey, ClientCertificate, Connections, Generation, Layer, Listener,
+    Mode, NotServing, OfGateway, Place, Route, Routes, Snapshot, Target, WeightedBackend,
 };
 use crate::tenants::Tenants;
 use crate::upstream;
@@ -100,6 +101,8 @@ pub struct Counts {
     pub http_routes: usize,
     /// gRPC routes.
     pub grpc_routes: usize,
+    /// TCP routes in force.
+    pub tcp_routes: usize,
     /// Backends in force.
     pub backends: usize,
     /// Certificates held.
@@ -152,6 +155,7 @@ pub struct State {
     routes: BTreeMap<Arc<str>, HeldRoute>,
     http_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
     grpc_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
+    tcp_routes: BTreeMap<Arc<str>, HeldRoute>,
     backends: BTreeMap<Arc<str>, HeldBackend>,
     backends_held: usize,
     backend_slots: SlotAllocator<Backend>,
@@ -196,6 +200,7 @@ impl State {
             routes: BTreeMap::new(),
             http_routes: BTreeMap::new(),
             grpc_routes: BTreeMap::new(),
+            tcp_routes: BTreeMap::new(),
             backends: BTreeMap::new(),
             backends_held: 0,
             backend_slots: SlotAllocator::default(),
@@ -279,10 +284,16 @@ impl State {
             }
         }
         for name in removed(ResourceKind::TlsRoute) {
-            self.drop_route(name, &mut dirty);
+            self.drop_route(Connections::Tls, name, &mut dirty);
         }
         for (name, spec) in parsed.routes {
-            self.hold_route(&name, &spec, &mut dirty);
+            self.hold_route(Connections::Tls, &name, &spec, &mut dirty);
+        }
+        for name in removed(ResourceKind::TcpRoute) {
+            self.drop_route(Connections::Tcp, name, &mut dirty);
+        }
+        for (name, spec) in parsed.tcp_routes {
+            self.hold_route(Connections::Tcp, &name, &spec, &mut dirty);
         }
         for name in removed(ResourceKind::HttpRoute) {
             self.drop_http_route((name, false), &mut dirty);
@@ -402,14 +413,14 @@ impl State {
                 let (bind, layer, _) = place;
                 let holder = self.snapshot.holder(&place);
                 let kept = holder.is_some_and(|holder| *holder.key != **name && !goes(&holder.key));
-                let other = match layer {
-                    Layer::Tls => Layer::Plain,
-                    Layer::Plain => Layer::Tls,
-                };
-                let mut others = self.snapshot.listeners(&bind, other);
-                let kept_other = others.any(|holder| !goes(&holder.key));
-                if kept_other || *layers.entry(bind).or_insert(layer) != layer {
-                    let reason = RejectReason::ProtocolConflict(bind, other);
+                let mut others = Layer::ALL.into_iter().filter(|other| *other != layer);
+                let kept_other = others.find(|other| {
+                    let mut holders = self.snapshot.listeners(&bind, *other);
+                    holders.any(|holder| !goes(&holder.key))
+                });
+                let spoken = kept_other.unwrap_or_else(|| *layers.entry(bind).or_insert(layer));
+                if spoken != layer {
+                    let reason = RejectReason::ProtocolConflict(bind, spoken);
                     losers.push((name.clone(), reason));
                 } else if kept || !taken.insert(place) {
                     losers.push((name.clone(), RejectReason::HostnameConflict(bind)));
@@ -460,7 +471,20 @@ impl State {
         known.map_or_else(|| name.into(), Arc::clone)
     }
 
-    fn hold_route(&mut self, name: &str, spec: &RouteSpec, dirty: &mut BTreeSet<Arc<str>>) {
+    fn routes_mut(&mut self, kind: Connections) -> &mut BTreeMap<Arc<str>, HeldRoute> {
+        match kind {
+            Connections::Tls => &mut self.routes,
+            Connections::Tcp => &mut self.tcp_routes,
+        }
+    }
+
+    fn hold_route(
+        &mut self,
+        kind: Connections,
+        name: &str,
+        spec: &RouteSpec,
+        dirty: &mut BTreeSet<Arc<str>>,
+    ) {
         // The new one's backends first: those that stay are not made anew between.
         let backends = spec
             .backends
@@ -470,7 +494,7 @@ impl State {
                 backend: backend.as_deref().map(|name| self.refer(name)),
             })
             .collect();
-        self.drop_route(name, dirty);
+        self.drop_route(kind, name, dirty);
         let key: Arc<str> = name.into();
         let tenant = self.names.intern(&spec.tenant);
         let account = self.accounts.of(&tenant);
@@ -486,7 +510,7 @@ impl State {
             self.tables
                 .entry(Arc::clone(&listener))
                 .or_insert_with(Routes::new)
-                .tls
+                .of_mut(kind)
                 .insert(names, &route);
             self.work.route_entries += 1;
             dirty.insert(Arc::clone(&listener));
@@ -496,16 +520,16 @@ impl State {
             attachments: attachments.into(),
             route,
         };
-        self.routes.insert(key, held);
+        self.routes_mut(kind).insert(key, held);
     }
 
-    fn drop_route(&mut self, name: &str, dirty: &mut BTreeSet<Arc<str>>) {
-        let Some(old) = self.routes.remove(name) else {
+    fn drop_route(&mut self, kind: Connections, name: &str, dirty: &mut BTreeSet<Arc<str>>) {
+        let Some(old) = self.routes_mut(kind).remove(name) else {
             return;
         };
         for (listener, names) in &old.attachments {
             if let Some(table) = self.tables.get_mut(listener) {
-                table.tls.remove(names, &old.route);
+                table.of_mut(kind).remove(names, &old.route);
                 self.work.route_entries += 1;
                 if table.is_empty() {
                     self.tables.remove(listener);
@@ -645,6 +669,7 @@ impl State {
         let (kind, terminate) = match spec.protocol {
             Protocol::Passthrough => (Mode::Passthrough, None),
             Protocol::Http => (Mode::Http, None),
+            Protocol::Tcp => (Mode::Tcp, None),
             Protocol::Terminate(spec) => {
                 (Mode::Terminate(Err(NotServing::NoCertificate)), Some(spec))
             }
@@ -769,6 +794,7 @@ impl State {
             routes: self.routes.len(),
             http_routes: self.http_routes.len(),
             grpc_routes: self.grpc_routes.len(),
+            tcp_routes: self.tcp_routes.len(),
             backends: self.backends_held,
             certificates: self.certificates.len(),
             trust_bundles: self.trusts.len(),
@@ -784,6 +810,7 @@ impl State {
         metrics.held("tlsroute", counts.routes);
         metrics.held("httproute", counts.http_routes);
         metrics.held("grpcroute", counts.grpc_routes);
+        metrics.held("tcproute", counts.tcp_routes);
         metrics.held("backend", counts.backends);
         metrics.held("certificate", counts.certificates);
         metrics.held("trustbundle", counts.trust_bundles);

@@ -6,7 +6,9 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
@@ -21,14 +23,15 @@ use crate::client_address;
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
 use crate::dial::{self, Carries};
-use crate::gate::{self, Crowded, Entrant, InTurn};
+use crate::gate::{self, Crowded, Entrant, InTurn, Moves};
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
+use crate::http::tunnel::Direction;
 use crate::http::{self, Begun, Version};
 use crate::lifetime::{Over, unless_over};
 use crate::plane::HelloPermit;
-use crate::relay::{End, Relay, Side};
+use crate::relay::{self, End, Moved, Relay, Side};
 use crate::table::{
-    Beginning, Listener, Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched,
+    Beginning, Layer, Listener, Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched,
 };
 use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
 use crate::tried::Tried;
@@ -262,10 +265,14 @@ pub(crate) fn serve(
         else {
             return;
         };
-        let plain_backend = matches!(kind, Kind::Terminated(_));
+        let ending = match kind {
+            Kind::Passthrough(_) => Ending::Both,
+            Kind::Terminated(_) => Ending::Client,
+            Kind::Tcp(_) => Ending::Neither,
+        };
         let (line, lifetime) = (record.line(), record.lifetime());
         let ended = match kind {
-            Kind::Passthrough(replay) => {
+            Kind::Passthrough(replay) | Kind::Tcp(replay) => {
                 let moved = &mut record.moved;
                 let passed = Relay::new(&mut client, &mut backend, moved, line, replay);
                 unless_cut(unless_over(lifetime, InTurn::new(passed, line)))
@@ -286,22 +293,37 @@ pub(crate) fn serve(
             Ok(Ok(reason)) => record.reason = reason,
             Ok(Err(over)) => {
                 record.reason = over.into();
-                let parted = part(client, backend, plain_backend);
+                let parted = part(client, backend, ending);
                 let _ = Box::pin(within(LAST_WORDS, parted)).await;
             }
-            Err(Cut) => Box::pin(part(client, backend, plain_backend)).await,
+            Err(Cut) => Box::pin(part(client, backend, ending)).await,
         }
     }
 }
 
+/// Which sides of a tunnel that could have gone on end in order: those that speak TLS, where it shows that something
+/// is missing.
+#[derive(Clone, Copy)]
+enum Ending {
+    Both,
+    Client,
+    Neither,
+}
+
 /// Ends both sides of a tunnel that could have gone on. What is missing shows within TLS, so the ends of TCP
-/// can be orderly. Plain TCP has only the reset to say it with, which the tunnel has asked for.
-async fn part(client: TcpStream, backend: TcpStream, plain_backend: bool) {
-    if plain_backend {
-        drop(backend);
-        linger(client).await;
-    } else {
-        tokio::join!(linger(client), linger(backend));
+/// can be orderly. Plain TCP has only the reset to say it with.
+async fn part(client: TcpStream, backend: TcpStream, ending: Ending) {
+    match ending {
+        Ending::Both => _ = tokio::join!(linger(client), linger(backend)),
+        // The tunnel has asked for the reset.
+        Ending::Client => {
+            drop(backend);
+            linger(client).await;
+        }
+        Ending::Neither => {
+            relay::reset(&client);
+            relay::reset(&backend);
+        }
     }
 }
 
@@ -327,6 +349,90 @@ async fn reencrypt(
         let _ = within(LAST_WORDS, linger(client)).await;
     } else {
         linger(client).await;
+    }
+}
+
+/// Relays between a client whose bytes are nobody's business and a backend that is spoken to over TLS. `first` is what
+/// was read of the client.
+async fn originate(
+    mut client: TcpStream,
+    mut backend: Box<TlsStream<TcpStream>>,
+    first: Vec<u8>,
+    mut record: Record,
+) {
+    let (line, lifetime) = (record.line(), record.lifetime());
+    let relayed = Originated {
+        client: &mut client,
+        backend: &mut backend,
+        moved: &mut record.moved,
+        up: Direction::after(first),
+        down: Direction::default(),
+        first: None,
+    };
+    match unless_cut(unless_over(lifetime, InTurn::new(relayed, line))).await {
+        Ok(Ok(end)) => {
+            record.reason = end.into();
+            if matches!(end, End::Closed(_)) {
+                return;
+            }
+        }
+        Ok(Err(over)) => record.reason = over.into(),
+        Err(Cut) => {}
+    }
+    // A client without TLS would take what it has for all there is.
+    relay::reset(&client);
+    relay::reset(backend.get_ref().0);
+}
+
+/// The relay of [`originate`].
+struct Originated<'a> {
+    client: &'a mut TcpStream,
+    backend: &'a mut TlsStream<TcpStream>,
+    moved: &'a mut Moved,
+    up: Direction,
+    down: Direction,
+    first: Option<Side>,
+}
+
+impl Moves for Originated<'_> {
+    fn moved(&self) -> u64 {
+        self.moved.up + self.moved.down
+    }
+}
+
+impl Future for Originated<'_> {
+    type Output = End;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
+        let this = self.get_mut();
+        let Moved { up, down } = &mut *this.moved;
+        let (client, backend) = (&mut *this.client, &mut *this.backend);
+        let to_backend = this.up.poll(client, backend, cx, &mut |n| *up += n);
+        let Ok(to_backend) = swap(to_backend) else {
+            return Poll::Ready(End::Broken(Side::Client));
+        };
+        if to_backend.is_ready() {
+            this.first.get_or_insert(Side::Client);
+        }
+        let to_client = this.down.poll(backend, client, cx, &mut |n| *down += n);
+        let Ok(to_client) = swap(to_client) else {
+            return Poll::Ready(End::Broken(Side::Backend));
+        };
+        if to_client.is_ready() {
+            this.first.get_or_insert(Side::Backend);
+        }
+        match (to_backend, to_client, this.first) {
+            (Poll::Ready(()), Poll::Ready(()), Some(first)) => Poll::Ready(End::Closed(first)),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+fn swap(polled: Poll<io::Result<()>>) -> io::Result<Poll<()>> {
+    match polled {
+        Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+        Poll::Ready(Err(error)) => Err(error),
+        Poll::Pending => Ok(Poll::Pending),
     }
 }
 
@@ -376,6 +482,8 @@ struct Open {
 enum Kind {
     Passthrough(Box<[u8]>),
     Terminated(Box<Session>),
+    /// Bytes, with what was read of them.
+    Tcp(Box<[u8]>),
 }
 
 /// What was selected for a connection.
@@ -383,6 +491,8 @@ enum Step {
     Relay(TcpStream, Kind),
     /// Terminated, and TLS again.
     Reencrypt(Box<TlsStream<TcpStream>>, Box<Session>),
+    /// Bytes, and TLS towards the backend.
+    Originate(Box<TlsStream<TcpStream>>, Vec<u8>),
     /// Plaintext, with what was read of it.
     Http(Vec<u8>, Version, HelloPermit),
     /// A handshake that is to be done on the replayed hello.
@@ -415,6 +525,10 @@ async fn open(
             Box::pin(reencrypt(client, backend, session, record)).await;
             return None;
         }
+        Ok(Step::Originate(backend, first)) => {
+            Box::pin(originate(client, backend, first, record)).await;
+            return None;
+        }
         Ok(Step::Challenge(challenge, replay, permit)) => {
             Box::pin(answer(client, challenge, replay, &mut record)).await;
             drop(permit);
@@ -433,7 +547,13 @@ async fn open(
             drop(permit);
             begun
         }
-        Err(reason) => Err((record, reason)),
+        Err(reason) => {
+            if beginning.layer == Layer::Bytes {
+                // Refused, rather than a stream that is empty and whole.
+                relay::reset(&client);
+            }
+            Err((record, reason))
+        }
     };
     match begun {
         Ok(begun) => Box::pin(http::serve(begun)).await,
@@ -454,17 +574,41 @@ async fn begin(
         bytes: Vec::new(),
         left: record.plane().limits.hello_deadline,
     };
-    if let Some(protocol) = beginning.proxy_protocol() {
+    if let Some(protocol) = beginning.proxy_protocol()
+        && (beginning.layer != Layer::Bytes || protocol.trusts(record.client().ip()))
+    {
+        // Who is not trusted may wait for the backend to begin, and so there is nothing to look for.
         let introduced = client_address::introduce(client, record, &mut permit, protocol);
         let introduced = within(first.left, Box::pin(introduced)).await;
         first.bytes = introduced.map_err(|_| CloseReason::HelloTimeout)??;
         first.left = first.left.saturating_sub(record.started().elapsed());
     }
-    if beginning.plaintext {
-        let (head, version) = http::sniff(client, first.bytes, first.left).await?;
-        return Ok(Step::Http(head, version, permit));
+    match beginning.layer {
+        Layer::Plain => {
+            let (head, version) = http::sniff(client, first.bytes, first.left).await?;
+            Ok(Step::Http(head, version, permit))
+        }
+        Layer::Tls => try_open(client, record, permit, first).await,
+        Layer::Bytes => open_tcp(record, permit, first.bytes).await,
     }
-    try_open(client, record, permit, first).await
+}
+
+/// Connects to a backend by the port alone, whatever the client says and when. `first` was read of it already.
+async fn open_tcp(
+    record: &mut Record,
+    permit: HelloPermit,
+    first: Vec<u8>,
+) -> Result<Step, CloseReason> {
+    let plane = Arc::clone(record.plane());
+    let random = plane.random();
+    let snapshot = plane.snapshot.load_full();
+    let selection = snapshot.select_tcp(record.bind())?;
+    let (_, _, credentials) = take(&snapshot, record, selection, random)?;
+    drop((permit, snapshot));
+    Ok(match connect(record, random, Some(credentials)).await? {
+        Stream::Plain(backend) => Step::Relay(backend, Kind::Tcp(first.into())),
+        Stream::Tls(backend) => Step::Originate(backend, first),
+    })
 }
 
 /// What was read of a connection, and how much time there is for the rest of the hello.
@@ -546,7 +690,7 @@ async fn try_open(
             })
         }
         // Not selected by a server name: the configuration changed within this connection's hello.
-        Mode::Http => Err(CloseReason::NoListener),
+        Mode::Http | Mode::Tcp => Err(CloseReason::NoListener),
     }
 }
 
@@ -570,16 +714,27 @@ fn decide(
         return Ok(Decision::Challenge(challenge));
     }
     let selected = snapshot.select(record.bind(), record.server_name.as_ref());
+    let (mode, entrant, credentials) = take(&snapshot, record, selected?, random)?;
+    Ok(Decision::Serve(mode, entrant, credentials))
+}
+
+/// Has a connection count for what was selected for it, and picks its backend unless its requests do that.
+fn take(
+    snapshot: &Snapshot,
+    record: &mut Record,
+    selection: Selection,
+    random: u64,
+) -> Result<(Mode, Entrant, Credentials), CloseReason> {
     let Selection {
         listener,
         route,
         account,
-    } = selected?;
+    } = selection;
     let mode = listener.mode.clone();
     let units = listener.handshake_units;
     record.select(Arc::clone(&listener));
     if !matches!(mode, Mode::Https(_)) {
-        pick(&snapshot, record, route, random, |backend| {
+        pick(snapshot, record, route, random, |backend| {
             backend.endpoint(random, |_| true)
         })?;
     }
@@ -589,8 +744,7 @@ fn decide(
         snapshot.credentials(&listener, backend)
     });
     record.charge(&account)?;
-    let entrant = Entrant { account, units };
-    Ok(Decision::Serve(mode, entrant, credentials))
+    Ok((mode, Entrant { account, units }, credentials))
 }
 
 /// Answers a CA.
@@ -634,9 +788,14 @@ fn pick(
     endpoint: impl FnOnce(&Backend) -> Option<SocketAddr>,
 ) -> Result<(), CloseReason> {
     let Some(route) = route else {
+        let by_port = || {
+            record
+                .listener()
+                .is_some_and(|of| matches!(of.mode, Mode::Tcp))
+        };
         return Err(match record.server_name {
-            Some(_) => CloseReason::NoRoute,
-            None => CloseReason::NoServerName,
+            None if !by_port() => CloseReason::NoServerName,
+            _ => CloseReason::NoRoute,
         });
     };
     let pick = route.pick_with(snapshot, random, endpoint);
@@ -753,14 +912,21 @@ fn decide_again(
 ) -> Option<Credentials> {
     let plane = Arc::clone(record.plane());
     let snapshot = plane.snapshot.load();
-    let selected = snapshot.select(record.bind(), record.server_name.as_ref());
+    // Where TLS ends here, the client has seen this one's certificate, and was validated by it.
+    let begun = record.listener()?;
+    let is_tcp = |of: &Listener| matches!(of.mode, Mode::Tcp);
+    let selected = if is_tcp(begun) {
+        snapshot.select_tcp(record.bind())
+    } else {
+        snapshot.select(record.bind(), record.server_name.as_ref())
+    };
     let Selection {
         listener, route, ..
     } = selected.ok()?;
-    // Where TLS ends here, the client has seen this one's certificate, and was validated by it.
-    let begun = record.listener()?;
     let passes = |of: &Listener| matches!(of.mode, Mode::Passthrough);
-    let same = Arc::ptr_eq(&listener, begun) || (passes(&listener) && passes(begun));
+    let same = Arc::ptr_eq(&listener, begun)
+        || (passes(&listener) && passes(begun))
+        || (is_tcp(&listener) && is_tcp(begun));
     if !same {
         return None;
     }

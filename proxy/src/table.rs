@@ -68,6 +68,8 @@ pub enum Mode {
     Http,
     /// HTTP within TLS.
     Https(Result<Arc<rustls::ServerConfig>, NotServing>),
+    /// Bytes go to the backend as they came, whatever they are: selected by the port alone.
+    Tcp,
 }
 
 /// Why a listener that terminates TLS closes its connections.
@@ -86,6 +88,7 @@ impl Mode {
         match self {
             Self::Http => Layer::Plain,
             Self::Passthrough | Self::Terminate(_) | Self::Https(_) => Layer::Tls,
+            Self::Tcp => Layer::Bytes,
         }
     }
 
@@ -97,6 +100,7 @@ impl Mode {
             Self::Terminate(_) => "Terminate",
             Self::Http => "Http",
             Self::Https(_) => "Https",
+            Self::Tcp => "Tcp",
         }
     }
 
@@ -108,12 +112,20 @@ impl Mode {
 }
 
 /// What connections to a listener begin with. The listeners of a bind are all of one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Layer {
     /// A ClientHello.
+    #[default]
     Tls,
     /// An HTTP request.
     Plain,
+    /// Anything, or nothing before the backend has said something.
+    Bytes,
+}
+
+impl Layer {
+    /// Every layer.
+    pub const ALL: [Self; 3] = [Self::Tls, Self::Plain, Self::Bytes];
 }
 
 impl fmt::Display for Layer {
@@ -121,6 +133,7 @@ impl fmt::Display for Layer {
         f.write_str(match self {
             Self::Tls => "TLS",
             Self::Plain => "plaintext HTTP",
+            Self::Bytes => "TCP without names",
         })
     }
 }
@@ -475,6 +488,20 @@ impl RouteTable {
                 .map(|(_, of)| &of.route),
         }
     }
+
+    /// The route that comes before all others, where there are no names to choose by.
+    fn first(&self) -> Option<&Arc<Route>> {
+        match &self.0 {
+            Rows::Few(rows) => rows
+                .iter()
+                .min_by(|a, b| a.precedence().cmp(&b.precedence()))
+                .map(|row| &row.of.route),
+            Rows::Many(index) => {
+                let routes = index.get(&HostPattern::Any)?;
+                routes.values().next().map(|of| &of.route)
+            }
+        }
+    }
 }
 
 fn insert(index: &mut Indexed, row: Row) {
@@ -506,11 +533,19 @@ fn precedence(rank: Specificity, route: &Route) -> Precedence {
     }
 }
 
-/// The routes of a listener, of either kind.
+/// The routes of a listener, of whatever kind.
 #[derive(Clone)]
 pub(crate) struct Routes {
     pub(crate) tls: RouteTable,
     pub(crate) http: HttpTable,
+    pub(crate) tcp: RouteTable,
+}
+
+/// The kinds of routes that have connections rather than requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Connections {
+    Tls,
+    Tcp,
 }
 
 impl Routes {
@@ -518,11 +553,19 @@ impl Routes {
         Self {
             tls: RouteTable::new(),
             http: HttpTable::default(),
+            tcp: RouteTable::new(),
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.tls.is_empty() && self.http.is_empty()
+        self.tls.is_empty() && self.http.is_empty() && self.tcp.is_empty()
+    }
+
+    pub(crate) fn of_mut(&mut self, kind: Connections) -> &mut RouteTable {
+        match kind {
+            Connections::Tls => &mut self.tls,
+            Connections::Tcp => &mut self.tcp,
+        }
     }
 }
 
@@ -538,6 +581,7 @@ struct Entry {
 enum OfKind {
     Tls(RouteTable),
     Http(HttpTable),
+    Tcp(RouteTable),
 }
 
 impl OfKind {
@@ -545,30 +589,39 @@ impl OfKind {
         match mode {
             Mode::Passthrough | Mode::Terminate(_) => Self::Tls(routes.tls),
             Mode::Http | Mode::Https(_) => Self::Http(routes.http),
+            Mode::Tcp => Self::Tcp(routes.tcp),
         }
     }
 
     fn http(&self) -> HttpTable {
         match self {
             Self::Http(routes) => routes.clone(),
-            Self::Tls(_) => HttpTable::default(),
+            Self::Tls(_) | Self::Tcp(_) => HttpTable::default(),
         }
     }
 
     fn select(&self, name: &Hostname, guard: Guard<'_>) -> Option<Arc<Route>> {
         match self {
             Self::Tls(routes) => routes.select(name, guard).cloned(),
-            Self::Http(_) => None,
+            Self::Http(_) | Self::Tcp(_) => None,
+        }
+    }
+
+    fn first(&self) -> Option<&Arc<Route>> {
+        match self {
+            Self::Tcp(routes) => routes.first(),
+            Self::Tls(_) | Self::Http(_) => None,
         }
     }
 }
 
-/// The listeners of one socket. At most one of the two has any, except where the operator sends what
-/// it must not: then connections have to begin with TLS.
+/// The listeners of one socket. At most one of the layers has any, except where the operator sends what
+/// it must not: then connections have to begin with TLS, or else with a request.
 #[derive(Clone)]
 struct Bind {
     tls: PatternMap<Entry>,
     plain: PatternMap<Entry>,
+    bytes: PatternMap<Entry>,
     /// What the listeners, which are of one Gateway, say of it.
     client_address: Option<Arc<ClientAddress>>,
 }
@@ -578,6 +631,7 @@ impl Bind {
         Self {
             tls: PatternMap::new(),
             plain: PatternMap::new(),
+            bytes: PatternMap::new(),
             client_address: None,
         }
     }
@@ -586,6 +640,7 @@ impl Bind {
         match layer {
             Layer::Tls => &self.tls,
             Layer::Plain => &self.plain,
+            Layer::Bytes => &self.bytes,
         }
     }
 
@@ -593,23 +648,28 @@ impl Bind {
         match layer {
             Layer::Tls => &mut self.tls,
             Layer::Plain => &mut self.plain,
+            Layer::Bytes => &mut self.bytes,
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.tls.is_empty() && self.plain.is_empty()
+        Layer::ALL.iter().all(|layer| self.of(*layer).is_empty())
     }
 
-    fn is_plaintext(&self) -> bool {
-        self.tls.is_empty() && !self.plain.is_empty()
+    /// What connections begin with.
+    fn layer(&self) -> Layer {
+        let mut used = Layer::ALL
+            .iter()
+            .filter(|layer| !self.of(**layer).is_empty());
+        used.next().copied().unwrap_or_default()
     }
 }
 
 /// How connections on a bind begin.
 #[derive(Clone, Default)]
 pub(crate) struct Beginning {
-    /// With a request, rather than with TLS.
-    pub(crate) plaintext: bool,
+    /// What comes first.
+    pub(crate) layer: Layer,
     client_address: Option<Arc<ClientAddress>>,
 }
 
@@ -662,10 +722,10 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// Whether connections on `bind` begin with a request rather than with TLS.
+    /// What connections on `bind` begin with; with TLS, where nobody listens.
     #[must_use]
-    pub fn is_plaintext(&self, bind: &BindKey) -> bool {
-        self.binds.get(bind).is_some_and(Bind::is_plaintext)
+    pub fn layer(&self, bind: &BindKey) -> Layer {
+        self.binds.get(bind).map(Bind::layer).unwrap_or_default()
     }
 
     /// How connections on `bind` begin.
@@ -674,7 +734,7 @@ impl Snapshot {
             return Beginning::default();
         };
         Beginning {
-            plaintext: on.is_plaintext(),
+            layer: on.layer(),
             client_address: on.client_address.clone(),
         }
     }
@@ -855,6 +915,21 @@ impl Snapshot {
             listener: Arc::clone(&entry.listener),
             account: Arc::clone(account),
             route,
+        })
+    }
+
+    /// Selects listener and route for a connection to `bind`, where the port alone selects. Whose the port is, the
+    /// operator decided: the owners of hostnames have no say.
+    pub fn select_tcp(&self, bind: &BindKey) -> Result<Selection, Unmatched> {
+        let on = self.binds.get(bind).ok_or(Unmatched::NoBind)?;
+        let entry = on.bytes.get(&HostPattern::Any);
+        let entry = entry.ok_or(Unmatched::NoBind)?;
+        let route = entry.routes.first();
+        let account = route.map_or(&entry.listener.account, |route| &route.account);
+        Ok(Selection {
+            listener: Arc::clone(&entry.listener),
+            account: Arc::clone(account),
+            route: route.cloned(),
         })
     }
 

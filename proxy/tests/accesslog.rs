@@ -84,6 +84,41 @@ async fn a_connection_leaves_one_line() {
     a_call_of_grpc_says_how_it_ended(&rig, &sink, &identity_for_shop).await;
     a_ca_leaves_a_line_and_no_key(&mut rig, &sink).await;
     behind_others_a_line_names_the_client_and_the_peer(&mut rig, &sink, &identity_for_shop).await;
+    bytes_leave_a_line_without_a_name(&sink).await;
+}
+
+async fn bytes_leave_a_line_without_a_name(sink: &Sink) {
+    let address = serve(echo).await;
+    let rig = Rig::start(&Limits::default(), |port| {
+        vec![
+            tcp(port, "db"),
+            tcp_route("db", 0, "db", &[(BACKEND, 1)]),
+            backend(BACKEND, &[address]),
+        ]
+    });
+    let lines = sink.lines().len();
+    let mut client = rig.connect().await;
+    client.write_all(b"SELECT").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"SELECT");
+    wait("a line", || sink.lines().len() == lines + 1).await;
+    let mut line = sink.lines().remove(lines);
+    take_what_differs(&mut line);
+    let expected = serde_json::json!({
+        "level": "INFO",
+        "target": "access",
+        "bind": rig.address.to_string(),
+        "tenant": "team-a",
+        "gateway": "infra/edge",
+        "listener": "ListenerSet/team-a/db/tls",
+        "route": "team-a/db",
+        "backend": BACKEND,
+        "endpoint": address.to_string(),
+        "bytes_in": 6,
+        "bytes_out": 6,
+        "reason": "ClientClosed",
+    });
+    assert_eq!(line, expected);
 }
 
 async fn a_call_of_grpc_says_how_it_ended(rig: &Rig, sink: &Sink, identity: &Identity) {

@@ -66,6 +66,7 @@ impl<'a> Reviewer<'a> {
         Kind::TlsRoute,
         Kind::HttpRoute,
         Kind::GrpcRoute,
+        Kind::TcpRoute,
         Kind::ListenerSet,
         Kind::Gateway,
         Kind::GatewayClass,
@@ -153,9 +154,11 @@ impl<'a> Reviewer<'a> {
         };
         match object {
             Object::ListenerSet(set) => set_is_ours(set),
-            // Nobody can say whose it is. HTTPRoutes and GRPCRoutes are what other controllers live on; what takes names on
-            // shared ports is not let in unread.
-            Object::Unreadable(key, ..) => !key.kind.routes_requests(),
+            // Nobody can say whose it is. HTTPRoutes, GRPCRoutes and TCPRoutes are what other controllers live on; what takes
+            // names on shared ports is not let in unread.
+            Object::Unreadable(key, ..) => {
+                !key.kind.routes_requests() && key.kind != Kind::TcpRoute
+            }
             other => other.as_route().is_none_or(|route| {
                 let namespace = &route.name().namespace;
                 let parents = route.parents().iter();

@@ -42,6 +42,11 @@ pub(crate) fn findings(
             findings.extend(routes::findings(facts, old, Route::Http(route)));
             findings
         }
+        Object::TcpRoute(route) => {
+            let mut findings = route.findings.clone();
+            findings.extend(routes::findings(facts, old, Route::Tcp(route)));
+            findings
+        }
         Object::ListenerSet(set) => {
             let old = match old {
                 Some(Object::ListenerSet(old)) => Some(old),

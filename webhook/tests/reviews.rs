@@ -229,10 +229,9 @@ fn a_set_that_would_conflict_is_refused_whatever_its_age() {
             Some(
                 "spec.listeners[0].hostname: hostname \"app.example\" on port 443 is taken by \
                  another listener on Gateway infra/entrance; use another hostname or port, or have \
-                 the present listener removed first; spec.listeners[2].protocol: every hostname on \
-                 port 443 cannot speak TCP because another listener on Gateway infra/entrance \
-                 speaks another protocol there; use another port, or the protocol that the port \
-                 already speaks"
+                 the present listener removed first; spec.listeners[2].protocol: TCP port 443 of \
+                 Gateway infra/entrance is another listener's, and TCP has no names by which two \
+                 could share it; use another port"
             )
         );
     }

@@ -53,6 +53,7 @@ const REASONS: &[Reason] = &[
     Reason::IssuerNotAllowed,
     Reason::QuotaExceeded,
     Reason::HostnameNotOwned,
+    Reason::ListenerShared,
     Reason::EndpointNotAllowed,
     Reason::Unreadable,
     Reason::UnknownField,
@@ -131,6 +132,7 @@ fn is_listed(reason: Reason) -> bool {
         | Reason::IssuerNotAllowed
         | Reason::QuotaExceeded
         | Reason::HostnameNotOwned
+        | Reason::ListenerShared
         | Reason::EndpointNotAllowed
         | Reason::Unreadable
         | Reason::UnknownField

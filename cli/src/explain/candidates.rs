@@ -57,6 +57,7 @@ impl Candidate {
     pub(super) fn route_kinds(&self) -> &'static [Kind] {
         match self.listener.protocol {
             Protocol::Http | Protocol::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
+            Protocol::Tcp => &[Kind::TcpRoute],
             _ => &[Kind::TlsRoute],
         }
     }
@@ -201,6 +202,8 @@ pub(super) fn attached(
         .iter()
         .filter_map(|key| {
             let (created, attachments) = attachments(translator, key)?;
+            let has_names = key.kind != Kind::TcpRoute;
+            let own = own.filter(|_| has_names);
             let is_admitted = own.is_none_or(|gateway| serves(translator, gateway, key, query));
             if !is_admitted {
                 return None;
@@ -236,6 +239,7 @@ fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<pro
     let kind = match key.kind {
         Kind::HttpRoute => ResourceKind::HttpRoute,
         Kind::GrpcRoute => ResourceKind::GrpcRoute,
+        Kind::TcpRoute => ResourceKind::TcpRoute,
         _ => ResourceKind::TlsRoute,
     };
     let name = ResourceKey::new(kind, key.name.to_string());
@@ -243,6 +247,15 @@ fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<pro
         resource::Resource::TlsRoute(route) => Some((route.created, route.attachments)),
         resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
             Some((route.created, route.attachments))
+        }
+        resource::Resource::TcpRoute(route) => {
+            let everything = proto::RouteHostname::default();
+            let attachments = route.listeners.into_iter();
+            let attachments = attachments.map(|listener| proto::Attachment {
+                listener,
+                hostnames: vec![everything.clone()],
+            });
+            Some((route.created, attachments.collect()))
         }
         _ => None,
     }

@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{HttpFilter, HttpMatch, HttpRule, MethodMatch, PathMatch, ValueMatch};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{BackendRef, Object, TlsRoute};
+use vestibule_model::object::{BackendRef, Object};
 use vestibule_model::route::Route;
 
 use super::candidates::{AttachedRoute, backend};
 use super::picture::Picture;
 use super::report::{BackendView, RouteView, RuleView};
 
-/// The views of routes in order of precedence; of TLSRoutes the first has the connections.
+/// The views of routes in order of precedence; of TLSRoutes and TCPRoutes the first has the connections.
 pub(super) fn views(picture: &Picture, attached: &[AttachedRoute]) -> Vec<RouteView> {
     let views = attached.iter().enumerate().filter_map(|(index, one)| {
         Some(RouteView {
-            shadowed: index > 0 && one.key.kind == Kind::TlsRoute,
+            shadowed: index > 0 && one.key.kind != Kind::HttpRoute,
             shared_paths: one.paths.clone(),
             ..view(picture, &one.key, &one.rank)?
         })
@@ -32,7 +32,8 @@ pub(super) fn view(
 ) -> Option<RouteView> {
     let object = picture.translator.object(key)?;
     let rules = match object.as_route()? {
-        Route::Tls(route) => vec![of_tls(picture, key, route)],
+        Route::Tls(route) => vec![of_connections(picture, key, &route.backends)],
+        Route::Tcp(route) => vec![of_connections(picture, key, &route.backends)],
         Route::Http(route) => {
             let rules = route.rules.iter();
             rules.map(|rule| of_http(picture, key, rule)).collect()
@@ -48,8 +49,8 @@ pub(super) fn view(
     })
 }
 
-fn of_tls(picture: &Picture, key: &ObjectKey, route: &TlsRoute) -> RuleView {
-    let backends = route.backends.iter();
+fn of_connections(picture: &Picture, key: &ObjectKey, backends: &[BackendRef]) -> RuleView {
+    let backends = backends.iter();
     RuleView {
         name: String::new(),
         matches: Vec::new(),

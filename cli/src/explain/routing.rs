@@ -120,9 +120,12 @@ impl Chain<'_> {
         } else {
             "a"
         };
+        let names = match kinds {
+            [Kind::TcpRoute] => String::new(),
+            _ => format!(" with hostname {}", self.query),
+        };
         let action = format!(
-            "create {article} {kind} with hostname {} whose parentRefs name {}, sectionName {}",
-            self.query,
+            "create {article} {kind}{names} whose parentRefs name {}, sectionName {}",
             key.parent.object(),
             key.listener
         );

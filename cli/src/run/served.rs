@@ -181,6 +181,9 @@ fn how(engine: &Engine, listener: &Listener, status: &ListenerStatus) -> String 
             let certificates = certificates(engine, listener).unwrap_or_default();
             Some(format!("HTTPS with {certificates}"))
         }
+        Protocol::Tcp if status.attached_routes > 0 => {
+            return "TCP: bytes as they come".into();
+        }
         Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => None,
     };
     match (http, status.attached_routes) {

@@ -18,6 +18,7 @@ mod reference;
 mod reference_grant;
 mod route;
 mod selector;
+mod tcp_route;
 mod tls_route;
 
 pub use backend_tls_policy::{
@@ -53,6 +54,7 @@ pub use reference_grant::{
 };
 pub use route::{BackendRef, ParentReference};
 pub use selector::selector_from_json;
+pub use tcp_route::{TCPRoute, TCPRouteRule, TCPRouteSpec};
 pub use tls_route::{TLSRoute, TLSRouteRule, TLSRouteSpec};
 
 pub(crate) use backend_tls_policy::convert as convert_backend_tls_policy;
@@ -64,4 +66,5 @@ pub(crate) use listener::port;
 pub(crate) use listener_set::convert as convert_listener_set;
 pub(crate) use reference_grant::convert as convert_reference_grant;
 pub(crate) use selector::{requirements, scope};
+pub(crate) use tcp_route::convert as convert_tcp_route;
 pub(crate) use tls_route::convert as convert_tls_route;

@@ -142,6 +142,42 @@ pub(super) fn hostnames(
     patterns
 }
 
+/// The backends of the one rule that a route of `kind` has, where connections are all it knows. What is wrong with
+/// the rule refuses the route.
+pub(super) fn only_rule(
+    kind: Kind,
+    rules: Vec<Vec<BackendRef>>,
+    namespace: &Arc<str>,
+    findings: &mut Vec<Finding>,
+) -> Vec<object::BackendRef> {
+    if rules.len() != 1 {
+        findings.push(Finding::refused(
+            Reason::InvalidValue,
+            "spec.rules",
+            format!("has {} rules, and a {kind} has exactly one", rules.len()),
+            format!("put all backends into one rule, or write one {kind} per rule"),
+        ));
+    }
+    let mut backends = Vec::new();
+    for (rule, refs) in rules.into_iter().take(1).enumerate() {
+        let field = format!("spec.rules[{rule}].backendRefs");
+        if refs.is_empty() {
+            findings.push(Finding::refused(
+                Reason::InvalidValue,
+                field.clone(),
+                "names no backend",
+                "name at least one Service and its port",
+            ));
+        }
+        at_most(kind, refs.len(), MAX_BACKENDS, &field, findings);
+        for (index, wire) in refs.into_iter().take(MAX_BACKENDS).enumerate() {
+            let field = format!("{field}[{index}]");
+            backends.push(backend(wire, namespace, field, findings));
+        }
+    }
+    backends
+}
+
 /// A backend; its findings refuse the rule that has it.
 pub(super) fn backend(
     wire: BackendRef,

@@ -3,8 +3,6 @@
 //! Objects that were written as v1alpha2 can lack hostnames or have many rules. They decode, and are refused with a
 //! reason.
 
-use std::sync::Arc;
-
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
@@ -13,7 +11,7 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::Kind;
 use vestibule_model::object;
 
-use super::route::{self, BackendRef, MAX_BACKENDS, ParentReference, at_most};
+use super::route::{self, BackendRef, ParentReference};
 use crate::meta;
 use crate::unknown::UnknownFields;
 
@@ -69,11 +67,17 @@ pub(crate) fn convert(wire: TLSRoute, unknown: &UnknownFields) -> object::TlsRou
     let mut findings = unknown.refusals_below(&["spec"]);
     findings.extend(unknown.warnings_outside(&[&["spec"]]));
     findings.extend(route::default_gateways(spec.use_default_gateways));
+    let rules = spec.rules.into_iter().map(|rule| rule.backend_refs);
     object::TlsRoute {
         meta: meta::convert(&wire.metadata),
         parents: route::parents(Kind::TlsRoute, spec.parent_refs, &mut findings),
         hostnames: hostnames(&spec.hostnames, &mut findings),
-        backends: backends(spec.rules, &name.namespace, &mut findings),
+        backends: route::only_rule(
+            Kind::TlsRoute,
+            rules.collect(),
+            &name.namespace,
+            &mut findings,
+        ),
         findings,
         name,
     }
@@ -89,43 +93,4 @@ fn hostnames(texts: &[String], findings: &mut Vec<Finding>) -> Vec<(usize, HostP
         ));
     }
     route::hostnames(Kind::TlsRoute, texts, MAX_HOSTNAMES, findings)
-}
-
-fn backends(
-    rules: Vec<TLSRouteRule>,
-    namespace: &Arc<str>,
-    findings: &mut Vec<Finding>,
-) -> Vec<object::BackendRef> {
-    if rules.len() != 1 {
-        findings.push(Finding::refused(
-            Reason::InvalidValue,
-            "spec.rules",
-            format!("has {} rules, and a TLSRoute has exactly one", rules.len()),
-            "put all backends into one rule, or write one TLSRoute per rule",
-        ));
-    }
-    let mut backends = Vec::new();
-    for (rule, wire) in rules.into_iter().take(1).enumerate() {
-        let field = format!("spec.rules[{rule}].backendRefs");
-        if wire.backend_refs.is_empty() {
-            findings.push(Finding::refused(
-                Reason::InvalidValue,
-                field.clone(),
-                "names no backend",
-                "name at least one Service and its port",
-            ));
-        }
-        at_most(
-            Kind::TlsRoute,
-            wire.backend_refs.len(),
-            MAX_BACKENDS,
-            &field,
-            findings,
-        );
-        for (index, backend) in wire.backend_refs.into_iter().take(MAX_BACKENDS).enumerate() {
-            let field = format!("{field}[{index}]");
-            backends.push(route::backend(backend, namespace, field, findings));
-        }
-    }
-    backends
 }

@@ -19,6 +19,7 @@ fn is_generation_kept(kind: Kind) -> bool {
         | Kind::Gateway
         | Kind::ListenerSet
         | Kind::TlsRoute
+        | Kind::TcpRoute
         | Kind::HttpRoute
         | Kind::GrpcRoute
         | Kind::ReferenceGrant

@@ -218,8 +218,11 @@ impl Merge {
                 }
                 let verdict = domain.owns(port, &listener.protocol, &hostname.matches);
                 let refused = verdict.map_err(|finding| {
-                    let field =
-                        field_of_hostname(indexes.get(&hostname.rank).copied(), &hostname.rank);
+                    let field = if route.has_names() {
+                        field_of_hostname(indexes.get(&hostname.rank).copied(), &hostname.rank)
+                    } else {
+                        "spec.parentRefs".to_owned()
+                    };
                     let finding = Finding { field, ..finding };
                     if said.insert(finding.clone()) {
                         findings.push(finding);

@@ -145,9 +145,15 @@ fn route_kinds_of_a_listener() {
             (both, refused(1))
         );
     }
-    for protocol in ["TCP", "UDP"] {
-        assert_eq!(kinds(protocol, &[]), (vec![], None));
-    }
+    let tcp_route = (GATEWAY_GROUP, "TCPRoute");
+    assert_eq!(kinds("TCP", &[]), (vec![tcp_route], None));
+    assert_eq!(kinds("TCP", &[tls_route]), (vec![], refused(0)));
+    // Gateway API took TCPRoutes on TLS listeners back.
+    assert_eq!(
+        kinds("TLS", &[tcp_route, tls_route]),
+        (vec![tls_route], refused(0))
+    );
+    assert_eq!(kinds("UDP", &[]), (vec![], None));
 }
 
 fn attach(

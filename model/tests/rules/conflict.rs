@@ -276,7 +276,12 @@ fn messages_say_what_and_where_and_what_to_do() {
     );
     assert_eq!(
         text(Conflict::Protocol, &any),
-        "spec.listeners[0].protocol: every hostname on port 443 cannot speak TCP because another \
+        "spec.listeners[0].protocol: TCP port 443 of Gateway infra/gw is another listener's, and TCP \
+         has no names by which two could share it; use another port"
+    );
+    assert_eq!(
+        text(Conflict::Protocol, &taken),
+        "spec.listeners[0].protocol: hostname \"x.example\" on port 443 cannot speak TLS because another \
          listener on Gateway infra/gw speaks another protocol there; use another port, or the \
          protocol that the port already speaks"
     );

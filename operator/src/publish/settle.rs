@@ -91,7 +91,10 @@ impl Settle {
         let mut keys: Vec<ResourceKey> = self.pending.keys().cloned().collect();
         keys.sort_by_key(|key| match key.kind() {
             ResourceKind::Certificate | ResourceKind::TrustBundle => 0,
-            ResourceKind::HttpRoute | ResourceKind::GrpcRoute | ResourceKind::TlsRoute => 2,
+            ResourceKind::HttpRoute
+            | ResourceKind::GrpcRoute
+            | ResourceKind::TlsRoute
+            | ResourceKind::TcpRoute => 2,
             _ => 1,
         });
         for key in keys {
@@ -127,7 +130,7 @@ impl Settle {
         held: &BTreeSet<ResourceKey>,
         present: &Present<'_>,
     ) -> bool {
-        use resource::Resource::{Backend, GrpcRoute, HttpRoute, Listener, TlsRoute};
+        use resource::Resource::{Backend, GrpcRoute, HttpRoute, Listener, TcpRoute, TlsRoute};
         let change = self.pending.get(key);
         let new = change.and_then(|change| change.resource.as_ref());
         if matches!(
@@ -148,7 +151,7 @@ impl Settle {
                 shows_certificate(&old, present.published) && !shows_certificate(&new, &after)
             }
             (None, Some(Listener(old))) => (present.waits)(key, &old),
-            (Some(new @ (HttpRoute(_) | GrpcRoute(_) | TlsRoute(_))), old) => {
+            (Some(new @ (HttpRoute(_) | GrpcRoute(_) | TlsRoute(_) | TcpRoute(_))), old) => {
                 let good = |old: &resource::Resource| {
                     let usable = |target: &String| is_target_usable(target, present.published);
                     is_attached_within(old, &new) && targets(old).iter().all(usable)
@@ -199,12 +202,13 @@ fn backend_key(name: String) -> ResourceKey {
 
 /// Names of the backends that have a share of a route's requests; empty where a reference does not resolve.
 fn targets(route: &resource::Resource) -> BTreeSet<String> {
+    let weighted = |backends: &[proto::WeightedBackend]| {
+        let some = backends.iter().filter(|backend| backend.weight > 0);
+        some.map(|backend| backend.backend.clone()).collect()
+    };
     match route {
-        resource::Resource::TlsRoute(route) => {
-            let backends = route.backends.iter();
-            let some = backends.filter(|backend| backend.weight > 0);
-            some.map(|backend| backend.backend.clone()).collect()
-        }
+        resource::Resource::TlsRoute(route) => weighted(&route.backends),
+        resource::Resource::TcpRoute(route) => weighted(&route.backends),
         resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
             let backends = route.rules.iter().filter(|rule| !answers(rule));
             let backends = backends.flat_map(|rule| &rule.backends);
@@ -297,6 +301,10 @@ fn names(route: &resource::Resource) -> BTreeSet<(&str, &str)> {
         resource::Resource::TlsRoute(route) => &route.attachments,
         resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
             &route.attachments
+        }
+        resource::Resource::TcpRoute(route) => {
+            let listeners = route.listeners.iter();
+            return listeners.map(|listener| (&**listener, "")).collect();
         }
         _ => return BTreeSet::new(),
     };

@@ -210,7 +210,7 @@ impl Translator {
         let Some(route) = self.route(key) else {
             return (asks, inner);
         };
-        if self.is_refused(route) {
+        if !route.has_names() || self.is_refused(route) {
             return (asks, inner);
         }
         let (parents, _) = self.judge_parents(route, None);
@@ -245,6 +245,11 @@ impl Translator {
         let key = route.key();
         let (mut served, mut waiting) = (Vec::new(), BTreeSet::new());
         let mut said = BTreeSet::new();
+        if !route.has_names() {
+            // Whose a port is, its listeners say.
+            served.extend(parents.values().flatten().flatten().cloned());
+            return (served, waiting);
+        }
         for (index, outcome) in parents.iter_mut() {
             let Ok(attached) = outcome else { continue };
             let mut lost = None;

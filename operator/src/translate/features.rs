@@ -62,6 +62,7 @@ const FEATURES: &[(&str, Holds)] = &[
     ("HTTPRouteSchemeRedirect", Holds::Always),
     ("ListenerSet", Holds::Always),
     ("ReferenceGrant", Holds::Always),
+    ("TCPRoute", Holds::Always),
     ("TLSRoute", Holds::Always),
     ("TLSRouteModeMixed", Holds::Always),
     ("TLSRouteModeTerminate", Holds::Always),

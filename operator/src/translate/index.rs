@@ -62,7 +62,7 @@ impl Index {
             Object::ListenerSet(set) => {
                 self.set_listeners(key, &set.parent_key(), &set.listeners, there);
             }
-            Object::TlsRoute(_) | Object::HttpRoute(_) => {
+            Object::TlsRoute(_) | Object::HttpRoute(_) | Object::TcpRoute(_) => {
                 if let Some(route) = object.as_route() {
                     self.set_route(key, route, there);
                 }

@@ -452,15 +452,15 @@ impl Translator {
             });
         }
         match listener.protocol {
-            Protocol::Http | Protocol::Https | Protocol::Tls => Ok(()),
-            Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => Err(Finding::refused(
+            Protocol::Http | Protocol::Https | Protocol::Tls | Protocol::Tcp => Ok(()),
+            Protocol::Udp | Protocol::Other(_) => Err(Finding::refused(
                 Reason::UnsupportedProtocol,
                 format!("{}.protocol", listener.field),
                 format!(
                     "this release does not serve {:?}",
                     listener.protocol.as_str()
                 ),
-                "use HTTP, HTTPS or TLS",
+                "use HTTP, HTTPS, TLS or TCP",
             )),
         }
     }
@@ -605,6 +605,7 @@ fn encode(
         Protocol::Https => proto::listener::Protocol::Http(proto::HttpListener {
             terminate: Some(terminate()),
         }),
+        Protocol::Tcp => proto::listener::Protocol::Tcp(proto::TcpListener {}),
         _ => {
             let mode = match listener.tls.as_ref()?.mode {
                 TlsMode::Passthrough => tls_listener::Mode::Passthrough(proto::TlsPassthrough {}),

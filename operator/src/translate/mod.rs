@@ -34,6 +34,7 @@ mod route;
 mod route_status;
 mod service;
 mod status;
+mod tcp_route;
 mod tls_route;
 mod trust;
 
@@ -81,6 +82,7 @@ use overlap::Overlaps;
 use own::OwnAddresses;
 use reach::{Doors, Shared};
 use route::RouteState;
+use tcp_route::Queues;
 use trust::{BundleState, User};
 
 /// What translation depends on besides the objects.
@@ -184,6 +186,8 @@ pub struct Translator {
     /// What regular expressions each namespace may have.
     patterns: Budgets,
     routes: BTreeMap<ObjectKey, RouteState>,
+    /// Which TCPRoute has the connections of which listener.
+    queues: Queues,
     /// Routes accepted for a listener.
     attached: BTreeMap<ListenerKey, BTreeSet<ObjectKey>>,
     /// Accepted ListenerSets of a Gateway.
@@ -270,6 +274,7 @@ impl Translator {
             listeners: BTreeMap::new(),
             overlaps: Overlaps::default(),
             routes: BTreeMap::new(),
+            queues: Queues::default(),
             attached: BTreeMap::new(),
             attached_sets: BTreeMap::new(),
             set_attached_to: BTreeMap::new(),

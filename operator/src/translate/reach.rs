@@ -82,7 +82,7 @@ impl Shared {
             return Self::default();
         };
         let redirects = match route {
-            Route::Tls(_) => false,
+            Route::Tls(_) | Route::Tcp(_) => false,
             Route::Http(route) => route.rules.iter().all(|rule| {
                 let redirect = |filter: &HttpFilter| matches!(filter, HttpFilter::Redirect(_));
                 rule.filters.iter().any(redirect)

@@ -48,7 +48,7 @@ impl RouteState {
         self.in_part.contains(&(listener.clone(), names.clone()))
     }
 
-    fn listeners(&self) -> BTreeSet<ListenerKey> {
+    pub(super) fn listeners(&self) -> BTreeSet<ListenerKey> {
         self.parents
             .values()
             .flatten()
@@ -92,6 +92,7 @@ pub(super) struct Judged {
 pub(super) enum Body {
     Tls(proto::TlsRoute),
     Http { kind: Kind, route: proto::HttpRoute },
+    Tcp(proto::TcpRoute),
 }
 
 impl Body {
@@ -111,6 +112,10 @@ impl Body {
                     _ => resource::Resource::HttpRoute(route),
                 }
             }
+            Self::Tcp(route) => resource::Resource::TcpRoute(proto::TcpRoute {
+                listeners: attachments.into_iter().map(|at| at.listener).collect(),
+                ..route
+            }),
         }
     }
 }
@@ -151,6 +156,7 @@ impl Translator {
                 set_user(&mut self.attached, listener, &key, after.contains(listener));
                 dirty.parents.insert(listener.parent.clone());
             }
+            self.settle_queues(&key, state.as_ref(), dirty);
             let backends =
                 |s: Option<RouteState>| s.map(|state| state.backends).unwrap_or_default();
             let (before, after) = (backends(old), backends(state));
@@ -172,6 +178,7 @@ impl Translator {
         } = match route {
             Route::Tls(route) => self.judge_tls_route(route),
             Route::Http(route) => self.judge_http_route(route),
+            Route::Tcp(route) => self.judge_tcp_route(route),
         };
         let (mut parents, left_out) = self.judge_parents(route, refused.as_ref());
         findings.extend(left_out);
@@ -239,6 +246,7 @@ impl Translator {
                 http_route::refusal(route).is_some()
                     || self.patterns.refusal(&route.key()).is_some()
             }
+            Route::Tcp(route) => route.findings.iter().any(Finding::refuses),
         }
     }
 
@@ -452,6 +460,7 @@ pub(super) fn route_resource(route: &ObjectKey) -> ResourceKey {
     let kind = match route.kind {
         Kind::HttpRoute => ResourceKind::HttpRoute,
         Kind::GrpcRoute => ResourceKind::GrpcRoute,
+        Kind::TcpRoute => ResourceKind::TcpRoute,
         _ => ResourceKind::TlsRoute,
     };
     ResourceKey::new(kind, route.name.to_string())

@@ -68,6 +68,8 @@ impl Translator {
         let status = match (self.route(key), self.routes.get(key)) {
             (Some(route), Some(state)) if !state.parents.is_empty() => {
                 findings.extend(state.findings.iter().cloned());
+                let queued = self.queue_findings(key);
+                findings.extend(queued.iter().cloned());
                 let resolved = match &state.unresolved {
                     None => Condition::holds(
                         ConditionType::ResolvedRefs,
@@ -79,7 +81,7 @@ impl Translator {
                 let parents = parent_outcomes(route, state)
                     .map(|(parent, outcome)| RouteParentStatus {
                         parent: parent.clone(),
-                        conditions: route_conditions(state, outcome, &resolved),
+                        conditions: route_conditions(state, &queued, outcome, &resolved),
                     })
                     .collect();
                 Some(Status::Route(RouteStatus { parents }))
@@ -97,11 +99,15 @@ impl Translator {
 /// What is said of a route towards one parent.
 fn route_conditions(
     state: &RouteState,
+    queued: &[Finding],
     outcome: &Result<Vec<Attached>, Finding>,
     resolved: &Condition,
 ) -> Vec<Condition> {
     let accepted = match outcome {
-        Ok(_) => Condition::holds(ACCEPTED, Reason::Accepted, accepted_with(&state.findings)),
+        Ok(_) => {
+            let message = accepted_with(queued.iter().chain(&state.findings));
+            Condition::holds(ACCEPTED, Reason::Accepted, message)
+        }
         Err(finding) => fails(ACCEPTED, finding),
     };
     let mut conditions = vec![accepted, resolved.clone()];
@@ -127,11 +133,10 @@ fn route_conditions(
 }
 
 /// That a route is accepted, and what of it has no effect.
-fn accepted_with(findings: &[Finding]) -> String {
+fn accepted_with<'a>(findings: impl Iterator<Item = &'a Finding>) -> String {
     let mut message = "The route is accepted".to_owned();
-    let warnings = findings
-        .iter()
-        .filter(|finding| !finding.refuses() && finding.origin == Origin::Specification);
+    let warnings =
+        findings.filter(|finding| !finding.refuses() && finding.origin == Origin::Specification);
     for warning in warnings.take(WARNINGS) {
         message.push_str(". ");
         message.push_str(&warning.to_string());

@@ -1,6 +1,7 @@
 //! TLSRoutes: the resource.
 
-use vestibule_model::object::TlsRoute;
+use vestibule_model::key::ObjectKey;
+use vestibule_model::object::{BackendRef, TlsRoute};
 use vestibule_model::route::Route;
 use vestibule_stream::proto;
 
@@ -8,6 +9,19 @@ use super::Translator;
 use super::route::{Body, Judged, References};
 
 impl Translator {
+    /// A backend of a route that has connections, with its share of them.
+    pub(super) fn weighted(
+        &self,
+        route: &ObjectKey,
+        backend: &BackendRef,
+        references: &mut References,
+    ) -> proto::WeightedBackend {
+        proto::WeightedBackend {
+            backend: self.resolve_backend(route, backend, references),
+            weight: backend.weight,
+        }
+    }
+
     pub(super) fn judge_tls_route(&self, route: &TlsRoute) -> Judged {
         let findings = self.settings.policy.judge_route(route);
         let key = Route::Tls(route).key();
@@ -15,10 +29,7 @@ impl Translator {
         let backends = route
             .backends
             .iter()
-            .map(|backend| proto::WeightedBackend {
-                backend: self.resolve_backend(&key, backend, &mut references),
-                weight: backend.weight,
-            })
+            .map(|backend| self.weighted(&key, backend, &mut references))
             .collect();
         Judged {
             refused: findings.iter().find(|f| f.refuses()).cloned(),

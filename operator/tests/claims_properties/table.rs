@@ -54,6 +54,8 @@ pub(crate) struct Table {
     routes: BTreeMap<String, Vec<Attached>>,
     /// Whom the names of each pattern belong to.
     owners: BTreeMap<String, String>,
+    /// Whose the ports without names are.
+    raw: BTreeMap<u32, String>,
 }
 
 impl Table {
@@ -96,6 +98,11 @@ impl Table {
         let tls = match listener.protocol {
             Some(Protocol::Tls(_)) => true,
             Some(Protocol::Http(http)) => http.terminate.is_some(),
+            Some(Protocol::Tcp(_)) => {
+                let other = self.raw.insert(listener.port, listener.tenant);
+                assert_eq!(other, None, "{name} is not alone on its port");
+                return;
+            }
             None => panic!("{name} without a protocol"),
         };
         let listener = Listener {
@@ -198,6 +205,10 @@ impl Table {
                 Some(&tenant),
                 "{pattern:?} is published for {tenant} by {by}"
             );
+        }
+        for listener in self.listeners.values() {
+            let raw = self.raw.get(&listener.port);
+            assert_eq!(raw, None, "{listener:?} is on a port without names");
         }
         for name in names {
             let mut tenants = self.serving(name);

@@ -115,10 +115,11 @@ impl World {
             "rules": [
                 {"apiGroups": [gateway], "verbs": read,
                  "resources": ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes",
-                               "referencegrants", "backendtlspolicies"]},
+                               "tcproutes", "referencegrants", "backendtlspolicies"]},
                 {"apiGroups": [gateway], "verbs": ["update"],
                  "resources": ["gatewayclasses/status", "gateways/status", "listenersets/status",
-                               "httproutes/status", "grpcroutes/status", "tlsroutes/status", "backendtlspolicies/status"]},
+                               "httproutes/status", "grpcroutes/status", "tlsroutes/status", "tcproutes/status",
+                               "backendtlspolicies/status"]},
                 {"apiGroups": ["vestibule.dev"], "verbs": read,
                  "resources": ["gatewayparameters", "acmeissuers", "clusteracmeissuers", "hostnamegrants"]},
                 {"apiGroups": ["vestibule.dev"], "resources": ["hostnameclaims"],

@@ -265,6 +265,20 @@ pub(crate) fn route(
     })
 }
 
+pub(crate) fn tcp_route(
+    (namespace, name, created): (&str, &str, i64),
+    parents: Vec<ParentRef>,
+    backends: Vec<BackendRef>,
+) -> Object {
+    Object::TcpRoute(TcpRoute {
+        name: ObjectName::new(namespace, name),
+        meta: meta(created),
+        parents,
+        backends,
+        findings: Vec::new(),
+    })
+}
+
 pub(crate) fn service(namespace: &str, name: &str, ports: &[u16]) -> Object {
     Object::Service(Service {
         name: ObjectName::new(namespace, name),

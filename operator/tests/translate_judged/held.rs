@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use vestibule_model::hostname::Hostname;
 use vestibule_proxy::apply::{NoSockets, State};
-use vestibule_proxy::table::{BindKey, Route, Snapshot, Unmatched};
+use vestibule_proxy::table::{BindKey, Layer, Route, Selection, Snapshot, Unmatched};
 use vestibule_stream::{Change, Encoded, Generation, Resource, ResourceKey};
 
 use crate::judge::Answer;
@@ -55,31 +55,44 @@ impl Held {
         self.state.snapshot()
     }
 
+    /// What a connection comes to that says nothing, or whatever it says, on a port of bytes.
+    pub(crate) fn tcp_answer(&self, port: u16) -> (Answer, Option<Arc<Route>>) {
+        answer_of(self.state.snapshot().select_tcp(&bind(port)))
+    }
+
     /// What a TLS connection to a port comes to.
     pub(crate) fn answer(&self, port: u16, name: Option<&str>) -> (Answer, Option<Arc<Route>>) {
-        let bind = BindKey {
-            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            port,
-        };
+        let bind = bind(port);
         let name = name.map(|name| Hostname::parse(name).expect("a hostname"));
         let snapshot = self.state.snapshot();
-        if snapshot.is_plaintext(&bind) {
+        if snapshot.layer(&bind) != Layer::Tls {
             return (Answer::Nobody, None);
         }
-        match snapshot.select(&bind, name.as_ref()) {
-            Ok(selection) => {
-                let listener = selection.listener;
-                let route = selection.route;
-                let key = route.as_ref().map(|route| route.key.to_string());
-                let serving = listener.mode.is_serving();
-                (
-                    Answer::Listener(listener.key.to_string(), serving, key),
-                    route,
-                )
-            }
-            Err(Unmatched::NoBind | Unmatched::NoListener | Unmatched::NoServerName) => {
-                (Answer::Nobody, None)
-            }
+        answer_of(snapshot.select(&bind, name.as_ref()))
+    }
+}
+
+fn bind(port: u16) -> BindKey {
+    BindKey {
+        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        port,
+    }
+}
+
+fn answer_of(selected: Result<Selection, Unmatched>) -> (Answer, Option<Arc<Route>>) {
+    match selected {
+        Ok(selection) => {
+            let listener = selection.listener;
+            let route = selection.route;
+            let key = route.as_ref().map(|route| route.key.to_string());
+            let serving = listener.mode.is_serving();
+            (
+                Answer::Listener(listener.key.to_string(), serving, key),
+                route,
+            )
+        }
+        Err(Unmatched::NoBind | Unmatched::NoListener | Unmatched::NoServerName) => {
+            (Answer::Nobody, None)
         }
     }
 }

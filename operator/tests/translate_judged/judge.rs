@@ -44,9 +44,9 @@ enum Certificate {
 }
 
 impl Judged<'_> {
-    /// Owned, and neither in conflict nor of a protocol that is not served.
+    /// Owned, and not in conflict.
     pub(crate) fn accepted(&self) -> bool {
-        self.owned && !self.conflicted && self.listener.protocol != Protocol::Tcp
+        self.owned && !self.conflicted
     }
 
     /// Whether its certificate, if it needs one, may be used.
@@ -215,7 +215,7 @@ impl<'a> Judge<'a> {
     /// Routes with the names that they ask for themselves, and where.
     fn asking_routes(&self) -> Vec<(Route<'a>, &Judged<'a>, String)> {
         let mut asking = Vec::new();
-        for route in self.routes() {
+        for route in self.routes().filter(|route| route.kind() != Kind::TcpRoute) {
             for parent in self.attached(route) {
                 let own = |at: &&Judged<'_>| at.is_own() || host(at.listener).is_empty();
                 for at in self.listeners.iter().filter(own) {
@@ -284,6 +284,9 @@ impl<'a> Judge<'a> {
     /// Whether a hostname of a route is not its to have on a listener. The Gateway's own namespace loses none on its
     /// own listeners.
     fn is_lost(&self, route: Route<'_>, at: &Judged<'_>, written: &HostPattern) -> bool {
+        if at.listener.protocol == Protocol::Tcp {
+            return false;
+        }
         let names = common(at.listener, written);
         let namespace = &route.name().namespace;
         if at.is_own() {
@@ -417,6 +420,24 @@ impl<'a> Judge<'a> {
             let route = self.route_for(judged, name).map(|r| r.name().to_string());
             Answer::Listener(judged.name(), judged.resolved(), route)
         })
+    }
+
+    /// What a client gets on `port` that says no name, where bytes are taken as they come: of the routes the oldest, then
+    /// the first by name.
+    pub(crate) fn tcp_answer(&self, port: u16) -> Answer {
+        let mut on_port = self.listeners.iter().filter(|at| {
+            let written = at.listener.port.is_some_and(|p| p.get() == port);
+            at.accepted() && at.listener.protocol == Protocol::Tcp && written
+        });
+        let Some(at) = on_port.next() else {
+            return Answer::Nobody;
+        };
+        assert!(on_port.next().is_none(), "two on port {port}");
+        let attached = |route: &Route<'_>| self.attached(*route).any(|parent| parent.takes(at));
+        let first = self.routes().filter(attached);
+        let first = first.min_by_key(|route| (route.meta().created, route.name().to_string()));
+        let route = first.map(|route| route.name().to_string());
+        Answer::Listener(at.name(), true, route)
     }
 
     /// The namespace that has the most specific pattern which matches: by asking for it, or because it is the
@@ -564,6 +585,7 @@ impl Parent<'_> {
         let kind = match listener.protocol {
             Protocol::Tls => self.route.kind() == Kind::TlsRoute,
             Protocol::Http | Protocol::Https => self.route.kind().routes_requests(),
+            Protocol::Tcp => self.route.kind() == Kind::TcpRoute,
             _ => false,
         };
         let takes = at.parent == self.key

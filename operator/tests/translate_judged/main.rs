@@ -113,8 +113,14 @@ impl Run {
                 let (answer, route) = self.served(port, name);
                 assert_eq!(answer, judge.answer(port, name), "{port} {name:?}");
                 if let Some(route) = route {
-                    check_backends(&judge, self.proxy.snapshot(), &route);
+                    check_backends(&judge, Kind::TlsRoute, self.proxy.snapshot(), &route);
                 }
+            }
+            let bound = PORTS.iter().find(|(written, _)| *written == port);
+            let (answer, route) = self.proxy.tcp_answer(bound.expect("a port").1);
+            assert_eq!(answer, judge.tcp_answer(port), "{port}");
+            if let Some(route) = route {
+                check_backends(&judge, Kind::TcpRoute, self.proxy.snapshot(), &route);
             }
         }
         self.check_parents(&judge);
@@ -180,10 +186,10 @@ impl Run {
     }
 }
 
-fn check_backends(judge: &Judge<'_>, snapshot: &Snapshot, route: &Route) {
-    let written = judge.routes().find(|written| {
-        written.kind() == Kind::TlsRoute && *written.name().to_string() == *route.key
-    });
+fn check_backends(judge: &Judge<'_>, kind: Kind, snapshot: &Snapshot, route: &Route) {
+    let written = judge
+        .routes()
+        .find(|written| written.kind() == kind && *written.name().to_string() == *route.key);
     let expected = judge.backends(written.expect("a route that is there"));
     let weighted: Vec<(u32, bool)> = route
         .backends()

@@ -46,7 +46,7 @@ fn a_listener() -> impl Strategy<Value = Listener> {
         12 => Just(Protocol::Tls),
         4 => Just(Protocol::Https),
         1 => Just(Protocol::Http),
-        1 => Just(Protocol::Tcp),
+        2 => Just(Protocol::Tcp),
     ];
     let port = prop::sample::select(&[443u16, 443, 443, 8443][..]);
     let host = prop_oneof![1 => Just(""), 8 => prop::sample::select(&HOSTS[..])];
@@ -94,7 +94,7 @@ fn a_set() -> impl Strategy<Value = Object> {
     )
 }
 
-/// A TLSRoute, or an HTTPRoute or GRPCRoute of the same.
+/// A TLSRoute, or an HTTPRoute, GRPCRoute or TCPRoute of the same.
 fn a_route() -> impl Strategy<Value = Object> {
     let section = || prop::option::weighted(0.3, prop::sample::select(&["l0", "l1", "no"][..]));
     let port = prop::option::weighted(0.3, prop::sample::select(&[443u16, 8443, 1][..]));
@@ -124,9 +124,10 @@ fn a_route() -> impl Strategy<Value = Object> {
     let parents = prop::collection::vec(to, 1..3);
     let named = (a_space(), a_name(), 0i64..3);
     let kind = prop_oneof![
-        7 => Just(Kind::TlsRoute),
+        5 => Just(Kind::TlsRoute),
         2 => Just(Kind::HttpRoute),
         1 => Just(Kind::GrpcRoute),
+        2 => Just(Kind::TcpRoute),
     ];
     (named, parents, hosts, backends, kind).prop_map(
         |((space, name, created), parents, hosts, backends, kind)| {
@@ -137,6 +138,9 @@ fn a_route() -> impl Strategy<Value = Object> {
                     backend(if home { space } else { there }, service, port, weight)
                 })
                 .collect();
+            if kind == Kind::TcpRoute {
+                return tcp_route((space, name, created), parents, backends);
+            }
             if kind == Kind::TlsRoute {
                 return route(space, name, created, parents, &hosts, backends);
             }
@@ -165,6 +169,7 @@ fn a_grant() -> impl Strategy<Value = Object> {
         3 => Just(("TLSRoute", "Service")),
         1 => Just(("HTTPRoute", "Service")),
         1 => Just(("GRPCRoute", "Service")),
+        1 => Just(("TCPRoute", "Service")),
         1 => Just(("TLSRoute", "Secret")),
     ];
     (a_space(), a_name(), a_space(), from)

@@ -24,6 +24,8 @@ pub struct StateDump {
     pub http_routes: Vec<HttpRouteDump>,
     /// gRPC routes, in the form of the former: the path of a match is `/service/method`.
     pub grpc_routes: Vec<HttpRouteDump>,
+    /// By name.
+    pub tcp_routes: Vec<TcpRouteDump>,
     /// By name; also those that routes refer to and that are not held.
     pub backends: Vec<BackendDump>,
     /// By name.
@@ -49,7 +51,7 @@ pub struct ListenerDump {
     pub bind: String,
     /// Pattern; empty for everything.
     pub hostname: String,
-    /// `Passthrough`, `Terminate`, `Http` or `Https`.
+    /// `Passthrough`, `Terminate`, `Http`, `Https` or `Tcp`.
     pub mode: &'static str,
     /// What a listener that terminates TLS names, in order.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,6 +144,21 @@ pub struct RouteDump {
     pub created: i64,
     /// Where it is attached.
     pub attachments: Vec<AttachmentDump>,
+    /// In the order written.
+    pub backends: Vec<WeightDump>,
+}
+
+/// A TCP route.
+#[derive(Debug, serde::Serialize)]
+pub struct TcpRouteDump {
+    /// `<namespace>/<name>`.
+    pub name: String,
+    /// Namespace.
+    pub tenant: String,
+    /// Seconds since the Unix epoch: of several routes on a listener the oldest has its connections.
+    pub created: i64,
+    /// Where it is attached.
+    pub listeners: Vec<String>,
     /// In the order written.
     pub backends: Vec<WeightDump>,
 }
@@ -275,6 +292,7 @@ impl State {
             routes: self.dump_routes(),
             http_routes: self.dump_http_routes(&self.http_routes),
             grpc_routes: self.dump_http_routes(&self.grpc_routes),
+            tcp_routes: self.dump_tcp_routes(),
             backends: self
                 .backends
                 .iter()
@@ -398,6 +416,26 @@ impl State {
                     .collect(),
             })
             .collect()
+    }
+
+    fn dump_tcp_routes(&self) -> Vec<TcpRouteDump> {
+        let routes = self.tcp_routes.iter().map(|(name, held)| TcpRouteDump {
+            name: name.to_string(),
+            tenant: held.route.tenant.to_string(),
+            created: held.route.created,
+            listeners: held
+                .attachments
+                .iter()
+                .map(|(listener, _)| listener.to_string())
+                .collect(),
+            backends: held
+                .route
+                .backends()
+                .iter()
+                .map(|b| self.dump_weight(b.backend, b.weight))
+                .collect(),
+        });
+        routes.collect()
     }
 
     fn dump_weight(&self, slot: Option<Slot<Backend>>, weight: u32) -> WeightDump {

@@ -30,11 +30,14 @@ pub enum RejectReason {
     /// A hostname or pattern.
     #[error("hostname {0:?} {1}")]
     InvalidHostname(String, HostnameError),
+    /// A hostname of a listener whose connections say no name.
+    #[error("a TCP listener has no hostname, and this one has {0:?}")]
+    NamedBytes(String),
     /// The bind address or port.
     #[error("{0}")]
     InvalidBind(String),
     /// A transport that no listener of this release can use.
-    #[error("TLS and HTTP listeners use TCP")]
+    #[error("TLS, HTTP and TCP listeners use TCP")]
     UnsupportedTransport,
     /// An endpoint's address or port.
     #[error("{0}")]
@@ -97,7 +100,7 @@ impl RejectReason {
             Self::UnknownResource(_) => vestibule_stream::UNKNOWN_RESOURCE,
             Self::InvalidName(_) => "InvalidName",
             Self::MissingField(_) => "MissingField",
-            Self::InvalidHostname(..) => "InvalidHostname",
+            Self::InvalidHostname(..) | Self::NamedBytes(_) => "InvalidHostname",
             Self::InvalidBind(_) => "InvalidBind",
             Self::UnsupportedTransport => "UnsupportedTransport",
             Self::InvalidEndpoint(_) => "InvalidEndpoint",
@@ -180,6 +183,7 @@ pub(super) enum Protocol {
     Terminate(TerminateSpec),
     Http,
     Https(TerminateSpec),
+    Tcp,
 }
 
 /// How TLS ends at a listener.
@@ -195,6 +199,7 @@ impl Protocol {
         match self {
             Self::Http => Layer::Plain,
             Self::Passthrough | Self::Terminate(_) | Self::Https(_) => Layer::Tls,
+            Self::Tcp => Layer::Bytes,
         }
     }
 }
@@ -231,7 +236,11 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
             None => Protocol::Http,
             Some(tls) => Protocol::Https(terminate(tls)?),
         },
+        Some(Wire::Tcp(_)) => Protocol::Tcp,
     };
+    if protocol == Protocol::Tcp && !wire.hostname.is_empty() {
+        return Err(RejectReason::NamedBytes(wire.hostname.clone()));
+    }
     let bind = bind(wire.bind.as_ref())?;
     let invalid = || RejectReason::InvalidBind(format!("{} is not a port", wire.port));
     Ok(ListenerSpec {
@@ -308,13 +317,36 @@ pub(super) fn pattern(text: &str) -> Result<HostPattern, RejectReason> {
     HostPattern::parse(text).map_err(|error| RejectReason::InvalidHostname(text.to_owned(), error))
 }
 
+fn weighted(wire: &[proto::WeightedBackend]) -> Vec<(Option<String>, u32)> {
+    let named = |of: &proto::WeightedBackend| (!of.backend.is_empty()).then(|| of.backend.clone());
+    wire.iter().map(|of| (named(of), of.weight)).collect()
+}
+
+pub(super) fn tcp_route(name: &str, wire: &proto::TcpRoute) -> Result<RouteSpec, RejectReason> {
+    route_name(name)?;
+    let mut listeners = wire.listeners.iter().collect::<Vec<_>>();
+    listeners.sort();
+    listeners.dedup();
+    let attachments = listeners.into_iter().map(|listener| {
+        let everything = AttachedNames {
+            pattern: HostPattern::Any,
+            rank: HostPattern::Any,
+            shared: false,
+            paths: Box::default(),
+        };
+        Ok((required(listener, "listener")?, everything))
+    });
+    Ok(RouteSpec {
+        tenant: required(&wire.tenant, "tenant")?,
+        created: wire.created,
+        attachments: attachments.collect::<Result<_, RejectReason>>()?,
+        backends: weighted(&wire.backends),
+    })
+}
+
 pub(super) fn route(name: &str, wire: &proto::TlsRoute) -> Result<RouteSpec, RejectReason> {
     route_name(name)?;
-    let backends = wire
-        .backends
-        .iter()
-        .map(|b| ((!b.backend.is_empty()).then(|| b.backend.clone()), b.weight))
-        .collect();
+    let backends = weighted(&wire.backends);
     let attachments = attachments(&wire.attachments)?;
     if attachments.iter().any(|(_, names)| !names.paths.is_empty()) {
         let why = "are of a route that cannot see paths";

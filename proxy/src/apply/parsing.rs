@@ -22,6 +22,7 @@ pub(super) struct Parsed {
     pub(super) routes: BTreeMap<String, RouteSpec>,
     pub(super) http_routes: BTreeMap<String, HttpRouteSpec>,
     pub(super) grpc_routes: BTreeMap<String, HttpRouteSpec>,
+    pub(super) tcp_routes: BTreeMap<String, RouteSpec>,
     pub(super) backends: BTreeMap<String, (Target, Option<TlsSpec>)>,
     pub(super) certificates: BTreeMap<String, HeldCertificate>,
     pub(super) trusts: BTreeMap<String, HeldTrust>,
@@ -77,6 +78,9 @@ impl State {
             }),
             Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|spec| {
                 parsed.routes.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::TcpRoute(wire)) => parse::tcp_route(name, wire).map(|spec| {
+                parsed.tcp_routes.insert(name.to_owned(), spec);
             }),
             Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|target| {
                 let tls = wire.tls.as_ref().map(|tls| TlsSpec::parse(name, tls));

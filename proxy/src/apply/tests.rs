@@ -13,7 +13,7 @@ use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, proto};
 
 use super::*;
-use crate::table::{Pick, Unmatched};
+use crate::table::{Layer, Pick, Unmatched};
 
 const BIND: BindKey = BindKey {
     address: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -187,7 +187,7 @@ impl Harness {
     fn select_on(&self, bind: &BindKey, name: &str) -> Result<(String, Option<String>), Unmatched> {
         let name = (!name.is_empty()).then(|| Hostname::parse(name).unwrap());
         let snapshot = self.published.load();
-        if snapshot.is_plaintext(bind) {
+        if snapshot.layer(bind) == Layer::Plain {
             let listener = snapshot.select_http(bind, Layer::Plain, name.as_ref());
             let listener = listener.map(|selected| selected.listener);
             let listener = listener.ok_or(Unmatched::NoListener)?;

@@ -29,7 +29,7 @@ mod table;
 mod throttle;
 mod timeouts;
 mod transport;
-mod tunnel;
+pub(crate) mod tunnel;
 pub(crate) mod view;
 
 use std::sync::Arc;

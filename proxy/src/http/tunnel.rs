@@ -82,7 +82,7 @@ impl Tunnel {
 
 /// One direction.
 #[derive(Default)]
-struct Direction {
+pub(crate) struct Direction {
     /// What was read and not taken, from `at` on.
     left: Vec<u8>,
     at: usize,
@@ -95,8 +95,16 @@ struct Direction {
 }
 
 impl Direction {
+    /// One that begins with bytes that were read already.
+    pub(crate) fn after(left: Vec<u8>) -> Self {
+        Self {
+            left,
+            ..Self::default()
+        }
+    }
+
     /// Ready when all is done.
-    fn poll<R, W>(
+    pub(crate) fn poll<R, W>(
         &mut self,
         from: &mut R,
         to: &mut W,

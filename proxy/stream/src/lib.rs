@@ -113,6 +113,8 @@ pub const CAPABILITIES: &[&str] = &[
     "route/shared-paths",
     "listener/limits",
     "listener/client-address",
+    "listener/tcp",
+    "route/tcp",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is

@@ -221,6 +221,32 @@ pub(crate) fn route(name: &str, hostname: &str, backend: Option<&str>) -> Resour
     }
 }
 
+/// A listener of bytes, which the port alone selects.
+pub(crate) fn tcp(port: u16, name: &str) -> Resource {
+    let mut resource = listener(port, name, "", None);
+    if let Some(Wire::Listener(listener)) = &mut resource.resource {
+        listener.protocol = Some(proto::listener::Protocol::Tcp(proto::TcpListener {}));
+    }
+    resource
+}
+
+/// A TCPRoute on the listener `on`, with weighted backends; an empty name is an invalid reference.
+pub(crate) fn tcp_route(name: &str, created: i64, on: &str, backends: &[(&str, u32)]) -> Resource {
+    let weighted = |(backend, weight): &(&str, u32)| proto::WeightedBackend {
+        backend: (*backend).into(),
+        weight: *weight,
+    };
+    Resource {
+        name: format!("team-a/{name}"),
+        resource: Some(Wire::TcpRoute(proto::TcpRoute {
+            tenant: "team-a".into(),
+            created,
+            listeners: vec![format!("ListenerSet/team-a/{on}/tls")],
+            backends: backends.iter().map(weighted).collect(),
+        })),
+    }
+}
+
 /// The endpoint of a backend at an address.
 pub(crate) fn endpoint(address: &SocketAddr) -> proto::Endpoint {
     proto::Endpoint {

@@ -280,6 +280,7 @@ impl<'a> Model<'a> {
                     })
                 }
             },
+            Protocol::Tcp(_) => panic!("this world has none"),
         }
     }
 

@@ -17,6 +17,8 @@ use super::{not_permitted, warning};
 use crate::facts::Facts;
 
 const HOSTNAMES: &str = "spec.hostnames";
+/// What a route without names may not have is a port.
+const PARENTS: &str = "spec.parentRefs";
 /// Most hostnames on listeners, counted once for each listener, that are looked at: a review takes its time
 /// from everybody's. Who has more is let in with a warning, and the status says what is served.
 const MOST_HOSTNAMES: usize = 8192;
@@ -29,12 +31,7 @@ const MOST_HOSTNAMES: usize = 8192;
 pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) -> Vec<Finding> {
     let merge = facts.merge();
     let (key, namespace) = (route.key(), &route.name().namespace);
-    let fields: BTreeMap<&HostPattern, String> = route
-        .hostnames()
-        .iter()
-        .rev()
-        .map(|(index, name)| (name, field_of_hostname(Some(*index), name)))
-        .collect();
+    let fields = fields_of(route);
     let old = old
         .and_then(Object::as_route)
         .filter(|old| old.parents() == route.parents());
@@ -87,7 +84,9 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
                 let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
                 let (listener, names) = (&attached.listener, &hostname.matches);
                 // Without an asker, it uses the listener's names.
-                let decision = if let Some((_, source)) = merge.asker(&key, listener) {
+                let decision = if !route.has_names() {
+                    NameDecision::Has
+                } else if let Some((_, source)) = merge.asker(&key, listener) {
                     merge.decide(gateway, source.namespace(), names, source.asked_by())
                 } else {
                     let lost = merge.lost_on(listener, names);
@@ -124,6 +123,20 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
     let backends = route.backends().map(|backend| &backend.reference);
     findings.extend(not_permitted(facts, &key, backends).map(warning));
     findings
+}
+
+/// Where each of a route's hostnames is written; of a route without names, where it asks for a port.
+fn fields_of(route: Route<'_>) -> BTreeMap<&HostPattern, String> {
+    let hostnames = route.hostnames().iter().rev();
+    let fields = hostnames.map(|(index, name)| {
+        let field = if route.has_names() {
+            field_of_hostname(Some(*index), name)
+        } else {
+            PARENTS.to_owned()
+        };
+        (name, field)
+    });
+    fields.collect()
 }
 
 /// A finding about a hostname, which refuses nothing if the former version had the hostname.

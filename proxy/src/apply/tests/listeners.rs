@@ -62,7 +62,7 @@ fn a_bind_speaks_tls_or_plaintext_and_never_both() {
         http_on(B, BIND.port, "b.example.com", None),
     ]);
     assert_eq!(rejects, conflict(B));
-    assert!(!h.published.load().is_plaintext(&BIND));
+    assert_eq!(h.published.load().layer(&BIND), Layer::Tls);
     // HTTPS is TLS: the server name tells them apart.
     let https = http_on(B, BIND.port, "b.example.com", Some(&["team-b/web"]));
     assert_eq!(h.apply(vec![https]), []);
@@ -73,7 +73,7 @@ fn a_bind_speaks_tls_or_plaintext_and_never_both() {
     assert_eq!(h.apply(vec![plain_a.clone()]), conflict(A));
     assert_eq!(h.select("a.example.com"), found(A, None));
     assert_eq!(h.apply(vec![plain_a, plain_b]), []);
-    assert!(h.published.load().is_plaintext(&BIND));
+    assert_eq!(h.published.load().layer(&BIND), Layer::Plain);
     assert_eq!(h.select("b.example.com"), found(B, None));
     // With the last one of the one kind going, the other kind may come in the same batch.
     let change = h.change(
@@ -84,7 +84,7 @@ fn a_bind_speaks_tls_or_plaintext_and_never_both() {
         ],
     );
     assert_eq!(h.state.apply(&change, &mut NoSockets), []);
-    assert!(!h.published.load().is_plaintext(&BIND));
+    assert_eq!(h.published.load().layer(&BIND), Layer::Tls);
     assert_eq!(h.select("x.example.com"), found(ANY, None));
     h.remove(vec![key(ResourceKind::Listener, ANY)]);
     assert_eq!(h.published.load().binds().count(), 0);
@@ -103,7 +103,7 @@ fn https_without_a_certificate_is_bound_and_closed() {
         }
     };
     assert!(mode(&h).is_none());
-    assert!(!h.published.load().is_plaintext(&BIND));
+    assert_eq!(h.published.load().layer(&BIND), Layer::Tls);
     h.apply(vec![certificate("team-a/web", "a.example.com")]);
     let config = mode(&h).unwrap();
     assert_eq!(config.alpn_protocols, crate::http::ALPN.map(<[u8]>::to_vec));
