@@ -8,8 +8,11 @@ mod backend_tls_policy;
 mod gateway;
 mod gateway_class;
 mod gateway_tls;
+mod http_cors;
 mod http_filter;
 mod http_match;
+mod http_mirror;
+mod http_retry;
 mod http_route;
 mod listener;
 mod listener_set;
@@ -32,11 +35,14 @@ pub use gateway_tls::{
     FrontendTls, FrontendTlsConfig, FrontendTlsPort, FrontendTlsValidation, GatewayBackendTls,
     GatewayTls,
 };
+pub use http_cors::HTTPCORSFilter;
 pub use http_filter::{
     HTTPHeader, HTTPHeaderFilter, HTTPPathModifier, HTTPRequestRedirectFilter, HTTPRouteFilter,
     HTTPURLRewriteFilter,
 };
 pub use http_match::{HTTPPathMatch, HTTPRouteMatch, HTTPValueMatch};
+pub use http_mirror::{Fraction, HTTPRequestMirrorFilter};
+pub use http_retry::HTTPRouteRetry;
 pub use http_route::{HTTPBackendRef, HTTPRoute, HTTPRouteRule, HTTPRouteSpec, HTTPRouteTimeouts};
 pub use listener::{AllowedRoutes, Listener, ListenerTls, RouteGroupKind, RouteNamespaces};
 pub use listener_set::{ListenerSet, ListenerSetSpec, ParentGatewayReference};

@@ -48,6 +48,7 @@ fn route(at: &ObjectName, created: i64, patterns: usize) -> HttpRoute {
             filters: Vec::new(),
             backends: Vec::new(),
             timeouts: HttpTimeouts::default(),
+            retry: None,
             findings: Vec::new(),
         }],
         findings: Vec::new(),

@@ -56,6 +56,7 @@ impl Rule {
                 })
                 .collect(),
             timeouts: HttpTimeouts::default(),
+            retry: None,
             findings: Vec::new(),
         };
         let refusal = || Finding::refused(Reason::UnsupportedValue, &field, "is wrong", "");

@@ -113,6 +113,9 @@ pub const CAPABILITIES: &[&str] = &[
     "route/shared-paths",
     "listener/limits",
     "listener/client-address",
+    "filter/cors",
+    "filter/mirror",
+    "rule/retry",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is
