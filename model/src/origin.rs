@@ -244,4 +244,44 @@ mod tests {
         }
         assert_eq!(pattern("HTTPS://A.com:443").to_string(), "https://a.com");
     }
+
+    /// As the API words it: every part by itself, on texts.
+    fn naive(pattern: &str, origin: &str) -> bool {
+        let parts = |text: &str| {
+            let (scheme, rest) = text.split_once("://")?;
+            let port = if scheme == "https" { "443" } else { "80" };
+            let (host, port) = rest.split_once(':').unwrap_or((rest, port));
+            Some((scheme.to_owned(), host.to_owned(), port.to_owned()))
+        };
+        let ((s, h, p), (of, name, at)) = match (parts(pattern), parts(origin)) {
+            (Some(pattern), Some(origin)) => (pattern, origin),
+            _ => return pattern == "*",
+        };
+        let host = match h.strip_prefix('*') {
+            Some(suffix) => name.len() > suffix.len() && name.ends_with(suffix),
+            None => name == h,
+        };
+        s == of && p == at && host
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_pattern_that_prints_as_itself_or_none(text in r"(https?://)?[*.a:/0-9 é\[\]-]{0,12}") {
+            if let Ok(pattern) = OriginPattern::parse(&text) {
+                let printed = pattern.to_string();
+                proptest::prop_assert_eq!(OriginPattern::parse(&printed), Ok(pattern.clone()));
+                // Also where an origin has it, nothing goes wrong.
+                let _ = pattern.matches(&text);
+            }
+        }
+
+        #[test]
+        fn matches_are_those_of_the_parts(
+            pattern in r"\*|https?://(\*\.)?(a|b|a\.b|b\.a)(:80|:443|:8080)?|https?://\*",
+            origin in r"null|https?://(a|b|a\.b|b\.a|b\.b\.a|ba|xa\.b)(:80|:443|:8080)?",
+        ) {
+            let parsed = OriginPattern::parse(&pattern).unwrap();
+            proptest::prop_assert_eq!(parsed.matches(&origin), naive(&pattern, &origin));
+        }
+    }
 }

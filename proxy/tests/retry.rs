@@ -303,6 +303,55 @@ async fn the_rest_of_a_body_is_read_by_the_attempt_that_is_under_way() {
     assert!(asked.load(Ordering::SeqCst) > 0);
 }
 
+/// A backend of HTTP/2 that refuses a request, or goes away before it looks at it, has not done what was asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_http_2_backend_refused_is_made_again() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let address = serve(move |stream| {
+        let count = Arc::clone(&count);
+        async move {
+            let Ok(mut connection) = h2::server::handshake(stream).await else {
+                return;
+            };
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                if count.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) {
+                    respond.send_reset(h2::Reason::REFUSED_STREAM);
+                    continue;
+                }
+                tokio::spawn(async move {
+                    let mut body = request.into_body();
+                    let mut whole = Vec::new();
+                    while let Some(Ok(piece)) = body.data().await {
+                        let _ = body.flow_control().release_capacity(piece.len());
+                        whole.extend_from_slice(&piece);
+                    }
+                    let mut sender = respond.send_response(Response::new(()), false).unwrap();
+                    sender.send_data(Bytes::from(whole), true).unwrap();
+                });
+            }
+        }
+    })
+    .await;
+    let mut rig = rig(&[with("/", retry(&[], 1)), with("/once", None)], &[]);
+    let h2c = proto::BackendProtocol::H2c;
+    assert!(rig.apply(vec![backend_of(ONE, &[address], h2c)]).is_empty());
+    let post = async |path: &str| {
+        let head = format!("POST {path} HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: 5");
+        ask(&rig, &head, "hello").await
+    };
+    for n in 1..=5 {
+        let answer = post("/").await;
+        assert_eq!((answer.status, &*answer.body), (200, "hello"));
+        assert_eq!(asked.load(Ordering::SeqCst), 2 * n);
+    }
+    assert_eq!(
+        metric(&rig, "requests_retried_total{reason=\"Refused\"}"),
+        5
+    );
+    assert_eq!(post("/once").await.status, 502);
+}
+
 /// A hundred requests fail at one moment. Each of them may be made again three times, and a fifth of them is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_failures_does_not_multiply() {

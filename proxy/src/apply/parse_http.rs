@@ -521,6 +521,41 @@ mod tests {
         assert_eq!(reason(redirect("", "", 0, 200)), "InvalidFilter");
         assert_eq!(reason(with_filter(Wire::Fail(500))), "");
         assert_eq!(reason(with_filter(Wire::Fail(200))), "InvalidFilter");
+        let mirror = |backend: &str, numerator, denominator| {
+            with_filter(Wire::Mirror(proto::Mirror {
+                backend: backend.into(),
+                numerator,
+                denominator,
+            }))
+        };
+        assert_eq!(reason(mirror("team-a/two:80", 0, 1)), "");
+        assert_eq!(reason(mirror("team-a/two:80", 2, 1)), "InvalidFilter");
+        assert_eq!(reason(mirror("team-a/two:80", 0, 0)), "InvalidFilter");
+        assert_eq!(reason(mirror("", 1, 1)), "MissingField");
+        let cors = |origin: &str, method: &str, header: &str| {
+            with_filter(Wire::Cors(proto::Cors {
+                allow_origins: vec![origin.into()],
+                allow_methods: vec![method.into()],
+                allow_headers: vec![header.into()],
+                ..Default::default()
+            }))
+        };
+        assert_eq!(reason(cors("https://*.a.example", "GET", "x-a")), "");
+        assert_eq!(reason(cors("*", "*", "*")), "");
+        assert_eq!(reason(cors("a.example", "GET", "x-a")), "InvalidFilter");
+        assert_eq!(reason(cors("*", "G T", "x-a")), "InvalidFilter");
+        assert_eq!(reason(cors("*", "GET", "x-a\r\nb")), "InvalidFilter");
+        let retry = |code| proto::HttpRule {
+            retry: Some(proto::HttpRetry {
+                codes: vec![code],
+                attempts: u32::MAX,
+                backoff: Some(u64::MAX),
+            }),
+            ..Default::default()
+        };
+        assert_eq!(reason(retry(503)), "");
+        assert_eq!(reason(retry(200)), "InvalidFilter");
+        assert_eq!(reason(retry(70_000)), "InvalidFilter");
         let rewrite = |path| {
             with_filter(Wire::Rewrite(proto::UrlRewrite {
                 hostname: String::new(),

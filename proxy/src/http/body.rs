@@ -113,6 +113,11 @@ impl UploadState {
         self.owe(false);
     }
 
+    /// No attempt is under way that could wait for the client.
+    pub(super) fn pause(&self) {
+        self.owe(false);
+    }
+
     fn owe(&self, owes: bool) {
         let is = owes && !self.answered.load(Ordering::Relaxed);
         let was = self.owed.swap(is, Ordering::Relaxed);

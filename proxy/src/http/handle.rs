@@ -566,6 +566,7 @@ async fn retried(
         plane.metrics.not_retried("Body");
         return Err(tried);
     };
+    record.upload.pause();
     plane.metrics.retried(reason);
     if let Ok(Ok((response, lease))) = tried {
         let answer = Download::backend(response.into_body(), lease);
