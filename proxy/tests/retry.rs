@@ -342,7 +342,8 @@ async fn what_an_http_2_backend_refused_is_made_again() {
     };
     for n in 1..=5 {
         let answer = post("/").await;
-        assert_eq!((answer.status, &*answer.body), (200, "hello"));
+        assert_eq!(answer.status, 200);
+        assert!(answer.body.contains("hello"), "{answer:?}");
         assert_eq!(asked.load(Ordering::SeqCst), 2 * n);
     }
     assert_eq!(
