@@ -249,7 +249,7 @@ pub struct Cors {
     pub max_age: u32,
 }
 
-/// CorsNames in a CORS filter.
+/// Names in a CORS filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorsNames {
     /// `*`

@@ -30,10 +30,10 @@ enum Scheme {
 impl Scheme {
     fn parse(text: &str) -> Option<Self> {
         let is = |name: &str| text.eq_ignore_ascii_case(name);
-        match () {
-            () if is("http") => Some(Self::Http),
-            () if is("https") => Some(Self::Https),
-            () => None,
+        if is("http") {
+            Some(Self::Http)
+        } else {
+            is("https").then_some(Self::Https)
         }
     }
 
@@ -253,15 +253,14 @@ mod tests {
             let (host, port) = rest.split_once(':').unwrap_or((rest, port));
             Some((scheme.to_owned(), host.to_owned(), port.to_owned()))
         };
-        let ((s, h, p), (of, name, at)) = match (parts(pattern), parts(origin)) {
-            (Some(pattern), Some(origin)) => (pattern, origin),
-            _ => return pattern == "*",
+        let (Some(pattern), Some(origin)) = (parts(pattern), parts(origin)) else {
+            return pattern == "*";
         };
-        let host = match h.strip_prefix('*') {
-            Some(suffix) => name.len() > suffix.len() && name.ends_with(suffix),
-            None => name == h,
+        let host = match pattern.1.strip_prefix('*') {
+            Some(suffix) => origin.1.len() > suffix.len() && origin.1.ends_with(suffix),
+            None => origin.1 == pattern.1,
         };
-        s == of && p == at && host
+        (origin.0, origin.2) == (pattern.0, pattern.2) && host
     }
 
     proptest::proptest! {

@@ -428,9 +428,10 @@ impl Exchange<'_> {
             Err((request, error)) => {
                 let request = request.map(Box::new);
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
-                let failure = match is_refused(&error) {
-                    true => Failure::Refused,
-                    false => Failure::Broken,
+                let failure = if is_refused(&error) {
+                    Failure::Refused
+                } else {
+                    Failure::Broken
                 };
                 Err(request.map_or(Unanswered::Seen(state, failure), Unanswered::Unseen))
             }

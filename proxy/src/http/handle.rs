@@ -273,21 +273,12 @@ enum Decision<'a> {
     Forward(Exchange<'a>, Found),
 }
 
-/// Decides all of it by one snapshot, the one in force: challenge, listener, rule, filters, backend, and
-/// what the backend is shown. The connection may be older.
-fn decide<'a>(
-    shared: &'a Shared,
-    request: &mut Request<Upload>,
-    (attempts, upgradable): (&mut Attempts, bool),
+/// Whom a request is for, if it is one that can be served at all.
+fn whom<B>(
+    shared: &Shared,
+    request: &Request<B>,
     record: &mut RequestRecord,
-    edits: &mut Vec<HeaderEdit>,
-) -> Result<Decision<'a>, Own> {
-    let snapshot = shared.plane.snapshot.load();
-    let how = snapshot.client_address(&shared.bind);
-    let trust = how.and_then(|how| how.forwarded.as_ref());
-    let peer = shared.client.ip();
-    let said = trust.and_then(|trust| Said::read(request.headers(), trust, peer));
-    let request_id = record.introduce(said.as_ref());
+) -> Result<Target, Own> {
     if request.method() == Method::CONNECT {
         let text = "there are no tunnels here\n";
         let answer = Own::new(StatusCode::METHOD_NOT_ALLOWED, "Connect", text);
@@ -304,6 +295,25 @@ fn decide<'a>(
     let slashes = shared.plane.limits.http.escaped_slashes;
     path::check(request.uri().path(), slashes)
         .map_err(|unclear| Own::unclear("UnclearPath", unclear.text()))?;
+    Ok(target)
+}
+
+/// Decides all of it by one snapshot, the one in force: challenge, listener, rule, filters, backend, and
+/// what the backend is shown. The connection may be older.
+fn decide<'a>(
+    shared: &'a Shared,
+    request: &mut Request<Upload>,
+    (attempts, upgradable): (&mut Attempts, bool),
+    record: &mut RequestRecord,
+    edits: &mut Vec<HeaderEdit>,
+) -> Result<Decision<'a>, Own> {
+    let snapshot = shared.plane.snapshot.load();
+    let how = snapshot.client_address(&shared.bind);
+    let trust = how.and_then(|how| how.forwarded.as_ref());
+    let peer = shared.client.ip();
+    let said = trust.and_then(|trust| Said::read(request.headers(), trust, peer));
+    let request_id = record.introduce(said.as_ref());
+    let target = whom(shared, request, record)?;
     if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
         return Ok(Decision::Challenge(response));
     }
@@ -370,40 +380,22 @@ fn decide<'a>(
 
     let screen = Screen {
         underscores,
-        edited: to.edited.unwrap_or_default(),
+        edited: to.edited.take().unwrap_or_default(),
     };
-    let path = to.path.unwrap_or_else(|| whole_path(request));
+    let path = to.path.take().unwrap_or_else(|| whole_path(request));
     if rule.retry.as_ref().is_some_and(|retry| retry.attempts > 0) {
         attempts.retries.body = request.body_mut().keep(&found.route.tenant);
     }
-    // Once, however often the request itself is made.
-    if !upgrade && !std::mem::replace(&mut attempts.mirrored, true) {
-        for mirror in to.mirrors {
-            let Some(backend) = snapshot.backend(mirror.backend) else {
-                continue;
-            };
-            if !mirror.is_due(shared.plane.random()) {
-                continue;
-            }
-            let parts = mirror::Parts {
-                plane: Arc::clone(&shared.plane),
-                credentials: snapshot.credentials(&listener, backend),
-                backend: Arc::clone(backend),
-                authority: to.authority.clone(),
-                path: path.clone(),
-                head: Original::of(request).0,
-                screen: screen.clone(),
-                state: Arc::clone(&record.upload),
-            };
-            let Some(copy) = mirror::Copy::new(parts, &found.route.tenant) else {
-                continue;
-            };
-            record.mirrors += 1;
-            match request.body_mut().keep(&found.route.tenant) {
-                Some(body) => body.copy_to(copy),
-                None => copy.send(None),
-            }
-        }
+    if !upgrade {
+        let way = (&**snapshot, &*listener, &found);
+        copy(
+            shared,
+            way,
+            request,
+            (&to, &path, &screen),
+            attempts,
+            record,
+        );
     }
     request.body_mut().screen(screen);
     // HTTP/1.1 alone can be upgraded, on either side.
@@ -417,6 +409,47 @@ fn decide<'a>(
         upgrade,
     };
     Ok(Decision::Forward(exchange, found))
+}
+
+/// Has mirrors get a copy of a request as its backend gets it. Once, however often the request itself is made.
+fn copy(
+    shared: &Shared,
+    (snapshot, listener, found): (&Snapshot, &Listener, &Found),
+    request: &mut Request<Upload>,
+    (to, path, screen): (&Changed, &PathAndQuery, &Screen),
+    attempts: &mut Attempts,
+    record: &mut RequestRecord,
+) {
+    if std::mem::replace(&mut attempts.mirrored, true) {
+        return;
+    }
+    let namespace = &found.route.tenant;
+    for mirror in &to.mirrors {
+        let Some(backend) = snapshot.backend(mirror.backend) else {
+            continue;
+        };
+        if !mirror.is_due(shared.plane.random()) {
+            continue;
+        }
+        let parts = mirror::Parts {
+            plane: Arc::clone(&shared.plane),
+            credentials: snapshot.credentials(listener, backend),
+            backend: Arc::clone(backend),
+            authority: to.authority.clone(),
+            path: path.clone(),
+            head: Original::of(request).0,
+            screen: screen.clone(),
+            state: Arc::clone(&record.upload),
+        };
+        let Some(copy) = mirror::Copy::new(parts, namespace) else {
+            continue;
+        };
+        record.mirrors += 1;
+        match request.body_mut().keep(namespace) {
+            Some(body) => body.copy_to(copy),
+            None => copy.send(None),
+        }
+    }
 }
 
 /// How an attempt ended.
@@ -464,15 +497,14 @@ async fn forward(
     if record.trace.awaited && bodiless {
         exchange.no_answer(&record.trace, "Timeout");
     }
-    let answered = match &rule.retry {
-        None => answered,
-        Some(retry) => {
-            let tried = (&method, bodiless, answered);
-            match retried(exchange, retry, tried, attempts, record).await {
-                Ok(again) => return Ok(Forwarded::Again(again)),
-                Err(answered) => answered,
-            }
+    let answered = if let Some(retry) = &rule.retry {
+        let tried = (&method, bodiless, answered);
+        match retried(exchange, retry, tried, attempts, record).await {
+            Ok(again) => return Ok(Forwarded::Again(again)),
+            Err(answered) => answered,
         }
+    } else {
+        answered
     };
     let answered = match answered {
         Ok(Err(Ended::Again(body))) if !record.upload.is_broken() => {
