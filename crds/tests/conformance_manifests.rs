@@ -144,13 +144,6 @@ fn every_object_of_the_conformance_suite_survives() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Only what this release does not claim to support.
-    let unsupported = |route: &String| {
-        ["RequestMirror", "CORS"]
-            .iter()
-            .any(|filter| route.ends_with(&format!("{filter} is not supported by this release")))
-    };
-    refused.retain(|route| !unsupported(route));
     assert_eq!(refused, BTreeSet::new());
     for kind in [
         "Gateway",

@@ -2,6 +2,7 @@
 //! `grpcroute_types.go`). A call of gRPC is a request of HTTP/2, so the two have one form here; what differs is in
 //! [`HttpRoute::kind`] and in [`PathMatch::Method`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
 use crate::key::{Kind, ObjectKey, ObjectName};
 use crate::object::{BackendRef, Meta, ParentRef, Port, Reference};
+use crate::origin::OriginPattern;
 use crate::pattern::Pattern;
 
 /// HTTPRoute or GRPCRoute.
@@ -67,6 +69,8 @@ pub struct HttpRule {
     pub backends: Vec<HttpBackend>,
     /// How long a request may take.
     pub timeouts: HttpTimeouts,
+    /// When a request is made again.
+    pub retry: Option<Retry>,
     /// What is wrong with it. A refusal here refuses the rule.
     pub findings: Vec<Finding>,
 }
@@ -76,6 +80,16 @@ impl HttpRule {
     #[must_use]
     pub fn refusal(&self) -> Option<&Finding> {
         self.findings.iter().find(|finding| finding.refuses())
+    }
+
+    /// Where its filters and those of its backends copy requests to.
+    pub fn mirrors(&self) -> impl Iterator<Item = &BackendRef> {
+        let backends = self.backends.iter().flat_map(|backend| &backend.filters);
+        let filters = self.filters.iter().chain(backends);
+        filters.filter_map(|filter| match filter {
+            HttpFilter::Mirror(mirror) => Some(&mirror.backend),
+            _ => None,
+        })
     }
 }
 
@@ -166,6 +180,10 @@ pub enum HttpFilter {
     Redirect(Redirect),
     /// `urlRewrite`
     Rewrite(Rewrite),
+    /// `cors`
+    Cors(Cors),
+    /// `requestMirror`
+    Mirror(Mirror),
     /// `extensionRef`: nothing that it may refer to exists, and it must not be skipped.
     Extension(Reference),
 }
@@ -241,6 +259,57 @@ pub struct HttpBackend {
     pub backend: BackendRef,
     /// Applied after the rule's own, to requests that go there.
     pub filters: Vec<HttpFilter>,
+}
+
+/// What pages of other origins may ask for, and see of the answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cors {
+    /// Whose pages; either one that is every origin, or others.
+    pub origins: Vec<OriginPattern>,
+    /// Whether they may ask with what the browser knows of its user, such as cookies.
+    pub credentials: bool,
+    /// Methods they may ask with, beside those that are always allowed.
+    pub methods: CorsNames,
+    /// Headers they may send, in lower case.
+    pub headers: CorsNames,
+    /// Headers of answers that they may read, in lower case.
+    pub exposed: CorsNames,
+    /// Seconds for which a browser may remember what it was told; at least 1.
+    pub max_age: u32,
+}
+
+/// Names in a CORS filter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CorsNames {
+    /// `*`
+    All,
+    /// These, perhaps none.
+    Listed(Vec<Arc<str>>),
+}
+
+/// A copy of requests for another backend, whose answers nobody gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirror {
+    /// Who gets the copies; its weight means nothing.
+    pub backend: BackendRef,
+    /// How many requests are copied,
+    pub numerator: u32,
+    /// of so many; at least 1, and at least the numerator.
+    pub denominator: u32,
+}
+
+/// Times that a request is made again at most; more of them count as so many.
+pub const MAX_RETRIES: u32 = 100;
+
+/// When a request is made again, because its backend did not answer it, or with one of these statuses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retry {
+    /// Statuses from 400 to 599.
+    pub codes: BTreeSet<u16>,
+    /// How often at most, beyond the first time; 0: never, for whatever reason.
+    pub attempts: u32,
+    /// How long to wait first; more before each further time.
+    pub backoff: Option<Duration>,
 }
 
 /// Limits on time; zero switches one off.

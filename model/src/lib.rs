@@ -25,6 +25,7 @@ pub mod key;
 pub mod merge;
 pub mod names;
 pub mod object;
+pub mod origin;
 pub mod ownership;
 pub mod path;
 pub mod pattern;

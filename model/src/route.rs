@@ -1,7 +1,7 @@
 //! What routes of all kinds have in common.
 
 use crate::hostname::HostPattern;
-use crate::http::HttpRoute;
+use crate::http::{HttpRoute, HttpRule};
 use crate::key::{Kind, ObjectKey, ObjectName};
 use crate::object::{BackendRef, Meta, Object, ParentRef, TcpRoute, TlsRoute};
 
@@ -103,6 +103,16 @@ impl<'a> Route<'a> {
         };
         let http = http.iter().flat_map(|rule| &rule.backends);
         own.iter().chain(http.map(|backend| &backend.backend))
+    }
+
+    /// The backends of all rules, and those that get copies of requests.
+    pub fn backends_and_mirrors(self) -> impl Iterator<Item = &'a BackendRef> {
+        let rules = match self {
+            Self::Tls(_) => [].as_slice(),
+            Self::Http(route) => route.rules.as_slice(),
+        };
+        self.backends()
+            .chain(rules.iter().flat_map(HttpRule::mirrors))
     }
 }
 

@@ -145,9 +145,13 @@ const EVERY_PART: &str = r#"
     filters:
     - {type: ResponseHeaderModifier, responseHeaderModifier: {set: [{name: X-A, value: a}], add: [{name: X-B, value: b}], remove: [X-C]}}
     - {type: URLRewrite, urlRewrite: {hostname: b.example.com, path: {type: ReplaceFullPath, replaceFullPath: /new}}}
+    - {type: CORS, cors: {allowOrigins: ["https://*.example.com"], allowMethods: ["*"], allowHeaders: [X-One, x-two], allowCredentials: true}}
+    - {type: RequestMirror, requestMirror: {backendRef: {name: web, port: 81}, fraction: {numerator: 1, denominator: 8}}}
+    - {type: RequestMirror, requestMirror: {backendRef: {name: web, port: 82}}}
     backendRefs:
     - {name: web, port: 80, weight: 3, filters: [{type: RequestHeaderModifier, requestHeaderModifier: {remove: [X-D]}}]}
     timeouts: {request: 10s, backendRequest: 0s}
+    retry: {codes: [503, 500, 503], backoff: 50ms}
   - matches: [{path: {value: /old/}}]
     filters:
     - {type: RequestRedirect, requestRedirect: {scheme: https, hostname: c.example.com, port: 8443, statusCode: 308, path: {type: ReplacePrefixMatch, replacePrefixMatch: ""}}}
@@ -193,6 +197,24 @@ fn every_part_of_a_rule_is_on_the_stream() {
                     path: Some(path_modifier::Path::Full("/new".into())),
                 }),
             })),
+            filter(http_filter::Filter::Cors(proto::Cors {
+                allow_origins: vec!["https://*.example.com".into()],
+                allow_credentials: true,
+                allow_methods: vec!["*".into()],
+                allow_headers: vec!["x-one".into(), "x-two".into()],
+                expose_headers: Vec::new(),
+                max_age: 5,
+            })),
+            filter(http_filter::Filter::Mirror(proto::Mirror {
+                backend: "red/web:81".into(),
+                numerator: 1,
+                denominator: 8,
+            })),
+            filter(http_filter::Filter::Mirror(proto::Mirror {
+                backend: "red/web:82".into(),
+                numerator: 1,
+                denominator: 1,
+            })),
         ],
         backends: vec![proto::HttpBackend {
             backend: "red/web:80".into(),
@@ -207,6 +229,11 @@ fn every_part_of_a_rule_is_on_the_stream() {
         timeouts: Some(proto::HttpTimeouts {
             request: Some(10_000),
             backend_request: Some(0),
+        }),
+        retry: Some(proto::HttpRetry {
+            codes: vec![500, 503],
+            attempts: 1,
+            backoff: Some(50),
         }),
     };
     let second = proto::HttpRule {
@@ -243,6 +270,43 @@ fn every_part_of_a_rule_is_on_the_stream() {
     assert_eq!(held(&world), Some(expected));
     assert_eq!(conditions(&world), FINE);
     assert_eq!(attached(&world), 1);
+}
+
+/// A mirror is no part of what a client gets: without it, the rule serves all the same.
+#[test]
+fn a_mirror_that_does_not_resolve_is_left_out() {
+    let mut world = world();
+    let mirrored = |namespace: &str, name: &str| {
+        let reference = format!("{{namespace: {namespace}, name: {name}, port: 80}}");
+        let filter = format!("{{type: RequestMirror, requestMirror: {{backendRef: {reference}}}}}");
+        web(&format!(
+            "[{{filters: [{filter}], backendRefs: [{{name: web, port: 80}}]}}]"
+        ))
+    };
+    for (namespace, name, reason) in [
+        ("red", "absent", "BackendNotFound"),
+        ("elsewhere", "web", "RefNotPermitted"),
+    ] {
+        put(&mut world, &mirrored(namespace, name));
+        let rules = held(&world).expect("held").rules;
+        assert!(rules[0].filters.is_empty());
+        assert_eq!(rules[0].backends[0].backend, "red/web:80");
+        let expected = format!("Accepted=True/Accepted ResolvedRefs=False/{reason}");
+        assert_eq!(conditions(&world), expected);
+    }
+    // It is there as soon as its Service is.
+    put(&mut world, &mirrored("red", "late"));
+    assert!(held(&world).expect("held").rules[0].filters.is_empty());
+    let late = "
+apiVersion: v1
+kind: Service
+metadata: {name: late, namespace: red}
+spec: {ports: [{port: 80}]}
+";
+    put(&mut world, late);
+    assert_eq!(held(&world).expect("held").rules[0].filters.len(), 1);
+    assert_eq!(conditions(&world), FINE);
+    assert!(protocol(&world, "red/late:80").is_some());
 }
 
 #[test]

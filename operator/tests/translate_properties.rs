@@ -966,7 +966,9 @@ fn refers_into(object: &Object, prefix: &str) -> bool {
         Object::TlsRoute(_) | Object::HttpRoute(_) | Object::TcpRoute(_) => {
             object.as_route().is_some_and(|route| {
                 let parents = route.parents().iter();
-                route.backends().any(|b| inside(&b.reference.target))
+                route
+                    .backends_and_mirrors()
+                    .any(|b| inside(&b.reference.target))
                     || parents
                         .filter_map(|p| p.parent(&route.name().namespace))
                         .any(|p| prefix == "a" && inside(p.name()))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::health::{Failure, Health};
+use crate::http::retry::Budget;
 use crate::slot_map::Slot;
 use crate::table::scale;
 use crate::upstream;
@@ -47,6 +48,8 @@ pub struct Backend {
     slot: Slot<Backend>,
     /// Shared with the other versions.
     health: Arc<Health>,
+    /// The same.
+    retries: Arc<Budget>,
 }
 
 impl Backend {
@@ -57,6 +60,7 @@ impl Backend {
             slot,
             target: Target::default(),
             health: Arc::default(),
+            retries: Arc::default(),
         }
     }
 
@@ -68,7 +72,13 @@ impl Backend {
             slot: self.slot,
             target,
             health: Arc::clone(&self.health),
+            retries: Arc::clone(&self.retries),
         }
+    }
+
+    /// How many of its requests may be made again.
+    pub(crate) fn retries(&self) -> &Arc<Budget> {
+        &self.retries
     }
 
     /// Where later versions are found.

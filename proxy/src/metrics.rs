@@ -29,6 +29,12 @@ struct DirectionLabel {
     direction: &'static str,
 }
 
+/// What became of something, out of a fixed set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResourceLabel {
     resource: &'static str,
@@ -116,6 +122,10 @@ pub struct Metrics {
     pub endpoints_taken_back: Counter,
     /// HTTP requests that were given to a second connection because the first one broke.
     pub requests_repeated: Counter,
+    requests_retried: Family<ReasonLabel, Counter>,
+    retries_refused: Family<ReasonLabel, Counter>,
+    mirrors: Family<ResultLabel, Counter>,
+    cors_preflights: Family<ResultLabel, Counter>,
     requests: Family<RequestLabel, Counter>,
     requests_over_limit: Family<ReasonLabel, Counter>,
     grpc_calls: Family<GrpcLabel, Counter>,
@@ -255,6 +265,26 @@ impl Metrics {
                 r,
                 "requests_repeated",
                 "HTTP requests that were given to a second connection because the first one broke before it answered",
+            ),
+            requests_retried: add(
+                r,
+                "requests_retried",
+                "Times that HTTP requests were made again because their route says so, by reason",
+            ),
+            retries_refused: add(
+                r,
+                "retries_refused",
+                "HTTP requests that were not made again although their route says so, by reason: Budget (too many of the backend's are), Body (it is not kept)",
+            ),
+            mirrors: add(
+                r,
+                "requests_mirrored",
+                "Copies of HTTP requests for mirrors, by what became of them",
+            ),
+            cors_preflights: add(
+                r,
+                "cors_preflights",
+                "CORS preflight requests answered, by whether the origin may ask",
             ),
             requests: add(
                 r,
@@ -401,6 +431,30 @@ impl Metrics {
     pub(crate) fn challenged(&self, r#type: &'static str, result: &'static str) {
         let label = ChallengeLabel { r#type, result };
         self.challenges.get_or_create(&label).inc();
+    }
+
+    /// Counts a request that is made again.
+    pub(crate) fn retried(&self, reason: &'static str) {
+        let label = ReasonLabel { reason };
+        self.requests_retried.get_or_create(&label).inc();
+    }
+
+    /// Counts a request that is not made again, although its route says so.
+    pub(crate) fn not_retried(&self, reason: &'static str) {
+        let label = ReasonLabel { reason };
+        self.retries_refused.get_or_create(&label).inc();
+    }
+
+    /// Counts a copy of a request, when it is over.
+    pub(crate) fn mirrored(&self, result: &'static str) {
+        let label = ResultLabel { result };
+        self.mirrors.get_or_create(&label).inc();
+    }
+
+    /// Counts a preflight request.
+    pub(crate) fn preflight(&self, result: &'static str) {
+        let label = ResultLabel { result };
+        self.cors_preflights.get_or_create(&label).inc();
     }
 
     /// Counts an answered HTTP request.

@@ -41,7 +41,11 @@ impl Way {
 
 /// The endpoints that were tried in vain for one connection or request.
 #[derive(Default)]
-pub(crate) struct Tried(Vec<(SocketAddr, Way)>);
+pub(crate) struct Tried {
+    endpoints: Vec<(SocketAddr, Way)>,
+    /// One that is tried again only if there is no other.
+    last: Option<SocketAddr>,
+}
 
 impl Tried {
     /// Notes that `endpoint` was tried as `target` says.
@@ -51,12 +55,19 @@ impl Tried {
         target: &Target,
         credentials: Option<&Credentials>,
     ) {
-        self.0.push((endpoint, Way::new(target, credentials)));
+        self.endpoints
+            .push((endpoint, Way::new(target, credentials)));
+    }
+
+    /// Forgets all of them, since the request is made once more. `last` is where it was made.
+    pub(crate) fn start_over(&mut self, last: Option<SocketAddr>) {
+        self.endpoints.clear();
+        self.last = last;
     }
 
     /// How many attempts there were.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.endpoints.len()
     }
 
     /// The endpoint of `backend` to try next, by the lower half of `random`; none if there is no other, or if there
@@ -67,8 +78,10 @@ impl Tried {
         random: u64,
         credentials: Option<&Credentials>,
     ) -> Option<SocketAddr> {
-        if self.0.is_empty() {
-            return backend.endpoint(random, |_| true);
+        if self.endpoints.is_empty() {
+            let other = |endpoint| Some(endpoint) != self.last;
+            let others = self.last.and_then(|_| backend.endpoint(random, other));
+            return others.or_else(|| backend.endpoint(random, |_| true));
         }
         let way = Way::new(&backend.target, credentials);
         if self.len() >= ATTEMPTS_IN_ALL || self.own(&backend.target, way) >= ATTEMPTS {
@@ -76,9 +89,13 @@ impl Tried {
         }
         backend
             .endpoint(random, |endpoint| {
-                !self.0.iter().any(|(of, _)| *of == endpoint)
+                !self.endpoints.iter().any(|(of, _)| *of == endpoint)
             })
-            .or_else(|| backend.endpoint(random, |endpoint| !self.0.contains(&(endpoint, way))))
+            .or_else(|| {
+                backend.endpoint(random, |endpoint| {
+                    !self.endpoints.contains(&(endpoint, way))
+                })
+            })
     }
 
     /// The part of the time that is `left` which the next endpoint of `target` may take: one that vanished must leave
@@ -99,7 +116,7 @@ impl Tried {
     fn own(&self, target: &Target, way: Way) -> usize {
         let is_own =
             |(endpoint, of): &&(SocketAddr, Way)| *of == way && target.endpoints.contains(endpoint);
-        self.0.iter().filter(is_own).count()
+        self.endpoints.iter().filter(is_own).count()
     }
 }
 
@@ -148,6 +165,22 @@ mod tests {
         let other = backend(Protocol::H2c, &[1, 2, 3]);
         let all = [endpoint(2), endpoint(3), endpoint(1)];
         assert_eq!(exhaust(&mut tried, &other), all);
+    }
+
+    #[test]
+    fn a_request_that_is_made_once_more_goes_elsewhere_if_it_can() {
+        let mut tried = Tried::default();
+        let two = backend(Protocol::Any, &[1, 2]);
+        for random in [0, u64::from(u32::MAX)] {
+            tried.start_over(Some(endpoint(2)));
+            assert_eq!(tried.next(&two, random, None), Some(endpoint(1)));
+            tried.push(endpoint(1), &two.target, None);
+            // As if it had not been tried before.
+            assert_eq!(tried.next(&two, random, None), Some(endpoint(2)));
+        }
+        let one = backend(Protocol::Any, &[1]);
+        tried.start_over(Some(endpoint(1)));
+        assert_eq!(exhaust(&mut tried, &one), [endpoint(1)]);
     }
 
     #[test]

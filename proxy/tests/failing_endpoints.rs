@@ -58,15 +58,6 @@ fn metric(rig: &Rig, name: &str) -> u64 {
         .sum()
 }
 
-/// An address at which nobody listens, and nobody can begin to.
-fn refusing() -> SocketAddr {
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = socket.local_addr().unwrap();
-    std::mem::forget(socket);
-    address
-}
-
 /// Takes connections and requests, and closes without an answer while it is bad.
 struct Breaking {
     address: SocketAddr,

@@ -183,7 +183,7 @@ impl Needs<'_> {
             return;
         };
         let mut services = BTreeSet::new();
-        for backend in route.backends() {
+        for backend in route.backends_and_mirrors() {
             self.reference(key, &backend.reference);
             services.insert(backend.reference.target.clone());
         }

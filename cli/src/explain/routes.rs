@@ -187,6 +187,14 @@ fn filter_text(filter: &HttpFilter) -> String {
             format!("redirect {}{scheme}", to.status)
         }
         HttpFilter::Rewrite(_) => "rewrite".into(),
+        HttpFilter::Cors(_) => "CORS".into(),
+        HttpFilter::Mirror(mirror) => {
+            let to = &mirror.backend.reference.target;
+            match (mirror.numerator, mirror.denominator) {
+                (all, of) if all == of => format!("mirror to {to}"),
+                (part, of) => format!("mirror {part} of {of} to {to}"),
+            }
+        }
         HttpFilter::Extension(_) => "unknown filter: answers 500".into(),
     }
 }

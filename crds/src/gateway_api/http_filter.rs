@@ -13,7 +13,9 @@ use vestibule_model::http::{
 };
 use vestibule_model::key::Kind;
 
+use super::http_cors::{self, HTTPCORSFilter};
 use super::http_match::is_path;
+use super::http_mirror::{self, HTTPRequestMirrorFilter};
 use super::listener::port;
 use super::reference::LocalObjectReference;
 use super::route::at_most;
@@ -55,18 +57,18 @@ pub struct HTTPRouteFilter {
     /// ResponseHeaderModifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_header_modifier: Option<HTTPHeaderFilter>,
-    /// RequestMirror: only its presence matters to this release.
+    /// RequestMirror.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub request_mirror: Option<Value>,
+    pub request_mirror: Option<HTTPRequestMirrorFilter>,
     /// RequestRedirect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_redirect: Option<HTTPRequestRedirectFilter>,
     /// URLRewrite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url_rewrite: Option<HTTPURLRewriteFilter>,
-    /// CORS: only its presence matters to this release.
+    /// CORS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cors: Option<Value>,
+    pub cors: Option<HTTPCORSFilter>,
     /// ExternalAuth (experimental): only its presence matters to this release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_auth: Option<Value>,
@@ -265,15 +267,22 @@ impl Reader<'_> {
             "URLRewrite" => wire
                 .url_rewrite
                 .map(|rewrite| HttpFilter::Rewrite(self.rewrite(rewrite))),
+            "CORS" => wire.cors.map(|cors| {
+                let field = format!("{}.cors", self.field);
+                HttpFilter::Cors(http_cors::convert(cors, &field, self.findings))
+            }),
+            "RequestMirror" => wire.request_mirror.map(|mirror| {
+                let field = format!("{}.requestMirror", self.field);
+                let mirror = http_mirror::convert(mirror, namespace, &field, self.findings);
+                HttpFilter::Mirror(mirror)
+            }),
             "ExtensionRef" => wire.extension_ref.map(|reference| {
                 let field = format!("{}.extensionRef", self.field);
                 HttpFilter::Extension(reference.convert(namespace, field))
             }),
             other => {
                 let message = match other {
-                    "RequestMirror" | "CORS" | "ExternalAuth" => {
-                        format!("{other} is not supported by this release")
-                    }
+                    "ExternalAuth" => "ExternalAuth is not supported by this release".to_owned(),
                     _ => format!("{} is a type this release does not know", quote(other)),
                 };
                 let action = "remove the filter, or upgrade Vestibule";

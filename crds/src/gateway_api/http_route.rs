@@ -14,8 +14,10 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{self, HttpMatch, HttpTimeouts};
 use vestibule_model::key::Kind;
 
+use super::http_cors;
 use super::http_filter::{self, HTTPRouteFilter};
 use super::http_match::{self, Budget, HTTPRouteMatch};
+use super::http_retry::{self, HTTPRouteRetry};
 use super::route::{self, BackendRef, MAX_BACKENDS, ParentReference, at_most};
 use crate::text::quote;
 use crate::unknown::UnknownFields;
@@ -74,9 +76,9 @@ pub struct HTTPRouteRule {
     /// Timeouts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<HTTPRouteTimeouts>,
-    /// Retries: only their presence matters to this release.
+    /// When a request is made again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry: Option<Value>,
+    pub retry: Option<HTTPRouteRetry>,
     /// Experimental session persistence: only its presence matters to this release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<Value>,
@@ -190,18 +192,13 @@ fn rule(
 ) -> http::HttpRule {
     let field = format!("spec.rules[{index}]");
     let mut findings = unknown.refusals_below(&["spec", "rules", &index.to_string()]);
-    for (name, given) in [
-        ("retry", wire.retry.is_some()),
-        ("sessionPersistence", wire.session_persistence.is_some()),
-    ] {
-        if given {
-            findings.push(Finding::warning(
-                Reason::UnsupportedValue,
-                format!("{field}.{name}"),
-                "is not supported by this release, so it has no effect",
-                "remove it",
-            ));
-        }
+    if wire.session_persistence.is_some() {
+        findings.push(Finding::warning(
+            Reason::UnsupportedValue,
+            format!("{field}.sessionPersistence"),
+            "is not supported by this release, so it has no effect",
+            "remove it",
+        ));
     }
     let name = wire.name.filter(|name| {
         let good = names::is_subdomain(name);
@@ -216,6 +213,9 @@ fn rule(
         http_match::convert_all(wire.matches, &field, budget, &mut findings)
     };
     let timeouts = timeouts(wire.timeouts, &field, &mut findings);
+    let retry = wire
+        .retry
+        .map(|wire| http_retry::convert(wire, &field, &mut findings));
     let answers = wire.filters.iter().any(HTTPRouteFilter::redirects);
     if answers && !wire.backend_refs.is_empty() {
         findings.push(Finding::refused(
@@ -230,6 +230,7 @@ fn rule(
     };
     let backends_field = format!("{field}.backendRefs");
     let own_filters = filters(wire.filters, &field, &mut findings);
+    findings.extend(http_cors::no_preflight(&own_filters, &matches, &field));
     at_most(
         Kind::HttpRoute,
         wire.backend_refs.len(),
@@ -266,6 +267,7 @@ fn rule(
         filters: own_filters,
         backends,
         timeouts,
+        retry,
         findings,
     }
 }

@@ -9,8 +9,11 @@ mod gateway;
 mod gateway_class;
 mod gateway_tls;
 mod grpc_route;
+mod http_cors;
 mod http_filter;
 mod http_match;
+mod http_mirror;
+mod http_retry;
 mod http_route;
 mod listener;
 mod listener_set;
@@ -37,11 +40,14 @@ pub use gateway_tls::{
 pub use grpc_route::{
     GRPCBackendRef, GRPCMethodMatch, GRPCRoute, GRPCRouteMatch, GRPCRouteRule, GRPCRouteSpec,
 };
+pub use http_cors::HTTPCORSFilter;
 pub use http_filter::{
     HTTPHeader, HTTPHeaderFilter, HTTPPathModifier, HTTPRequestRedirectFilter, HTTPRouteFilter,
     HTTPURLRewriteFilter,
 };
 pub use http_match::{HTTPPathMatch, HTTPRouteMatch, HTTPValueMatch};
+pub use http_mirror::{Fraction, HTTPRequestMirrorFilter};
+pub use http_retry::HTTPRouteRetry;
 pub use http_route::{HTTPBackendRef, HTTPRoute, HTTPRouteRule, HTTPRouteSpec, HTTPRouteTimeouts};
 pub use listener::{AllowedRoutes, Listener, ListenerTls, RouteGroupKind, RouteNamespaces};
 pub use listener_set::{ListenerSet, ListenerSetSpec, ParentGatewayReference};

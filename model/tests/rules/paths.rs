@@ -56,6 +56,7 @@ fn http_route(rules: &[&[PathMatch]]) -> HttpRoute {
         filters: Vec::new(),
         backends: Vec::new(),
         timeouts: HttpTimeouts::default(),
+        retry: None,
         findings: Vec::new(),
     };
     HttpRoute {

@@ -55,6 +55,7 @@ fn route(at: &ObjectKey, created: i64, patterns: usize) -> HttpRoute {
             filters: Vec::new(),
             backends: Vec::new(),
             timeouts: HttpTimeouts::default(),
+            retry: None,
             findings: Vec::new(),
         }],
         findings: Vec::new(),

@@ -14,8 +14,7 @@ enum Holds {
 
 /// Every feature that holds, in the order of names that the specification wants.
 ///
-/// What is not here is not (wholly) true. Of HTTPRoute: mirrors, CORS, retries and external
-/// authorization.
+/// What is not here is not (wholly) true. Of HTTPRoute that is external authorization.
 const FEATURES: &[(&str, Holds)] = &[
     ("BackendTLSPolicy", Holds::Always),
     ("BackendTLSPolicySANValidation", Holds::Always),
@@ -48,6 +47,7 @@ const FEATURES: &[(&str, Holds)] = &[
     ("HTTPRouteBackendRequestHeaderModification", Holds::Always),
     ("HTTPRouteBackendTimeout", Holds::Always),
     ("HTTPRouteBackendURLRewrite", Holds::Always),
+    ("HTTPRouteCORS", Holds::Always),
     ("HTTPRouteDestinationPortMatching", Holds::Always),
     ("HTTPRouteHostRewrite", Holds::Always),
     ("HTTPRouteMethodMatching", Holds::Always),
@@ -57,8 +57,13 @@ const FEATURES: &[(&str, Holds)] = &[
     ("HTTPRoutePathRewrite", Holds::Always),
     ("HTTPRoutePortRedirect", Holds::Always),
     ("HTTPRouteQueryParamMatching", Holds::Always),
+    ("HTTPRouteRequestMirror", Holds::Always),
+    ("HTTPRouteRequestMultipleMirrors", Holds::Always),
+    ("HTTPRouteRequestPercentageMirror", Holds::Always),
     ("HTTPRouteRequestTimeout", Holds::Always),
     ("HTTPRouteResponseHeaderModification", Holds::Always),
+    ("HTTPRouteRetryCodes", Holds::Always),
+    ("HTTPRouteRetryConnectionError", Holds::Always),
     ("HTTPRouteSchemeRedirect", Holds::Always),
     ("ListenerSet", Holds::Always),
     ("ReferenceGrant", Holds::Always),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::http::{
-    HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, MethodMatch, PathMatch,
-    PathModifier, Redirect, Rewrite, ValueMatch,
+    Cors, CorsNames, HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, MethodMatch,
+    Mirror, PathMatch, PathModifier, Redirect, Retry, Rewrite, ValueMatch,
 };
 use vestibule_model::key::ObjectKey;
 use vestibule_model::object::Reference;
@@ -69,14 +69,14 @@ impl Translator {
         rule: &HttpRule,
         references: &mut References,
     ) -> proto::HttpRule {
-        let filters = filters(&rule.filters, references);
+        let filters = self.filters(route, &rule.filters, references);
         let backends = rule
             .backends
             .iter()
             .map(|backend| proto::HttpBackend {
                 backend: self.resolve_backend(route, &backend.backend, references),
                 weight: backend.backend.weight,
-                filters: self::filters(&backend.filters, references),
+                filters: self.filters(route, &backend.filters, references),
             })
             .collect();
         let timeouts = rule.timeouts;
@@ -90,7 +90,55 @@ impl Translator {
                 request: timeouts.request.map(millis),
                 backend_request: timeouts.backend_request.map(millis),
             }),
+            retry: rule.retry.as_ref().map(retry),
         }
+    }
+
+    fn filters(
+        &self,
+        route: &ObjectKey,
+        filters: &[HttpFilter],
+        references: &mut References,
+    ) -> Vec<proto::HttpFilter> {
+        let one = |filter: &HttpFilter| {
+            let filter = match filter {
+                HttpFilter::RequestHeaders(headers) => {
+                    http_filter::Filter::RequestHeaders(modifier(headers))
+                }
+                HttpFilter::ResponseHeaders(headers) => {
+                    http_filter::Filter::ResponseHeaders(modifier(headers))
+                }
+                HttpFilter::Redirect(to) => http_filter::Filter::Redirect(redirect(to)),
+                HttpFilter::Rewrite(to) => http_filter::Filter::Rewrite(rewrite(to)),
+                HttpFilter::Cors(of) => http_filter::Filter::Cors(cors(of)),
+                HttpFilter::Mirror(to) => {
+                    http_filter::Filter::Mirror(self.mirror(route, to, references)?)
+                }
+                HttpFilter::Extension(reference) => {
+                    references.broken(no_extension(reference));
+                    return Some(fail());
+                }
+            };
+            Some(proto::HttpFilter {
+                filter: Some(filter),
+            })
+        };
+        filters.iter().filter_map(one).collect()
+    }
+
+    /// `None` if its reference does not resolve: requests go on without a copy.
+    fn mirror(
+        &self,
+        route: &ObjectKey,
+        mirror: &Mirror,
+        references: &mut References,
+    ) -> Option<proto::Mirror> {
+        let backend = self.resolve_backend(route, &mirror.backend, references);
+        (!backend.is_empty()).then_some(proto::Mirror {
+            backend,
+            numerator: mirror.numerator,
+            denominator: mirror.denominator,
+        })
     }
 
     /// What takes the place of a rule that is refused: the requests that it would have taken are
@@ -132,6 +180,29 @@ pub(super) fn refusal(route: &HttpRoute) -> Option<&Finding> {
 fn fail() -> proto::HttpFilter {
     proto::HttpFilter {
         filter: Some(http_filter::Filter::Fail(BROKEN)),
+    }
+}
+
+fn retry(retry: &Retry) -> proto::HttpRetry {
+    proto::HttpRetry {
+        codes: retry.codes.iter().map(|code| u32::from(*code)).collect(),
+        attempts: retry.attempts,
+        backoff: retry.backoff.map(millis),
+    }
+}
+
+fn cors(cors: &Cors) -> proto::Cors {
+    let names = |names: &CorsNames| match names {
+        CorsNames::All => vec!["*".to_owned()],
+        CorsNames::Listed(names) => names.iter().map(ToString::to_string).collect(),
+    };
+    proto::Cors {
+        allow_origins: cors.origins.iter().map(ToString::to_string).collect(),
+        allow_credentials: cors.credentials,
+        allow_methods: names(&cors.methods),
+        allow_headers: names(&cors.headers),
+        expose_headers: names(&cors.exposed),
+        max_age: cors.max_age,
     }
 }
 
@@ -180,31 +251,6 @@ fn value((name, value): &(Arc<str>, ValueMatch)) -> proto::HttpValueMatch {
             }
         }),
     }
-}
-
-fn filters(filters: &[HttpFilter], references: &mut References) -> Vec<proto::HttpFilter> {
-    filters
-        .iter()
-        .map(|filter| {
-            let filter = match filter {
-                HttpFilter::RequestHeaders(headers) => {
-                    http_filter::Filter::RequestHeaders(modifier(headers))
-                }
-                HttpFilter::ResponseHeaders(headers) => {
-                    http_filter::Filter::ResponseHeaders(modifier(headers))
-                }
-                HttpFilter::Redirect(to) => http_filter::Filter::Redirect(redirect(to)),
-                HttpFilter::Rewrite(to) => http_filter::Filter::Rewrite(rewrite(to)),
-                HttpFilter::Extension(reference) => {
-                    references.broken(no_extension(reference));
-                    return fail();
-                }
-            };
-            proto::HttpFilter {
-                filter: Some(filter),
-            }
-        })
-        .collect()
 }
 
 /// A filter that is not there is a reference that does not resolve, and must not be skipped (GEP-1364).

@@ -7,7 +7,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{
     HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRoute, HttpRule, HttpTimeouts,
-    MethodMatch, PathMatch, ValueMatch,
+    MethodMatch, Mirror, PathMatch, Retry, ValueMatch,
 };
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::{BackendRef, Object, ParentRef, Reference};
@@ -23,6 +23,8 @@ pub(crate) enum Rule {
     Filtered,
     /// A path, with a filter that is not there.
     Extension,
+    /// A path, with a copy of its requests for the first backend, which also are made again.
+    Mirrored,
     /// Refused, but its path can be read.
     Refused,
     /// Refused, and nothing can be read.
@@ -30,10 +32,11 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Plain,
         Self::Filtered,
         Self::Extension,
+        Self::Mirrored,
         Self::Refused,
         Self::Unreadable,
     ];
@@ -56,6 +59,7 @@ impl Rule {
                 })
                 .collect(),
             timeouts: HttpTimeouts::default(),
+            retry: None,
             findings: Vec::new(),
         };
         let refusal = || Finding::refused(Reason::UnsupportedValue, &field, "is wrong", "");
@@ -75,6 +79,22 @@ impl Rule {
                 target: ObjectName::new("a", "one"),
                 field: format!("{field}.filters[0].extensionRef"),
             })),
+            Self::Mirrored => {
+                rule.filters.extend(backends.first().map(|backend| {
+                    HttpFilter::Mirror(Mirror {
+                        backend: backend.clone(),
+                        numerator: 1,
+                        denominator: 3,
+                    })
+                }));
+                rule.retry = Some(Retry {
+                    codes: [503].into(),
+                    attempts: 2,
+                    backoff: None,
+                });
+                // Nobody else uses the first backend.
+                rule.backends.drain(..rule.backends.len().min(1));
+            }
             Self::Refused => rule.findings.push(refusal()),
             Self::Unreadable => {
                 rule.matches.clear();

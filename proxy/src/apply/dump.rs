@@ -189,6 +189,12 @@ pub struct RuleDump {
     pub filters: usize,
     /// In the order written.
     pub backends: Vec<WeightDump>,
+    /// How often requests are made again at most, where the route says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    /// Backends that get copies of requests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
 }
 
 /// One hostname of a route on one listener.
@@ -455,6 +461,11 @@ impl State {
                 .backends()
                 .iter()
                 .map(|b| self.dump_weight(b.backend, b.weight))
+                .collect(),
+            retries: rule.retry.as_ref().map(|retry| retry.attempts),
+            mirrors: rule
+                .mirrors()
+                .filter_map(|slot| Some(self.snapshot.backend(slot)?.key.to_string()))
                 .collect(),
         };
         routes

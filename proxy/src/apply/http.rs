@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::State;
-use super::parse_http::{HttpRouteSpec, RuleSpec};
+use super::parse_http::{FilterSpec, HttpRouteSpec, RuleSpec};
 use crate::http::HttpRoute;
+use crate::http::filter::Filter;
+use crate::http::mirror::Mirror;
 use crate::http::route::{Rule, RuleParts, WeightedTarget};
 use crate::table::{AttachedNames, Routes};
 
@@ -55,16 +57,33 @@ impl State {
         let backends = spec.backends.into_iter().map(|backend| WeightedTarget {
             weight: backend.weight,
             backend: backend.name.map(|name| self.refer(&name)),
-            filters: backend.filters.into(),
+            filters: self.filters(backend.filters).into(),
         });
         Rule::from(RuleParts {
             backends: backends.collect(),
             name: spec.name,
             matches: spec.matches,
-            filters: spec.filters,
+            filters: self.filters(spec.filters),
             request_timeout: spec.request_timeout,
             backend_timeout: spec.backend_timeout,
+            retry: spec.retry,
         })
+    }
+
+    fn filters(&mut self, specs: Vec<FilterSpec>) -> Vec<Filter> {
+        let one = |spec| match spec {
+            FilterSpec::Itself(filter) => filter,
+            FilterSpec::Mirror {
+                backend,
+                numerator,
+                denominator,
+            } => Filter::Mirror(Mirror {
+                backend: self.refer(&backend),
+                numerator,
+                denominator,
+            }),
+        };
+        specs.into_iter().map(one).collect()
     }
 
     fn routes_of(&mut self, grpc: bool) -> &mut BTreeMap<Arc<str>, HeldHttpRoute> {
@@ -93,9 +112,8 @@ impl State {
             }
             dirty.insert(Arc::clone(listener));
         }
-        let rules = old.route.rules().iter();
-        for backend in rules.flat_map(Rule::backends) {
-            self.release(backend.backend);
+        for backend in old.route.rules().iter().flat_map(Rule::references) {
+            self.release(Some(backend));
         }
     }
 }

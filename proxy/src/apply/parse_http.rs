@@ -6,11 +6,15 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::{Method, StatusCode};
 use vestibule_model::hostname::Hostname;
+use vestibule_model::http::MAX_RETRIES;
+use vestibule_model::origin::OriginPattern;
 use vestibule_model::pattern::Matcher;
 use vestibule_stream::proto;
 
 use super::parse::{RejectReason, attachments, required, route_name};
+use crate::http::cors::{Allowed, Cors};
 use crate::http::filter::{Filter, HeaderEdit, PathEdit, Redirect, Rewrite, Scheme};
+use crate::http::retry::Retry;
 use crate::http::route::{Match, PathMatch, Value, ValueMatch};
 use crate::table::AttachedNames;
 
@@ -34,10 +38,22 @@ pub(super) struct HttpRouteSpec {
 pub(super) struct RuleSpec {
     pub(super) name: String,
     pub(super) matches: Vec<Match>,
-    pub(super) filters: Vec<Filter>,
+    pub(super) filters: Vec<FilterSpec>,
     pub(super) backends: Vec<BackendSpec>,
     pub(super) request_timeout: Option<Duration>,
     pub(super) backend_timeout: Option<Duration>,
+    pub(super) retry: Option<Retry>,
+}
+
+/// A filter whose references are names.
+#[derive(Debug)]
+pub(super) enum FilterSpec {
+    Itself(Filter),
+    Mirror {
+        backend: String,
+        numerator: u32,
+        denominator: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -45,7 +61,7 @@ pub(super) struct BackendSpec {
     /// `None`: invalid reference.
     pub(super) name: Option<String>,
     pub(super) weight: u32,
-    pub(super) filters: Vec<Filter>,
+    pub(super) filters: Vec<FilterSpec>,
 }
 
 pub(super) fn route(
@@ -106,13 +122,27 @@ fn rule(wire: &proto::HttpRule) -> Result<RuleSpec, RejectReason> {
         // Zero is kept: it says that the default does not count.
         request_timeout: timeouts.request.map(Duration::from_millis),
         backend_timeout: timeout(timeouts.backend_request),
+        retry: wire.retry.as_ref().map(retry).transpose()?,
     })
 }
 
-fn replaces_prefix(filter: &Filter) -> bool {
+fn retry(wire: &proto::HttpRetry) -> Result<Retry, RejectReason> {
+    let code = |code: &u32| {
+        let code = status_in(*code, 400..600);
+        code.map(|code| code.as_u16())
+            .map_err(|_| RejectReason::InvalidFilter("a status to retry"))
+    };
+    Ok(Retry {
+        codes: wire.codes.iter().map(code).collect::<Result<_, _>>()?,
+        attempts: wire.attempts.min(MAX_RETRIES),
+        backoff: wire.backoff.map(Duration::from_millis),
+    })
+}
+
+fn replaces_prefix(filter: &FilterSpec) -> bool {
     let path = match filter {
-        Filter::Redirect(redirect) => &redirect.path,
-        Filter::Rewrite(rewrite) => &rewrite.path,
+        FilterSpec::Itself(Filter::Redirect(redirect)) => &redirect.path,
+        FilterSpec::Itself(Filter::Rewrite(rewrite)) => &rewrite.path,
         _ => return false,
     };
     matches!(path, Some(PathEdit::Prefix(_)))
@@ -216,20 +246,74 @@ fn path(text: &str) -> Result<&str, RejectReason> {
     Ok(text)
 }
 
-fn filters(wire: &[proto::HttpFilter]) -> Result<Vec<Filter>, RejectReason> {
-    wire.iter().map(filter).collect()
-}
-
-fn filter(wire: &proto::HttpFilter) -> Result<Filter, RejectReason> {
-    use proto::http_filter::Filter as Wire;
-
-    match &wire.filter {
+fn filters(wire: &[proto::HttpFilter]) -> Result<Vec<FilterSpec>, RejectReason> {
+    let spec = |wire: &proto::HttpFilter| match &wire.filter {
         // One that a newer release knows: to go without could let in whom it keeps out.
         None => Err(RejectReason::UnknownResource("a filter")),
-        Some(Wire::RequestHeaders(edit)) => Ok(Filter::RequestHeaders(header_edit(edit)?)),
-        Some(Wire::ResponseHeaders(edit)) => Ok(Filter::ResponseHeaders(header_edit(edit)?)),
-        Some(Wire::Redirect(redirect)) => Ok(Filter::Redirect(redirect_of(redirect)?)),
-        Some(Wire::Rewrite(rewrite)) => {
+        Some(proto::http_filter::Filter::Mirror(wire)) => mirror(wire),
+        Some(wire) => filter(wire).map(FilterSpec::Itself),
+    };
+    wire.iter().map(spec).collect()
+}
+
+fn mirror(wire: &proto::Mirror) -> Result<FilterSpec, RejectReason> {
+    if wire.denominator == 0 || wire.numerator > wire.denominator {
+        return Err(RejectReason::InvalidFilter("a mirror's share"));
+    }
+    Ok(FilterSpec::Mirror {
+        backend: required(&wire.backend, "a mirror's backend")?,
+        numerator: wire.numerator,
+        denominator: wire.denominator,
+    })
+}
+
+fn cors(wire: &proto::Cors) -> Result<Cors, RejectReason> {
+    bounded(wire.allow_origins.len(), "a list of origins")?;
+    let origin = |text: &String| {
+        OriginPattern::parse(text).map_err(|_| RejectReason::InvalidFilter("an origin"))
+    };
+    let method = |text: &str| Method::from_bytes(text.as_bytes()).is_ok();
+    let header = |text: &str| HeaderName::try_from(text).is_ok();
+    let listed = |list: &[String], is_name: fn(&str) -> bool| match list {
+        [] => Ok(Allowed::Nothing),
+        [all] if all == "*" => Ok(Allowed::Asked),
+        list => names(list, is_name).map(Allowed::Listed),
+    };
+    let exposed = match wire.expose_headers.as_slice() {
+        [] => None,
+        // Browsers do not take it together with credentials.
+        [all] if all == "*" && wire.allow_credentials => None,
+        list => Some(names(list, header)?),
+    };
+    let origins = wire.allow_origins.iter().map(origin);
+    Ok(Cors {
+        origins: origins.collect::<Result<_, _>>()?,
+        credentials: wire.allow_credentials,
+        methods: listed(&wire.allow_methods, method)?,
+        headers: listed(&wire.allow_headers, header)?,
+        exposed,
+        max_age: HeaderValue::from(wire.max_age),
+    })
+}
+
+/// A value with all of these names.
+fn names(list: &[String], is_name: fn(&str) -> bool) -> Result<HeaderValue, RejectReason> {
+    bounded(list.len(), "a list of names")?;
+    let invalid = || RejectReason::InvalidFilter("a name in a CORS filter");
+    if !list.iter().all(|name| is_name(name)) {
+        return Err(invalid());
+    }
+    HeaderValue::try_from(list.join(", ")).map_err(|_| invalid())
+}
+
+fn filter(wire: &proto::http_filter::Filter) -> Result<Filter, RejectReason> {
+    use proto::http_filter::Filter as Wire;
+
+    match wire {
+        Wire::RequestHeaders(edit) => Ok(Filter::RequestHeaders(header_edit(edit)?)),
+        Wire::ResponseHeaders(edit) => Ok(Filter::ResponseHeaders(header_edit(edit)?)),
+        Wire::Redirect(redirect) => Ok(Filter::Redirect(redirect_of(redirect)?)),
+        Wire::Rewrite(rewrite) => {
             let hostname = match &*rewrite.hostname {
                 "" => None,
                 text => Some(hostname(text)?),
@@ -241,7 +325,10 @@ fn filter(wire: &proto::HttpFilter) -> Result<Filter, RejectReason> {
                 path: path_edit(rewrite.path.as_ref())?,
             }))
         }
-        Some(Wire::Fail(status)) => Ok(Filter::Fail(status_in(*status, 400..600)?)),
+        Wire::Cors(wire) => Ok(Filter::Cors(Box::new(cors(wire)?))),
+        // It has a reference.
+        Wire::Mirror(_) => Err(RejectReason::UnknownResource("a filter")),
+        Wire::Fail(status) => Ok(Filter::Fail(status_in(*status, 400..600)?)),
     }
 }
 
@@ -467,6 +554,41 @@ mod tests {
         assert_eq!(reason(redirect("", "", 0, 200)), "InvalidFilter");
         assert_eq!(reason(with_filter(Wire::Fail(500))), "");
         assert_eq!(reason(with_filter(Wire::Fail(200))), "InvalidFilter");
+        let mirror = |backend: &str, numerator, denominator| {
+            with_filter(Wire::Mirror(proto::Mirror {
+                backend: backend.into(),
+                numerator,
+                denominator,
+            }))
+        };
+        assert_eq!(reason(mirror("team-a/two:80", 0, 1)), "");
+        assert_eq!(reason(mirror("team-a/two:80", 2, 1)), "InvalidFilter");
+        assert_eq!(reason(mirror("team-a/two:80", 0, 0)), "InvalidFilter");
+        assert_eq!(reason(mirror("", 1, 1)), "MissingField");
+        let cors = |origin: &str, method: &str, header: &str| {
+            with_filter(Wire::Cors(proto::Cors {
+                allow_origins: vec![origin.into()],
+                allow_methods: vec![method.into()],
+                allow_headers: vec![header.into()],
+                ..Default::default()
+            }))
+        };
+        assert_eq!(reason(cors("https://*.a.example", "GET", "x-a")), "");
+        assert_eq!(reason(cors("*", "*", "*")), "");
+        assert_eq!(reason(cors("a.example", "GET", "x-a")), "InvalidFilter");
+        assert_eq!(reason(cors("*", "G T", "x-a")), "InvalidFilter");
+        assert_eq!(reason(cors("*", "GET", "x-a\r\nb")), "InvalidFilter");
+        let retry = |code| proto::HttpRule {
+            retry: Some(proto::HttpRetry {
+                codes: vec![code],
+                attempts: u32::MAX,
+                backoff: Some(u64::MAX),
+            }),
+            ..Default::default()
+        };
+        assert_eq!(reason(retry(503)), "");
+        assert_eq!(reason(retry(200)), "InvalidFilter");
+        assert_eq!(reason(retry(70_000)), "InvalidFilter");
         let rewrite = |path| {
             with_filter(Wire::Rewrite(proto::UrlRewrite {
                 hostname: String::new(),

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use futures::task::AtomicWaker;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::HeaderMap;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::HeaderName;
@@ -15,18 +15,30 @@ use hyper::header::HeaderName;
 use super::Underscores;
 use super::activity::Activity;
 use super::headers;
+use super::kept::{Kept, Read, Reader};
 use super::pool::Lease;
 use super::throttle::Throttle;
 use super::timeouts::Progress;
 
+/// Most bytes that are read of an answer that nobody gets.
+const READ_AWAY: usize = 64 * 1024;
+
 /// The body of a request, on its way to a backend.
 pub(super) struct Upload {
-    /// `None`: there is none, and the request is sent again.
-    body: Option<Incoming>,
+    body: Source,
     state: Arc<UploadState>,
     screen: Screen,
     /// Most bytes that it may have.
     most: Option<u64>,
+}
+
+/// Where the body of a request comes from.
+enum Source {
+    /// There is none, and the request is sent again.
+    None,
+    Client(Incoming),
+    /// Of the client, and kept; or what was kept.
+    Kept(Reader),
 }
 
 /// Why a backend does not get the whole body of a request.
@@ -38,10 +50,12 @@ pub(super) enum UploadError {
     TooLarge,
     #[error("the request is over")]
     Over,
+    #[error("the request is being made again")]
+    Replaced,
 }
 
 /// Which trailers of a request do not reach a backend, beside those that never do.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Screen {
     pub(super) underscores: Underscores,
     /// Fields that filters set or remove.
@@ -118,6 +132,11 @@ impl UploadState {
         self.over.load(Ordering::Acquire)
     }
 
+    /// No attempt is under way that could wait for the client.
+    pub(super) fn pause(&self) {
+        self.owe(false);
+    }
+
     fn owe(&self, owes: bool) {
         let is = owes && !self.answered.load(Ordering::Relaxed);
         let was = self.owed.swap(is, Ordering::Relaxed);
@@ -127,8 +146,17 @@ impl UploadState {
 
 impl Upload {
     pub(super) fn new(body: Incoming, state: &Arc<UploadState>) -> Self {
+        Self::of(Source::Client(body), state)
+    }
+
+    /// One that is kept.
+    pub(super) fn kept(reader: Reader, state: &Arc<UploadState>) -> Self {
+        Self::of(Source::Kept(reader), state)
+    }
+
+    fn of(body: Source, state: &Arc<UploadState>) -> Self {
         Self {
-            body: Some(body),
+            body,
             state: Arc::clone(state),
             screen: Screen::default(),
             most: None,
@@ -137,11 +165,24 @@ impl Upload {
 
     /// The body of a request that has none.
     pub(super) fn none(state: &Arc<UploadState>) -> Self {
-        Self {
-            body: None,
-            state: Arc::clone(state),
-            screen: Screen::default(),
-            most: None,
+        Self::of(Source::None, state)
+    }
+
+    /// Has the body of a request for a route of `namespace` kept from here on, if it has one.
+    pub(super) fn keep(&mut self, namespace: &Arc<str>) -> Option<Arc<Kept>> {
+        let source = std::mem::replace(&mut self.body, Source::None);
+        self.body = match source {
+            Source::Client(body) if !body.is_end_stream() => {
+                // Nothing was given up yet.
+                Kept::new(body, namespace)
+                    .again()
+                    .map_or(Source::None, Source::Kept)
+            }
+            other => other,
+        };
+        match &self.body {
+            Source::Kept(reader) => Some(Arc::clone(reader.kept())),
+            Source::None | Source::Client(_) => None,
         }
     }
 
@@ -175,15 +216,26 @@ impl Body for Upload {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let this = &mut *self;
-        let Some(body) = &mut this.body else {
+        if matches!(this.body, Source::None) {
             return Poll::Ready(None);
-        };
+        }
         let state = &*this.state;
         state.sending.register(cx.waker());
         if state.is_over() {
             return Poll::Ready(Some(Err(UploadError::Over)));
         }
-        let polled = Pin::new(body).poll_frame(cx);
+        let polled = match &mut this.body {
+            Source::None => return Poll::Ready(None),
+            Source::Client(body) => Pin::new(body).poll_frame(cx),
+            Source::Kept(reader) => match reader.read(cx) {
+                Read::Client(polled) => polled,
+                Read::Kept(frame) => {
+                    let polled = Poll::Ready(frame.map(Ok));
+                    return screened(polled, &this.screen).map_err(UploadError::Broken);
+                }
+                Read::Replaced => return Poll::Ready(Some(Err(UploadError::Replaced))),
+            },
+        };
         state.owe(polled.is_pending());
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
@@ -200,21 +252,30 @@ impl Body for Upload {
             Poll::Ready(Some(Err(_))) => state.broken.store(true, Ordering::Relaxed),
             _ => {}
         }
-        let screen = &this.screen;
-        let polled = edit_trailers(polled, |trailers| {
-            headers::strip_request_trailers(trailers, screen.underscores, &screen.edited);
-        });
-        polled.map_err(UploadError::Broken)
+        screened(polled, &this.screen).map_err(UploadError::Broken)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        match &self.body {
+            Source::None => true,
+            Source::Client(body) => body.is_end_stream(),
+            Source::Kept(reader) => reader.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        let none = SizeHint::with_exact(0);
-        self.body.as_ref().map_or(none, Body::size_hint)
+        match &self.body {
+            Source::None => SizeHint::with_exact(0),
+            Source::Client(body) => body.size_hint(),
+            Source::Kept(reader) => reader.size_hint(),
+        }
     }
+}
+
+fn screened(polled: Polled, screen: &Screen) -> Polled {
+    edit_trailers(polled, |trailers| {
+        headers::strip_request_trailers(trailers, screen.underscores, &screen.edited);
+    })
 }
 
 type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
@@ -236,7 +297,15 @@ fn edit_trailers(polled: Polled, edit: impl FnOnce(&mut HeaderMap)) -> Polled {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.state.owe(false);
+        // Another attempt may wait for the client by now.
+        let waits = match &self.body {
+            Source::None => false,
+            Source::Client(_) => true,
+            Source::Kept(reader) => reader.reads_client(),
+        };
+        if waits {
+            self.state.owe(false);
+        }
     }
 }
 
@@ -274,6 +343,17 @@ impl Download {
                 lease: Some(lease), ..
             } => lease.throttle(),
             _ => None,
+        }
+    }
+
+    /// Reads away what is left of it, if that is not much, so that its connection can be used again.
+    pub(super) async fn read_away(mut self) {
+        let mut left = READ_AWAY;
+        while let Some(Ok(frame)) = self.frame().await {
+            left = match left.checked_sub(frame.data_ref().map_or(0, Buf::remaining)) {
+                Some(left) => left,
+                None => return,
+            };
         }
     }
 

@@ -24,6 +24,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use super::body::{Upload, UploadState};
 use super::headers::take_trailers;
 use super::pool::{self, Key, Lease, One, Sender, Turn};
+use super::retry::Retries;
 use super::throttle::{Throttle, Throttled};
 use super::{H2, Repeat};
 use crate::backend::{Backend, Protocol};
@@ -53,25 +54,53 @@ pub(super) struct Attempts {
     /// Endpoints that did not take the request.
     tried: Tried,
     /// How the last attempt failed.
-    failure: Option<Failure>,
+    pub(super) failure: Option<Failure>,
     /// The method and the absence of a body let the request be made once more after a connection broke.
     repeatable: bool,
     /// And it was.
     repeated: bool,
+    /// What the route says of making it again.
+    pub(super) retries: Retries,
+    /// Its mirrors have their copies, or get them.
+    pub(super) mirrored: bool,
 }
 
 impl Attempts {
     pub(super) fn new(plane: &DataPlane, request: &Request<Upload>) -> Self {
         Self {
+            repeatable: plane.limits.http.repeat == Repeat::Idempotent
+                && request.method().is_idempotent()
+                && request.body().is_end_stream(),
+            ..Self::once(plane)
+        }
+    }
+
+    /// Of a request that is never made again.
+    pub(super) fn once(plane: &DataPlane) -> Self {
+        Self {
             random: plane.random(),
             end: Instant::now() + plane.limits.connect_deadline,
             tried: Tried::default(),
             failure: None,
-            repeatable: plane.limits.http.repeat == Repeat::Idempotent
-                && request.method().is_idempotent()
-                && request.body().is_end_stream(),
+            repeatable: false,
             repeated: false,
+            retries: Retries::default(),
+            mirrored: false,
         }
+    }
+
+    /// The route lets the request be made once only.
+    pub(super) fn never_repeat(&mut self) {
+        self.repeatable = false;
+    }
+
+    /// The request is made again, at another endpoint of the same backend than `last` if there is one.
+    pub(super) fn start_over(&mut self, plane: &DataPlane, last: Option<SocketAddr>) {
+        let lower = u64::from(u32::MAX);
+        self.random = (self.random & !lower) | (plane.random() & lower);
+        self.end = Instant::now() + plane.limits.connect_deadline;
+        self.tried.start_over(last);
+        self.failure = None;
     }
 }
 
@@ -105,6 +134,8 @@ pub(super) struct Trace {
     pub(super) endpoint: Option<SocketAddr>,
     /// Endpoints tried before it.
     pub(super) retries: u8,
+    /// Times that it was made again because its route says so.
+    pub(super) again: u32,
     /// The connection had carried a request before.
     pub(super) reused: bool,
     /// A connection has the request, and its answer has not begun.
@@ -122,6 +153,8 @@ pub(super) enum Failure {
     Connect(CloseReason),
     /// The connection broke, or what came is no HTTP, and the request may not be repeated.
     Broken,
+    /// The backend refused the request before it looked at it, as HTTP/2 lets it do.
+    Refused,
 }
 
 impl Failure {
@@ -131,7 +164,7 @@ impl Failure {
             Self::Connect(CloseReason::BackendTlsInvalid) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Connect(CloseReason::BackendLoop) => StatusCode::LOOP_DETECTED,
             Self::NoEndpoints | Self::Connect(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Broken => StatusCode::BAD_GATEWAY,
+            Self::Broken | Self::Refused => StatusCode::BAD_GATEWAY,
         }
     }
 
@@ -141,18 +174,19 @@ impl Failure {
             Self::NoEndpoints => "NoEndpoints",
             Self::Connect(reason) => reason.reason(),
             Self::Broken => "BackendBroken",
+            Self::Refused => "BackendRefused",
         }
     }
 }
 
-type Answered = (Response<Incoming>, Lease);
+pub(super) type Answered = (Response<Incoming>, Lease);
 
 /// A request that a connection did not answer.
 enum Unanswered {
     /// It comes back: the connection has not begun with it.
     Unseen(Box<Request<Upload>>),
     /// The backend may have seen it.
-    Seen(Arc<UploadState>),
+    Seen(Arc<UploadState>, Failure),
 }
 
 impl Exchange<'_> {
@@ -199,7 +233,9 @@ impl Exchange<'_> {
                     }
                     // It had ended while it was idle.
                     Err(Unanswered::Unseen(request)) => *request,
-                    Err(Unanswered::Seen(state)) => return Err(self.broken(attempts, &state)),
+                    Err(Unanswered::Seen(state, failure)) => {
+                        return Err(self.broken(attempts, &state, failure));
+                    }
                 };
             }
             trace.reused = false;
@@ -227,12 +263,12 @@ impl Exchange<'_> {
                 Err(Unanswered::Unseen(request)) => {
                     (CloseReason::BackendReset, request.into_body())
                 }
-                Err(Unanswered::Seen(state)) => {
+                Err(Unanswered::Seen(state, failure)) => {
                     // It cannot answer what its client does not send.
                     if !state.is_broken() && !state.is_too_large() {
                         self.no_answer(trace, CloseReason::BackendReset.reason());
                     }
-                    return Err(self.broken(attempts, &state));
+                    return Err(self.broken(attempts, &state, failure));
                 }
             },
             Err(reason) => (reason, request.into_body()),
@@ -250,13 +286,13 @@ impl Exchange<'_> {
     }
 
     /// After the connection broke that had the request.
-    fn broken(&self, attempts: &mut Attempts, state: &Arc<UploadState>) -> Ended {
+    fn broken(&self, attempts: &mut Attempts, state: &Arc<UploadState>, failure: Failure) -> Ended {
         let repeats = attempts.repeatable && !attempts.repeated && !self.upgrade;
         if !repeats {
-            return Ended::Failed(Failure::Broken);
+            return Ended::Failed(failure);
         }
         attempts.repeated = true;
-        attempts.failure = Some(Failure::Broken);
+        attempts.failure = Some(failure);
         self.plane.metrics.requests_repeated.inc();
         Ended::Again(Upload::none(state))
     }
@@ -396,7 +432,12 @@ impl Exchange<'_> {
             Err((request, error)) => {
                 let request = request.map(Box::new);
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
-                Err(request.map_or(Unanswered::Seen(state), Unanswered::Unseen))
+                let failure = if is_refused(&error) {
+                    Failure::Refused
+                } else {
+                    Failure::Broken
+                };
+                Err(request.map_or(Unanswered::Seen(state, failure), Unanswered::Unseen))
             }
         }
     }
@@ -435,6 +476,16 @@ impl Exchange<'_> {
             }
         }
     }
+}
+
+/// Whether an HTTP/2 server says that it did not look at the request (RFC 9113 sections 6.8 and 8.7).
+fn is_refused(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error);
+    let Some(error) = source.and_then(|source| source.downcast_ref::<h2::Error>()) else {
+        return false;
+    };
+    let ends = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+    error.is_remote() && (ends || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
 /// Keeps up with how many requests the other side takes at one time.

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
+use super::cors::Cors;
+use super::mirror::Mirror;
 use super::route::rest_after;
 
 /// One filter of a rule or of a backend reference.
@@ -14,6 +16,8 @@ pub(crate) enum Filter {
     ResponseHeaders(HeaderEdit),
     Redirect(Redirect),
     Rewrite(Rewrite),
+    Cors(Box<Cors>),
+    Mirror(Mirror),
     /// Every request is answered so.
     Fail(StatusCode),
 }

@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
@@ -16,22 +17,30 @@ use super::Underscores;
 use super::authority::Target;
 use super::body::{Download, Screen, Upload};
 use super::challenge::challenge;
-use super::exchange::{Attempts, Ended, Exchange, Failure};
+use super::cors::{Cors, Verdict};
+use super::exchange::{Answered, Attempts, Ended, Exchange, Failure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
 use super::forwarded::Said;
 use super::grpc;
 use super::headers::{self, Asker, Passed};
+use super::mirror::{self, Mirror};
 use super::path;
 use super::record::{BODY_TOO_LARGE, Logged, RequestRecord};
+use super::retry::Retry;
 use super::serve::Shared;
 use super::table::Found;
 use super::timeouts::{Allowed, Late};
 use super::tunnel::Tunnel;
 use super::view::View;
 use crate::backend::Protocol;
+use crate::deadline::within;
 use crate::lifetime::{Lifetime, in_ticks};
+use crate::metrics::Metrics;
 use crate::overload::Step;
 use crate::table::{Layer, Listener, Mode, Snapshot};
+
+/// How long the rest of an answer is read that nobody gets.
+const READ_AWAY: Duration = Duration::from_secs(1);
 
 /// An answer of our own making.
 pub(super) struct Own {
@@ -229,7 +238,8 @@ async fn outcome(
     let original = Original::of(&request);
     let mut attempts = Attempts::new(&shared.plane, &request);
     loop {
-        let decided = decide(shared, &mut request, (&attempts, upgradable), record, edits)?;
+        let for_attempt = (&mut attempts, upgradable);
+        let decided = decide(shared, &mut request, for_attempt, record, edits)?;
         let (exchange, found) = match decided {
             Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
             Decision::Forward(exchange, found) => (exchange, found),
@@ -278,21 +288,12 @@ enum Decision<'a> {
     Forward(Exchange<'a>, Found),
 }
 
-/// Decides all of it by one snapshot, the one in force: challenge, listener, rule, filters, backend, and
-/// what the backend is shown. The connection may be older.
-fn decide<'a>(
-    shared: &'a Shared,
-    request: &mut Request<Upload>,
-    (attempts, upgradable): (&Attempts, bool),
+/// Whom a request is for, if it is one that can be served at all.
+fn whom<B>(
+    shared: &Shared,
+    request: &Request<B>,
     record: &mut RequestRecord,
-    edits: &mut Vec<HeaderEdit>,
-) -> Result<Decision<'a>, Own> {
-    let snapshot = shared.plane.snapshot.load();
-    let how = snapshot.client_address(&shared.bind);
-    let trust = how.and_then(|how| how.forwarded.as_ref());
-    let peer = shared.client.ip();
-    let said = trust.and_then(|trust| Said::read(request.headers(), trust, peer));
-    let request_id = record.introduce(said.as_ref());
+) -> Result<Target, Own> {
     if request.method() == Method::CONNECT {
         let text = "there are no tunnels here\n";
         let answer = Own::new(StatusCode::METHOD_NOT_ALLOWED, "Connect", text);
@@ -309,6 +310,25 @@ fn decide<'a>(
     let slashes = shared.plane.limits.http.escaped_slashes;
     path::check(request.uri().path(), slashes)
         .map_err(|unclear| Own::unclear("UnclearPath", unclear.text()))?;
+    Ok(target)
+}
+
+/// Decides all of it by one snapshot, the one in force: challenge, listener, rule, filters, backend, and
+/// what the backend is shown. The connection may be older.
+fn decide<'a>(
+    shared: &'a Shared,
+    request: &mut Request<Upload>,
+    (attempts, upgradable): (&mut Attempts, bool),
+    record: &mut RequestRecord,
+    edits: &mut Vec<HeaderEdit>,
+) -> Result<Decision<'a>, Own> {
+    let snapshot = shared.plane.snapshot.load();
+    let how = snapshot.client_address(&shared.bind);
+    let trust = how.and_then(|how| how.forwarded.as_ref());
+    let peer = shared.client.ip();
+    let said = trust.and_then(|trust| Said::read(request.headers(), trust, peer));
+    let request_id = record.introduce(said.as_ref());
+    let target = whom(shared, request, record)?;
     if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
         return Ok(Decision::Challenge(response));
     }
@@ -348,6 +368,7 @@ fn decide<'a>(
         scheme: asker.scheme(),
         port: asker.port(),
         found: &found,
+        metrics: &shared.plane.metrics,
     };
     let Some(rule) = found.rule() else {
         return Err(Own::internal("NoBackend"));
@@ -358,6 +379,7 @@ fn decide<'a>(
         path: None,
         // Without a body there are no trailers.
         edited: (!request.body().is_end_stream()).then(Vec::new),
+        mirrors: Vec::new(),
     };
     head.apply(&rule.filters, request, &mut to, edits)?;
     let Some(picked) = rule.pick(attempts.random) else {
@@ -371,13 +393,26 @@ fn decide<'a>(
     head.apply(&picked.filters, request, &mut to, edits)?;
     passed.say(request.headers_mut());
 
-    if let Some(edited) = to.edited {
-        request.body_mut().screen(Screen {
-            underscores,
-            edited,
-        });
+    let screen = Screen {
+        underscores,
+        edited: to.edited.take().unwrap_or_default(),
+    };
+    let path = to.path.take().unwrap_or_else(|| whole_path(request));
+    if rule.retry.as_ref().is_some_and(|retry| retry.attempts > 0) {
+        attempts.retries.body = request.body_mut().keep(&found.route.tenant);
     }
-    let path = to.path.unwrap_or_else(|| whole_path(request));
+    if !upgrade {
+        let way = (&**snapshot, &*listener, &found);
+        copy(
+            shared,
+            way,
+            request,
+            (&to, &path, &screen),
+            attempts,
+            record,
+        );
+    }
+    request.body_mut().screen(screen);
     // HTTP/1.1 alone can be upgraded, on either side.
     let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
     let exchange = Exchange {
@@ -390,6 +425,47 @@ fn decide<'a>(
         grpc: found.route.grpc,
     };
     Ok(Decision::Forward(exchange, found))
+}
+
+/// Has mirrors get a copy of a request as its backend gets it. Once, however often the request itself is made.
+fn copy(
+    shared: &Shared,
+    (snapshot, listener, found): (&Snapshot, &Listener, &Found),
+    request: &mut Request<Upload>,
+    (to, path, screen): (&Changed, &PathAndQuery, &Screen),
+    attempts: &mut Attempts,
+    record: &mut RequestRecord,
+) {
+    if std::mem::replace(&mut attempts.mirrored, true) {
+        return;
+    }
+    let namespace = &found.route.tenant;
+    for mirror in &to.mirrors {
+        let Some(backend) = snapshot.backend(mirror.backend) else {
+            continue;
+        };
+        if !mirror.is_due(shared.plane.random()) {
+            continue;
+        }
+        let parts = mirror::Parts {
+            plane: Arc::clone(&shared.plane),
+            credentials: snapshot.credentials(listener, backend),
+            backend: Arc::clone(backend),
+            authority: to.authority.clone(),
+            path: path.clone(),
+            head: Original::of(request).0,
+            screen: screen.clone(),
+            state: Arc::clone(&record.upload),
+        };
+        let Some(copy) = mirror::Copy::new(parts, namespace) else {
+            continue;
+        };
+        record.mirrors += 1;
+        match request.body_mut().keep(namespace) {
+            Some(body) => body.copy_to(copy),
+            None => copy.send(None),
+        }
+    }
 }
 
 /// How an attempt ended.
@@ -416,10 +492,17 @@ async fn forward(
         headers::ask_upgrade(request.headers_mut());
     }
     let bodiless = request.body().is_end_stream();
+    let method = request.method().clone();
     let elapsed = record.elapsed();
     let call = record.call.as_ref().filter(|_| exchange.grpc);
     let allowed = Allowed::of(rule, &record.bounds);
     record.allowed = allowed.at_most(call.and_then(|call| call.timeout));
+    if let Some(retry) = &rule.retry {
+        attempts.retries.at(&exchange.backend);
+        if retry.attempts == 0 {
+            attempts.never_repeat();
+        }
+    }
     let answered = if let Some(failure) = exchange.refusal(attempts) {
         Ok(Err(Ended::Failed(failure)))
     } else {
@@ -431,6 +514,15 @@ async fn forward(
     if record.trace.awaited && bodiless {
         exchange.no_answer(&record.trace, "Timeout");
     }
+    let answered = if let Some(retry) = &rule.retry {
+        let tried = (&method, bodiless, answered);
+        match retried(exchange, retry, tried, attempts, record).await {
+            Ok(again) => return Ok(Forwarded::Again(again)),
+            Err(answered) => answered,
+        }
+    } else {
+        answered
+    };
     let answered = match answered {
         Ok(Err(Ended::Again(body))) if !record.upload.is_broken() => {
             return Ok(Forwarded::Again(body));
@@ -473,6 +565,71 @@ async fn forward(
     headers::ask_upgrade(response.headers_mut());
     let response = response.map(|_| Download::own(""));
     Ok(Forwarded::Upgrade(response, backend))
+}
+
+type Tried = Result<Result<Answered, Ended>, Late>;
+
+/// Waits until a request is to be made again, if its route says so, and returns its body. Otherwise the outcome of the
+/// last attempt is the request's, and comes back.
+async fn retried(
+    exchange: &Exchange<'_>,
+    retry: &Retry,
+    (method, bodiless, tried): (&Method, bool, Tried),
+    attempts: &mut Attempts,
+    record: &mut RequestRecord,
+) -> Result<Upload, Tried> {
+    let plane = exchange.plane;
+    if record.upload.is_broken() || record.upload.is_too_large() {
+        return Err(tried);
+    }
+    let is_last = attempts.retries.made >= retry.attempts;
+    let wait = |record: &RequestRecord, made| {
+        let left = record.allowed.left(record.elapsed());
+        tokio::time::sleep(retry.wait(made, plane.random(), left))
+    };
+    // No backend has been asked, or one whose request may be repeated, and there is another endpoint.
+    if let Ok(Err(Ended::Again(body))) = tried {
+        if is_last {
+            let failure = attempts.failure.take().unwrap_or(Failure::Broken);
+            return Err(Ok(Err(Ended::Failed(failure))));
+        }
+        if retry.backoff.is_some() {
+            wait(record, attempts.retries.made).await;
+        }
+        attempts.retries.made += 1;
+        return Ok(body);
+    }
+    let Some(reason) = retry.reason(method, &tried).filter(|_| !is_last) else {
+        return Err(tried);
+    };
+    if !attempts.retries.is_affordable() {
+        plane.metrics.not_retried("Budget");
+        return Err(tried);
+    }
+    // From here on the attempt before reads no more of the body.
+    let again = match &attempts.retries.body {
+        Some(kept) => kept.again().map(|kept| Upload::kept(kept, &record.upload)),
+        None => bodiless.then(|| Upload::none(&record.upload)),
+    };
+    let Some(again) = again else {
+        plane.metrics.not_retried("Body");
+        return Err(tried);
+    };
+    record.upload.pause();
+    plane.metrics.retried(reason);
+    if let Ok(Ok((response, lease))) = tried {
+        let answer = Download::backend(response.into_body(), lease);
+        if !answer.is_end_stream() {
+            tokio::spawn(within(READ_AWAY, answer.read_away()));
+        }
+    }
+    wait(record, attempts.retries.made).await;
+    attempts.retries.made += 1;
+    attempts.start_over(plane, record.trace.endpoint);
+    record.trace.again += 1;
+    record.trace.awaited = false;
+    record.trace.took = None;
+    Ok(again)
 }
 
 fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
@@ -557,6 +714,7 @@ struct Head<'a> {
     /// That the client connected to.
     port: u16,
     found: &'a Found,
+    metrics: &'a Metrics,
 }
 
 /// What filters make of where a request goes.
@@ -566,9 +724,39 @@ struct Changed {
     path: Option<PathAndQuery>,
     /// Fields that filters set or remove. `None`: nobody asks for them.
     edited: Option<Vec<HeaderName>>,
+    /// Who gets a copy, if it is their turn.
+    mirrors: Vec<Mirror>,
 }
 
 impl Head<'_> {
+    /// `Err`: it is a preflight request.
+    fn judge_origin<B>(
+        &self,
+        cors: &Cors,
+        filters: &[Filter],
+        request: &Request<B>,
+        edits: &mut Vec<HeaderEdit>,
+    ) -> Result<(), Own> {
+        let (verdict, edit) = cors.judge(request.method(), request.headers());
+        edits.push(edit);
+        // Nothing can be made of the rule.
+        if filters.iter().any(|of| matches!(of, Filter::Fail(_))) {
+            return Ok(());
+        }
+        match verdict {
+            Verdict::Goes => Ok(()),
+            Verdict::Preflight => {
+                self.metrics.preflight("Allowed");
+                Err(Own::new(StatusCode::NO_CONTENT, "CorsPreflight", ""))
+            }
+            Verdict::Refused => {
+                self.metrics.preflight("Refused");
+                let text = "pages of this origin may not ask here\n";
+                Err(Own::new(StatusCode::FORBIDDEN, "CorsRefused", text))
+            }
+        }
+    }
+
     /// Acts on the request, and keeps what is to be done to the answer. `Err`: the request is answered.
     fn apply<B>(
         &self,
@@ -577,6 +765,12 @@ impl Head<'_> {
         to: &mut Changed,
         edits: &mut Vec<HeaderEdit>,
     ) -> Result<(), Own> {
+        // Before all others: a browser follows no redirect in answer to a preflight request.
+        for filter in filters {
+            if let Filter::Cors(cors) = filter {
+                self.judge_origin(cors, filters, request, edits)?;
+            }
+        }
         // An answer of the rule itself gets its fields wherever they are in the list.
         for filter in filters {
             if let Filter::ResponseHeaders(edit) = filter {
@@ -585,7 +779,8 @@ impl Head<'_> {
         }
         for filter in filters {
             match filter {
-                Filter::ResponseHeaders(_) => {}
+                Filter::ResponseHeaders(_) | Filter::Cors(_) => {}
+                Filter::Mirror(mirror) => to.mirrors.push(*mirror),
                 Filter::RequestHeaders(edit) => {
                     edit.apply(request.headers_mut());
                     if let Some(edited) = &mut to.edited {

@@ -55,6 +55,8 @@ pub(super) struct RequestRecord {
     pub(super) found: Option<Found>,
     pub(super) backend: Option<Arc<Backend>>,
     pub(super) trace: Trace,
+    /// Copies for mirrors.
+    pub(super) mirrors: u32,
     pub(super) upload: Arc<UploadState>,
     /// The limits on its listener.
     pub(super) bounds: Bounds,
@@ -91,6 +93,7 @@ impl RequestRecord {
             found: None,
             backend: None,
             trace: Trace::default(),
+            mirrors: 0,
             upload: UploadState::new(Arc::clone(&shared.activity)),
             bounds: shared.plane.limits.bounds,
             allowed: Allowed::default(),
@@ -188,6 +191,8 @@ impl RequestRecord {
             backend = self.backend.as_deref().map(|backend| &*backend.key),
             endpoint = trace.endpoint.map(tracing::field::display),
             connect_retries = (trace.retries > 0).then_some(trace.retries),
+            retries = (trace.again > 0).then_some(trace.again),
+            mirrors = (self.mirrors > 0).then_some(self.mirrors),
             reused = trace.took.map(|_| trace.reused),
             backend_ms = trace.took.map(milliseconds),
             body_bytes_in = self.upload.received() + self.tunnelled_in,

@@ -9,6 +9,7 @@ use hyper::header::HeaderName;
 use vestibule_model::pattern::{Matcher, Steps};
 
 use super::filter::Filter;
+use super::retry::Retry;
 use super::view::View;
 use crate::quota::Account;
 use crate::slot_map::Slot;
@@ -85,6 +86,8 @@ pub(crate) struct Rule {
     pub(crate) request_timeout: Option<Duration>,
     /// For one try at a backend, up to the head of the answer.
     pub(crate) backend_timeout: Option<Duration>,
+    /// When requests are made again.
+    pub(crate) retry: Option<Retry>,
 }
 
 /// What a rule is made of.
@@ -96,6 +99,7 @@ pub(crate) struct RuleParts {
     pub(crate) backends: Vec<WeightedTarget>,
     pub(crate) request_timeout: Option<Duration>,
     pub(crate) backend_timeout: Option<Duration>,
+    pub(crate) retry: Option<Retry>,
 }
 
 impl From<RuleParts> for Rule {
@@ -113,6 +117,7 @@ impl From<RuleParts> for Rule {
             total,
             request_timeout: parts.request_timeout,
             backend_timeout: parts.backend_timeout,
+            retry: parts.retry,
         }
     }
 }
@@ -130,6 +135,25 @@ pub(crate) struct WeightedTarget {
 impl Rule {
     pub(crate) fn backends(&self) -> &[WeightedTarget] {
         &self.backends
+    }
+
+    /// Where copies of requests go.
+    pub(crate) fn mirrors(&self) -> impl Iterator<Item = Slot<Backend>> {
+        let filters = self.backends.iter().flat_map(|backend| &backend.filters);
+        self.filters.iter().chain(filters).filter_map(|filter| {
+            let Filter::Mirror(mirror) = filter else {
+                return None;
+            };
+            Some(mirror.backend)
+        })
+    }
+
+    /// Everything that it refers to: where requests go, and where copies of them do.
+    pub(crate) fn references(&self) -> impl Iterator<Item = Slot<Backend>> {
+        let backends = self.backends.iter();
+        backends
+            .filter_map(|backend| backend.backend)
+            .chain(self.mirrors())
     }
 
     pub(crate) fn matches(&self) -> &[Match] {

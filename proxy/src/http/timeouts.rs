@@ -107,6 +107,11 @@ impl Allowed {
         ended.unwrap_or(Err(late))
     }
 
+    /// What is left for all tries, if they have a time together.
+    pub(super) fn left(&self, elapsed: Duration) -> Option<Duration> {
+        self.request.map(|all| all.saturating_sub(elapsed))
+    }
+
     /// What is left for the answer of which the head has come.
     pub(super) fn rest(&self, elapsed: Duration) -> Option<Watch> {
         if self.idle.is_none() && self.request.is_none() {

@@ -115,6 +115,9 @@ pub const CAPABILITIES: &[&str] = &[
     "listener/client-address",
     "listener/tcp",
     "route/tcp",
+    "filter/cors",
+    "filter/mirror",
+    "rule/retry",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is

@@ -384,6 +384,15 @@ pub(crate) fn nobody() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
+/// An address at which nobody listens, and nobody can begin to.
+pub(crate) fn refusing() -> SocketAddr {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    std::mem::forget(socket);
+    address
+}
+
 /// Reads to the end; `Err` is a reset.
 pub(crate) async fn read_to_end(
     stream: &mut (impl AsyncReadExt + Unpin),

@@ -120,7 +120,9 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
             }
         })
         .collect();
-    let backends = route.backends().map(|backend| &backend.reference);
+    let backends = route
+        .backends_and_mirrors()
+        .map(|backend| &backend.reference);
     findings.extend(not_permitted(facts, &key, backends).map(warning));
     findings
 }

@@ -1,0 +1,148 @@
+//! Owns copies of requests for mirrors: how many there are at a time, and that nothing waits for them.
+//!
+//! A copy goes out once the request's body is whole, on its own task, and is tried at one endpoint. Whatever becomes of
+//! it changes nothing for the request: its answer is read away.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::header::{EXPECT, HeaderValue};
+use hyper::http::uri::PathAndQuery;
+
+use super::body::{Download, Screen, Upload, UploadState};
+use super::exchange::{Attempts, Exchange, Trace};
+use super::kept::{Kept, Whole};
+use super::shares::Shares;
+use crate::backend::Backend;
+use crate::deadline::within;
+use crate::plane::DataPlane;
+use crate::slot_map::Slot;
+use crate::upstream::Credentials;
+
+/// Copies that a worker has at a time, from when their request comes to the end of their answer.
+const IN_ALL: usize = 128;
+/// How long a copy may take, from connecting to the end of its answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// What becomes of copies: labels of their metric.
+const ANSWERED: &str = "Answered";
+const FAILED: &str = "Failed";
+const TIMEOUT: &str = "Timeout";
+pub(super) const INCOMPLETE: &str = "BodyIncomplete";
+pub(super) const TOO_LARGE: &str = "BodyTooLarge";
+pub(super) const LIMIT: &str = "Limit";
+
+thread_local! {
+    static PLACES: RefCell<Shares> = RefCell::new(Shares::new(IN_ALL));
+}
+
+/// Who gets a copy of how many requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mirror {
+    pub(crate) backend: Slot<Backend>,
+    pub(crate) numerator: u32,
+    /// At least 1.
+    pub(crate) denominator: u32,
+}
+
+impl Mirror {
+    /// Whether it gets one of this request.
+    pub(super) fn is_due(&self, random: u64) -> bool {
+        random % u64::from(self.denominator.max(1)) < u64::from(self.numerator)
+    }
+}
+
+/// One of the places.
+struct Place(Arc<str>);
+
+impl Place {
+    fn take(namespace: &Arc<str>) -> Option<Self> {
+        let taken = PLACES.try_with(|places| places.borrow_mut().take(namespace, 1));
+        taken.unwrap_or(false).then(|| Self(Arc::clone(namespace)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = PLACES.try_with(|places| places.borrow_mut().give_back(&self.0, 1));
+    }
+}
+
+/// What a copy is made of.
+pub(super) struct Parts {
+    pub(super) plane: Arc<DataPlane>,
+    pub(super) backend: Arc<Backend>,
+    pub(super) credentials: Credentials,
+    pub(super) authority: Option<HeaderValue>,
+    pub(super) path: PathAndQuery,
+    pub(super) head: Request<()>,
+    pub(super) screen: Screen,
+    pub(super) state: Arc<UploadState>,
+}
+
+/// A copy that waits for the body of its request.
+pub(super) struct Copy {
+    parts: Parts,
+    place: Place,
+}
+
+impl Copy {
+    /// Of a request for a route of `namespace`; none if it has all the copies that it may have.
+    pub(super) fn new(parts: Parts, namespace: &Arc<str>) -> Option<Self> {
+        let Some(place) = Place::take(namespace) else {
+            parts.plane.metrics.mirrored(LIMIT);
+            return None;
+        };
+        Some(Self { parts, place })
+    }
+
+    /// It is not sent.
+    pub(super) fn give_up(self, why: &'static str) {
+        self.parts.plane.metrics.mirrored(why);
+    }
+
+    /// Sends it, and returns at once.
+    pub(super) fn send(self, body: Option<Whole>) {
+        let Self { mut parts, place } = self;
+        parts.head.headers_mut().remove(EXPECT);
+        tokio::spawn(async move {
+            let plane = Arc::clone(&parts.plane);
+            let result = within(DEADLINE, exchange(parts, body)).await;
+            plane.metrics.mirrored(result.unwrap_or(TIMEOUT));
+            drop(place);
+        });
+    }
+}
+
+async fn exchange(parts: Parts, body: Option<Whole>) -> &'static str {
+    let plane = &*parts.plane;
+    let mut upload = match body {
+        None => Upload::none(&parts.state),
+        Some(whole) => match Kept::whole(whole).again() {
+            Some(reader) => Upload::kept(reader, &parts.state),
+            None => return FAILED,
+        },
+    };
+    upload.screen(parts.screen);
+    let exchange = Exchange {
+        plane,
+        credentials: parts.credentials,
+        backend: parts.backend,
+        authority: parts.authority,
+        path: parts.path,
+        upgrade: false,
+    };
+    let request = parts.head.map(|()| upload);
+    let mut attempts = Attempts::once(plane);
+    let mut trace = Trace::default();
+    match exchange.attempt(request, &mut attempts, &mut trace).await {
+        Ok((response, lease)) => {
+            let (_, body) = response.into_parts();
+            Download::backend(body, lease).read_away().await;
+            ANSWERED
+        }
+        Err(_) => FAILED,
+    }
+}

@@ -1,0 +1,68 @@
+//! Owns what the requests of one worker may hold of something that there is not much of.
+//!
+//! A namespace gets more of it as long as it holds less than what is free. So one namespace alone can hold half of it,
+//! and whoever comes then still finds some.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What there is, and who holds how much of it.
+pub(super) struct Shares {
+    most: usize,
+    used: usize,
+    namespaces: HashMap<Arc<str>, usize>,
+}
+
+impl Shares {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            used: 0,
+            namespaces: HashMap::new(),
+        }
+    }
+
+    /// Takes so much for a namespace, if it may have that.
+    pub(super) fn take(&mut self, namespace: &Arc<str>, count: usize) -> bool {
+        let held = self.namespaces.get(namespace).copied().unwrap_or_default();
+        let free = self.most.saturating_sub(self.used);
+        if held.saturating_add(count) > free {
+            return false;
+        }
+        self.used += count;
+        self.namespaces.insert(Arc::clone(namespace), held + count);
+        true
+    }
+
+    pub(super) fn give_back(&mut self, namespace: &Arc<str>, count: usize) {
+        self.used = self.used.saturating_sub(count);
+        if let Some(held) = self.namespaces.get_mut(namespace) {
+            *held = held.saturating_sub(count);
+            if *held == 0 {
+                self.namespaces.remove(namespace);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_namespace_leaves_half_and_all_of_it_comes_back() {
+        let mut shares = Shares::new(100);
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let all = |shares: &mut Shares, of| (0..).take_while(|_| shares.take(of, 1)).count();
+        assert_eq!(all(&mut shares, &a), 50);
+        assert_eq!(all(&mut shares, &b), 25);
+        assert!(!shares.take(&a, 1));
+        shares.give_back(&b, 25);
+        shares.give_back(&a, 50);
+        assert!(shares.namespaces.is_empty());
+        // What is asked for counts too, not only what is held.
+        assert!(!shares.take(&a, 101));
+        assert!(shares.take(&a, 100));
+        assert!(!shares.take(&b, 1));
+    }
+}
