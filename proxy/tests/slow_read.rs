@@ -113,6 +113,5 @@ async fn who_takes_nothing_is_held_little_and_ended() {
     within("the end of the connections", ends).await;
     assert!(asked.load(Ordering::SeqCst) > 0);
     let each = peak.saturating_sub(before) / CONNECTIONS;
-    println!("{each} bytes for each connection");
     assert!(each < MOST, "{each} bytes for each connection");
 }
