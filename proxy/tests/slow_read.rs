@@ -25,7 +25,7 @@ const REQUESTS: usize = 100;
 const MIB: usize = 1024 * 1024;
 /// What a connection of this test may cost at most, with its 100 connections to the backend, both ends of
 /// which are in this process: twice what was measured. Without a bound it was 34 MB.
-const MOST: usize = 16 * MIB;
+const MOST: usize = 11 * MIB;
 /// Fewer than end a connection by themselves.
 const PINGS: usize = 800;
 
