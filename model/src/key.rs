@@ -56,7 +56,7 @@ pub const VESTIBULE_GROUP: &str = "vestibule.dev";
 
 impl Kind {
     /// Every kind, in the order above.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::GatewayClass,
         Self::Gateway,
         Self::ListenerSet,

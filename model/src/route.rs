@@ -108,7 +108,7 @@ impl<'a> Route<'a> {
     /// The backends of all rules, and those that get copies of requests.
     pub fn backends_and_mirrors(self) -> impl Iterator<Item = &'a BackendRef> {
         let rules = match self {
-            Self::Tls(_) => [].as_slice(),
+            Self::Tls(_) | Self::Tcp(_) => [].as_slice(),
             Self::Http(route) => route.rules.as_slice(),
         };
         self.backends()

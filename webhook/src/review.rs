@@ -62,7 +62,7 @@ impl<'a> Reviewer<'a> {
     }
 
     /// The kinds there are rules for.
-    pub const KINDS: [Kind; 11] = [
+    pub const KINDS: [Kind; 12] = [
         Kind::TlsRoute,
         Kind::HttpRoute,
         Kind::GrpcRoute,

@@ -273,6 +273,7 @@ fn rule(
         filters: own_filters,
         backends,
         timeouts: HttpTimeouts::default(),
+        retry: None,
         findings,
     }
 }

@@ -456,6 +456,7 @@ fn copy(
             head: Original::of(request).0,
             screen: screen.clone(),
             state: Arc::clone(&record.upload),
+            grpc: found.route.grpc,
         };
         let Some(copy) = mirror::Copy::new(parts, namespace) else {
             continue;

@@ -80,6 +80,8 @@ pub(super) struct Parts {
     pub(super) head: Request<()>,
     pub(super) screen: Screen,
     pub(super) state: Arc<UploadState>,
+    /// It is a call of gRPC, which backends are spoken to in HTTP/2 for.
+    pub(super) grpc: bool,
 }
 
 /// A copy that waits for the body of its request.
@@ -133,6 +135,7 @@ async fn exchange(parts: Parts, body: Option<Whole>) -> &'static str {
         authority: parts.authority,
         path: parts.path,
         upgrade: false,
+        grpc: parts.grpc,
     };
     let request = parts.head.map(|()| upload);
     let mut attempts = Attempts::once(plane);
