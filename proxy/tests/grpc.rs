@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -153,7 +154,7 @@ impl Server {
             serve_http(stream, true, move |request| {
                 let (left, calls): (Arc<AtomicUsize>, Arc<AtomicUsize>) = counts.clone();
                 calls.fetch_add(1, Ordering::SeqCst);
-                answer(name, request, left)
+                ready(answer(name, request, left))
             })
         })
         .await;
@@ -165,7 +166,7 @@ impl Server {
     }
 }
 
-async fn answer(
+fn answer(
     name: &'static str,
     request: Request<Incoming>,
     left: Arc<AtomicUsize>,
@@ -266,7 +267,7 @@ async fn backends_over_tls_are_offered_http2_alone() {
             protocols.lock().push(protocol);
             let left = Arc::default();
             serve_http(stream, true, move |request| {
-                answer("tls", request, Arc::clone(&left))
+                ready(answer("tls", request, Arc::clone(&left)))
             })
             .await;
         }
@@ -282,7 +283,7 @@ async fn backends_over_tls_are_offered_http2_alone() {
     }
     let mut rig = rig_of(&quiet(), address);
     let trust = proto::TrustBundle {
-        certificates: vec![server.chain[0].to_vec().into()],
+        certificates: vec![server.chain[0].to_vec()],
     };
     let trust = Resource::new("ConfigMap/team-a/ca", Wire::TrustBundle(trust));
     assert_eq!(rig.apply(vec![trust, secured.clone()]), NONE);
@@ -528,7 +529,7 @@ async fn a_backend_that_breaks_off_is_unavailable() {
         async move {
             let left = Arc::default();
             let serving = serve_http(stream, true, move |request| {
-                answer("one", request, Arc::clone(&left))
+                ready(answer("one", request, Arc::clone(&left)))
             });
             tokio::select! {
                 () = serving => {}

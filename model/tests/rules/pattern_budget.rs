@@ -24,7 +24,7 @@ fn route(at: &ObjectKey, created: i64, patterns: usize) -> HttpRoute {
         path: match (n % 3, at.kind) {
             (0, Kind::HttpRoute) => PathMatch::Regex(pattern()),
             (0, _) => PathMatch::Method(MethodMatch {
-                service: (n % 2 == 0).then(|| ValueMatch::Regex(pattern())),
+                service: n.is_multiple_of(2).then(|| ValueMatch::Regex(pattern())),
                 method: (n % 2 == 1).then(|| ValueMatch::Regex(pattern())),
             }),
             _ => PathMatch::Exact("/a".into()),

@@ -605,8 +605,9 @@ proptest! {
                 let inner = all_around.iter().filter(|part| **part > own).min();
                 inner.is_none_or(|inner| match &entry.of().unwrap().path {
                     PathMatch::Prefix(prefix) => prefix.len() <= *inner,
-                    PathMatch::Exact(_) | PathMatch::Regex(_) => false,
-                    PathMatch::Method { method: Some(_), .. } => false,
+                    PathMatch::Exact(_)
+                    | PathMatch::Regex(_)
+                    | PathMatch::Method { method: Some(_), .. } => false,
                     PathMatch::Method { service, .. } => match service {
                         None => true,
                         Some(Value::Exact(service)) => format!("/{service}").len() <= *inner,
