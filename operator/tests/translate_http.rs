@@ -159,6 +159,7 @@ const EVERY_PART: &str = r#"
 "#;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is every part")]
 fn every_part_of_a_rule_is_on_the_stream() {
     let mut world = world();
     put(&mut world, &web(EVERY_PART));

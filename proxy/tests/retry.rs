@@ -47,7 +47,9 @@ impl Flaky {
                     };
                     let number = |name| param(name).map(|text| text.parse::<u64>().unwrap());
                     let body = request.into_body().collect().await;
-                    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+                    let body = body
+                        .map(http_body_util::Collected::to_bytes)
+                        .unwrap_or_default();
                     let uuid = param("uuid").unwrap_or_default().to_owned();
                     let before = {
                         let mut kept = kept.lock();
@@ -75,6 +77,7 @@ impl Flaky {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as a rule has it")]
 fn retry(codes: &[u32], attempts: u32) -> Option<proto::HttpRetry> {
     Some(proto::HttpRetry {
         codes: codes.to_vec(),

@@ -270,7 +270,7 @@ mod tests {
         assert!(matches!(verdict(Method::GET, &whole), Verdict::Goes));
         assert!(matches!(verdict(Method::OPTIONS, &[origin]), Verdict::Goes));
         assert!(matches!(
-            verdict(Method::OPTIONS, &[asked.clone()]),
+            verdict(Method::OPTIONS, std::slice::from_ref(&asked)),
             Verdict::Goes
         ));
         let other = [(ORIGIN, "https://b.example"), asked];
