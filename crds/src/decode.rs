@@ -141,10 +141,9 @@ pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
         Kind::GatewayClass | Kind::Gateway | Kind::HttpRoute | Kind::ReferenceGrant => {
             &["v1", "v1beta1"]
         }
-        Kind::GrpcRoute => &["v1", "v1alpha2"],
+        Kind::GrpcRoute | Kind::TcpRoute => &["v1", "v1alpha2"],
         // Leftovers of the experimental channel: old objects keep the version they were written in.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
-        Kind::TcpRoute => &["v1", "v1alpha2"],
         Kind::GatewayParameters
         | Kind::AcmeIssuer
         | Kind::ClusterAcmeIssuer

@@ -283,17 +283,16 @@ impl State {
                 rebuild.extend(self.client_trust.of(&name.into()).cloned());
             }
         }
-        for name in removed(ResourceKind::TlsRoute) {
-            self.drop_route(Connections::Tls, name, &mut dirty);
-        }
-        for (name, spec) in parsed.routes {
-            self.hold_route(Connections::Tls, &name, &spec, &mut dirty);
-        }
-        for name in removed(ResourceKind::TcpRoute) {
-            self.drop_route(Connections::Tcp, name, &mut dirty);
-        }
-        for (name, spec) in parsed.tcp_routes {
-            self.hold_route(Connections::Tcp, &name, &spec, &mut dirty);
+        for (kind, connections, specs) in [
+            (ResourceKind::TlsRoute, Connections::Tls, parsed.routes),
+            (ResourceKind::TcpRoute, Connections::Tcp, parsed.tcp_routes),
+        ] {
+            for name in removed(kind) {
+                self.drop_route(connections, name, &mut dirty);
+            }
+            for (name, spec) in specs {
+                self.hold_route(connections, &name, &spec, &mut dirty);
+            }
         }
         for name in removed(ResourceKind::HttpRoute) {
             self.drop_http_route((name, false), &mut dirty);
