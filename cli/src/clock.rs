@@ -3,6 +3,10 @@
 use jiff::Timestamp;
 
 /// Now.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the clock that everything else takes the time from"
+)]
 #[must_use]
 pub(crate) fn now() -> Timestamp {
     Timestamp::now()

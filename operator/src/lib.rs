@@ -5,6 +5,7 @@
 pub mod acme;
 pub mod certmanager;
 pub mod claims;
+mod clock;
 pub mod cluster;
 pub mod issuance;
 pub mod localca;

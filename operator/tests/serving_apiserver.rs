@@ -42,10 +42,15 @@ impl Release {
     async fn new() -> Self {
         let client = client().await;
         let namespace = namespace(&client).await;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the API server has the real time"
+        )]
+        let now = jiff::Timestamp::now();
         let release = Self {
             client,
             namespace,
-            clock: Arc::new(AtomicI64::new(jiff::Timestamp::now().as_second())),
+            clock: Arc::new(AtomicI64::new(now.as_second())),
             replicas: Vec::new(),
         };
         release.install_webhooks().await;

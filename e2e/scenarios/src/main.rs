@@ -6,6 +6,7 @@ mod applies;
 mod ca;
 mod certificate;
 mod client;
+mod clock;
 mod conditions;
 mod curl;
 mod echo;

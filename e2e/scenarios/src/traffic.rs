@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::client::{Conversation, Failure, Target};
+use crate::clock;
 use crate::requests::{Connection, Origin, Version, WebSocket};
 
 /// How many requests a client that stays makes on one connection, before it opens another one: that may lead to
@@ -193,7 +194,7 @@ impl Clients {
                     _ = ticks.tick() => {
                         let (asked, shared) = (ask(), shared.clone());
                         under_way.spawn(async move {
-                            let started = Timestamp::now();
+                            let started = clock::now();
                             shared.count(way, started, asked.await);
                         });
                     }
@@ -211,7 +212,7 @@ impl Clients {
             let mut stopped = shared.stop.subscribe();
             let mut connection = None;
             while !*stopped.borrow() {
-                let started = Timestamp::now();
+                let started = clock::now();
                 let result = ask_kept(&origin, &mut connection).await;
                 let failed = result.is_err();
                 shared.count(way, started, result);
@@ -250,7 +251,7 @@ impl Clients {
         self.running.push(tokio::spawn(async move {
             let mut held: Option<Held> = None;
             loop {
-                let started = Timestamp::now();
+                let started = clock::now();
                 let result = match held.take() {
                     Some(held) => held.asked().await,
                     None => match open().await {
@@ -275,7 +276,7 @@ impl Clients {
                     // It was there to the end: asked once more, and closed.
                     Ok(over) => {
                         if let Some(held) = held.take() {
-                            shared.count(way, Timestamp::now(), held.asked().await);
+                            shared.count(way, clock::now(), held.asked().await);
                         }
                         if over {
                             return;

@@ -14,5 +14,5 @@ pub(super) struct Now {
 /// Seconds since 1970.
 #[must_use]
 pub fn wall() -> i64 {
-    jiff::Timestamp::now().as_second()
+    crate::clock::seconds()
 }

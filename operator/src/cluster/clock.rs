@@ -2,15 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
-
 use crate::claims::Time;
 
-/// Now.
-#[must_use]
-pub(super) fn now() -> Timestamp {
-    Timestamp::now()
-}
+pub(super) use crate::clock::now;
 
 /// Milliseconds since 1970; 0 for a clock that is before.
 #[must_use]

@@ -131,7 +131,7 @@ fn leaves_verify_for_their_names_and_time_only() {
 #[test]
 fn openssl_agrees() {
     let directory = Directory::new("openssl");
-    let now = Timestamp::now();
+    let now = crate::clock::now();
     let ca = LocalCa::open(&directory.0, now).unwrap();
     let issued = ca
         .issue(&ObjectName::new("a", "cert"), &hosts(&["www.example"]), now)

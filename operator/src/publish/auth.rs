@@ -212,7 +212,7 @@ impl fmt::Debug for Authenticator {
 impl Authenticator {
     /// Takes tokens of `fleets`.
     pub fn new(fleets: Fleets, reviewer: impl TokenReviewer) -> Self {
-        Self::with_clock(fleets, reviewer, || jiff::Timestamp::now().as_second())
+        Self::with_clock(fleets, reviewer, crate::clock::seconds)
     }
 
     /// With a clock of one's own: seconds since the Unix epoch.

@@ -94,7 +94,7 @@ impl Config {
             webhook_configuration: None,
             owner: None,
             policy: Policy::default(),
-            clock: Arc::new(|| jiff::Timestamp::now().as_second()),
+            clock: Arc::new(crate::clock::seconds),
         }
     }
 

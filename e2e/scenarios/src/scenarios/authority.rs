@@ -2,11 +2,12 @@
 //! things, but within a minute instead of months.
 
 use anyhow::{Context as _, Result, ensure};
-use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
+use jiff::{ToSpan as _, tz::TimeZone};
 use serde_json::json;
 
 use crate::api::{self, data, items, name, text};
 use crate::certificate;
+use crate::clock;
 use crate::encoding::{base64, from_base64};
 use crate::wait::{LATER, SOON, until};
 use crate::world::{NAMESPACE, OPERATOR, PROXY, RELEASE, WEBHOOK, World};
@@ -27,7 +28,7 @@ pub(super) async fn exchange(
     let read = async || world.api.must_get(api::SECRET, NAMESPACE, &authority).await;
     let before = read().await?;
     let (old, key) = (data(&before, "tls.crt")?, data(&before, "tls.key")?);
-    let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
+    let today = clock::now().to_zoned(TimeZone::UTC).date();
     let (from, to) = (today - 300.days(), today + 65.days());
     let aged = certificate::aged("due", &key, from, to)?;
     let bundle = format!("{aged}{}", data(&before, "ca.crt")?);
@@ -61,7 +62,7 @@ pub(super) async fn exchange(
 
     let leaf = format!("{}-tls", world.component(WEBHOOK));
     let signed = world.api.must_get(api::SECRET, NAMESPACE, &leaf).await?;
-    let two_days_ago = Timestamp::now().as_second() - 2 * 86_400;
+    let two_days_ago = clock::now().as_second() - 2 * 86_400;
     let change = json!({"metadata": {"annotations": {PUBLISHED: two_days_ago.to_string()}}});
     world
         .api
@@ -102,7 +103,7 @@ async fn trusted(world: &World) -> Result<String> {
 
 /// Has the kubelets look at the pods of components.
 pub(super) async fn touch(world: &World, components: &[&str]) -> Result<()> {
-    let now = Timestamp::now().to_string();
+    let now = clock::now().to_string();
     let change = json!({"metadata": {"annotations": {"vestibule-e2e": now}}});
     for component in components {
         for pod in world.pods(component).await? {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::api::{self, name, text};
 use crate::client::Target;
+use crate::clock;
 use crate::load::{Hold, Load, burst, describe};
 use crate::runner::Verdict;
 use crate::wait::{LATER, SOON, until};
@@ -134,7 +135,7 @@ async fn without_operators(
 async fn former_are_gone(world: &World) -> Result<()> {
     const CALM: SignedDuration = SignedDuration::from_secs(2);
     until("what was before to be gone", LATER, async || {
-        let since = Timestamp::now() - CALM;
+        let since = clock::now() - CALM;
         let mut there = BTreeSet::new();
         for namespace in world.api.list(api::NAMESPACE, "", "").await? {
             let going = namespace.pointer("/metadata/deletionTimestamp").is_some();
@@ -164,7 +165,7 @@ pub(super) async fn a_follower_takes_over(stage: &Stage) -> Result<Verdict> {
     let (team, target) = served(stage).await?;
     former_are_gone(world).await?;
     let before = statuses(world).await?;
-    let began = Timestamp::now();
+    let began = clock::now();
     let leader = world.leader().await?;
     let load = Load::start(target.clone(), RATE);
     let started = Instant::now();
@@ -363,7 +364,7 @@ pub(super) async fn the_api_server_is_gone_for_a_minute(stage: &Stage) -> Result
     // What happens when it is back must not break anything either.
     world.all_ready().await?;
     // The nodes take up to a minute until they lead pods to the API server again.
-    let answers = Timestamp::now();
+    let answers = clock::now();
     until("the operators to reach the API server", LATER, async || {
         let renewed = world.leader_renewed().await?;
         ensure!(renewed > answers, "the Lease was renewed at {renewed}");

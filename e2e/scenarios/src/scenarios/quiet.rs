@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::api::{self, name, text};
+use crate::clock;
 use crate::report;
 use crate::runner::Verdict;
 use crate::wait::{LATER, until};
@@ -27,7 +28,7 @@ pub(super) async fn nothing_is_written_while_nothing_changes(stage: &Stage) -> R
     let (_team, _target) = super::faults::served(stage).await?;
     settled(world).await?;
     let current = all_is_about_the_present(world).await?;
-    let started = Timestamp::now();
+    let started = clock::now();
     restarted(world).await?;
     let usage = report::Usage::start(world).await?;
     tokio::time::sleep(IDLE).await;
@@ -71,12 +72,12 @@ pub(super) async fn at_rest(
     rest: Duration,
     writes: impl AsyncFn(Timestamp) -> Result<Vec<String>>,
 ) -> Result<()> {
-    let started = Timestamp::now();
+    let started = clock::now();
     let rest = SignedDuration::try_from(rest)?;
     until(&format!("rest, {what}"), LATER, async || {
         // Reading the log takes a while, too.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let since = Timestamp::now() - rest;
+        let since = clock::now() - rest;
         let writes = writes(since.max(started)).await?;
         ensure!(writes.is_empty(), "{writes:?}");
         ensure!(since >= started, "it has only begun");

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::quiet;
 use crate::api::{self, Api};
+use crate::clock;
 use crate::load::percentile;
 use crate::manifests::{self, Mode};
 use crate::report::Usage;
@@ -73,7 +73,7 @@ async fn bring_in(
     gateway: (&str, &str),
     sets: std::ops::Range<usize>,
 ) -> Result<String> {
-    let began = Timestamp::now();
+    let began = clock::now();
     let started = Instant::now();
     let due = sets.end;
     let objects = sets.clone().flat_map(|set| {

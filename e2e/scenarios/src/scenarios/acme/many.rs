@@ -14,6 +14,7 @@ use super::{ISSUED, address};
 use crate::api::{self, items, text};
 use crate::ca::{Ca, Log, Troubles};
 use crate::client::Target;
+use crate::clock;
 use crate::conditions;
 use crate::manifests::{self, Mode};
 use crate::runner::Verdict;
@@ -95,7 +96,7 @@ impl Many<'_> {
     async fn run(&self) -> Result<Vec<String>> {
         let world = &self.stage.world;
         let space = &self.team.namespace;
-        let began = Timestamp::now();
+        let began = clock::now();
         let started = Instant::now();
         futures::stream::iter(0..self.sets)
             .map(|set| async move {

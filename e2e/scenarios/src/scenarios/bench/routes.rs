@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
-use jiff::Timestamp;
 use serde_json::Value;
 
 use super::super::live_route::{BACKEND, GATEWAY, backend, plain_gateway};
 use super::super::quiet;
 use super::{keep, setting};
 use crate::api;
+use crate::clock;
 use crate::conditions;
 use crate::load::percentile;
 use crate::manifests;
@@ -46,7 +46,7 @@ pub(in super::super) async fn attached_routes(stage: &Stage) -> Result<Verdict> 
     let count = setting("ATTACHED", ATTACHED)?;
     let space = plain_gateway(stage).await?;
     backend(stage, &space, 1).await?;
-    let began = Timestamp::now();
+    let began = clock::now();
     futures::stream::iter((0..count).map(|number| {
         let route = route(&space, number);
         let space = &space;

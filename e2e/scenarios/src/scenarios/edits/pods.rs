@@ -1,11 +1,11 @@
 //! Pods that come and go behind a Service.
 
 use anyhow::{Result, ensure};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, WEB};
 use crate::api::{self, items, name};
+use crate::clock;
 use crate::wait::{LATER, until};
 use crate::world::is_ready;
 
@@ -15,7 +15,7 @@ pub(super) const REPLICAS: usize = 2;
 /// All pods are replaced, one by one.
 pub(super) async fn rolled(scene: &Scene, number: usize) -> Result<()> {
     let before = names(&pods(scene).await?);
-    let stamp = format!("{number} at {}", Timestamp::now());
+    let stamp = format!("{number} at {}", clock::now());
     let change = json!({"spec": {"template": {"metadata": {"annotations": {"rolled": stamp}}}}});
     scene.patch(api::DEPLOYMENT, WEB, &change).await?;
     settled(scene, REPLICAS, |pod| {
