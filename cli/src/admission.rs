@@ -8,7 +8,7 @@ use vestibule_model::key::ObjectKey;
 use vestibule_model::object::{ListenerSet, Object};
 use vestibule_model::policy::Policy;
 use vestibule_operator::translate::Translator;
-use vestibule_webhook::{Facts, Operation, Review, Reviewer};
+use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
 
 /// Answers of admission by object; only those that say something.
 #[derive(Debug, Default)]
@@ -20,13 +20,13 @@ impl Admission {
     /// Reviews every object that the translator has.
     #[must_use]
     pub(crate) fn of_all(translator: &Translator, policy: &Policy) -> Self {
-        let mut facts = Facts::new(translator.merge().controller())
+        let mut state = AdmissionState::new(translator.merge().controller())
             .with_names_per_namespace(policy.names_per_namespace);
         let mut sets: Vec<&ListenerSet> = Vec::new();
         for (_, object) in translator.objects() {
             match object.as_ref() {
                 Object::ListenerSet(set) => sets.push(set),
-                other => facts.put(other.clone()),
+                other => state.put(other.clone()),
             }
         }
         // As upstream breaks ties: by "namespace/name" as one text.
@@ -34,14 +34,14 @@ impl Admission {
         let mut answers = BTreeMap::new();
         for set in sets {
             let object = Object::ListenerSet(set.clone());
-            answers.insert(object.key(), create(&facts, policy, &object));
+            answers.insert(object.key(), create(&state, policy, &object));
             // Also if it is refused: in a directory it is there all the same, and what of it does not
             // conflict counts.
-            facts.put(object);
+            state.put(object);
         }
         for (key, object) in translator.objects() {
             if !answers.contains_key(key) {
-                answers.insert(key.clone(), create(&facts, policy, object));
+                answers.insert(key.clone(), create(&state, policy, object));
             }
         }
         answers.retain(|_, review| !review.findings.is_empty());
@@ -59,6 +59,6 @@ impl Admission {
     }
 }
 
-fn create(facts: &Facts, policy: &Policy, object: &Object) -> Review {
-    Reviewer::new(facts, policy).review(Operation::Create, None, object)
+fn create(state: &AdmissionState, policy: &Policy, object: &Object) -> Review {
+    Reviewer::new(state, policy).review(Operation::Create, None, object)
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use vestibule_crds::status::Observed;
-use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason, Truth};
+use vestibule_model::condition::{Condition, ConditionType, ProgrammedBasis, Reason, Truth};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectKey;
 use vestibule_operator::status::render;
@@ -18,9 +18,9 @@ use vestibule_operator::translate::{CONTROLLER, Change, Translator};
 use crate::admission::Admission;
 use crate::clock;
 use crate::manifests::files::{self, LookError};
-use crate::manifests::source::{FileChange, Source};
+use crate::manifests::source::{FileChange, ManifestFiles};
 use crate::settings::{PolicyArgs, settings_of_check};
-use crate::verdict::{Facts, Outcome, Verdict, summary, verdicts};
+use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};
 
 /// Says what becomes of every object in a directory of manifests.
 ///
@@ -57,7 +57,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let verdicts = judge(&source, changes, args);
-    let refused = verdicts.iter().any(|v| v.outcome == Outcome::Refused);
+    let refused = verdicts.iter().any(|v| v.outcome == ObjectOutcome::Refused);
     match print(&verdicts, args.output) {
         // Whoever reads has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -67,9 +67,9 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Everything in a directory, as it is now.
-pub(crate) fn load(directory: &Path) -> Result<(Source, Vec<Change>), LookError> {
+pub(crate) fn load(directory: &Path) -> Result<(ManifestFiles, Vec<Change>), LookError> {
     let look = files::look(directory)?;
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     let unreadable = look.unreadable.into_iter();
     let files = look.files.into_iter().filter_map(|(path, stamp)| {
         let change = files::read(directory, &path, &stamp)?;
@@ -82,25 +82,25 @@ pub(crate) fn load(directory: &Path) -> Result<(Source, Vec<Change>), LookError>
     Ok((source, changes))
 }
 
-fn judge(source: &Source, changes: Vec<Change>, args: &CheckArgs) -> Vec<Verdict> {
+fn judge(source: &ManifestFiles, changes: Vec<Change>, args: &CheckArgs) -> Vec<Verdict> {
     let policy = args.policy.policy();
     let mut translator = Translator::new(settings_of_check(policy.clone(), &args.controller_name));
     translator.apply(changes);
-    let facts = CheckFacts {
+    let context = CheckContext {
         admission: Admission::of_all(&translator, &policy),
         translator: &translator,
         observed: clock::now().as_second(),
     };
-    verdicts(source, &translator, &facts)
+    verdicts(source, &translator, &context)
 }
 
-struct CheckFacts<'a> {
+struct CheckContext<'a> {
     admission: Admission,
     translator: &'a Translator,
     observed: i64,
 }
 
-impl Facts for CheckFacts<'_> {
+impl ObjectContext for CheckContext<'_> {
     fn admission(&self, key: &ObjectKey) -> (Vec<Finding>, Option<String>) {
         self.admission.of(key)
     }
@@ -123,12 +123,12 @@ impl Facts for CheckFacts<'_> {
 }
 
 /// Nothing is served, so what would be is unknown.
-fn unserved(basis: &Programmed) -> Condition {
+fn unserved(basis: &ProgrammedBasis) -> Condition {
     match basis {
-        Programmed::Never(reason, message) => {
+        ProgrammedBasis::NotPublished(reason, message) => {
             Condition::fails(ConditionType::Programmed, *reason, message.clone())
         }
-        Programmed::WhenHeld(_) => Condition {
+        ProgrammedBasis::WhenAcknowledged(_) => Condition {
             truth: Truth::Unknown,
             ..Condition::fails(
                 ConditionType::Programmed,
@@ -148,7 +148,10 @@ fn print(verdicts: &[Verdict], format: Format) -> io::Result<()> {
         }
         Format::Text => {
             for verdict in verdicts {
-                let quiet = matches!(verdict.outcome, Outcome::Accepted | Outcome::Ignored);
+                let quiet = matches!(
+                    verdict.outcome,
+                    ObjectOutcome::Accepted | ObjectOutcome::Ignored
+                );
                 if !quiet {
                     writeln!(out, "{verdict}")?;
                 }

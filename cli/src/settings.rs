@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::policy::{Mode, Policy};
-use vestibule_operator::translate::{Binds, CONTROLLER, Claims, Settings};
+use vestibule_operator::translate::{Binds, CONTROLLER, ClaimMode, Settings};
 
 /// What admission does.
 #[derive(Debug, Clone, Args)]
@@ -63,7 +63,7 @@ pub(crate) fn settings(policy: Policy, address: IpAddr, ports: BTreeMap<u16, u16
     Settings {
         controller: CONTROLLER.into(),
         policy,
-        claims: Claims::Assumed,
+        claims: ClaimMode::Assumed,
         shim_for_sets: false,
         binds: Binds::Direct { address, ports },
     }

@@ -12,13 +12,13 @@ use vestibule_model::object::Object;
 use vestibule_operator::translate::Translator;
 
 use crate::hints::{hints, soften};
-use crate::manifests::source::{Content, Document, File, Source};
+use crate::manifests::source::{Content, Document, File, ManifestFiles};
 use crate::manifests::tracker::FilePath;
 
 /// Verdict on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Outcome {
+pub(crate) enum ObjectOutcome {
     /// Nothing is wrong with it.
     Accepted,
     /// Not of a kind that Vestibule reads.
@@ -29,7 +29,7 @@ pub(crate) enum Outcome {
     Refused,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for ObjectOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Accepted => "accepted",
@@ -55,7 +55,7 @@ pub(crate) struct Verdict {
     pub(crate) name: String,
     /// Verdict.
     #[serde(rename = "verdict")]
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ObjectOutcome,
     /// Why.
     pub(crate) findings: Vec<FindingView>,
     /// What `kubectl apply` shows where admission refuses it.
@@ -158,8 +158,8 @@ impl fmt::Display for FindingView {
     }
 }
 
-/// What is asked of a caller about an object that counts.
-pub(crate) trait Facts {
+/// What the caller knows of an object besides what translation says.
+pub(crate) trait ObjectContext {
     /// What admission says: findings, and the message of a refusal.
     fn admission(&self, key: &ObjectKey) -> (Vec<Finding>, Option<String>);
     /// Its status.
@@ -168,14 +168,14 @@ pub(crate) trait Facts {
 
 /// The verdict on everything in the directory, in the order of files and lines.
 pub(crate) fn verdicts(
-    source: &Source,
+    source: &ManifestFiles,
     translator: &Translator,
-    facts: &impl Facts,
+    context: &impl ObjectContext,
 ) -> Vec<Verdict> {
     let judge = Judge {
         source,
         translator,
-        facts,
+        context,
         hints: hints(translator),
     };
     source
@@ -186,13 +186,13 @@ pub(crate) fn verdicts(
 }
 
 struct Judge<'a, F> {
-    source: &'a Source,
+    source: &'a ManifestFiles,
     translator: &'a Translator,
-    facts: &'a F,
+    context: &'a F,
     hints: BTreeMap<ObjectKey, Vec<Finding>>,
 }
 
-impl<F: Facts> Judge<'_, F> {
+impl<F: ObjectContext> Judge<'_, F> {
     fn file(&self, path: &FilePath, file: &File) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(file.documents.len() + 1);
         if let Some((line, finding)) = &file.broken {
@@ -248,7 +248,7 @@ impl<F: Facts> Judge<'_, F> {
             );
             return verdict(path, line, kind, &key.name, vec![finding]);
         }
-        let (admission, message) = self.facts.admission(&key);
+        let (admission, message) = self.context.admission(&key);
         let mut findings = self
             .translator
             .findings()
@@ -272,7 +272,7 @@ impl<F: Facts> Judge<'_, F> {
         findings.retain(|finding| seen.insert(finding.clone()));
         Verdict {
             admission: message,
-            status: self.facts.status(&key),
+            status: self.context.status(&key),
             ..verdict(path, line, kind, &key.name, findings)
         }
     }
@@ -293,9 +293,9 @@ fn verdict(
         namespace: name.namespace.to_string(),
         name: name.name.to_string(),
         outcome: match worst {
-            None => Outcome::Accepted,
-            Some(Severity::Warning) => Outcome::Warning,
-            Some(Severity::Refused) => Outcome::Refused,
+            None => ObjectOutcome::Accepted,
+            Some(Severity::Warning) => ObjectOutcome::Warning,
+            Some(Severity::Refused) => ObjectOutcome::Refused,
         },
         findings: findings.into_iter().map(Into::into).collect(),
         admission: None,
@@ -325,8 +325,8 @@ fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str
         &ObjectName::new(namespace, name),
         findings.into_iter().collect(),
     );
-    if verdict.outcome == Outcome::Accepted {
-        verdict.outcome = Outcome::Ignored;
+    if verdict.outcome == ObjectOutcome::Accepted {
+        verdict.outcome = ObjectOutcome::Ignored;
     }
     verdict
 }
@@ -340,12 +340,12 @@ pub(crate) fn summary(verdicts: &[Verdict]) -> String {
     let mut text = format!(
         "{total} {}: {} accepted, {} with warnings, {} refused",
         if total == 1 { "object" } else { "objects" },
-        count(Outcome::Accepted),
-        count(Outcome::Warning),
-        count(Outcome::Refused)
+        count(ObjectOutcome::Accepted),
+        count(ObjectOutcome::Warning),
+        count(ObjectOutcome::Refused)
     );
     let rest = [(
-        count(Outcome::Ignored),
+        count(ObjectOutcome::Ignored),
         "of kinds that Vestibule does not read",
     )];
     for (number, what) in rest {
@@ -355,7 +355,7 @@ pub(crate) fn summary(verdicts: &[Verdict]) -> String {
         }
     }
     // A file that is held back for a moment is neither.
-    let unread = |v: &&Verdict| v.kind.is_empty() && v.outcome == Outcome::Refused;
+    let unread = |v: &&Verdict| v.kind.is_empty() && v.outcome == ObjectOutcome::Refused;
     match verdicts.iter().filter(unread).count() {
         0 => {}
         1 => text.push_str(", 1 file or document that cannot be read"),

@@ -18,16 +18,16 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use vestibule_crds::yaml;
-use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason};
+use vestibule_model::condition::{Condition, ConditionType, ProgrammedBasis, Reason};
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::key::ObjectKey;
 use vestibule_model::object::{Address, Object, Port, ServiceParameters};
 use vestibule_model::policy::Policy;
 use vestibule_operator::translate::{
-    Assigned, Binds, CONTROLLER, Change, Claims, Output, ServiceSettings, ServiceWish, Settings,
-    Status, Translator,
+    Assigned, Binds, CONTROLLER, Change, ClaimMode, DesiredService, Output, ServiceSettings,
+    Settings, Status, Translator,
 };
-use vestibule_webhook::{Facts, Operation, Reviewer};
+use vestibule_webhook::{AdmissionState, Operation, Reviewer};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -176,10 +176,10 @@ impl Cluster {
     }
 }
 
-fn service(wish: &ServiceWish) -> String {
+fn service(wish: &DesiredService) -> String {
     let service = match wish {
-        ServiceWish::Keep => return "kept".into(),
-        ServiceWish::Make(service) => service,
+        DesiredService::Keep => return "kept".into(),
+        DesiredService::Make(service) => service,
     };
     let ports: Vec<String> = service
         .ports
@@ -256,7 +256,7 @@ impl Case {
             controller: CONTROLLER.into(),
             policy: self.policy.clone(),
             binds,
-            claims: Claims::Assumed,
+            claims: ClaimMode::Assumed,
             shim_for_sets: false,
         });
         let output = translator.apply(self.objects.iter().cloned().map(Change::Put));
@@ -268,7 +268,7 @@ impl Case {
 
     /// The webhook's findings by object, each asked about while only the objects before it exist.
     fn reviewed(&self) -> BTreeMap<ObjectKey, (bool, Vec<Finding>)> {
-        let mut facts = Facts::new(CONTROLLER);
+        let mut facts = AdmissionState::new(CONTROLLER);
         let mut answers = BTreeMap::new();
         for object in &self.objects {
             let review =
@@ -334,10 +334,12 @@ fn condition(condition: &Condition) -> String {
     )
 }
 
-fn programmed(basis: &Programmed) -> String {
+fn programmed(basis: &ProgrammedBasis) -> String {
     match basis {
-        Programmed::Never(reason, _) => format!("{}=False/{reason}", ConditionType::Programmed),
-        Programmed::WhenHeld(_) => format!("{}=when held", ConditionType::Programmed),
+        ProgrammedBasis::NotPublished(reason, _) => {
+            format!("{}=False/{reason}", ConditionType::Programmed)
+        }
+        ProgrammedBasis::WhenAcknowledged(_) => format!("{}=when held", ConditionType::Programmed),
     }
 }
 

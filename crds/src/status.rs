@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 use vestibule_model::condition::{
     ClassStatus, Condition, ConditionType, GrantStatus, IssuerStatus, ListenersStatus,
-    PolicyStatus, Programmed, RouteStatus,
+    PolicyStatus, ProgrammedBasis, RouteStatus,
 };
 use vestibule_model::key::GATEWAY_GROUP;
 use vestibule_model::object::{Address, ParentRef};
@@ -40,7 +40,7 @@ pub fn gateway(
     old: &Value,
     new: &ListenersStatus,
     observed: Observed,
-    programmed: impl Fn(&Programmed) -> Condition,
+    programmed: impl Fn(&ProgrammedBasis) -> Condition,
 ) -> Value {
     let mut status = listeners(old, new, observed, programmed);
     status.insert(
@@ -67,7 +67,7 @@ pub fn listener_set(
     old: &Value,
     new: &ListenersStatus,
     observed: Observed,
-    programmed: impl Fn(&Programmed) -> Condition,
+    programmed: impl Fn(&ProgrammedBasis) -> Condition,
 ) -> Value {
     Value::Object(listeners(old, new, observed, programmed))
 }
@@ -255,10 +255,10 @@ fn listeners(
     old: &Value,
     new: &ListenersStatus,
     observed: Observed,
-    programmed: impl Fn(&Programmed) -> Condition,
+    programmed: impl Fn(&ProgrammedBasis) -> Condition,
 ) -> Map<String, Value> {
     let mut status = fields(old);
-    let with = |conditions: &[Condition], basis: &Programmed| -> Vec<Condition> {
+    let with = |conditions: &[Condition], basis: &ProgrammedBasis| -> Vec<Condition> {
         let mut all = conditions.to_vec();
         all.push(programmed(basis));
         all

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use vestibule_model::condition::{
     Condition, ConditionType, ListenerStatus, ListenersStatus, PolicyAncestor, PolicyStatus,
-    Programmed, Reason, RouteParentStatus, RouteStatus,
+    ProgrammedBasis, Reason, RouteParentStatus, RouteStatus,
 };
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::ParentRef;
@@ -18,12 +18,12 @@ const NOW: Observed = Observed {
 };
 const NOW_TEXT: &str = "2027-01-15T08:00:00Z";
 
-fn programmed(basis: &Programmed) -> Condition {
+fn programmed(basis: &ProgrammedBasis) -> Condition {
     match basis {
-        Programmed::Never(reason, message) => {
+        ProgrammedBasis::NotPublished(reason, message) => {
             Condition::fails(ConditionType::Programmed, *reason, message.clone())
         }
-        Programmed::WhenHeld(_) => {
+        ProgrammedBasis::WhenAcknowledged(_) => {
             Condition::holds(ConditionType::Programmed, Reason::Programmed, "held by 2/2")
         }
     }
@@ -36,7 +36,7 @@ fn accepted() -> Condition {
 fn status() -> ListenersStatus {
     ListenersStatus {
         conditions: vec![accepted()],
-        programmed: Programmed::WhenHeld(BTreeSet::new()),
+        programmed: ProgrammedBasis::WhenAcknowledged(BTreeSet::new()),
         listeners: vec![ListenerStatus {
             name: "tls".into(),
             supported_kinds: vec![(GATEWAY_GROUP, "TLSRoute")],
@@ -49,7 +49,7 @@ fn status() -> ListenersStatus {
                     "no such Secret",
                 ),
             ],
-            programmed: Programmed::Never(Reason::Invalid, "no certificate".into()),
+            programmed: ProgrammedBasis::NotPublished(Reason::Invalid, "no certificate".into()),
         }],
         attached_listener_sets: 3,
         addresses: None,

@@ -8,7 +8,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::{Object, Protocol};
-use vestibule_model::ownership::{HostnameGrant, Limits};
+use vestibule_model::ownership::{GrantLimits, HostnameGrant};
 use vestibule_model::path::PathPrefix;
 use vestibule_model::selector::Requirement;
 
@@ -39,7 +39,7 @@ fn little_is_needed() {
     assert!(grant.selects("shop", None) && !grant.selects("blog", None));
     assert!(grant.is_for("any"));
     assert_eq!(grant.issuers, None);
-    assert_eq!(grant.limits, Limits::default());
+    assert_eq!(grant.limits, GrantLimits::default());
     assert_eq!(grant.findings, []);
 }
 

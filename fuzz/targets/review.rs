@@ -12,7 +12,7 @@ use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectName;
 use vestibule_model::policy::{Mode, Policy};
-use vestibule_webhook::{Admission, Outcome, review_bytes};
+use vestibule_webhook::{Admission, ReviewOutcome, review_bytes};
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 /// In the name of whatever belongs to another tenant.
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     // A review that is not a dry run is remembered, so the second one starts from the same.
     assert_eq!(answer, review_bytes(data, &admission(), *NOW));
     assert!(answer.body.len() < MAX_ANSWER);
-    if answer.record.outcome == Outcome::Malformed {
+    if answer.record.outcome == ReviewOutcome::Malformed {
         assert_ne!(answer.status, 500);
         return;
     }
@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
     let response = &body["response"];
     let refused = response["allowed"] == false;
-    assert_eq!(refused, answer.record.outcome == Outcome::Refused);
+    assert_eq!(refused, answer.record.outcome == ReviewOutcome::Refused);
     assert_eq!(refused, response["status"]["code"] == 403);
     let said = response["status"].to_string() + &response["warnings"].to_string();
     let asked = String::from_utf8_lossy(data).contains(OTHER);
@@ -58,7 +58,7 @@ fn changes_nothing(data: &[u8]) {
     review["request"]["operation"] = "UPDATE".into();
     review["request"]["oldObject"] = object;
     let answer = review_bytes(review.to_string().as_bytes(), &admission(), *NOW);
-    assert_ne!(answer.record.outcome, Outcome::Refused, "{review}");
+    assert_ne!(answer.record.outcome, ReviewOutcome::Refused, "{review}");
 }
 
 /// A Gateway that everybody may use, with a set and claims of another tenant on it, and one with grants, of

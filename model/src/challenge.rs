@@ -118,12 +118,12 @@ pub struct ChallengeAnswer {
     /// The namespace that asked for the certificate.
     pub tenant: Arc<str>,
     /// The answer; of the kind that the key says.
-    pub answer: Answer,
+    pub answer: ChallengeProof,
 }
 
 /// What the proxies answer a challenge with.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum ChallengeProof {
     /// A self-signed certificate that carries the key authorization.
     TlsAlpn01 {
         /// DER.
@@ -138,7 +138,7 @@ pub enum Answer {
     },
 }
 
-impl Answer {
+impl ChallengeProof {
     /// What it answers.
     #[must_use]
     pub fn kind(&self) -> ChallengeType {
@@ -149,7 +149,7 @@ impl Answer {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for ChallengeProof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Answer").field(&self.kind()).finish()
     }

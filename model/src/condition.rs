@@ -299,12 +299,12 @@ impl Condition {
 
 /// What the Programmed condition rests on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Programmed {
-    /// Nothing of it is given to the proxies, for this reason.
-    Never(Reason, String),
+pub enum ProgrammedBasis {
+    /// The proxies are not given anything of it (yet), for this reason.
+    NotPublished(Reason, String),
     /// True once every ready proxy holds the last change of these listeners; what else is needed
     /// (a part that is not valid) is in the message.
-    WhenHeld(BTreeSet<ListenerKey>),
+    WhenAcknowledged(BTreeSet<ListenerKey>),
 }
 
 /// Status of one listener.
@@ -319,7 +319,7 @@ pub struct ListenerStatus {
     /// All conditions but Programmed.
     pub conditions: Vec<Condition>,
     /// What Programmed rests on.
-    pub programmed: Programmed,
+    pub programmed: ProgrammedBasis,
 }
 
 /// Status of a Gateway or ListenerSet.
@@ -328,7 +328,7 @@ pub struct ListenersStatus {
     /// Of the object; all conditions but Programmed.
     pub conditions: Vec<Condition>,
     /// What the object's Programmed rests on.
-    pub programmed: Programmed,
+    pub programmed: ProgrammedBasis,
     /// One per listener of the object, in spec order.
     pub listeners: Vec<ListenerStatus>,
     /// Gateways: number of attached ListenerSets.

@@ -4,7 +4,7 @@
 //! the same facts. Each change returns whose verdict it may have changed; nothing else needs a look.
 
 mod names;
-mod newcomer;
+mod preview;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::conflict::{Changed, Claim, Conflict, Neighbour, PortClaims, Precedenc
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
-use crate::names::{GatewayNames, NameDecision, Source};
+use crate::names::{GatewayNames, NameDecision, NameSource};
 use crate::object::{Gateway, GatewayClass, Listener, ListenerSet, Port, Protocol};
-use crate::ownership::{Grants, Owners, Standings};
+use crate::ownership::{GrantChecks, Grants, Owners};
 use crate::selector::Labels;
 
 pub use names::RouteAsks;
@@ -109,7 +109,7 @@ pub struct Merge {
     /// The listeners of each object whose names are in there, and of which Gateway.
     named: BTreeMap<ParentKey, (ObjectName, BTreeSet<ListenerKey>)>,
     /// Where each route asks for names.
-    asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, Source)>>,
+    asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, NameSource)>>,
     /// Most names of a namespace on a Gateway, where no grant says otherwise.
     names_per_namespace: Option<u32>,
     /// Whoever is to hold a name counts as its holder.
@@ -118,7 +118,7 @@ pub struct Merge {
     assumed: BTreeMap<(ObjectName, HostPattern), Arc<str>>,
     /// Who may use which names.
     pub(crate) grants: Grants,
-    pub(crate) standings: Standings,
+    pub(crate) grant_checks: GrantChecks,
 }
 
 impl Merge {
@@ -394,19 +394,21 @@ impl Merge {
         let mut recounted = BTreeSet::new();
         for name in &sets {
             let set = self.sets.get(name).cloned();
-            let standing = set
+            let check = set
                 .as_ref()
-                .and_then(|set| Some((set, self.standing_of(set)?)));
-            let standing = standing.map(|(set, (at, standing))| (set.as_ref(), at, standing));
-            recounted.extend(self.standings.stand(name, standing));
+                .and_then(|set| Some((set, self.check_grants(set)?)));
+            let check = check.map(|(set, (at, check))| (set.as_ref(), at, check));
+            recounted.extend(self.grant_checks.put(name, check));
         }
         for at in recounted {
             let limits = self.limits(&at.gateway, &at.namespace);
-            sets.extend(self.standings.recount(&at, limits));
+            sets.extend(self.grant_checks.recount(&at, limits));
         }
         for name in sets {
             let set = self.sets.get(&name).map(Arc::as_ref);
-            affected.listeners.extend(self.standings.judge(&name, set));
+            affected
+                .listeners
+                .extend(self.grant_checks.judge(&name, set));
             self.settle_names_of(&name, affected);
             self.settle_ports_of(&name, affected);
         }

@@ -4,7 +4,7 @@
 //! [`GatewayNames`] takes the facts one by one (recorded claims; listeners and routes with the names they want) and
 //! answers, after each of them, who may have which name ([`GatewayNames::decide`]), who should get a name that
 //! nobody holds ([`GatewayNames::next`]), whom a concrete hostname belongs to ([`GatewayNames::owner`]), and what
-//! became of a claim ([`GatewayNames::standing`]). Each change returns whose answer it changed.
+//! became of a claim ([`GatewayNames::claim_state`]). Each change returns whose answer it changed.
 //!
 //! Ports and protocols do not occur: that two listeners of one port cannot stand side by side is another question
 //! ([`crate::conflict`]), as is on which ports a grant gives a name.
@@ -35,11 +35,11 @@ use crate::reversed::Patterns;
 
 pub use decision::NameDecision;
 pub use permissions::{Permissions, is_narrow};
-pub use source::{AskedBy, Rank, Source};
+pub use source::{AskedBy, NameSource, Rank};
 
-/// What has become of a recorded claim.
+/// The state of a recorded claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Standing {
+pub enum NameClaimState {
     /// Its holder asks for the name, and has it.
     Used,
     /// Its holder does not ask for the name, and may come back: the grace runs.
@@ -53,11 +53,11 @@ pub enum Standing {
 /// Whose answer a change may have changed. Whatever is not in here has the same answer as before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Affected {
-    /// Patterns for which [`GatewayNames::next`] or [`GatewayNames::standing`] may answer otherwise. Who keeps the
+    /// Patterns for which [`GatewayNames::next`] or [`GatewayNames::claim_state`] may answer otherwise. Who keeps the
     /// record looks at each of these once, however many ask for it.
     pub records: BTreeSet<HostPattern>,
     /// What asks for a pattern and has another [`GatewayNames::decision`] now, or its first one.
-    pub asks: BTreeSet<(HostPattern, Source)>,
+    pub asks: BTreeSet<(HostPattern, NameSource)>,
     /// The [`GatewayNames::owner`] of a hostname may be another one if one of these patterns matches it.
     pub owners: BTreeSet<HostPattern>,
 }
@@ -73,39 +73,39 @@ impl Affected {
 
 /// A recorded claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Held {
+struct RecordedHolder {
     holder: Arc<str>,
     /// Whether the holder may still have it. For everybody else, a claim that does not count is as good as gone.
     counts: bool,
 }
 
-/// Something that asks for a pattern.
+/// A listener or route that asks for a pattern: its rank, and what was decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Ask {
+struct NameRequest {
     rank: Rank,
     decision: NameDecision,
 }
 
 /// Everything that asks for one pattern.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Asks {
-    by_namespace: BTreeMap<Arc<str>, BTreeMap<Source, Ask>>,
+struct NameRequests {
+    by_namespace: BTreeMap<Arc<str>, BTreeMap<NameSource, NameRequest>>,
     /// What may have the pattern and waits for it, in upstream's order. It is what makes [`GatewayNames::next`]
     /// cheap when many ask.
-    free: BTreeSet<(Rank, Source)>,
+    free: BTreeSet<(Rank, NameSource)>,
 }
 
-impl Asks {
-    fn insert(&mut self, source: &Source, rank: Rank, decision: NameDecision) {
+impl NameRequests {
+    fn insert(&mut self, source: &NameSource, rank: Rank, decision: NameDecision) {
         if decision == NameDecision::Free {
             self.free.insert((rank.clone(), source.clone()));
         }
         let of_namespace = self.by_namespace.entry(source.namespace().clone());
-        let ask = Ask { rank, decision };
+        let ask = NameRequest { rank, decision };
         of_namespace.or_default().insert(source.clone(), ask);
     }
 
-    fn remove(&mut self, source: &Source) {
+    fn remove(&mut self, source: &NameSource) {
         let Some(of_namespace) = self.by_namespace.get_mut(source.namespace()) else {
             return;
         };
@@ -128,7 +128,11 @@ impl Asks {
     }
 
     /// Decides anew for one namespace, and returns what has another decision now.
-    fn judge(&mut self, namespace: &str, decide: impl Fn(AskedBy) -> NameDecision) -> Vec<Source> {
+    fn judge(
+        &mut self,
+        namespace: &str,
+        decide: impl Fn(AskedBy) -> NameDecision,
+    ) -> Vec<NameSource> {
         let mut changed = Vec::new();
         // It is the same for everything of one namespace that asks in one way.
         let mut decisions: BTreeMap<AskedBy, NameDecision> = BTreeMap::new();
@@ -160,17 +164,17 @@ impl Asks {
 pub struct GatewayNames {
     gateway: ObjectName,
     /// What each listener and route names.
-    sources: BTreeMap<Source, (Rank, BTreeSet<HostPattern>)>,
+    sources: BTreeMap<NameSource, (Rank, BTreeSet<HostPattern>)>,
     /// What is recorded.
-    claims: Patterns<Held>,
+    claims: Patterns<RecordedHolder>,
     /// How many names each namespace is recorded for.
     held: BTreeMap<Arc<str>, usize>,
     /// From whom an admin takes a name: whoever else asks for it comes first.
     taken_from: Patterns<Arc<str>>,
     /// What the Gateway's own listeners, and routes of its namespace, name.
-    own: Patterns<BTreeSet<Source>>,
+    own: Patterns<BTreeSet<NameSource>>,
     /// What everything else asks for.
-    asks: Patterns<Asks>,
+    asks: Patterns<NameRequests>,
     /// Patterns that are asked for and that nobody holds, or that are taken from their holder: only these can be closed
     /// by a wildcard around them.
     unheld: Patterns<()>,
@@ -234,7 +238,7 @@ impl GatewayNames {
             if let Some(holder) = holder.cloned() {
                 // Whether it counts is decided in a moment.
                 let counts = false;
-                this.claims.insert(names, Held { holder, counts });
+                this.claims.insert(names, RecordedHolder { holder, counts });
             } else {
                 this.claims.remove(names);
             }
@@ -276,7 +280,7 @@ impl GatewayNames {
     pub fn put(
         &mut self,
         permissions: &dyn Permissions,
-        source: &Source,
+        source: &NameSource,
         rank: &Rank,
         names: &BTreeSet<HostPattern>,
     ) -> Affected {
@@ -314,7 +318,7 @@ impl GatewayNames {
     }
 
     /// Takes a listener or route away.
-    pub fn remove(&mut self, permissions: &dyn Permissions, source: &Source) -> Affected {
+    pub fn remove(&mut self, permissions: &dyn Permissions, source: &NameSource) -> Affected {
         let Some((rank, _)) = self.sources.get(source) else {
             return Affected::default();
         };
@@ -352,7 +356,7 @@ impl GatewayNames {
         &mut self,
         permissions: &dyn Permissions,
         names: &HostPattern,
-        source: &Source,
+        source: &NameSource,
         rank: &Rank,
         affected: &mut Affected,
     ) {
@@ -366,7 +370,7 @@ impl GatewayNames {
         affected.asks.insert((names.clone(), source.clone()));
     }
 
-    fn retract(&mut self, names: &HostPattern, source: &Source, affected: &mut Affected) {
+    fn retract(&mut self, names: &HostPattern, source: &NameSource, affected: &mut Affected) {
         if let Some(asks) = self.asks.get_mut(names) {
             asks.remove(source);
             if asks.by_namespace.is_empty() {
@@ -382,7 +386,7 @@ impl GatewayNames {
         &mut self,
         permissions: &dyn Permissions,
         names: &HostPattern,
-        source: &Source,
+        source: &NameSource,
         there: bool,
         affected: &mut Affected,
     ) {

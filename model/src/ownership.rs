@@ -5,8 +5,8 @@
 //! add up. The Gateway's own namespace needs none. A grant that cannot be read gives nothing, and counts
 //! as one that is there.
 
+mod grant_checks;
 mod merge;
-mod standing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::object::{Meta, Port, Protocol};
 use crate::path::PathPrefix;
 use crate::selector::{LabelSelector, Labels, NamespaceScope};
 
+pub(crate) use grant_checks::{GatewayTenant, GrantCheck, GrantChecks};
 pub use merge::Owners;
-pub(crate) use standing::{Seat, Standing, Standings};
 
 /// `HostnameGrant`, Vestibule's own kind: which namespaces may use which hostnames on the Gateways beside
 /// it, and how much.
@@ -52,7 +52,7 @@ pub struct HostnameGrant {
     /// `spec.certificates`: what certificates may have beside the hostnames of listeners.
     pub certificates: Box<GrantedCertificates>,
     /// `spec.limits`.
-    pub limits: Limits,
+    pub limits: GrantLimits,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
@@ -90,7 +90,7 @@ pub struct GrantedCertificates {
 
 /// How much one namespace may have on one Gateway; `None`: nothing is said.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct GrantLimits {
     /// Listeners of ListenerSets.
     pub listeners: Option<u32>,
     /// Hostnames with a certificate from an issuer.
@@ -99,7 +99,7 @@ pub struct Limits {
     pub hostnames: Option<u32>,
 }
 
-impl Limits {
+impl GrantLimits {
     /// What two grants come to: of each kind the largest limit that is stated.
     #[must_use]
     pub fn or_larger(self, other: Self) -> Self {
@@ -127,7 +127,7 @@ impl HostnameGrant {
             protocols: BTreeSet::new(),
             issuers: None,
             certificates: Box::default(),
-            limits: Limits::default(),
+            limits: GrantLimits::default(),
             findings: vec![finding],
         }
     }
@@ -183,7 +183,7 @@ impl HostnameGrant {
 
 /// The grants of one namespace.
 #[derive(Debug, Clone, Default)]
-struct Beside {
+struct NamespaceGrants {
     grants: BTreeMap<Arc<str>, Arc<HostnameGrant>>,
     /// Grants by the namespaces they name.
     by_tenant: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
@@ -194,7 +194,7 @@ struct Beside {
     by_gateway: BTreeMap<Arc<str>, usize>,
 }
 
-impl Beside {
+impl NamespaceGrants {
     fn index(&mut self, grant: &HostnameGrant, there: bool) {
         let name = &grant.name.name;
         for tenant in &grant.namespaces.names {
@@ -241,7 +241,7 @@ impl Beside {
 
 /// All grants, by the namespaces they are in.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Grants(BTreeMap<Arc<str>, Beside>);
+pub(crate) struct Grants(BTreeMap<Arc<str>, NamespaceGrants>);
 
 impl Grants {
     /// Takes a grant, or its removal, and returns the former one.
@@ -250,16 +250,16 @@ impl Grants {
         name: &ObjectName,
         grant: Option<Arc<HostnameGrant>>,
     ) -> Option<Arc<HostnameGrant>> {
-        let beside = self.0.entry(name.namespace.clone()).or_default();
-        let old = beside.grants.remove(&name.name);
+        let in_namespace = self.0.entry(name.namespace.clone()).or_default();
+        let old = in_namespace.grants.remove(&name.name);
         if let Some(old) = &old {
-            beside.index(old, false);
+            in_namespace.index(old, false);
         }
         if let Some(grant) = grant {
-            beside.index(&grant, true);
-            beside.grants.insert(name.name.clone(), grant);
+            in_namespace.index(&grant, true);
+            in_namespace.grants.insert(name.name.clone(), grant);
         }
-        if beside.grants.is_empty() {
+        if in_namespace.grants.is_empty() {
             self.0.remove(&name.namespace);
         }
         old
@@ -269,69 +269,69 @@ impl Grants {
         self.0.get(&name.namespace)?.grants.get(&name.name)
     }
 
-    fn beside(&self, namespace: &str) -> impl Iterator<Item = &Arc<HostnameGrant>> {
-        let beside = self.0.get(namespace).into_iter();
-        beside.flat_map(|beside| beside.grants.values())
+    fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<HostnameGrant>> {
+        let in_namespace = self.0.get(namespace).into_iter();
+        in_namespace.flat_map(|in_namespace| in_namespace.grants.values())
     }
 
     /// Whether a Gateway has grants.
     fn guards(&self, gateway: &ObjectName) -> bool {
         self.0
             .get(&gateway.namespace)
-            .is_some_and(|beside| beside.guards(&gateway.name))
+            .is_some_and(|in_namespace| in_namespace.guards(&gateway.name))
     }
 
     /// What they come to for a namespace, whose labels are `labels`, on a Gateway.
-    pub(crate) fn domain<'a>(
+    pub(crate) fn tenant_grants<'a>(
         &'a self,
         gateway: &'a ObjectName,
         namespace: &'a str,
         labels: Option<&Labels>,
-    ) -> Domain<'a> {
-        let mut domain = Domain {
+    ) -> TenantGrants<'a> {
+        let mut tenant_grants = TenantGrants {
             gateway,
             namespace,
             grants: None,
         };
         if *gateway.namespace == *namespace {
-            return domain;
+            return tenant_grants;
         }
-        let Some(beside) = self.0.get(&gateway.namespace) else {
-            return domain;
+        let Some(in_namespace) = self.0.get(&gateway.namespace) else {
+            return tenant_grants;
         };
-        if !beside.guards(&gateway.name) {
-            return domain;
+        if !in_namespace.guards(&gateway.name) {
+            return tenant_grants;
         }
-        let names: BTreeSet<&Arc<str>> = beside
+        let names: BTreeSet<&Arc<str>> = in_namespace
             .by_tenant
             .get(namespace)
             .into_iter()
             .flatten()
-            .chain(&beside.by_label)
+            .chain(&in_namespace.by_label)
             .collect();
         let grants = names
             .into_iter()
-            .filter_map(|name| beside.grants.get(name).map(Arc::as_ref))
+            .filter_map(|name| in_namespace.grants.get(name).map(Arc::as_ref))
             .filter(|grant| {
                 !grant.meta.deleting
                     && grant.is_for(&gateway.name)
                     && grant.selects(namespace, labels)
             });
-        domain.grants = Some(grants.collect());
-        domain
+        tenant_grants.grants = Some(grants.collect());
+        tenant_grants
     }
 }
 
 /// What the grants come to for one namespace on one Gateway.
 #[derive(Debug, Clone)]
-pub(crate) struct Domain<'a> {
+pub(crate) struct TenantGrants<'a> {
     gateway: &'a ObjectName,
     namespace: &'a str,
     /// Those for the namespace; `None`: it needs none.
     grants: Option<Vec<&'a HostnameGrant>>,
 }
 
-impl Domain<'_> {
+impl TenantGrants<'_> {
     /// Whether there is anything that it might not have.
     pub(crate) fn is_limited(&self) -> bool {
         self.grants.is_some()
@@ -530,11 +530,11 @@ impl Domain<'_> {
     }
 
     /// How much the namespace may have there.
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> GrantLimits {
         self.grants
             .iter()
             .flatten()
-            .fold(Limits::default(), |limits, grant| {
+            .fold(GrantLimits::default(), |limits, grant| {
                 limits.or_larger(grant.limits)
             })
     }

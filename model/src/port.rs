@@ -17,7 +17,7 @@ use crate::hostname::HostPattern;
 use crate::key::ListenerKey;
 use crate::reversed::Patterns;
 
-pub use judge::PortStanding;
+pub use judge::PortClaimState;
 
 /// Whose verdict a change of a port may have changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,14 +33,14 @@ pub struct Changed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
     names: HostPattern,
-    place: Place,
+    rank: ListenerRank,
 }
 
 impl Neighbour {
     /// The listener.
     #[must_use]
     pub fn listener(&self) -> &ListenerKey {
-        &self.place.2
+        &self.rank.2
     }
 }
 
@@ -55,12 +55,12 @@ enum Tier {
     Asks,
 }
 
-/// A listener's place. The key is part of it because, while an object's listeners change places, two
-/// of them can have one place for a moment.
-type Place = (Tier, Precedence, ListenerKey);
+/// The rank of a listener on its port. The key is part of it because, while an object's listeners change ranks, two
+/// of them can have the same one for a moment.
+type ListenerRank = (Tier, Precedence, ListenerKey);
 
 /// Listeners in order.
-type Bucket = BTreeSet<Place>;
+type Bucket = BTreeSet<ListenerRank>;
 
 /// Every claim to one port (of one transport) of one Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,11 +69,11 @@ pub struct PortClaims {
     /// Number of the Gateway's own claims by group.
     own: BTreeMap<Group, usize>,
     /// The ListenerSets' claims in order.
-    sets: BTreeMap<Place, Group>,
+    sets: BTreeMap<ListenerRank, Group>,
     /// Claims that want the same names of the same group.
     buckets: BTreeMap<Group, Patterns<Bucket>>,
     /// Names for which a TLS listener is in force and served, so that others overlap with it.
-    standing: Patterns<()>,
+    tls_in_force: Patterns<()>,
     /// How many claims of ListenerSets each namespace has, and how many of each group there are.
     tenants: BTreeMap<Arc<str>, BTreeMap<Group, usize>>,
     groups: BTreeMap<Group, usize>,
@@ -81,9 +81,9 @@ pub struct PortClaims {
     holder: Option<(Arc<str>, Group)>,
 }
 
-/// What the port as a whole has settled on: a claim's verdict depends on it and on its bucket.
+/// What holds for the port as a whole. A claim's verdict depends on it and on the claim's bucket.
 #[derive(PartialEq)]
-struct Ground {
+struct PortState {
     own: Vec<Group>,
     spoken: Option<Group>,
     held: Option<Group>,
@@ -105,7 +105,7 @@ impl PortClaims {
         let mut affected = self.remove(&claim.listener);
         affected.listeners.insert(claim.listener.clone());
         let (group, names) = (claim.protocol.group(), claim.names().clone());
-        let before = self.ground();
+        let before = self.port_state();
         self.add(claim);
         self.settle(group, &names, &before, &mut affected);
         affected
@@ -118,7 +118,7 @@ impl PortClaims {
             return affected;
         };
         let (group, names) = (claim.protocol.group(), claim.names().clone());
-        let before = self.ground();
+        let before = self.port_state();
         self.take(listener);
         self.settle(group, &names, &before, &mut affected);
         affected
@@ -127,12 +127,12 @@ impl PortClaims {
     /// Records who holds the port, and returns the listeners whose verdict may have changed. A holder of which it is
     /// not known what the port speaks holds nothing.
     pub fn hold(&mut self, holder: Option<&Holder>) -> BTreeSet<ListenerKey> {
-        let before = self.ground();
+        let before = self.port_state();
         self.holder = holder.and_then(|holder| Some((holder.namespace.clone(), holder.speaks?)));
-        if self.ground() == before {
+        if self.port_state() == before {
             return BTreeSet::new();
         }
-        self.stand_anew();
+        self.update_all_in_force();
         self.claims.keys().cloned().collect()
     }
 
@@ -161,13 +161,13 @@ impl PortClaims {
 
     fn add(&mut self, claim: Claim) {
         let group = claim.protocol.group();
-        let place = place(&claim);
+        let rank = rank(&claim);
         let buckets = self.buckets.entry(group).or_default();
-        buckets.or_default(claim.names()).insert(place.clone());
-        if place.0 == Tier::Gateway {
+        buckets.or_default(claim.names()).insert(rank.clone());
+        if rank.0 == Tier::Gateway {
             *self.own.entry(group).or_default() += 1;
         } else {
-            self.sets.insert(place, group);
+            self.sets.insert(rank, group);
             *self.groups.entry(group).or_default() += 1;
             let of_tenant = self.tenants.entry(claim.namespace().clone()).or_default();
             *of_tenant.entry(group).or_default() += 1;
@@ -179,12 +179,12 @@ impl PortClaims {
         let Some(claim) = self.claims.remove(listener) else {
             return;
         };
-        let place = place(&claim);
+        let rank = rank(&claim);
         let group = claim.protocol.group();
-        if place.0 == Tier::Gateway {
+        if rank.0 == Tier::Gateway {
             count_down(&mut self.own, &group);
         } else {
-            self.sets.remove(&place);
+            self.sets.remove(&rank);
             count_down(&mut self.groups, &group);
             if let Some(of_tenant) = self.tenants.get_mut(claim.namespace()) {
                 count_down(of_tenant, &group);
@@ -195,7 +195,7 @@ impl PortClaims {
         }
         if let Some(buckets) = self.buckets.get_mut(&group) {
             if let Some(bucket) = buckets.get_mut(claim.names()) {
-                bucket.remove(&place);
+                bucket.remove(&rank);
                 if bucket.is_empty() {
                     buckets.remove(claim.names());
                 }
@@ -206,13 +206,13 @@ impl PortClaims {
         }
     }
 
-    fn ground(&self) -> Ground {
+    fn port_state(&self) -> PortState {
         let held = self.holder.as_ref().map(|(_, group)| *group);
         let otherwise = held.is_some() && self.groups.keys().any(|group| Some(*group) != held);
         // Everybody with a name may speak HTTP or TLS on a port that is held for it, whoever holds it.
         let decides = otherwise || held == Some(Group::Raw);
         let holder = self.holder.as_ref().map(|(namespace, _)| namespace);
-        Ground {
+        PortState {
             own: self.own.keys().copied().collect(),
             spoken: self.spoken(),
             held,
@@ -221,31 +221,33 @@ impl PortClaims {
         }
     }
 
-    fn stands(&self, names: &HostPattern) -> bool {
+    fn is_in_force(&self, names: &HostPattern) -> bool {
         let bucket = self.bucket(Group::Tls, names);
         let victor = bucket.and_then(|bucket| self.victor(bucket));
         victor.is_some_and(|claim| claim.served)
     }
 
     /// Notes whether the TLS names are those of a listener in force, and says whether that is news.
-    fn stand(&mut self, names: &HostPattern) -> bool {
-        match (self.standing.get(names), self.stands(names)) {
-            (None, true) => _ = self.standing.insert(names, ()),
-            (Some(()), false) => _ = self.standing.remove(names),
+    fn update_in_force(&mut self, names: &HostPattern) -> bool {
+        match (self.tls_in_force.get(names), self.is_in_force(names)) {
+            (None, true) => _ = self.tls_in_force.insert(names, ()),
+            (Some(()), false) => _ = self.tls_in_force.remove(names),
             _ => return false,
         }
         true
     }
 
     /// The same for all names there are. Returns those for which it is news.
-    fn stand_anew(&mut self) -> BTreeSet<HostPattern> {
+    fn update_all_in_force(&mut self) -> BTreeSet<HostPattern> {
         let buckets = self.buckets.get(&Group::Tls).into_iter();
         let claimed = buckets.flat_map(|all| all.covered(&HostPattern::Any));
         let claimed = claimed.map(|(names, _)| names);
-        let standing = self.standing.covered(&HostPattern::Any);
-        let standing = standing.map(|(names, ())| names);
-        let all: BTreeSet<HostPattern> = claimed.chain(standing).cloned().collect();
-        all.into_iter().filter(|names| self.stand(names)).collect()
+        let tls_in_force = self.tls_in_force.covered(&HostPattern::Any);
+        let tls_in_force = tls_in_force.map(|(names, ())| names);
+        let all: BTreeSet<HostPattern> = claimed.chain(tls_in_force).cloned().collect();
+        all.into_iter()
+            .filter(|names| self.update_in_force(names))
+            .collect()
     }
 
     /// Something of these names has changed: adds those whose verdict may have, too. What is said of overlaps
@@ -254,20 +256,20 @@ impl PortClaims {
         &mut self,
         group: Group,
         names: &HostPattern,
-        before: &Ground,
+        before: &PortState,
         affected: &mut Changed,
     ) {
-        let ground = self.ground();
-        if ground != *before {
+        let port_state = self.port_state();
+        if port_state != *before {
             // Where it is settled for all what they may speak, it matters who holds the port, and whether anybody
             // else is there, to those alone who want to speak something else.
-            let settled = ground.held.filter(|held| {
+            let settled = port_state.held.filter(|held| {
                 *held != Group::Raw
-                    && (&ground.own, ground.spoken, ground.held)
+                    && (&port_state.own, port_state.spoken, port_state.held)
                         == (&before.own, before.spoken, before.held)
             });
             let Some(settled) = settled else {
-                self.stand_anew();
+                self.update_all_in_force();
                 affected.listeners.extend(self.claims.keys().cloned());
                 return;
             };
@@ -279,11 +281,11 @@ impl PortClaims {
                 }
             }
             if settled != Group::Tls {
-                let changed = self.stand_anew();
+                let changed = self.update_all_in_force();
                 affected.overlaps.extend(changed);
             }
         }
-        if group == Group::Tls && self.stand(names) {
+        if group == Group::Tls && self.update_in_force(names) {
             affected.overlaps.insert(names.clone());
         }
         let bucket = self.bucket(group, names).into_iter().flatten();
@@ -308,17 +310,17 @@ impl PortClaims {
         let below = below.flat_map(move |all| all.below_from(names, last.filter(|_| is_below)));
         above.chain(below).flat_map(move |(names, bucket)| {
             let after = after.filter(|after| after.names == *names);
-            let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(&after.place));
-            let places = bucket.range((from, Bound::Unbounded));
-            places.map(|place| Neighbour {
+            let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(&after.rank));
+            let ranks = bucket.range((from, Bound::Unbounded));
+            ranks.map(|rank| Neighbour {
                 names: names.clone(),
-                place: place.clone(),
+                rank: rank.clone(),
             })
         })
     }
 }
 
-fn place(claim: &Claim) -> Place {
+fn rank(claim: &Claim) -> ListenerRank {
     let tier = if claim.precedence.is_own() {
         Tier::Gateway
     } else if claim.has_name {

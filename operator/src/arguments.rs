@@ -22,9 +22,9 @@ use vestibule_operator::acme;
 use vestibule_operator::certmanager::{self, Maker};
 use vestibule_operator::claims;
 use vestibule_operator::cluster::{self, lease, statuses};
+use vestibule_operator::internal_ca;
 use vestibule_operator::publish::auth::Fleets;
-use vestibule_operator::serving;
-use vestibule_operator::translate::{self, Binds, CONTROLLER, Claims, ServiceSettings};
+use vestibule_operator::translate::{self, Binds, CONTROLLER, ClaimMode, ServiceSettings};
 
 /// The control plane of Vestibule: watches the cluster, configures the proxies, writes statuses.
 #[derive(Debug, Parser)]
@@ -279,8 +279,8 @@ impl Arguments {
     }
 
     /// Settings of the internal authority.
-    pub(crate) fn serving(&self, owner: Option<OwnerReference>) -> serving::Config {
-        let mut config = serving::Config::new(&self.namespace, &self.release);
+    pub(crate) fn serving(&self, owner: Option<OwnerReference>) -> internal_ca::Config {
+        let mut config = internal_ca::Config::new(&self.namespace, &self.release);
         config.cluster_domain.clone_from(&self.cluster_domain);
         config.webhook_configuration = self
             .webhook_configuration
@@ -335,7 +335,7 @@ impl Arguments {
                 max_rsa_bits: self.max_rsa_bits,
                 regex_mib: self.regex_mib,
             },
-            claims: Claims::Told,
+            claims: ClaimMode::Recorded,
             shim_for_sets: self.cert_manager_listener_sets == Maker::CertManager,
             binds: Binds::Allocated {
                 address: Ipv6Addr::UNSPECIFIED.into(),

@@ -32,10 +32,10 @@ use vestibule_crds::watch::configured;
 use vestibule_operator::cluster::health::{Health, router};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::{self, Outside, owner};
+use vestibule_operator::internal_ca;
 use vestibule_operator::publish::auth::{Authenticator, KubeReviewer};
 use vestibule_operator::publish::tls::Secure;
 use vestibule_operator::publish::{self, Publisher};
-use vestibule_operator::serving;
 use vestibule_serve::probes;
 
 use arguments::{Arguments, LogFormat};
@@ -118,9 +118,10 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
             () = end.cancelled() => return Ok(()),
         },
     };
-    let (keeper, certificates) = serving::start(client.clone(), arguments.serving(owner.clone()));
-    keeper.metrics().register(&mut registry.write());
-    let mut keeper = tokio::spawn(keeper.run(leads));
+    let (reconciler, certificates) =
+        internal_ca::start(client.clone(), arguments.serving(owner.clone()));
+    reconciler.metrics().register(&mut registry.write());
+    let mut reconciler = tokio::spawn(reconciler.run(leads));
     let secure = Secure::new(
         Arc::clone(&publisher),
         certificates.resolver(),
@@ -158,7 +159,7 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
                 bail!("the configuration stream ended early");
             }
         }
-        _ = &mut keeper => bail!("the task for certificates ended"),
+        _ = &mut reconciler => bail!("the task for certificates ended"),
         _ = &mut admin => bail!("the endpoint for probes ended"),
         () = replaced => {
             warn!("the owner of what is made is another object now; starting anew with that one");

@@ -1,11 +1,11 @@
-//! Statuses made complete: the `Programmed` condition, from what translation says it rests on and what
+//! Statuses made complete: the `ProgrammedBasis` condition, from what translation says it rests on and what
 //! the proxies acknowledged. Pure; rendering is `crds`' part, and writing is the caller's.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};
-use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason};
+use vestibule_model::condition::{Condition, ConditionType, ProgrammedBasis, Reason};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey};
 use vestibule_stream::ResourceKey;
 
@@ -16,24 +16,24 @@ const PROGRAMMED: ConditionType = ConditionType::Programmed;
 /// Proxies and rejects named in a message; more are counted.
 const NAMED: usize = 3;
 
-/// The Programmed condition. `facts` answers what the proxies hold of these listeners.
+/// The Programmed condition. `acks` answers what the proxies hold of these listeners.
 ///
 /// True needs the publisher's [`Acknowledged`](publish::Acknowledged); a part that a proxy rejected is
 /// Invalid, and anything that is not acknowledged yet is Pending, with the proxies it waits for.
 pub fn programmed(
-    basis: &Programmed,
-    facts: impl FnOnce(&BTreeSet<ListenerKey>) -> publish::Programmed,
+    basis: &ProgrammedBasis,
+    acks: impl FnOnce(&BTreeSet<ListenerKey>) -> publish::AckProgress,
 ) -> Condition {
     let listeners = match basis {
-        Programmed::Never(reason, message) => {
+        ProgrammedBasis::NotPublished(reason, message) => {
             return Condition::fails(PROGRAMMED, *reason, message.clone());
         }
-        Programmed::WhenHeld(listeners) => listeners,
+        ProgrammedBasis::WhenAcknowledged(listeners) => listeners,
     };
-    let facts = facts(listeners);
-    let (acked, ready) = (facts.acked, facts.ready);
-    if let Some((proxy, reject)) = facts.rejects.first() {
-        let others = match facts.rejects.len() - 1 {
+    let acks = acks(listeners);
+    let (acked, ready) = (acks.acked, acks.ready);
+    if let Some((proxy, reject)) = acks.rejects.first() {
+        let others = match acks.rejects.len() - 1 {
             0 => String::new(),
             more => format!(" (and {more} more)"),
         };
@@ -46,43 +46,43 @@ pub fn programmed(
             ),
         );
     }
-    if facts.fact().is_some() {
+    if acks.acknowledged().is_some() {
         return Condition::holds(
             PROGRAMMED,
             Reason::Programmed,
             format!("In force in {acked} of {ready} proxies"),
         );
     }
-    Condition::fails(PROGRAMMED, Reason::Pending, lacking(&facts))
+    Condition::fails(PROGRAMMED, Reason::Pending, lacking(&acks))
 }
 
 /// Which proxies lack what was asked for, as the message of a condition.
-pub(crate) fn lacking(facts: &publish::Programmed) -> String {
-    let (acked, ready) = (facts.acked, facts.ready);
+pub(crate) fn lacking(acks: &publish::AckProgress) -> String {
+    let (acked, ready) = (acks.acked, acks.ready);
     if ready == 0 {
         "No proxy is ready".to_owned()
-    } else if let Some((proxy, refusal)) = facts.refusals.first() {
+    } else if let Some((proxy, refusal)) = acks.refusals.first() {
         format!(
             "{acked}/{ready} acked; {proxy} refuses: {}: {}",
             refusal.reason, refusal.message
         )
-    } else if facts.waiting_for.is_empty() {
+    } else if acks.waiting_for.is_empty() {
         format!("{acked}/{ready} acked; it is not published yet")
     } else {
         format!(
             "{acked}/{ready} acked; waiting for {}",
-            list(&facts.waiting_for)
+            list(&acks.waiting_for)
         )
     }
 }
 
 /// What the proxies hold of some listeners.
 #[must_use]
-pub fn facts(
+pub fn ack_progress(
     translator: &Translator,
     publisher: &Publisher,
     listeners: &BTreeSet<ListenerKey>,
-) -> publish::Programmed {
+) -> publish::AckProgress {
     let keys: Vec<ResourceKey> = listeners
         .iter()
         .flat_map(|listener| translator.resources_of(listener))
@@ -99,7 +99,7 @@ pub fn render(
     new: &Status,
     controller: &str,
     observed: Observed,
-    programmed: impl Fn(&Programmed) -> Condition,
+    programmed: impl Fn(&ProgrammedBasis) -> Condition,
 ) -> Value {
     match new {
         Status::Class(status) => wire::class(old, status, observed),
@@ -134,33 +134,33 @@ mod tests {
 
     use super::*;
 
-    fn held() -> Programmed {
-        Programmed::WhenHeld(BTreeSet::from([ListenerKey {
+    fn held() -> ProgrammedBasis {
+        ProgrammedBasis::WhenAcknowledged(BTreeSet::from([ListenerKey {
             parent: ParentKey::ListenerSet(ObjectName::new("a", "set")),
             listener: "web".into(),
         }]))
     }
 
-    fn condition(facts: publish::Programmed) -> (Truth, Reason, String) {
+    fn condition(acks: publish::AckProgress) -> (Truth, Reason, String) {
         let condition = programmed(&held(), |listeners| {
             assert_eq!(listeners.len(), 1);
-            facts
+            acks
         });
         assert_eq!(condition.kind, PROGRAMMED);
         (condition.truth, condition.reason, condition.message)
     }
 
-    fn waiting(acked: usize, proxies: &[&str]) -> publish::Programmed {
-        let mut facts = publish::Programmed::default();
-        facts.acked = acked;
-        facts.ready = acked + proxies.len();
-        facts.waiting_for = proxies.iter().map(ToString::to_string).collect();
-        facts
+    fn waiting(acked: usize, proxies: &[&str]) -> publish::AckProgress {
+        let mut acks = publish::AckProgress::default();
+        acks.acked = acked;
+        acks.ready = acked + proxies.len();
+        acks.waiting_for = proxies.iter().map(ToString::to_string).collect();
+        acks
     }
 
     #[test]
     fn what_is_never_published_asks_nobody() {
-        let never = Programmed::Never(Reason::HostnameConflict, "taken".into());
+        let never = ProgrammedBasis::NotPublished(Reason::HostnameConflict, "taken".into());
         let condition = programmed(&never, |_| unreachable!("there is nothing to ask for"));
         assert_eq!(condition.truth, Truth::False);
         assert_eq!(condition.reason, Reason::HostnameConflict);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn pending_says_how_many_and_for_whom() {
-        for (facts, message) in [
+        for (acks, message) in [
             (waiting(0, &[]), "No proxy is ready"),
             (waiting(0, &["p-1"]), "0/1 acked; waiting for p-1"),
             (
@@ -182,7 +182,7 @@ mod tests {
             ),
         ] {
             let pending = (Truth::False, Reason::Pending, message.to_owned());
-            assert_eq!(condition(facts), pending);
+            assert_eq!(condition(acks), pending);
         }
         let mut refusing = waiting(1, &["p-2"]);
         let refusal = BatchRefusal {
@@ -205,19 +205,19 @@ mod tests {
 
     #[test]
     fn a_reject_is_invalid_with_its_reason() {
-        let mut facts = waiting(1, &[]);
-        facts.ready = 2;
+        let mut acks = waiting(1, &[]);
+        acks.ready = 2;
         let reject = |name: &str| {
             let key = ResourceKey::new(ResourceKind::Listener, name);
             Reject::new(key, "PortUnavailable", "cannot listen on 127.0.0.1:443")
         };
-        facts.rejects.push(("p-1".into(), reject("x")));
+        acks.rejects.push(("p-1".into(), reject("x")));
         let invalid = |message: &str| (Truth::False, Reason::Invalid, message.to_owned());
         assert_eq!(
-            condition(facts.clone()),
+            condition(acks.clone()),
             invalid("p-1 rejected it: PortUnavailable: cannot listen on 127.0.0.1:443")
         );
-        facts.rejects.push(("p-2".into(), reject("x")));
-        assert!(condition(facts).2.ends_with("(and 1 more)"));
+        acks.rejects.push(("p-2".into(), reject("x")));
+        assert!(condition(acks).2.ends_with("(and 1 more)"));
     }
 }

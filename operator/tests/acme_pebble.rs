@@ -17,7 +17,7 @@ use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::issuance::IssuanceState;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{AcmeIssuer, ExternalAccount};
-use vestibule_operator::acme::{Ack, Input, Leaf, Outcome};
+use vestibule_operator::acme::{ChallengeAck, Input, Leaf, OrderOutcome};
 use vestibule_operator::translate::CertificateRequest;
 
 const DAY: i64 = 86_400;
@@ -210,7 +210,7 @@ async fn renews_within_the_window_and_replaces_what_there_was() {
             .ended
             .lock()
             .iter()
-            .all(|(_, outcome, _)| *outcome == Outcome::Issued)
+            .all(|(_, outcome, _)| *outcome == OrderOutcome::Issued)
     );
     let second = set.world.record(&one.secret);
     assert!(second.private_key != first.private_key, "a fresh key");
@@ -421,7 +421,10 @@ async fn another_issuer_issues_anew_and_the_former_serves_until_then() {
 
     *set.world.hold.lock() = None;
     let keys: Vec<_> = set.world.challenges.lock().keys().cloned().collect();
-    let acks = keys.into_iter().map(|key| (key, Ack::Everywhere)).collect();
+    let acks = keys
+        .into_iter()
+        .map(|key| (key, ChallengeAck::Everywhere))
+        .collect();
     set.world.tell(Input::Challenges(acks)).await;
     set.world
         .until("it is the other one's", |world| {
@@ -452,7 +455,10 @@ async fn a_cut_wire_to_the_ca_loses_no_order() {
         ))
         .await;
     let keys: Vec<_> = set.world.challenges.lock().keys().cloned().collect();
-    let acks = keys.into_iter().map(|key| (key, Ack::Everywhere)).collect();
+    let acks = keys
+        .into_iter()
+        .map(|key| (key, ChallengeAck::Everywhere))
+        .collect();
     set.world.tell(Input::Challenges(acks)).await;
     for name in [&one.secret, &two.secret] {
         set.world

@@ -10,7 +10,7 @@ use claims_support::*;
 use proptest::prelude::*;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::conflict::Group;
-use vestibule_operator::claims::{Action, Outcome, Request};
+use vestibule_operator::claims::{ClaimAction, ClaimRequest, WriteOutcome};
 use vestibule_operator::translate::ClaimState;
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
@@ -26,18 +26,18 @@ fn a_create_that_lands_late_takes_no_name_from_whoever_has_it_now() {
     let shop = name("shop.example.com");
     world.want(&shop, "a");
     let late = world.next().expect("a request");
-    world.done(&late, Outcome::Unknown);
+    world.done(&late, WriteOutcome::Unknown);
     // Another one's turn has come before anything is known.
     world.want(&shop, "b");
     let read = world.next().expect("a request");
-    assert_eq!(read.action, Action::Read, "it is made sure of first");
+    assert_eq!(read.action, ClaimAction::Read, "it is made sure of first");
     let outcome = world.land(&read);
     world.done(&read, outcome);
     let create = world.next().expect("a request");
-    assert!(matches!(world.land(&create), Outcome::Known(Some(_))));
+    assert!(matches!(world.land(&create), WriteOutcome::Known(Some(_))));
     // There is one object per name: the late one finds it.
-    assert!(matches!(world.land(&late), Outcome::Moved));
-    let outcome = Outcome::Known(world.seen(&create.name));
+    assert!(matches!(world.land(&late), WriteOutcome::Moved));
+    let outcome = WriteOutcome::Known(world.seen(&create.name));
     world.done(&create, outcome);
     assert_eq!(
         (world.holder(&shop), world.stands(&shop)),
@@ -55,7 +55,7 @@ fn a_create_of_a_former_leader_takes_no_name_out_of_a_wildcard() {
     let mut world = before.restarted();
     // There is nothing about `b`'s name yet, so the wildcard has all names below it.
     world.give(&wildcard, "a");
-    assert!(matches!(world.land(&late), Outcome::Known(Some(_))));
+    assert!(matches!(world.land(&late), WriteOutcome::Known(Some(_))));
     world.rest();
     assert_eq!(
         (world.holder(&inside), world.stands(&inside)),
@@ -77,7 +77,7 @@ fn a_create_that_lands_late_counts_where_it_could_be_made_now() {
         if granted {
             world.give(&wildcard, "a");
         }
-        assert!(matches!(world.land(&late), Outcome::Known(Some(_))));
+        assert!(matches!(world.land(&late), WriteOutcome::Known(Some(_))));
         if granted {
             world.want(&inside, "b");
         }
@@ -95,15 +95,15 @@ fn a_create_that_lands_before_the_next_one_is_taken_for_what_it_is() {
     let shop = name("shop.example.com");
     world.want(&shop, "a");
     let late = world.next().expect("a request");
-    world.done(&late, Outcome::Unknown);
+    world.done(&late, WriteOutcome::Unknown);
     world.want(&shop, "b");
     let read = world.next().expect("a request");
     let outcome = world.land(&read);
     world.done(&read, outcome);
     let create = world.next().expect("a request");
-    assert!(matches!(world.land(&late), Outcome::Known(Some(_))));
+    assert!(matches!(world.land(&late), WriteOutcome::Known(Some(_))));
     let outcome = world.land(&create);
-    assert!(matches!(outcome, Outcome::Moved));
+    assert!(matches!(outcome, WriteOutcome::Moved));
     world.done(&create, outcome);
     world.rest();
     assert_eq!(
@@ -131,14 +131,14 @@ fn what_takes_a_name_and_may_land_late_is_made_sure_of_before_the_holder_is_serv
             world.want(&shop, rival);
         }
         let late = world.next().expect("a request");
-        world.done(&late, Outcome::Unknown);
+        world.done(&late, WriteOutcome::Unknown);
         // It is allowed again, and there at once.
         world.want(&shop, "a");
         world.news();
         assert_eq!(world.holder(&shop), None);
         world.rest();
         assert_eq!(world.holder(&shop), Some("a"));
-        assert!(matches!(world.land(&late), Outcome::Moved));
+        assert!(matches!(world.land(&late), WriteOutcome::Moved));
         assert_eq!(world.stands(&shop), Some("a"));
     }
 }
@@ -149,14 +149,14 @@ fn a_create_without_an_answer_that_is_refused_from_then_on_keeps_its_name_from_n
     let shop = name("shop.example.com");
     world.want(&shop, "a");
     let late = world.next().expect("a request");
-    world.done(&late, Outcome::Unknown);
+    world.done(&late, WriteOutcome::Unknown);
     world.want(&shop, "b");
     for _ in 0..12 {
         world.pass(Duration::from_secs(10));
         while let Some(request) = world.begin() {
             let outcome = match request.action {
-                Action::Read => world.land(&request),
-                _ => Outcome::Refused,
+                ClaimAction::Read => world.land(&request),
+                _ => WriteOutcome::Refused,
             };
             world.done(&request, outcome);
         }
@@ -181,7 +181,7 @@ fn a_pass_that_lands_late_gives_no_port_back() {
     world.give(&port, a);
     world.say([(&port, Some(ClaimState::Passed("b".into())))]);
     let late = world.next().expect("a request");
-    world.done(&late, Outcome::Unknown);
+    world.done(&late, WriteOutcome::Unknown);
     assert_eq!(world.told.get(&port), Some(&b));
     world.say([(&port, Some(ClaimState::Passed("c".into())))]);
     world.rest();
@@ -190,7 +190,7 @@ fn a_pass_that_lands_late_gives_no_port_back() {
         (world.told.get(&port), world.says(&port)),
         (Some(&c), Some(&c))
     );
-    assert!(matches!(world.land(&late), Outcome::Moved));
+    assert!(matches!(world.land(&late), WriteOutcome::Moved));
     assert_eq!(world.says(&port), Some(&c));
 }
 
@@ -240,8 +240,8 @@ struct Sim {
     allowed: BTreeSet<usize>,
     /// What each tenant wants the port for.
     speaks: [Group; TENANTS.len()],
-    under_way: Vec<(Request, Duration)>,
-    late: Vec<(Request, Duration)>,
+    under_way: Vec<(ClaimRequest, Duration)>,
+    late: Vec<(ClaimRequest, Duration)>,
     now: Duration,
 }
 
@@ -393,17 +393,17 @@ impl Sim {
         self.translate();
     }
 
-    fn end(&mut self, write: &Request, begun: Duration, known: Known, lands: bool) {
+    fn end(&mut self, write: &ClaimRequest, begun: Duration, known: Known, lands: bool) {
         let outcome = match known {
             Known::All => self.world.land(write),
-            Known::Refused => Outcome::Refused,
+            Known::Refused => WriteOutcome::Refused,
             Known::Nothing => {
                 if lands {
                     self.world.land(write);
                 } else {
                     self.late.push((write.clone(), begun));
                 }
-                Outcome::Unknown
+                WriteOutcome::Unknown
             }
         };
         self.check();

@@ -11,8 +11,8 @@ use common::*;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::policy::Policy;
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::claims::{ClaimStore, Counts, GRACE, GatewayState, Outcome, Time};
-use vestibule_operator::translate::{Change, Claims, Output, Settings, Translator, Work};
+use vestibule_operator::claims::{ClaimStore, Counts, GRACE, GatewayState, Time, WriteOutcome};
+use vestibule_operator::translate::{Change, ClaimMode, Output, Settings, Translator, Work};
 use vestibule_stream::ResourceKind;
 
 struct Leader {
@@ -37,7 +37,7 @@ impl Leader {
             ..Policy::default()
         };
         let settings = Settings {
-            claims: Claims::Told,
+            claims: ClaimMode::Recorded,
             policy,
             ..settings()
         };
@@ -82,7 +82,7 @@ impl Leader {
             let seen = request.stored(self.version);
             let is_gone = seen.is_none();
             self.store
-                .done(&request.name, Outcome::Known(seen), self.time);
+                .done(&request.name, WriteOutcome::Known(seen), self.time);
             if is_gone {
                 self.store.observe(&request.name, None, self.time);
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use claims_support::*;
 use vestibule_model::conflict::Group;
 use vestibule_model::key::ObjectName;
-use vestibule_operator::claims::{AT_ONCE, Action, Counts, GRACED, NOTED_AFTER, Outcome};
+use vestibule_operator::claims::{AT_ONCE, ClaimAction, Counts, GRACED, NOTED_AFTER, WriteOutcome};
 use vestibule_operator::translate::ClaimState;
 
 const OVER: Duration = Duration::from_secs(61);
@@ -47,11 +47,11 @@ fn a_name_is_nobodys_from_when_it_is_taken_until_an_object_says_whose_it_is() {
     world.want(&shop, "b");
     let request = world.next().expect("it changes hands");
     assert!(
-        matches!(request.action, Action::Replace { .. }),
+        matches!(request.action, ClaimAction::Replace { .. }),
         "one update"
     );
     assert_eq!(world.holder(&shop), None);
-    world.done(&request, Outcome::Refused);
+    world.done(&request, WriteOutcome::Refused);
     assert_eq!(
         (world.holder(&shop), world.stands(&shop)),
         (None, Some("a"))
@@ -81,7 +81,7 @@ fn a_name_that_nobody_else_wants_goes_with_its_object() {
     world.pass(OVER);
     world.say([(&shop, None)]);
     let request = world.next().expect("its object goes");
-    assert!(matches!(request.action, Action::Delete { .. }));
+    assert!(matches!(request.action, ClaimAction::Delete { .. }));
     let outcome = world.land(&request);
     world.done(&request, outcome);
     world.rest();
@@ -219,7 +219,7 @@ fn one_name_does_not_wait_for_the_thousands_of_somebody_else() {
     world.want(&shop, "b");
     let first: Vec<_> = (0..2).filter_map(|_| world.next()).collect();
     assert!(first.iter().any(
-        |request| matches!(&request.action, Action::Create(of) if *of.holder.namespace == *"b")
+        |request| matches!(&request.action, ClaimAction::Create(of) if *of.holder.namespace == *"b")
     ));
     // Nobody has all the room either, be it that nothing is answered.
     let mut under_way = first.len();
@@ -498,7 +498,7 @@ fn a_name_that_an_admin_takes_goes_to_whoever_else_asks_in_one_write() {
     assert_eq!(world.holder(&shop), None);
     world.want(&shop, "b");
     let request = world.next().expect("a write");
-    let Action::Replace { content, .. } = &request.action else {
+    let ClaimAction::Replace { content, .. } = &request.action else {
         panic!("not one update: {request:?}");
     };
     assert_eq!((&*content.holder.namespace, content.is_taken), ("b", false));
@@ -526,7 +526,7 @@ fn a_port_is_passed_on_in_one_write() {
     assert_eq!(world.store.counts().pending, 1);
     world.say([(&port, Some(ClaimState::Used))]);
     let request = world.next().expect("a write");
-    let Action::Replace { content, .. } = &request.action else {
+    let ClaimAction::Replace { content, .. } = &request.action else {
         panic!("not one update: {request:?}");
     };
     assert_eq!(

@@ -15,18 +15,20 @@ use vestibule_model::conflict::Transport;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Port};
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::cluster::services::{Front, Fronts};
-use vestibule_operator::cluster::statuses::plan::{Due, Live};
-use vestibule_operator::cluster::statuses::{self, Facts};
+use vestibule_operator::cluster::services::{ServiceState, ServiceStates};
+use vestibule_operator::cluster::statuses::plan::{Due, LiveStatus};
+use vestibule_operator::cluster::statuses::{self, StatusInputs};
 use vestibule_operator::publish::{self, Changes, Publisher};
-use vestibule_operator::translate::{Assigned, CONTROLLER, Change, PortWish, Settings, Translator};
+use vestibule_operator::translate::{
+    Assigned, CONTROLLER, Change, DesiredPort, Settings, Translator,
+};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
 /// An operator without an API server.
 struct World {
     translator: Translator,
     publisher: Arc<Publisher>,
-    fronts: Fronts,
+    service_states: ServiceStates,
 }
 
 impl World {
@@ -37,7 +39,7 @@ impl World {
         Self {
             translator: Translator::new(settings),
             publisher,
-            fronts: Fronts::new(),
+            service_states: ServiceStates::new(),
         }
     }
 
@@ -57,22 +59,22 @@ impl World {
     }
 
     fn judge(&self, key: &ObjectKey, generation: i64, old: &Value) -> Due {
-        let facts = Facts {
+        let facts = StatusInputs {
             translator: &self.translator,
             publisher: &self.publisher,
             controller: CONTROLLER,
-            fronts: &self.fronts,
+            service_states: &self.service_states,
             orphans: &BTreeSet::new(),
             issuers: &BTreeMap::new(),
             issuer_selector: None,
             issuance_known: true,
         };
-        let live = Live::new("1".into(), generation, old);
+        let live = LiveStatus::new("1".into(), generation, old);
         statuses::judge(&facts, 0, (key, &live, old)).expect("a status")
     }
 
     async fn settled(&self) {
-        let mut facts = self.publisher.facts();
+        let mut facts = self.publisher.acks();
         let settled = async {
             while !self.publisher.is_settled() {
                 facts.changed().await.expect("a publisher");
@@ -134,7 +136,7 @@ async fn a_route_is_accepted_once_every_ready_proxy_has_it() {
     let _first = Proxy::of("p-1", &world.publisher);
     world.put(objects());
     let none = json!({});
-    let mut facts = world.publisher.facts();
+    let mut facts = world.publisher.acks();
     let lacks_one = async {
         loop {
             let due = world.judge(&web(), 1, &none);
@@ -253,7 +255,7 @@ async fn a_listener_is_programmed_once_the_service_has_its_port() {
     };
     gateway.meta.uid = "uid".into();
     world.put(objects);
-    let wish = PortWish {
+    let desired = DesiredPort {
         gateway: "uid".into(),
         port: port(443),
         transport: Transport::Tcp,
@@ -264,7 +266,7 @@ async fn a_listener_is_programmed_once_the_service_has_its_port() {
         problem: None,
     };
     world.apply([
-        Change::Ports(BTreeMap::from([(wish, Some(port(10_000)))])),
+        Change::Ports(BTreeMap::from([(desired, Some(port(10_000)))])),
         Change::Addresses("uid".into(), Some(assigned)),
     ]);
     world.settled().await;
@@ -275,14 +277,16 @@ async fn a_listener_is_programmed_once_the_service_has_its_port() {
         let found = conditions.iter().find(|c| c["type"] == "Programmed");
         found.map(|c| (c["status"].clone(), c["message"].clone()))
     };
-    world.fronts.insert("uid".into(), Front::default());
+    world
+        .service_states
+        .insert("uid".into(), ServiceState::default());
     let waiting = json!("Waiting for port 443 on the Service of the Gateway");
     assert_eq!(programmed(&world), Some((json!("False"), waiting)));
-    let front = Front {
+    let front = ServiceState {
         ports: BTreeMap::from([((port(443), Transport::Tcp), port(10_000))]),
-        ..Front::default()
+        ..ServiceState::default()
     };
-    world.fronts.insert("uid".into(), front);
+    world.service_states.insert("uid".into(), front);
     assert_eq!(
         programmed(&world),
         Some((json!("True"), json!("In force in 1 of 1 proxies")))

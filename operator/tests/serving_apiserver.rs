@@ -21,8 +21,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use vestibule_operator::serving::rotation::Policy;
-use vestibule_operator::serving::{self, Certificates};
+use vestibule_operator::internal_ca::rotation::RotationPolicy;
+use vestibule_operator::internal_ca::{self, CurrentCertificate};
 
 /// A release in a namespace of its own, and its replicas.
 struct Release {
@@ -81,15 +81,15 @@ impl Release {
     }
 
     /// Starts a replica that leads from the beginning, or never.
-    fn replica(&mut self, leads: bool) -> Certificates {
-        let mut config = serving::Config::new(&self.namespace, "r");
+    fn replica(&mut self, leads: bool) -> CurrentCertificate {
+        let mut config = internal_ca::Config::new(&self.namespace, "r");
         config.webhook_configuration = Some(self.namespace.clone());
         let clock = Arc::clone(&self.clock);
         config.clock = Arc::new(move || clock.load(Ordering::Relaxed));
-        let (keeper, certificates) = serving::start(self.client.clone(), config);
+        let (reconciler, certificates) = internal_ca::start(self.client.clone(), config);
         self.replicas.push(tokio::spawn(async move {
             let (_leads, leading) = watch::channel(leads);
-            keeper.run(leading).await;
+            reconciler.run(leading).await;
         }));
         certificates
     }
@@ -279,7 +279,7 @@ async fn what_somebody_edits_is_restored() {
 async fn a_rotation_phase_by_phase() {
     let mut release = Release::new().await;
     release.replica(true);
-    let policy = Policy::default();
+    let policy = RotationPolicy::default();
     let first = release.at_rest(1).await;
     let mut passed = 0;
     // Certificates are renewed by the same authority, four times in its life.
@@ -364,7 +364,7 @@ async fn what_is_broken_or_lost_is_made_anew() {
             .verifies("r-webhook-tls", &release.name("webhook"), &first)
             .await
     );
-    release.pass(Policy::default().overlap + 60).await;
+    release.pass(RotationPolicy::default().overlap + 60).await;
     eventually("certificates of the new authority", || async {
         let old = release
             .verifies("r-webhook-tls", &release.name("webhook"), &first)

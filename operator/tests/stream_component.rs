@@ -42,7 +42,7 @@ fn leader(config: publish::Config) -> Arc<Publisher> {
 
 /// Waits until `publisher` answers as `wanted`.
 async fn until(publisher: &Publisher, wanted: impl Fn(&Publisher) -> bool) {
-    let mut facts = publisher.facts();
+    let mut facts = publisher.acks();
     let reached = async {
         while !wanted(publisher) {
             facts.changed().await.unwrap();
@@ -53,7 +53,7 @@ async fn until(publisher: &Publisher, wanted: impl Fn(&Publisher) -> bool) {
 }
 
 fn fact(publisher: &Publisher, name: &str) -> bool {
-    publisher.programmed(&[key(name)]).fact().is_some()
+    publisher.programmed(&[key(name)]).acknowledged().is_some()
 }
 
 /// A proxy of which every message is written by the test.
@@ -144,7 +144,7 @@ async fn programmed_needs_a_proxy_and_every_ready_one() {
     let publisher = leader(publish::Config::default());
     publisher.update(changes(&[backend("a", 1)], &[]));
     let nobody = publisher.programmed(&[key("a")]);
-    assert_eq!((nobody.fact(), nobody.ready), (None, 0));
+    assert_eq!((nobody.acknowledged(), nobody.ready), (None, 0));
 
     let one = Proxy::of("one", &publisher);
     until(&publisher, |publisher| fact(publisher, "a")).await;
@@ -157,7 +157,7 @@ async fn programmed_needs_a_proxy_and_every_ready_one() {
     let waiting = publisher.programmed(&[key("a")]);
     assert_eq!((waiting.acked, waiting.ready), (1, 2));
     assert_eq!(
-        (waiting.fact(), waiting.waiting_for),
+        (waiting.acknowledged(), waiting.waiting_for),
         (None, vec!["two".to_owned()])
     );
     let _two = Proxy::of("two", &publisher);
@@ -177,7 +177,7 @@ async fn programmed_needs_a_proxy_and_every_ready_one() {
     .await;
     let waiting = publisher.programmed(&[key("b")]);
     assert_eq!(
-        (waiting.fact(), waiting.waiting_for),
+        (waiting.acknowledged(), waiting.waiting_for),
         (None, vec!["one".to_owned()])
     );
     publisher.set_ready(names(&["two"]));
@@ -194,7 +194,7 @@ async fn a_reject_is_told_and_goes_with_the_next_good_version() {
     publisher.update(changes(&[backend("a", 0), backend("b", 2)], &[]));
     until(&publisher, |publisher| fact(publisher, "b")).await;
     let programmed = publisher.programmed(&[key("a"), key("b")]);
-    assert_eq!((programmed.fact(), programmed.acked), (None, 0));
+    assert_eq!((programmed.acknowledged(), programmed.acked), (None, 0));
     let [(name, Reject { reason, .. })] = programmed.rejects.as_slice() else {
         panic!("{programmed:?}")
     };

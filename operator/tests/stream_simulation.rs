@@ -22,7 +22,7 @@ use tonic::transport::{Channel, server::Connected};
 use turmoil::{Builder, Sim};
 use vestibule_operator::publish::{self, Changes, Publisher};
 use vestibule_stream::{
-    ContentHash, Identity, ResourceKey,
+    ContentHash, ProxyIdentity, ResourceKey,
     client::{Client, Config, Connect, ConnectError, endpoint},
 };
 
@@ -126,7 +126,7 @@ fn proxy_config(name: &str) -> Config {
         silence: Duration::from_secs(2),
         backoff_min: Duration::from_millis(100),
         backoff_max: Duration::from_millis(800),
-        ..Config::new(Identity::new(name), addresses)
+        ..Config::new(ProxyIdentity::new(name), addresses)
     }
 }
 
@@ -302,7 +302,7 @@ impl World {
             for (key, (port, hash)) in &replica.content {
                 let programmed = publisher.programmed(std::slice::from_ref(key));
                 assert!(programmed.acked <= programmed.ready);
-                if programmed.fact().is_none() {
+                if programmed.acknowledged().is_none() {
                     continue;
                 }
                 facts += 1;

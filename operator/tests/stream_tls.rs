@@ -18,13 +18,13 @@ use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request};
-use vestibule_operator::publish::tls::Limits;
-use vestibule_stream::client::{Connect, State};
+use vestibule_operator::publish::tls::ConnectionLimits;
+use vestibule_stream::client::{ClientState, Connect};
 use vestibule_stream::proto::config_stream_client::ConfigStreamClient;
 use vestibule_stream::proto::{Hello, ProxyMessage, proxy_message};
 
 /// The last thing that went wrong for a proxy, as it tells.
-fn refusal(state: &State) -> (&'static str, String) {
+fn refusal(state: &ClientState) -> (&'static str, String) {
     let last = state.last_refusal.clone();
     last.map_or(("", String::new()), |last| (last.reason, last.message))
 }
@@ -67,7 +67,7 @@ async fn stranger(operator: &Operator) -> tokio_rustls::client::TlsStream<TcpStr
 
 #[tokio::test]
 async fn a_proxy_with_a_good_token_is_served() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
     let mut proxy = operator.proxy(POD);
     proxy.until(|state| state.held.is_some()).await;
@@ -80,7 +80,7 @@ async fn a_proxy_with_a_good_token_is_served() {
 
 #[tokio::test]
 async fn a_bad_token_is_refused_with_what_to_do_and_a_good_one_is_taken_at_once() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
     operator.show(&token(
         "system:serviceaccount:team-a:default",
@@ -105,7 +105,7 @@ async fn a_bad_token_is_refused_with_what_to_do_and_a_good_one_is_taken_at_once(
 
 #[tokio::test]
 async fn an_api_server_that_is_away_stops_nobody_for_good() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
     operator.answer(Verdict::Away);
     let mut proxy = operator.proxy(POD);
@@ -124,7 +124,7 @@ async fn an_api_server_that_is_away_stops_nobody_for_good() {
 
 #[tokio::test]
 async fn a_proxy_is_the_pod_of_its_token_and_no_other() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
     let mut proxy = operator.proxy("r-proxy-other");
     proxy
@@ -138,7 +138,7 @@ async fn a_proxy_is_the_pod_of_its_token_and_no_other() {
 
 #[tokio::test]
 async fn a_stream_ends_with_its_token_and_goes_on_with_the_next() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
     operator.show(&token(tls_support::USER, "vestibule-config", 5));
     let mut proxy = operator.proxy(POD);
@@ -161,7 +161,7 @@ async fn a_stream_ends_with_its_token_and_goes_on_with_the_next() {
 /// Who has one proxy's token takes nothing that the others need.
 #[tokio::test]
 async fn the_streams_of_one_proxy_are_few() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     let token = token(tls_support::USER, "vestibule-config", 600);
     let header = MetadataValue::try_from(format!("Bearer {token}")).unwrap();
     let mut held = Vec::new();
@@ -187,7 +187,7 @@ async fn the_streams_of_one_proxy_are_few() {
 
 #[tokio::test]
 async fn calls_without_a_good_token_are_refused_before_a_message_is_read() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     for authorization in [
         None,
         Some("Bearer"),
@@ -214,7 +214,7 @@ async fn calls_without_a_good_token_are_refused_before_a_message_is_read() {
 
 #[tokio::test]
 async fn a_follower_tells_only_proxies_who_leads() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     operator.publisher.follow(Some("192.0.2.9:9443".into()));
     let status = call(&operator, Some("Bearer x.y.z")).await;
     assert_eq!(status.code(), Code::Unauthenticated);
@@ -227,7 +227,7 @@ async fn a_follower_tells_only_proxies_who_leads() {
 
 #[tokio::test]
 async fn a_new_certificate_is_served_without_a_restart() {
-    let mut operator = Operator::start(Limits::default()).await;
+    let mut operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
     let mut proxy = operator.proxy(POD);
     proxy.until(|state| state.connected.is_some()).await;
@@ -250,7 +250,7 @@ async fn a_new_certificate_is_served_without_a_restart() {
 
 #[tokio::test]
 async fn without_a_certificate_nobody_gets_in_and_nothing_breaks() {
-    let mut operator = Operator::start(Limits::default()).await;
+    let mut operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
     operator.serve_nothing();
     let mut proxy = operator.proxy(POD);
@@ -263,7 +263,7 @@ async fn without_a_certificate_nobody_gets_in_and_nothing_breaks() {
 
 #[tokio::test]
 async fn only_tls_1_3_and_http_2_are_spoken() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let old = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS12])
@@ -287,13 +287,13 @@ async fn only_tls_1_3_and_http_2_are_spoken() {
     closed(&mut plain).await;
 }
 
-fn hasty() -> Limits {
-    Limits {
+fn hasty() -> ConnectionLimits {
+    ConnectionLimits {
         handshake: Duration::from_secs(2),
         strangers_stay: Duration::from_secs(2),
         strangers: 8,
         strangers_per_source: 4,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     }
 }
 
@@ -356,7 +356,7 @@ async fn strangers_of_one_address_are_few_and_proxies_get_in_when_they_are_gone(
 
 #[tokio::test]
 async fn a_flood_of_tokens_does_not_reach_the_api_server_nor_keep_others_out() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
     let mut proxy = operator.proxy(POD);
     proxy.until(|state| state.held.is_some()).await;
@@ -387,7 +387,7 @@ async fn a_flood_of_tokens_does_not_reach_the_api_server_nor_keep_others_out() {
 
 #[tokio::test]
 async fn headers_are_bounded() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     let channel = operator.connector().connect(&operator.address).await;
     let mut client = ConfigStreamClient::new(channel.unwrap());
     let (_sender, messages) = mpsc::channel(1);
@@ -405,7 +405,7 @@ async fn headers_are_bounded() {
 /// What a stranger sends ahead stays within the windows, however long the API server thinks.
 #[tokio::test]
 async fn what_is_sent_before_the_token_is_checked_is_bounded() {
-    let operator = Operator::start(Limits::default()).await;
+    let operator = Operator::start(ConnectionLimits::default()).await;
     operator.answer(Verdict::Never);
     let channel = operator.connector().connect(&operator.address).await;
     let mut client = ConfigStreamClient::new(channel.unwrap()).max_encoding_message_size(64 << 20);

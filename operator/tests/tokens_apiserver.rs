@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use vestibule_operator::publish::auth::{
     Authenticator, Fleets, KubeReviewer, Review, TokenReviewer,
 };
-use vestibule_operator::publish::tls::{Limits, Secure};
+use vestibule_operator::publish::tls::{ConnectionLimits, Secure};
 
 const AUDIENCE: &str = "vestibule-config";
 
@@ -141,7 +141,7 @@ async fn a_proxy_subscribes_with_the_token_of_its_pod() {
     let account = Account::new().await;
     let uid = account.pod("r-proxy-1").await;
     // Files, publisher and certificate are this one's; its own server is not asked.
-    let mut operator = Operator::start(Limits::default()).await;
+    let mut operator = Operator::start(ConnectionLimits::default()).await;
     let (certificate, root) = authority(tls_support::NAME);
     operator.serve_with(&certificate);
     operator.trust(&root);

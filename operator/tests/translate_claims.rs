@@ -20,7 +20,7 @@ use vestibule_model::path::PathPrefix;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
-    Change, ClaimState, Claims, Output, Settings, Status, Translator,
+    Change, ClaimMode, ClaimState, Output, Settings, Status, Translator,
 };
 use vestibule_stream::proto::resource::Resource as Body;
 use vestibule_stream::{ResourceKey, ResourceKind};
@@ -53,7 +53,7 @@ fn parked(name: &str, hostname: &str) -> Listener {
 
 fn with_own(own: Vec<Listener>) -> Run {
     let settings = Settings {
-        claims: Claims::Told,
+        claims: ClaimMode::Recorded,
         policy: Policy {
             mode: Mode::Off,
             ..settings().policy

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use vestibule_model::condition::Programmed;
+use vestibule_model::condition::ProgrammedBasis;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Port};
 use vestibule_model::selector::NamespaceScope;
@@ -31,7 +31,7 @@ fn the_sets() -> impl Iterator<Item = Change> {
 /// The port and the address of the one Gateway.
 fn cluster(translator: &Translator) -> Vec<Change> {
     let ports = (10_000..).zip(translator.ports().iter().cloned());
-    let ports = ports.map(|(internal, wish)| (wish, Port::new(internal)));
+    let ports = ports.map(|(internal, desired)| (desired, Port::new(internal)));
     let assigned = Assigned {
         addresses: vec![vestibule_model::object::Address::Ip([192, 0, 2, 1].into())],
         sockets: std::collections::BTreeSet::new(),
@@ -54,7 +54,7 @@ fn all_served(translator: &Translator) {
             panic!("{key} has listeners")
         };
         assert!(
-            matches!(status.programmed, Programmed::WhenHeld(_)),
+            matches!(status.programmed, ProgrammedBasis::WhenAcknowledged(_)),
             "{key}"
         );
         served += 1;

@@ -12,7 +12,7 @@ use vestibule_model::certificate::{
     AddressBlock, AlternativeNames, CertificateAnnotations, CertificateOptions,
 };
 use vestibule_model::challenge::{
-    Answer, ChallengeAnswer, ChallengeKey, ChallengeType, Reach, Reaches,
+    ChallengeAnswer, ChallengeKey, ChallengeProof, ChallengeType, Reach, Reaches,
 };
 use vestibule_model::condition::{Condition, ConditionType, Reason, Truth};
 use vestibule_model::finding::Finding;
@@ -130,11 +130,11 @@ fn challenge(kind: ChallengeType, name: &str, tenant: &str) -> (ChallengeKey, Ch
         },
     };
     let answer = match kind {
-        ChallengeType::TlsAlpn01 => Answer::TlsAlpn01 {
+        ChallengeType::TlsAlpn01 => ChallengeProof::TlsAlpn01 {
             certificate: b"certificate".to_vec(),
             private_key: b"key".to_vec().into(),
         },
-        ChallengeType::Http01 => Answer::Http01 {
+        ChallengeType::Http01 => ChallengeProof::Http01 {
             key_authorization: "token.thumbprint".into(),
         },
     };

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use prost::Message as _;
-use vestibule_model::challenge::{Answer, ChallengeAnswer, ChallengeKey, ChallengeType};
+use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeProof, ChallengeType};
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
@@ -31,7 +31,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
 use vestibule_model::tls_policy::GatewayTls;
 use vestibule_operator::translate::{
-    Assigned, CONTROLLER, CertificateRequest, Change, PortWish, Translator,
+    Assigned, CONTROLLER, CertificateRequest, Change, DesiredPort, Translator,
 };
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ContentHash, ResourceKey};
@@ -332,10 +332,10 @@ fn a_fact() -> impl Strategy<Value = Change> {
                 },
             };
             let answer = match kind {
-                ChallengeType::Http01 => Answer::Http01 {
+                ChallengeType::Http01 => ChallengeProof::Http01 {
                     key_authorization: "token.thumbprint".into(),
                 },
-                ChallengeType::TlsAlpn01 => Answer::TlsAlpn01 {
+                ChallengeType::TlsAlpn01 => ChallengeProof::TlsAlpn01 {
                     certificate: vec![1],
                     private_key: vec![2].into(),
                 },
@@ -517,12 +517,12 @@ fn a_cluster_object() -> impl Strategy<Value = Object> {
 
 fn an_input() -> impl Strategy<Value = Change> {
     let uid = || prop::sample::select(&["one-0", "one-1", "two-0"][..]);
-    let wish = (
+    let desired = (
         uid(),
         prop::sample::select(&[80u16, 443, 8443, 9443][..]),
         prop::bool::ANY,
     )
-        .prop_map(|(uid, port, tcp)| PortWish {
+        .prop_map(|(uid, port, tcp)| DesiredPort {
             gateway: uid.into(),
             port: Port::new(port).expect("a port"),
             transport: if tcp { Transport::Tcp } else { Transport::Udp },
@@ -550,7 +550,7 @@ fn an_input() -> impl Strategy<Value = Change> {
             }
         });
     prop_oneof![
-        3 => prop::collection::btree_map(wish, internal, 1..4).prop_map(Change::Ports),
+        3 => prop::collection::btree_map(desired, internal, 1..4).prop_map(Change::Ports),
         2 => (uid(), prop::option::of(assigned))
             .prop_map(|(uid, assigned)| Change::Addresses(uid.into(), assigned)),
     ]
@@ -606,12 +606,12 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
 }
 
 /// Wishes as they add up from what was put out.
-fn add_up<K: Ord>(wishes: &mut BTreeSet<K>, news: BTreeMap<K, bool>) {
+fn add_up<K: Ord>(desired_services: &mut BTreeSet<K>, news: BTreeMap<K, bool>) {
     for (key, wanted) in news {
         let was = if wanted {
-            !wishes.insert(key)
+            !desired_services.insert(key)
         } else {
-            !wishes.remove(&key)
+            !desired_services.remove(&key)
         };
         assert!(!was, "no news");
     }
@@ -631,9 +631,9 @@ proptest! {
             let output = incremental.apply(changes.to_vec());
             add_up(&mut ports, output.ports);
             add_up(&mut sources, output.sources);
-            for (uid, wish) in output.services {
-                match wish {
-                    Some(wish) => BTreeMap::insert(&mut services, uid, wish),
+            for (uid, desired) in output.services {
+                match desired {
+                    Some(desired) => BTreeMap::insert(&mut services, uid, desired),
                     None => BTreeMap::remove(&mut services, &uid),
                 };
             }

@@ -15,8 +15,8 @@ use vestibule_model::object::{
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::translate::{
-    Assigned, Binds, Change, Claims, GatewayService, PortWish, ServiceSettings, ServiceWish,
-    Settings, Translator,
+    Assigned, Binds, Change, ClaimMode, DesiredPort, DesiredService, GatewayService,
+    ServiceSettings, Settings, Translator,
 };
 use vestibule_stream::{ResourceKey, ResourceKind};
 
@@ -26,7 +26,7 @@ const UID: &str = "6a5e0f3e-2f0e-4f9c-9d35-8f1f0f6f7a11";
 
 fn settings(defaults: ServiceParameters) -> Settings {
     Settings {
-        claims: Claims::Assumed,
+        claims: ClaimMode::Assumed,
         shim_for_sets: false,
         binds: Binds::Allocated {
             address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -75,7 +75,7 @@ fn allocate(translator: &Translator) -> Change {
     let ports = (10_000..).zip(translator.ports().iter().cloned());
     Change::Ports(
         ports
-            .map(|(internal, wish)| (wish, Port::new(internal)))
+            .map(|(internal, desired)| (desired, Port::new(internal)))
             .collect(),
     )
 }
@@ -90,8 +90,8 @@ fn translated(defaults: ServiceParameters, objects: Vec<Object>) -> Translator {
 
 fn service_of(translator: &Translator) -> GatewayService {
     match &translator.services()[UID] {
-        ServiceWish::Make(service) => (**service).clone(),
-        ServiceWish::Keep => panic!("nothing is to be made"),
+        DesiredService::Make(service) => (**service).clone(),
+        DesiredService::Keep => panic!("nothing is to be made"),
     }
 }
 
@@ -328,7 +328,7 @@ fn addresses_are_asked_for_as_the_type_has_it() {
         of_type(ServiceType::ClusterIp),
         vec![our_class(), ask(&["10.96.0.9", "10.96.0.10"])],
     );
-    assert_eq!(two.services()[UID], ServiceWish::Keep);
+    assert_eq!(two.services()[UID], DesiredService::Keep);
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn an_edit_that_is_wrong_costs_no_address() {
     // Parameters that are not there.
     let broken = world(|gateway| gateway.infrastructure.parameters = Some(reference("absent")));
     let output = translator.apply([Change::Put(broken)]);
-    assert_eq!(output.services[UID], Some(ServiceWish::Keep));
+    assert_eq!(output.services[UID], Some(DesiredService::Keep));
     assert!(output.ports.is_empty());
     assert_eq!(names(translator.resources()), names(&before));
     // An object that cannot be read.
@@ -403,7 +403,7 @@ fn an_edit_that_is_wrong_costs_no_address() {
         "",
     );
     translator.apply([Change::Put(Object::Unreadable(key.clone(), meta, finding))]);
-    assert_eq!(translator.services()[UID], ServiceWish::Keep);
+    assert_eq!(translator.services()[UID], DesiredService::Keep);
     // Gone is gone.
     let output = translator.apply([Change::Remove(key)]);
     assert_eq!(output.services[UID], None);
@@ -419,7 +419,7 @@ fn a_gateway_of_the_same_name_is_another_one() {
     let again = world(|gateway| gateway.meta.uid = "another".into());
     let output = translator.apply([Change::Put(again)]);
     assert_eq!(output.services[UID], None);
-    let wish = |gateway: &str, port| PortWish {
+    let desired = |gateway: &str, port| DesiredPort {
         gateway: gateway.into(),
         port: Port::new(port).expect("a port"),
         transport: vestibule_model::conflict::Transport::Tcp,
@@ -427,15 +427,15 @@ fn a_gateway_of_the_same_name_is_another_one() {
     assert_eq!(
         output.ports,
         BTreeMap::from([
-            (wish(UID, 80), false),
-            (wish(UID, 443), false),
-            (wish("another", 80), true),
-            (wish("another", 443), true),
+            (desired(UID, 80), false),
+            (desired(UID, 443), false),
+            (desired("another", 80), true),
+            (desired("another", 443), true),
         ])
     );
     assert_eq!(
         translator.services()["another"],
-        ServiceWish::Keep,
+        DesiredService::Keep,
         "until its ports are allocated"
     );
 }
@@ -443,15 +443,15 @@ fn a_gateway_of_the_same_name_is_another_one() {
 #[test]
 fn a_port_wish_reads_what_it_prints() {
     let text = format!("{UID}/443/TCP");
-    let wish: PortWish = text.parse().expect("a wish");
-    assert_eq!(wish.to_string(), text);
+    let desired: DesiredPort = text.parse().expect("a wish");
+    assert_eq!(desired.to_string(), text);
     for wrong in ["", "443/TCP", "uid/0/TCP", "uid/443/SCTP", "uid/65536/TCP"] {
-        assert!(wrong.parse::<PortWish>().is_err(), "{wrong}");
+        assert!(wrong.parse::<DesiredPort>().is_err(), "{wrong}");
     }
 }
 
-fn wish(port: u16) -> PortWish {
-    PortWish {
+fn desired(port: u16) -> DesiredPort {
+    DesiredPort {
         gateway: UID.into(),
         port: Port::new(port).expect("a port"),
         transport: vestibule_model::conflict::Transport::Tcp,
@@ -470,19 +470,22 @@ fn ports_come_and_go_with_the_listeners_of_sets() {
     );
     let extra = a_set(vec![listener("l", 8080, Protocol::Http, "", None)]);
     let output = translator.apply([Change::Put(extra.clone())]);
-    assert_eq!(output.ports, BTreeMap::from([(wish(8080), true)]));
+    assert_eq!(output.ports, BTreeMap::from([(desired(8080), true)]));
     // What is there goes on while the new one waits.
     let ports = |translator: &Translator| -> Vec<u16> {
         let service = service_of(translator);
         service.ports.keys().map(|(port, _)| port.get()).collect()
     };
     assert_eq!(ports(&translator), [80, 443]);
-    let told = BTreeMap::from([(wish(8080), Port::new(10_500))]);
+    let told = BTreeMap::from([(desired(8080), Port::new(10_500))]);
     let output = translator.apply([Change::Ports(told)]);
-    assert!(matches!(output.services[UID], Some(ServiceWish::Make(_))));
+    assert!(matches!(
+        output.services[UID],
+        Some(DesiredService::Make(_))
+    ));
     assert_eq!(ports(&translator), [80, 443, 8080]);
     let output = translator.apply([Change::Remove(extra.key())]);
-    assert_eq!(output.ports, BTreeMap::from([(wish(8080), false)]));
+    assert_eq!(output.ports, BTreeMap::from([(desired(8080), false)]));
     assert_eq!(ports(&translator), [80, 443]);
 }
 
@@ -494,7 +497,10 @@ fn where_nothing_is_served_the_first_own_port_keeps_the_address() {
             vec![("gateway.networking.k8s.io".into(), "TCPRoute".into())];
     });
     let translator = translated(ServiceParameters::default(), vec![our_class(), of_no_use]);
-    assert_eq!(translator.ports().iter().collect::<Vec<_>>(), [&wish(80)]);
+    assert_eq!(
+        translator.ports().iter().collect::<Vec<_>>(),
+        [&desired(80)]
+    );
     assert_eq!(service_of(&translator).ports.len(), 1);
     // The name is the Gateway's all the same.
     let mut kinds = translator.resources().keys().map(ResourceKey::kind);

@@ -10,7 +10,7 @@ use vestibule_model::conflict::Transport;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, ParentRef, Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::translate::{Change, PortWish, Status, Translator};
+use vestibule_operator::translate::{Change, DesiredPort, Status, Translator};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
@@ -145,14 +145,17 @@ fn a_port_of_tcp_is_a_port_of_the_service_and_nobody_elses() {
     ];
     world.push(set("blue", "late", 2, "one", web));
     translator.apply(world.into_iter().map(Change::Put));
-    let wish = |port| PortWish {
+    let desired = |port| DesiredPort {
         gateway: "uid".into(),
         port: Port::new(port).expect("a port"),
         transport: Transport::Tcp,
     };
-    let wishes: Vec<&PortWish> = translator.ports().iter().collect();
-    assert_eq!(wishes, [&wish(443), &wish(5432), &wish(6379)]);
-    let told = BTreeMap::from([(wish(5432), Port::new(10_001))]);
+    let desired_services: Vec<&DesiredPort> = translator.ports().iter().collect();
+    assert_eq!(
+        desired_services,
+        [&desired(443), &desired(5432), &desired(6379)]
+    );
+    let told = BTreeMap::from([(desired(5432), Port::new(10_001))]);
     translator.apply([Change::Ports(told)]);
     let key = ResourceKey::new(ResourceKind::Listener, "ListenerSet/red/db/one");
     let listener = translator.resources()[&key].decode();

@@ -12,10 +12,10 @@ use crate::connection::CloseReason;
 use crate::gate;
 use crate::lifetime::Lifetime;
 use crate::plane::DataPlane;
-use crate::quota::{Account, Place};
+use crate::quota::{Account, QuotaGuard};
 use crate::relay::Moved;
 use crate::table::{Backend, BindKey, Listener, Route};
-use crate::terminate::Agreed;
+use crate::terminate::NegotiatedTls;
 
 /// The target of the log lines, for filters: one line per connection at its end, or one per request
 /// where this proxy speaks HTTP.
@@ -23,7 +23,7 @@ pub const TARGET: &str = "access";
 
 /// What is known of one client connection. Dropping it counts the connection and writes its line,
 /// so that no way out of a connection, cancellation included, goes without.
-pub(crate) struct Record {
+pub(crate) struct ConnectionRecord {
     plane: Arc<DataPlane>,
     started: Instant,
     /// The client's address: that of the peer, or the one that a trusted peer named.
@@ -32,7 +32,7 @@ pub(crate) struct Record {
     pub(crate) server_name: Option<Hostname>,
     listener: Option<Arc<Listener>>,
     /// Among the connections of a tenant.
-    place: Option<Place>,
+    quota_guard: Option<QuotaGuard>,
     pub(crate) route: Option<Arc<Route>>,
     pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
     /// Endpoints that did not take the connection, before the one that is named.
@@ -53,12 +53,12 @@ struct Beside {
     /// The peer, where that is not the client.
     peer: Option<SocketAddr>,
     /// Where TLS ends here.
-    agreed: Option<Agreed>,
+    negotiated: Option<NegotiatedTls>,
     /// What a CA got instead of a listener.
     challenge: Option<Arc<Challenge>>,
 }
 
-impl Record {
+impl ConnectionRecord {
     /// Counts a new connection as accepted and active.
     pub(crate) fn new(plane: Arc<DataPlane>, peer: SocketAddr, bind: BindKey) -> Self {
         plane.metrics.connections_accepted.inc();
@@ -71,7 +71,7 @@ impl Record {
             bind,
             server_name: None,
             listener: None,
-            place: None,
+            quota_guard: None,
             route: None,
             backend: None,
             connect_retries: 0,
@@ -119,20 +119,20 @@ impl Record {
 
     /// Counts the connection towards what a tenant may have.
     pub(crate) fn charge(&mut self, account: &Arc<Account>) -> Result<(), CloseReason> {
-        let place = account.take(self.plane.places());
-        self.place = Some(place.ok_or(CloseReason::TenantLimit)?);
+        let quota_guard = account.take(self.plane.quota_limits());
+        self.quota_guard = Some(quota_guard.ok_or(CloseReason::TenantLimit)?);
         Ok(())
     }
 
     /// The line of its tenant at the gates.
     pub(crate) fn line(&self) -> usize {
-        let place = self.place.as_ref();
-        place.map_or(0, |place| gate::line(place.account()))
+        let quota_guard = self.quota_guard.as_ref();
+        quota_guard.map_or(0, |quota_guard| gate::line(quota_guard.account()))
     }
 
     /// The place that the connection has until its requests say whose it is.
-    pub(crate) fn take_place(&mut self) -> Option<Place> {
-        self.place.take()
+    pub(crate) fn take_place(&mut self) -> Option<QuotaGuard> {
+        self.quota_guard.take()
     }
 
     pub(crate) fn listener(&self) -> Option<&Arc<Listener>> {
@@ -152,12 +152,12 @@ impl Record {
     }
 
     /// What its handshake agreed on.
-    pub(crate) fn agreed(&self) -> Option<&Agreed> {
-        self.beside.as_ref()?.agreed.as_ref()
+    pub(crate) fn negotiated(&self) -> Option<&NegotiatedTls> {
+        self.beside.as_ref()?.negotiated.as_ref()
     }
 
-    pub(crate) fn agree(&mut self, agreed: Agreed) {
-        self.beside.get_or_insert_default().agreed = Some(agreed);
+    pub(crate) fn set_negotiated(&mut self, negotiated: NegotiatedTls) {
+        self.beside.get_or_insert_default().negotiated = Some(negotiated);
     }
 
     /// The client is a CA that asks for this.
@@ -190,9 +190,9 @@ impl Record {
         }
         let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
         let gateway = listener.map(|l| &l.gateway);
-        let agreed = self.agreed();
-        let alpn = agreed
-            .and_then(|agreed| agreed.alpn.as_deref())
+        let negotiated = self.negotiated();
+        let alpn = negotiated
+            .and_then(|negotiated| negotiated.alpn.as_deref())
             .map(String::from_utf8_lossy);
         tracing::info!(
             target: TARGET,
@@ -211,15 +211,15 @@ impl Record {
             bytes_in = self.moved.up,
             bytes_out = self.moved.down,
             duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            tls_version = agreed.map(|a| a.version),
-            resumed = agreed.map(|a| a.resumed),
+            tls_version = negotiated.map(|a| a.version),
+            resumed = negotiated.map(|a| a.resumed),
             alpn = alpn.as_deref(),
             reason = self.reason.reason(),
         );
     }
 }
 
-impl Drop for Record {
+impl Drop for ConnectionRecord {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.reason = CloseReason::Internal;
@@ -238,7 +238,7 @@ impl Drop for Record {
             self.write();
         }
         // Whoever waits for the end of connections finds their places free.
-        drop(self.place.take());
+        drop(self.quota_guard.take());
         self.plane.leave();
     }
 }
@@ -247,19 +247,19 @@ impl Drop for Record {
 mod tests {
     use super::*;
     use crate::metrics::Metrics;
-    use crate::plane::Limits;
+    use crate::plane::ProxyLimits;
 
     #[test]
     fn a_panic_is_not_a_drain() {
         let metrics = Arc::new(Metrics::new());
-        let plane = DataPlane::new(Arc::default(), Arc::clone(&metrics), Limits::default());
+        let plane = DataPlane::new(Arc::default(), Arc::clone(&metrics), ProxyLimits::default());
         let plane = Arc::new(plane);
         let record = || {
             let bind = BindKey {
                 address: std::net::Ipv4Addr::LOCALHOST.into(),
                 port: 443,
             };
-            Record::new(Arc::clone(&plane), ([127, 0, 0, 1], 1).into(), bind)
+            ConnectionRecord::new(Arc::clone(&plane), ([127, 0, 0, 1], 1).into(), bind)
         };
         drop(record());
         let record = record();

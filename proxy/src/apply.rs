@@ -41,7 +41,7 @@ use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
     AttachedNames, Backend, BindKey, ClientCertificate, Connections, Generation, Layer, Listener,
-    Mode, NotServing, OfGateway, Place, Route, Routes, Snapshot, Target, WeightedBackend,
+    Mode, NotServing, OfGateway, Route, Routes, SelectionKey, Snapshot, Target, WeightedBackend,
 };
 use crate::tenants::Tenants;
 use crate::upstream;
@@ -124,7 +124,7 @@ struct HeldListener {
 }
 
 impl HeldListener {
-    fn place(&self) -> Place {
+    fn selection_key(&self) -> SelectionKey {
         (self.bind, self.built.mode.layer(), self.pattern.clone())
     }
 }
@@ -396,21 +396,21 @@ impl State {
         rejects: &mut Rejects,
     ) {
         loop {
-            let mut taken: HashSet<Place> = HashSet::with_capacity(listeners.len());
+            let mut taken: HashSet<SelectionKey> = HashSet::with_capacity(listeners.len());
             let mut layers: HashMap<BindKey, Layer> = HashMap::new();
             let mut losers = Vec::new();
             let goes = |key: &str| removed.contains(key) || listeners.contains_key(key);
             // Who sits at a place already has precedence over who comes.
             let stays = |name: &str, spec: &ListenerSpec| {
-                let holder = self.snapshot.holder(&spec.place());
+                let holder = self.snapshot.holder(&spec.selection_key());
                 holder.is_some_and(|holder| *holder.key == *name)
             };
             let (staying, coming): (Vec<_>, Vec<_>) =
                 listeners.iter().partition(|(name, spec)| stays(name, spec));
             for (name, spec) in staying.into_iter().chain(coming) {
-                let place = spec.place();
-                let (bind, layer, _) = place;
-                let holder = self.snapshot.holder(&place);
+                let key = spec.selection_key();
+                let (bind, layer, _) = key;
+                let holder = self.snapshot.holder(&key);
                 let kept = holder.is_some_and(|holder| *holder.key != **name && !goes(&holder.key));
                 let mut others = Layer::ALL.into_iter().filter(|other| *other != layer);
                 let kept_other = others.find(|other| {
@@ -421,7 +421,7 @@ impl State {
                 if spoken != layer {
                     let reason = RejectReason::ProtocolConflict(bind, spoken);
                     losers.push((name.clone(), reason));
-                } else if kept || !taken.insert(place) {
+                } else if kept || !taken.insert(key) {
                     losers.push((name.clone(), RejectReason::HostnameConflict(bind)));
                 }
             }
@@ -641,10 +641,10 @@ impl State {
         let Some(listener) = self.listeners.get(name) else {
             return;
         };
-        let place = listener.place();
-        let holder = self.snapshot.holder(&place);
+        let key = listener.selection_key();
+        let holder = self.snapshot.holder(&key);
         if holder.is_some_and(|holder| *holder.key == *name) {
-            self.snapshot.clear(&place);
+            self.snapshot.clear(&key);
         }
     }
 
@@ -752,7 +752,7 @@ impl State {
         let routes = self.tables.get(name).cloned().unwrap_or_else(Routes::new);
         self.work.places += 1;
         self.snapshot
-            .place(held.place(), Arc::clone(&held.built), routes);
+            .place(held.selection_key(), Arc::clone(&held.built), routes);
     }
 
     /// The snapshot that was published last.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::health::{Failure, Health};
+use crate::health::{EndpointFailure, Health};
 use crate::http::retry::Budget;
 use crate::slot_map::Slot;
 use crate::table::scale;
@@ -115,7 +115,11 @@ impl Backend {
 
     /// Notes that `endpoint` failed. Returns for how long it is passed over, if that begins or is
     /// renewed.
-    pub(crate) fn failed(&self, endpoint: SocketAddr, failure: Failure) -> Option<Duration> {
+    pub(crate) fn failed(
+        &self,
+        endpoint: SocketAddr,
+        failure: EndpointFailure,
+    ) -> Option<Duration> {
         self.health.failed(endpoint, failure, Instant::now())
     }
 
@@ -161,14 +165,14 @@ mod tests {
     #[test]
     fn what_failed_is_passed_over_while_there_are_others() {
         let (backend, endpoints) = backend(3);
-        backend.failed(endpoints[0], Failure::Connect);
-        backend.failed(endpoints[0], Failure::Connect);
+        backend.failed(endpoints[0], EndpointFailure::Connect);
+        backend.failed(endpoints[0], EndpointFailure::Connect);
         assert_eq!(picks(&backend, &[]), endpoints[1..]);
         assert_eq!(picks(&backend, &endpoints[1..2]), endpoints[2..]);
         // Rather one that failed than none.
         assert_eq!(picks(&backend, &endpoints[1..]), endpoints[..1]);
-        backend.failed(endpoints[1], Failure::Connect);
-        backend.failed(endpoints[2], Failure::Connect);
+        backend.failed(endpoints[1], EndpointFailure::Connect);
+        backend.failed(endpoints[2], EndpointFailure::Connect);
         assert_eq!(picks(&backend, &[]), endpoints);
         assert!(backend.succeeded(endpoints[0]));
         assert_eq!(picks(&backend, &[]), endpoints[..1]);
@@ -183,7 +187,7 @@ mod tests {
         });
         assert!(newer.is_version_of(&older));
         assert_eq!(picks(&older, &[]), endpoints);
-        newer.failed(endpoints[1], Failure::Connect);
+        newer.failed(endpoints[1], EndpointFailure::Connect);
         assert_eq!(picks(&older, &[]), endpoints[..1]);
         let gone = newer.with(Target::default());
         assert_eq!(gone.endpoint(7, |_| true), None);

@@ -18,14 +18,14 @@ use vestibule_model::hostname::Hostname;
 use crate::connection::CloseReason;
 use crate::cut::linger;
 use crate::deadline::within;
-use crate::gate::{self, Entrant};
+use crate::gate::{self, HandshakeCost};
 use crate::hello::Alpn;
 use crate::http::Replayed;
 use crate::metrics::Metrics;
 use crate::plane::DataPlane;
 use crate::quota::Account;
 use crate::table::BindKey;
-use crate::terminate::Agreed;
+use crate::terminate::NegotiatedTls;
 
 /// The one protocol that a CA offers (RFC 8737 section 4).
 pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
@@ -44,14 +44,14 @@ const NO_APPLICATION_PROTOCOL: [u8; 7] = [21, 3, 3, 0, 2, 2, 120];
 
 /// What a CA asks for. Whoever asks for anything else gets no challenge.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Question {
+pub(crate) enum ChallengeQuery {
     /// A handshake for this name with [`ACME_TLS`] as the only protocol.
     Tls(Hostname),
     /// The token at this name.
     Http(Hostname, Arc<str>),
 }
 
-impl Question {
+impl ChallengeQuery {
     /// What a hello asks for, if it is a CA's.
     pub(crate) fn of_hello(name: Option<&Hostname>, alpn: &Alpn) -> Option<Self> {
         // First what costs next to nothing: this runs for every connection.
@@ -84,7 +84,7 @@ impl Question {
 
 /// How a question is answered.
 #[derive(Clone)]
-pub(crate) enum Answer {
+pub(crate) enum ChallengeReply {
     Tls(Arc<ServerConfig>),
     /// The key authorization.
     Http(Bytes),
@@ -100,7 +100,7 @@ pub(crate) struct Challenge {
     pub(crate) tenant: Arc<str>,
     /// Whose handshakes and lines of the log its connections are.
     pub(crate) account: Arc<Account>,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ChallengeReply,
 }
 
 /// Without the answer.
@@ -110,12 +110,12 @@ impl fmt::Debug for Challenge {
     }
 }
 
-/// Where a challenge is. At most one is at a place.
-pub(crate) type ChallengePlace = (BindKey, Question);
+/// What a challenge is selected by. No two challenges have the same key.
+pub(crate) type ChallengeLookup = (BindKey, ChallengeQuery);
 
 /// The challenges of a snapshot; the next one shares all but the path to what changed.
 #[derive(Clone)]
-pub(crate) struct Challenges(HashTrieMapSync<ChallengePlace, Arc<Challenge>>);
+pub(crate) struct Challenges(HashTrieMapSync<ChallengeLookup, Arc<Challenge>>);
 
 impl Default for Challenges {
     fn default() -> Self {
@@ -124,8 +124,8 @@ impl Default for Challenges {
 }
 
 impl Challenges {
-    pub(crate) fn get(&self, place: &ChallengePlace) -> Option<&Arc<Challenge>> {
-        self.0.get(place)
+    pub(crate) fn get(&self, selection_key: &ChallengeLookup) -> Option<&Arc<Challenge>> {
+        self.0.get(selection_key)
     }
 
     #[cfg(test)]
@@ -133,18 +133,18 @@ impl Challenges {
         self.0.size()
     }
 
-    pub(crate) fn set(&mut self, place: ChallengePlace, challenge: Arc<Challenge>) {
-        self.0.insert_mut(place, challenge);
+    pub(crate) fn set(&mut self, selection_key: ChallengeLookup, challenge: Arc<Challenge>) {
+        self.0.insert_mut(selection_key, challenge);
     }
 
-    pub(crate) fn clear(&mut self, place: &ChallengePlace) {
-        self.0.remove_mut(place);
+    pub(crate) fn clear(&mut self, selection_key: &ChallengeLookup) {
+        self.0.remove_mut(selection_key);
     }
 }
 
 /// What came of a CA that asked, for the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ChallengeOutcome {
     Answered,
     /// The handshake failed, or the method is none that is answered.
     Failed,
@@ -154,7 +154,7 @@ pub(crate) enum Outcome {
     Absent,
 }
 
-impl Outcome {
+impl ChallengeOutcome {
     fn label(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -166,8 +166,8 @@ impl Outcome {
 }
 
 impl Metrics {
-    /// Counts a CA that asked. `kind`: see [`Question::kind`].
-    pub(crate) fn challenge(&self, kind: &'static str, outcome: Outcome) {
+    /// Counts a CA that asked. `kind`: see [`ChallengeQuery::kind`].
+    pub(crate) fn challenge(&self, kind: &'static str, outcome: ChallengeOutcome) {
         self.challenged(kind, outcome.label());
     }
 }
@@ -177,12 +177,12 @@ impl Metrics {
 pub(crate) async fn answer_tls(
     client: TcpStream,
     config: Arc<ServerConfig>,
-    entrant: Entrant,
+    cost: HandshakeCost,
     replay: Vec<u8>,
     plane: &DataPlane,
-) -> Result<Agreed, CloseReason> {
+) -> Result<NegotiatedTls, CloseReason> {
     let accept = TlsAcceptor::from(config).accept(Replayed::new(replay, client));
-    let accept = gate::pass(entrant, accept);
+    let accept = gate::pass(cost, accept);
     let accepted = within(plane.limits.handshake_deadline, accept).await;
     let mut stream = accepted
         .map_err(|_| CloseReason::HandshakeTimeout)??
@@ -190,10 +190,10 @@ pub(crate) async fn answer_tls(
             tracing::debug!(%error, "the handshake of a challenge failed");
             CloseReason::HandshakeFailed
         })?;
-    let agreed = Agreed::of(stream.get_ref().1);
+    let negotiated = NegotiatedTls::of(stream.get_ref().1);
     // A CA may be gone by now.
     let _ = within(LAST_WORDS, end(&mut stream)).await;
-    Ok(agreed)
+    Ok(negotiated)
 }
 
 /// Says that nothing follows, and reads away what the client still sends, within bounds: to close with
@@ -232,9 +232,9 @@ mod tests {
     #[test]
     fn a_request_asks_for_a_token_by_path_and_host_alone() {
         let name = host("a.example.com");
-        let of = |path: &str| Question::of_request(Some(&name), path);
+        let of = |path: &str| ChallengeQuery::of_request(Some(&name), path);
         let asked = of("/.well-known/acme-challenge/abc").unwrap();
-        assert!(asked == Question::Http(name.clone(), "abc".into()));
+        assert!(asked == ChallengeQuery::Http(name.clone(), "abc".into()));
         assert_eq!((asked.kind(), asked.hostname()), ("http-01", &name));
         for path in [
             "/",
@@ -246,6 +246,6 @@ mod tests {
         }
         // Another token, which no challenge has: tokens have no slash.
         assert!(of("/.well-known/acme-challenge/abc/") != Some(asked));
-        assert!(Question::of_request(None, "/.well-known/acme-challenge/abc").is_none());
+        assert!(ChallengeQuery::of_request(None, "/.well-known/acme-challenge/abc").is_none());
     }
 }

@@ -5,7 +5,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use vestibule_model::client_address::{ProxyProtocol, ProxyProtocolMode};
 
-use crate::accesslog::Record;
+use crate::accesslog::ConnectionRecord;
 use crate::connection::CloseReason;
 use crate::metrics::ProxyHeader;
 use crate::plane::HelloPermit;
@@ -15,7 +15,7 @@ use crate::proxy_header::{self, Progress, Source};
 /// behind it.
 pub(crate) async fn introduce(
     stream: &mut TcpStream,
-    record: &mut Record,
+    record: &mut ConnectionRecord,
     permit: &mut HelloPermit,
     protocol: &ProxyProtocol,
 ) -> Result<Vec<u8>, CloseReason> {

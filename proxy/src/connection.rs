@@ -16,24 +16,24 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::accesslog::Record;
+use crate::accesslog::ConnectionRecord;
 use crate::backend::Backend;
-use crate::challenge::{self, Answer, Challenge, Outcome, Question};
+use crate::challenge::{self, Challenge, ChallengeOutcome, ChallengeQuery, ChallengeReply};
 use crate::client_address;
 use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
 use crate::dial::{self, Carries};
-use crate::gate::{self, Crowded, Entrant, InTurn, Moves};
+use crate::gate::{self, HandshakeCost, InTurn, Moves, QueueFull};
 use crate::hello::{HelloReader, Progress, Rejection, ServerName};
 use crate::http::tunnel::Direction;
 use crate::http::{self, Begun, Version};
-use crate::lifetime::{Over, unless_over};
+use crate::lifetime::{TunnelTimeout, unless_over};
 use crate::plane::HelloPermit;
 use crate::relay::{self, End, Moved, Relay, Side};
 use crate::table::{
     Beginning, Layer, Listener, Mode, NotServing, Pick, Route, Selection, Snapshot, Unmatched,
 };
-use crate::terminate::{self, HandshakeError, Session, Tunnel, TunnelEnd};
+use crate::terminate::{self, HandshakeError, TlsSession, Tunnel, TunnelEnd};
 use crate::tried::Tried;
 use crate::upstream::{Credentials, Stream};
 
@@ -230,8 +230,8 @@ impl From<NotServing> for CloseReason {
     }
 }
 
-impl From<Crowded> for CloseReason {
-    fn from(_: Crowded) -> Self {
+impl From<QueueFull> for CloseReason {
+    fn from(_: QueueFull) -> Self {
         Self::TooManyHandshakes
     }
 }
@@ -250,7 +250,7 @@ impl From<Unmatched> for CloseReason {
 /// before the relay live in a box of their own that is gone by then.
 pub(crate) fn serve(
     client: TcpStream,
-    record: Record,
+    record: ConnectionRecord,
     permit: HelloPermit,
     beginning: Beginning,
 ) -> impl Future<Output = ()> + Send {
@@ -331,8 +331,8 @@ async fn part(client: TcpStream, backend: TcpStream, ending: Ending) {
 async fn reencrypt(
     mut client: TcpStream,
     mut backend: Box<TlsStream<TcpStream>>,
-    mut session: Box<Session>,
-    mut record: Record,
+    mut session: Box<TlsSession>,
+    mut record: ConnectionRecord,
 ) {
     let (line, lifetime) = (record.line(), record.lifetime());
     let moved = &mut record.moved;
@@ -358,7 +358,7 @@ async fn originate(
     mut client: TcpStream,
     mut backend: Box<TlsStream<TcpStream>>,
     first: Vec<u8>,
-    mut record: Record,
+    mut record: ConnectionRecord,
 ) {
     let (line, lifetime) = (record.line(), record.lifetime());
     let relayed = Originated {
@@ -436,11 +436,11 @@ fn swap(polled: Poll<io::Result<()>>) -> io::Result<Poll<()>> {
     }
 }
 
-impl From<Over> for CloseReason {
-    fn from(over: Over) -> Self {
+impl From<TunnelTimeout> for CloseReason {
+    fn from(over: TunnelTimeout) -> Self {
         match over {
-            Over::Idle => Self::TunnelIdleTimeout,
-            Over::Age => Self::MaxConnectionAge,
+            TunnelTimeout::Idle => Self::TunnelIdleTimeout,
+            TunnelTimeout::Age => Self::MaxConnectionAge,
         }
     }
 }
@@ -475,13 +475,13 @@ impl From<TunnelEnd> for CloseReason {
 struct Open {
     client: TcpStream,
     backend: TcpStream,
-    record: Record,
+    record: ConnectionRecord,
     kind: Kind,
 }
 
 enum Kind {
     Passthrough(Box<[u8]>),
-    Terminated(Box<Session>),
+    Terminated(Box<TlsSession>),
     /// Bytes, with what was read of them.
     Tcp(Box<[u8]>),
 }
@@ -490,13 +490,13 @@ enum Kind {
 enum Step {
     Relay(TcpStream, Kind),
     /// Terminated, and TLS again.
-    Reencrypt(Box<TlsStream<TcpStream>>, Box<Session>),
+    Reencrypt(Box<TlsStream<TcpStream>>, Box<TlsSession>),
     /// Bytes, and TLS towards the backend.
     Originate(Box<TlsStream<TcpStream>>, Vec<u8>),
     /// Plaintext, with what was read of it.
     Http(Vec<u8>, Version, HelloPermit),
     /// A handshake that is to be done on the replayed hello.
-    Https(Arc<ServerConfig>, Entrant, Vec<u8>, HelloPermit),
+    Https(Arc<ServerConfig>, HandshakeCost, Vec<u8>, HelloPermit),
     /// A CA's handshake that is to be done.
     Challenge(Arc<Challenge>, Vec<u8>, HelloPermit),
     /// A CA that asks for a challenge which is not there.
@@ -506,7 +506,7 @@ enum Step {
 /// Opens a connection that is relayed, or serves one that is not.
 async fn open(
     mut client: TcpStream,
-    mut record: Record,
+    mut record: ConnectionRecord,
     permit: HelloPermit,
     beginning: Beginning,
 ) -> Option<Open> {
@@ -542,8 +542,8 @@ async fn open(
         Ok(Step::Http(head, version, permit)) => {
             Ok(Begun::plain(client, (head, version), record, permit))
         }
-        Ok(Step::Https(config, entrant, replay, permit)) => {
-            let begun = Box::pin(Begun::tls(client, config, entrant, replay, record)).await;
+        Ok(Step::Https(config, cost, replay, permit)) => {
+            let begun = Box::pin(Begun::tls(client, config, cost, replay, record)).await;
             drop(permit);
             begun
         }
@@ -566,7 +566,7 @@ async fn open(
 /// the time for a hello.
 async fn begin(
     client: &mut TcpStream,
-    record: &mut Record,
+    record: &mut ConnectionRecord,
     mut permit: HelloPermit,
     beginning: &Beginning,
 ) -> Result<Step, CloseReason> {
@@ -595,7 +595,7 @@ async fn begin(
 
 /// Connects to a backend by the port alone, whatever the client says and when. `first` was read of it already.
 async fn open_tcp(
-    record: &mut Record,
+    record: &mut ConnectionRecord,
     permit: HelloPermit,
     first: Vec<u8>,
 ) -> Result<Step, CloseReason> {
@@ -619,7 +619,7 @@ struct First {
 
 async fn try_open(
     client: &mut TcpStream,
-    record: &mut Record,
+    record: &mut ConnectionRecord,
     permit: HelloPermit,
     first: First,
 ) -> Result<Step, CloseReason> {
@@ -637,22 +637,24 @@ async fn try_open(
         ServerName::Absent => None,
         ServerName::Invalid => return Err(CloseReason::UnknownServerName),
     };
-    let question = Question::of_hello(record.server_name.as_ref(), &hello.alpn);
+    let question = ChallengeQuery::of_hello(record.server_name.as_ref(), &hello.alpn);
     let replay = reader.into_bytes();
     let random = plane.random();
-    let (mode, entrant, credentials) = match decide(record, question.as_ref(), random)? {
+    let (mode, cost, credentials) = match decide(record, question.as_ref(), random)? {
         Decision::Challenge(challenge) => return Ok(Step::Challenge(challenge, replay, permit)),
-        Decision::Serve(mode, entrant, credentials) => (mode, entrant, credentials),
+        Decision::Serve(mode, cost, credentials) => (mode, cost, credentials),
     };
     match mode {
         // Its routes are selected by each request, whatever name the connection is for.
         Mode::Https(config) => {
             let config = config?;
             if let Some(question) = &question {
-                plane.metrics.challenge(question.kind(), Outcome::Absent);
+                plane
+                    .metrics
+                    .challenge(question.kind(), ChallengeOutcome::Absent);
                 return Ok(Step::NoChallenge);
             }
-            Ok(Step::Https(config, entrant, replay, permit))
+            Ok(Step::Https(config, cost, replay, permit))
         }
         Mode::Passthrough => {
             drop(permit);
@@ -667,14 +669,16 @@ async fn try_open(
         Mode::Terminate(config) => {
             let config = config?;
             if let Some(question) = &question {
-                plane.metrics.challenge(question.kind(), Outcome::Absent);
+                plane
+                    .metrics
+                    .challenge(question.kind(), ChallengeOutcome::Absent);
                 return Ok(Step::NoChallenge);
             }
             let begun = tokio::time::Instant::now();
             let handshake = terminate::handshake(client, config, replay);
-            let handshake = gate::pass(entrant, handshake);
+            let handshake = gate::pass(cost, handshake);
             let result = within(limits.handshake_deadline, handshake).await;
-            let (session, agreed) = result
+            let (session, negotiated) = result
                 .map_err(|_| CloseReason::HandshakeTimeout)??
                 .map_err(|error| handshake_failed(&error))?;
             drop(permit);
@@ -682,8 +686,10 @@ async fn try_open(
                 .metrics
                 .handshake_seconds
                 .observe(begun.elapsed().as_secs_f64());
-            plane.metrics.handshake(agreed.version, agreed.resumed);
-            record.agree(agreed);
+            plane
+                .metrics
+                .handshake(negotiated.version, negotiated.resumed);
+            record.set_negotiated(negotiated);
             Ok(match connect(record, random, Some(credentials)).await? {
                 Stream::Plain(backend) => Step::Relay(backend, Kind::Terminated(session)),
                 Stream::Tls(backend) => Step::Reencrypt(backend, session),
@@ -697,14 +703,14 @@ async fn try_open(
 /// What becomes of a TLS connection.
 enum Decision {
     Challenge(Arc<Challenge>),
-    Serve(Mode, Entrant, Credentials),
+    Serve(Mode, HandshakeCost, Credentials),
 }
 
 /// Decides all of it by one snapshot: challenge, listener, route, backend, endpoint, and what is shown to
 /// it.
 fn decide(
-    record: &mut Record,
-    question: Option<&Question>,
+    record: &mut ConnectionRecord,
+    question: Option<&ChallengeQuery>,
     random: u64,
 ) -> Result<Decision, CloseReason> {
     let plane = Arc::clone(record.plane());
@@ -714,17 +720,17 @@ fn decide(
         return Ok(Decision::Challenge(challenge));
     }
     let selected = snapshot.select(record.bind(), record.server_name.as_ref());
-    let (mode, entrant, credentials) = take(&snapshot, record, selected?, random)?;
-    Ok(Decision::Serve(mode, entrant, credentials))
+    let (mode, cost, credentials) = take(&snapshot, record, selected?, random)?;
+    Ok(Decision::Serve(mode, cost, credentials))
 }
 
 /// Has a connection count for what was selected for it, and picks its backend unless its requests do that.
 fn take(
     snapshot: &Snapshot,
-    record: &mut Record,
+    record: &mut ConnectionRecord,
     selection: Selection,
     random: u64,
-) -> Result<(Mode, Entrant, Credentials), CloseReason> {
+) -> Result<(Mode, HandshakeCost, Credentials), CloseReason> {
     let Selection {
         listener,
         route,
@@ -744,7 +750,7 @@ fn take(
         snapshot.credentials(&listener, backend)
     });
     record.charge(&account)?;
-    Ok((mode, Entrant { account, units }, credentials))
+    Ok((mode, HandshakeCost { account, units }, credentials))
 }
 
 /// Answers a CA.
@@ -752,28 +758,30 @@ async fn answer(
     client: TcpStream,
     challenge: Arc<Challenge>,
     replay: Vec<u8>,
-    record: &mut Record,
+    record: &mut ConnectionRecord,
 ) {
     let plane = Arc::clone(record.plane());
     let answered = match &challenge.answer {
-        Answer::Tls(config) => {
-            let entrant = Entrant {
+        ChallengeReply::Tls(config) => {
+            let cost = HandshakeCost {
                 account: Arc::clone(&challenge.account),
                 units: CHALLENGE_UNITS,
             };
-            challenge::answer_tls(client, Arc::clone(config), entrant, replay, &plane).await
+            challenge::answer_tls(client, Arc::clone(config), cost, replay, &plane).await
         }
         // Not what a hello asks for.
-        Answer::Http(_) => Err(CloseReason::Internal),
+        ChallengeReply::Http(_) => Err(CloseReason::Internal),
     };
     record.challenge(challenge);
     let (reason, outcome) = match answered {
-        Ok(agreed) => {
-            record.agree(agreed);
-            (CloseReason::ChallengeAnswered, Outcome::Answered)
+        Ok(negotiated) => {
+            record.set_negotiated(negotiated);
+            (CloseReason::ChallengeAnswered, ChallengeOutcome::Answered)
         }
-        Err(CloseReason::HandshakeTimeout) => (CloseReason::HandshakeTimeout, Outcome::Timeout),
-        Err(reason) => (reason, Outcome::Failed),
+        Err(CloseReason::HandshakeTimeout) => {
+            (CloseReason::HandshakeTimeout, ChallengeOutcome::Timeout)
+        }
+        Err(reason) => (reason, ChallengeOutcome::Failed),
     };
     record.reason = reason;
     plane.metrics.challenge(challenge::TLS_ALPN_01, outcome);
@@ -782,7 +790,7 @@ async fn answer(
 /// Picks an endpoint of a route's backend.
 fn pick(
     snapshot: &Snapshot,
-    record: &mut Record,
+    record: &mut ConnectionRecord,
     route: Option<Arc<Route>>,
     random: u64,
     endpoint: impl FnOnce(&Backend) -> Option<SocketAddr>,
@@ -859,7 +867,7 @@ async fn read_hello(
 /// snapshot that is in force then: what the first one was decided by may be the reason why it failed.
 /// `credentials`: none where the client's TLS is passed through.
 async fn connect(
-    record: &mut Record,
+    record: &mut ConnectionRecord,
     random: u64,
     mut credentials: Option<Credentials>,
 ) -> Result<Stream, CloseReason> {
@@ -906,7 +914,7 @@ async fn connect(
 /// Picks another endpoint by the snapshot in force; none if it does nothing for this connection as it has
 /// begun. What the backend is shown comes with it.
 fn decide_again(
-    record: &mut Record,
+    record: &mut ConnectionRecord,
     random: u64,
     next: impl FnOnce(&Backend, &Credentials) -> Option<SocketAddr>,
 ) -> Option<Credentials> {
@@ -958,7 +966,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
-    use crate::plane::{DataPlane, Limits};
+    use crate::plane::{DataPlane, ProxyLimits};
     use crate::table::BindKey;
 
     #[tokio::test]
@@ -966,7 +974,7 @@ mod tests {
         let plane = Arc::new(DataPlane::new(
             Arc::default(),
             Arc::new(Metrics::new()),
-            Limits::default(),
+            ProxyLimits::default(),
         ));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -976,7 +984,7 @@ mod tests {
             address: Ipv4Addr::LOCALHOST.into(),
             port: 443,
         };
-        let record = Record::new(Arc::clone(&plane), peer, bind);
+        let record = ConnectionRecord::new(Arc::clone(&plane), peer, bind);
         let permit = plane.permit(peer.ip()).unwrap();
         let future = serve(accepted, record, permit, Beginning::default());
         let size = size_of_val(&future);

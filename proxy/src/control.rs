@@ -15,7 +15,7 @@ use crate::apply::{Binder, State, StateDump, reject_label};
 use crate::expiry::Expiries;
 use crate::listen::Sockets;
 use crate::metrics::Metrics;
-use crate::plane::{DataPlane, Limits};
+use crate::plane::{DataPlane, ProxyLimits};
 use crate::table::{BindKey, Snapshot};
 use crate::worker::Workers;
 
@@ -47,7 +47,7 @@ struct Readiness {
 }
 
 impl Control {
-    pub(crate) fn start(limits: Limits, workers: usize) -> Result<Self, StartError> {
+    pub(crate) fn start(limits: ProxyLimits, workers: usize) -> Result<Self, StartError> {
         let published = Arc::new(ArcSwap::<Snapshot>::default());
         let state = State::new(Arc::clone(&published))?;
         let (tenants, accounts) = (state.tenants().clone(), state.accounts().clone());

@@ -43,14 +43,14 @@ pub(crate) fn rouse() {
 pub(crate) fn unless_cut<F: Future + Unpin>(future: F) -> UnlessCut<F> {
     UnlessCut {
         future,
-        place: Place(None),
+        waiter: CutWaiter(None),
     }
 }
 
 /// See [`unless_cut`]. Not an async function, which would hold the future twice.
 pub(crate) struct UnlessCut<F> {
     future: F,
-    place: Place,
+    waiter: CutWaiter,
 }
 
 impl<F: Future + Unpin> Future for UnlessCut<F> {
@@ -63,15 +63,15 @@ impl<F: Future + Unpin> Future for UnlessCut<F> {
         if let Poll::Ready(output) = Pin::new(&mut self.future).poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        self.place.wait(cx);
+        self.waiter.wait(cx);
         Poll::Pending
     }
 }
 
-/// A place in the list of this thread, given back when dropped.
-struct Place(Option<Ticket>);
+/// An entry in the list of those whom [`cut`] wakes on this thread. Dropping it removes the entry.
+struct CutWaiter(Option<Ticket>);
 
-impl Place {
+impl CutWaiter {
     fn wait(&mut self, cx: &Context<'_>) {
         WAITING.with_borrow_mut(|waiting| match self.0 {
             None => self.0 = Ticket::of(waiting.insert(cx.waker().clone())),
@@ -83,7 +83,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CutWaiter {
     fn drop(&mut self) {
         let Some(ticket) = self.0 else { return };
         // At the end of a thread the list may be gone before its futures.

@@ -29,7 +29,7 @@ pub(crate) async fn within<F: Future>(allowed: Duration, future: F) -> Result<F:
     let mut future = pin!(future);
     let mut deadline = None;
     // Dropped with the future, whatever ends it.
-    let mut place = Place(None);
+    let mut waiter = DeadlineWaiter(None);
     std::future::poll_fn(move |cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
@@ -40,34 +40,34 @@ pub(crate) async fn within<F: Future>(allowed: Duration, future: F) -> Result<F:
         if now >= deadline {
             return Poll::Ready(Err(Elapsed));
         }
-        place.wait(cx, deadline);
+        waiter.wait(cx, deadline);
         Poll::Pending
     })
     .await
 }
 
-/// A place in the list of this thread, given back when dropped.
-struct Place(Option<usize>);
+/// An entry in the list of those whom [`tick`] wakes on this thread. Dropping it removes the entry.
+struct DeadlineWaiter(Option<usize>);
 
-impl Place {
+impl DeadlineWaiter {
     fn wait(&mut self, cx: &Context<'_>, deadline: Instant) {
         WAITING.with_borrow_mut(|waiting| match self.0 {
             None => self.0 = Some(waiting.insert((deadline, cx.waker().clone()))),
-            Some(place) => match waiting.get_mut(place) {
+            Some(slot) => match waiting.get_mut(slot) {
                 Some((_, waker)) => waker.clone_from(cx.waker()),
-                None => waiting.set(place, Some((deadline, cx.waker().clone()))),
+                None => waiting.set(slot, Some((deadline, cx.waker().clone()))),
             },
         });
     }
 }
 
-impl Drop for Place {
+impl Drop for DeadlineWaiter {
     fn drop(&mut self) {
-        let Some(place) = self.0 else { return };
+        let Some(slot) = self.0 else { return };
         // At the end of a thread the list may be gone before its futures.
         let _ = WAITING.try_with(|waiting| {
             if let Ok(mut waiting) = waiting.try_borrow_mut() {
-                waiting.remove(place);
+                waiting.remove(slot);
             }
         });
     }

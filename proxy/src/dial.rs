@@ -11,7 +11,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::backend::Backend;
 use crate::connection::{CloseReason, set_keepalive};
 use crate::deadline::within;
-use crate::health::Failure;
+use crate::health::EndpointFailure;
 use crate::plane::DataPlane;
 use crate::upstream::{self, Credentials, Stream};
 
@@ -46,7 +46,7 @@ pub(crate) async fn connect(
         Err(reason) => {
             let reason = reason.reason();
             plane.metrics.connect_failed(reason);
-            plane.endpoint_failed(backend, endpoint, Failure::Connect, reason);
+            plane.endpoint_failed(backend, endpoint, EndpointFailure::Connect, reason);
         }
     }
     result

@@ -39,9 +39,9 @@ const BYTES: u64 = 64 * 1024;
 /// part of them all the same, but a worker would look for what is ready more often than it pays.)
 const BYTES_OF_A_TURN: u32 = 16;
 
-/// Whose handshake it is, and what it costs.
+/// The account that a handshake is charged to, and its cost.
 #[derive(Clone, Debug)]
-pub(crate) struct Entrant {
+pub(crate) struct HandshakeCost {
     pub(crate) account: Arc<Account>,
     /// In handshakes with an ECDSA key on P-256.
     pub(crate) units: u8,
@@ -49,7 +49,7 @@ pub(crate) struct Entrant {
 
 /// Too many handshakes of the tenant wait, and this one had waited longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Crowded;
+pub(crate) struct QueueFull;
 
 thread_local! {
     static HANDSHAKES: RefCell<Gate> =
@@ -58,14 +58,14 @@ thread_local! {
     static TRANSFERS: RefCell<Gate> = RefCell::new(Gate::new(BYTES_OF_A_TURN, usize::MAX));
 }
 
-/// One of them.
+/// Which of the two gates.
 #[derive(Clone, Copy)]
-enum Which {
+enum GateKind {
     Handshakes,
     Transfers,
 }
 
-impl Which {
+impl GateKind {
     fn gate(self) -> &'static LocalKey<RefCell<Gate>> {
         match self {
             Self::Handshakes => &HANDSHAKES,
@@ -81,7 +81,7 @@ struct Gate {
     /// Who wait at most.
     most: usize,
     /// Wakes [`keep`]. Without it the gate is open.
-    keeper: Option<Waker>,
+    driver: Option<Waker>,
     /// Units since the gate was opened last.
     spent: u32,
     waiting: Lines,
@@ -92,17 +92,20 @@ struct Gate {
 enum State {
     Waits(Waker),
     Admitted,
-    Crowded,
+    Dropped,
 }
 
 /// Runs a handshake. Each of its steps passes the gate.
-pub(crate) async fn pass<F: Future>(entrant: Entrant, handshake: F) -> Result<F::Output, Crowded> {
+pub(crate) async fn pass<F: Future>(
+    cost: HandshakeCost,
+    handshake: F,
+) -> Result<F::Output, QueueFull> {
     let mut handshake = pin!(handshake);
-    let mut place = Place::new(Which::Handshakes, line(&entrant.account));
+    let mut entry = QueueEntry::new(GateKind::Handshakes, line(&cost.account));
     poll_fn(|cx| {
-        if let Err(crowded) = ready!(place.poll_pass(cx, entrant.units)) {
-            entrant.account.counts().refused_handshake();
-            return Poll::Ready(Err(crowded));
+        if let Err(full) = ready!(entry.poll_pass(cx, cost.units)) {
+            cost.account.counts().refused_handshake();
+            return Poll::Ready(Err(full));
         }
         handshake.as_mut().poll(cx).map(Ok)
     })
@@ -128,7 +131,7 @@ pub(crate) trait Moves {
 /// Runs what moves bytes, and has it pass the gate when it moved many.
 pub(crate) struct InTurn<F> {
     inner: F,
-    place: Place,
+    entry: QueueEntry,
 }
 
 impl<F> InTurn<F> {
@@ -136,7 +139,7 @@ impl<F> InTurn<F> {
     pub(crate) fn new(inner: F, line: usize) -> Self {
         Self {
             inner,
-            place: Place::new(Which::Transfers, line),
+            entry: QueueEntry::new(GateKind::Transfers, line),
         }
     }
 }
@@ -146,39 +149,39 @@ impl<F: Future + Moves + Unpin> Future for InTurn<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.get_mut();
-        if this.place.owed > 0 {
-            if this.place.ticket.is_none()
+        if this.entry.owed > 0 {
+            if this.entry.ticket.is_none()
                 && let Some(line) = this.inner.line()
             {
-                this.place.line = line;
+                this.entry.line = line;
             }
             // Nobody is turned away here.
-            let _ = ready!(this.place.poll_pass(cx, this.place.owed));
+            let _ = ready!(this.entry.poll_pass(cx, this.entry.owed));
         }
         let before = this.inner.moved();
         let polled = Pin::new(&mut this.inner).poll(cx);
         let moved = this.inner.moved().saturating_sub(before);
-        this.place.owed = u8::try_from((moved + BYTES / 2) / BYTES).unwrap_or(u8::MAX);
+        this.entry.owed = u8::try_from((moved + BYTES / 2) / BYTES).unwrap_or(u8::MAX);
         polled
     }
 }
 
-/// A place in a line, given back when dropped. Small, since every connection has one.
-struct Place {
+/// An entry in the line of a tenant. Dropping it leaves the line. It is small, since every connection has one.
+struct QueueEntry {
     line: usize,
     /// One more than its place among the states.
     ticket: Option<NonZeroU32>,
-    which: Which,
+    kind: GateKind,
     /// Units that a connection moved the last time that it was polled, for which it pays the next time.
     owed: u8,
 }
 
-impl Place {
-    fn new(which: Which, line: usize) -> Self {
+impl QueueEntry {
+    fn new(kind: GateKind, line: usize) -> Self {
         Self {
             line,
             ticket: None,
-            which,
+            kind,
             owed: 0,
         }
     }
@@ -187,9 +190,9 @@ impl Place {
         usize::try_from(self.ticket?.get()).ok()?.checked_sub(1)
     }
 
-    fn poll_pass(&mut self, cx: &mut Context<'_>, units: u8) -> Poll<Result<(), Crowded>> {
+    fn poll_pass(&mut self, cx: &mut Context<'_>, units: u8) -> Poll<Result<(), QueueFull>> {
         let (passed, woken) = self
-            .which
+            .kind
             .gate()
             .with_borrow_mut(|gate| match self.ticket() {
                 None if gate.is_open() => {
@@ -197,9 +200,9 @@ impl Place {
                     (Poll::Ready(Ok(())), None)
                 }
                 None => {
-                    let (ticket, crowded_out) = gate.wait(self.line, units, cx.waker());
+                    let (ticket, dropped) = gate.wait(self.line, units, cx.waker());
                     self.ticket = u32::try_from(ticket + 1).ok().and_then(NonZeroU32::new);
-                    (Poll::Pending, crowded_out)
+                    (Poll::Pending, dropped)
                 }
                 Some(ticket) => (gate.poll(ticket, cx.waker()), None),
             });
@@ -219,7 +222,7 @@ impl Place {
         };
         self.ticket = None;
         // At the end of a thread the gate may be gone before its futures.
-        let _ = self.which.gate().try_with(|gate| {
+        let _ = self.kind.gate().try_with(|gate| {
             if let Ok(mut gate) = gate.try_borrow_mut() {
                 if matches!(gate.states.get_mut(ticket), Some(State::Waits(_))) {
                     gate.waiting.remove(self.line, ticket);
@@ -231,7 +234,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         self.leave();
     }
@@ -242,7 +245,7 @@ impl Gate {
         Self {
             turn,
             most,
-            keeper: None,
+            driver: None,
             spent: 0,
             waiting: Lines::new(turn),
             states: Slots::new(),
@@ -250,16 +253,16 @@ impl Gate {
     }
 
     fn is_open(&self) -> bool {
-        self.keeper.is_none() || (self.spent < self.turn && self.waiting.len == 0)
+        self.driver.is_none() || (self.spent < self.turn && self.waiting.len == 0)
     }
 
     fn spend(&mut self, units: u32) {
         self.spent = self.spent.saturating_add(units);
         if self.spent >= self.turn
-            && let Some(keeper) = &self.keeper
+            && let Some(driver) = &self.driver
         {
             // Behind all that is ready, and what the driver finds to be ready.
-            yield_now(&mut Context::from_waker(keeper));
+            yield_now(&mut Context::from_waker(driver));
         }
     }
 
@@ -268,18 +271,18 @@ impl Gate {
         let ticket = self.states.insert(State::Waits(waker.clone()));
         self.waiting.push(line, ticket, units.into());
         let over = self.waiting.len > self.most;
-        let crowded_out = over.then(|| self.waiting.pop_longest()).flatten();
-        let woken = crowded_out.and_then(|ticket| self.tell(ticket, State::Crowded));
+        let dropped = over.then(|| self.waiting.pop_longest()).flatten();
+        let woken = dropped.and_then(|ticket| self.tell(ticket, State::Dropped));
         (ticket, woken)
     }
 
-    fn poll(&mut self, ticket: usize, waker: &Waker) -> Poll<Result<(), Crowded>> {
+    fn poll(&mut self, ticket: usize, waker: &Waker) -> Poll<Result<(), QueueFull>> {
         match self.states.get_mut(ticket) {
             Some(State::Waits(known)) => {
                 known.clone_from(waker);
                 Poll::Pending
             }
-            Some(State::Crowded) => Poll::Ready(Err(Crowded)),
+            Some(State::Dropped) => Poll::Ready(Err(QueueFull)),
             Some(State::Admitted) | None => Poll::Ready(Ok(())),
         }
     }
@@ -288,7 +291,7 @@ impl Gate {
     fn tell(&mut self, ticket: usize, state: State) -> Option<Waker> {
         match std::mem::replace(self.states.get_mut(ticket)?, state) {
             State::Waits(waker) => Some(waker),
-            State::Admitted | State::Crowded => None,
+            State::Admitted | State::Dropped => None,
         }
     }
 
@@ -308,24 +311,27 @@ impl Gate {
 
 /// Opens the gates of this thread again whenever they close, for ever. To run once per worker thread.
 pub(crate) async fn keep() {
-    tokio::join!(keep_one(Which::Handshakes), keep_one(Which::Transfers));
+    tokio::join!(
+        keep_one(GateKind::Handshakes),
+        keep_one(GateKind::Transfers)
+    );
 }
 
-async fn keep_one(which: Which) {
+async fn keep_one(kind: GateKind) {
     /// Nobody waits at a gate that nobody would open.
-    struct Leave(Which);
-    impl Drop for Leave {
+    struct OpenOnDrop(GateKind);
+    impl Drop for OpenOnDrop {
         fn drop(&mut self) {
             let _ = self
                 .0
                 .gate()
-                .try_with(|gate| gate.borrow_mut().keeper = None);
+                .try_with(|gate| gate.borrow_mut().driver = None);
         }
     }
-    let _leave = Leave(which);
+    let _leave = OpenOnDrop(kind);
     poll_fn(|cx| {
-        let admitted = which.gate().with_borrow_mut(|gate| {
-            gate.keeper = Some(cx.waker().clone());
+        let admitted = kind.gate().with_borrow_mut(|gate| {
+            gate.driver = Some(cx.waker().clone());
             gate.turn()
         });
         for waker in admitted {
@@ -367,9 +373,9 @@ impl Lines {
     fn push(&mut self, tenant: usize, ticket: usize, units: u32) {
         let line = match self.of.entry(tenant) {
             Entry::Occupied(line) => line.into_mut(),
-            Entry::Vacant(place) => {
+            Entry::Vacant(entry) => {
                 self.round.push_back(tenant);
-                place.insert(Line {
+                entry.insert(Line {
                     waiting: VecDeque::new(),
                     deficit: self.quantum,
                 })
@@ -487,7 +493,7 @@ mod tests {
     #[test]
     fn the_oldest_of_the_longest_line_is_given_up() {
         let mut gate = Gate {
-            keeper: Some(Waker::noop().clone()),
+            driver: Some(Waker::noop().clone()),
             spent: QUANTUM,
             ..Gate::new(QUANTUM, MOST_HANDSHAKES)
         };
@@ -497,17 +503,13 @@ mod tests {
             .map(|_| waits(&mut gate, FLOOD))
             .collect();
         assert_eq!(gate.waiting.len, MOST_HANDSHAKES);
-        let crowded =
-            |gate: &mut Gate, ticket| gate.poll(ticket, Waker::noop()) == Poll::Ready(Err(Crowded));
-        let given_up = flood.iter().filter(|of| crowded(&mut gate, **of)).count();
+        let full = |gate: &mut Gate, ticket| {
+            gate.poll(ticket, Waker::noop()) == Poll::Ready(Err(QueueFull))
+        };
+        let given_up = flood.iter().filter(|of| full(&mut gate, **of)).count();
         assert_eq!(given_up, 3 * MOST_HANDSHAKES - (MOST_HANDSHAKES - 1));
-        assert!(
-            flood
-                .iter()
-                .take(given_up)
-                .all(|of| crowded(&mut gate, *of))
-        );
-        assert!(!crowded(&mut gate, neighbour));
+        assert!(flood.iter().take(given_up).all(|of| full(&mut gate, *of)));
+        assert!(!full(&mut gate, neighbour));
     }
 
     proptest! {
@@ -549,10 +551,10 @@ mod tests {
     type Log = Arc<Mutex<Vec<&'static str>>>;
 
     /// A handshake of one step, which notes that it was done.
-    fn begin(entrant: &Entrant, log: &Log, name: &'static str) {
+    fn begin(cost: &HandshakeCost, log: &Log, name: &'static str) {
         let log = Arc::clone(log);
         let handshake = async move { log.lock().push(name) };
-        tokio::spawn(pass(entrant.clone(), handshake));
+        tokio::spawn(pass(cost.clone(), handshake));
     }
 
     fn floods(of: &[&str]) -> usize {
@@ -562,13 +564,13 @@ mod tests {
     #[tokio::test]
     async fn a_flood_leaves_those_that_stand_and_a_neighbour_their_turn() {
         let accounts = Accounts::default();
-        let entrant = |tenant: &str| Entrant {
+        let cost = |tenant: &str| HandshakeCost {
             account: accounts.of(&tenant.into()),
             units: 1,
         };
-        let (flood, neighbour) = (entrant("flood"), entrant("neighbour"));
+        let (flood, neighbour) = (cost("flood"), cost("neighbour"));
         let log = Log::default();
-        let keeper = tokio::spawn(keep());
+        let driver = tokio::spawn(keep());
         tokio::task::yield_now().await;
         for _ in 0..500 {
             begin(&flood, &log, "flood");
@@ -579,7 +581,7 @@ mod tests {
             log.lock().push("stands");
             tokio::task::yield_now().await;
         }
-        keeper.abort();
+        driver.abort();
         let log = log.lock();
         let at = log.iter().position(|of| *of == "neighbour").unwrap();
         // Those that came to an open gate, and one quantum.
@@ -622,7 +624,7 @@ mod tests {
     #[tokio::test]
     async fn tenants_share_bytes_and_not_connections() {
         const MIB: u64 = 1 << 20;
-        let keeper = tokio::spawn(keep());
+        let driver = tokio::spawn(keep());
         tokio::task::yield_now().await;
         let ends = Arc::new(AtomicBool::new(false));
         let [of_many, of_one] = [200, 1].map(|connections| {
@@ -660,12 +662,12 @@ mod tests {
             "{of_many} and {of_one}"
         );
         ends.store(true, Ordering::SeqCst);
-        keeper.abort();
+        driver.abort();
     }
 
     #[tokio::test]
     async fn one_connection_alone_moves_whenever_it_can() {
-        let keeper = tokio::spawn(keep());
+        let driver = tokio::spawn(keep());
         tokio::task::yield_now().await;
         let (all, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let bulk = Bulk {
@@ -683,21 +685,21 @@ mod tests {
         assert!(turns <= 210, "{turns}");
         ends.store(true, Ordering::SeqCst);
         task.await.unwrap();
-        keeper.abort();
+        driver.abort();
     }
 
     #[tokio::test]
     async fn who_gives_up_leaves_no_place_behind() {
         let accounts = Accounts::default();
-        let entrant = Entrant {
+        let cost = HandshakeCost {
             account: accounts.of(&"a".into()),
             units: 1,
         };
-        let keeper = tokio::spawn(keep());
+        let driver = tokio::spawn(keep());
         tokio::task::yield_now().await;
         let waiting = || HANDSHAKES.with_borrow(|gate| (gate.waiting.len, gate.states.len()));
         let mut all: Vec<_> = (0..10)
-            .map(|_| Box::pin(pass(entrant.clone(), std::future::pending::<()>())))
+            .map(|_| Box::pin(pass(cost.clone(), std::future::pending::<()>())))
             .collect();
         for of in &mut all {
             assert!(futures::poll!(of).is_pending());
@@ -707,6 +709,6 @@ mod tests {
         assert_eq!(waiting(), (3, 3));
         drop(all);
         assert_eq!(waiting(), (0, 0));
-        keeper.abort();
+        driver.abort();
     }
 }

@@ -27,14 +27,14 @@ const UNANSWERED: u32 = 3;
 
 /// What went wrong at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum EndpointFailure {
     /// It did not take a connection, or its TLS is not what the policy asks for.
     Connect,
     /// It took a request, and broke off or did not answer in time.
     Answer,
 }
 
-impl Failure {
+impl EndpointFailure {
     fn longest_pause(self) -> Duration {
         match self {
             Self::Connect => LONGEST_CONNECT,
@@ -99,7 +99,7 @@ impl Health {
     pub(crate) fn failed(
         &self,
         endpoint: SocketAddr,
-        failure: Failure,
+        failure: EndpointFailure,
         now: Instant,
     ) -> Option<Duration> {
         let mut troubles = self.troubles.lock();
@@ -116,11 +116,13 @@ impl Health {
         });
         self.troubled.store(true, Ordering::Release);
         let trouble = troubles.get_mut(index)?;
-        if failure == Failure::Answer {
+        if failure == EndpointFailure::Answer {
             trouble.unanswered = trouble.unanswered.saturating_add(1);
         }
         trouble.pause = match (trouble.pause, failure) {
-            (Duration::ZERO, Failure::Answer) if trouble.unanswered < UNANSWERED => return None,
+            (Duration::ZERO, EndpointFailure::Answer) if trouble.unanswered < UNANSWERED => {
+                return None;
+            }
             (Duration::ZERO, _) => FIRST_PAUSE,
             (pause, _) if std::mem::take(&mut trouble.tried) => {
                 (pause * 2).min(failure.longest_pause())
@@ -181,17 +183,17 @@ mod tests {
         let health = Health::default();
         let start = Instant::now();
         assert_eq!(
-            health.failed(one, Failure::Connect, start),
+            health.failed(one, EndpointFailure::Connect, start),
             Some(FIRST_PAUSE)
         );
         // Others that were under way to it say nothing new.
-        assert_eq!(health.failed(one, Failure::Connect, start), None);
+        assert_eq!(health.failed(one, EndpointFailure::Connect, start), None);
         assert_eq!(chosen(&health, start), Some(two));
         let over = start + FIRST_PAUSE;
         assert_eq!(chosen(&health, over), Some(one));
         assert_eq!(chosen(&health, over), Some(two));
         assert_eq!(
-            health.failed(one, Failure::Connect, over),
+            health.failed(one, EndpointFailure::Connect, over),
             Some(FIRST_PAUSE * 2)
         );
         assert_eq!(chosen(&health, over + FIRST_PAUSE), Some(two));
@@ -204,10 +206,10 @@ mod tests {
     #[test]
     fn a_pause_has_a_longest() {
         let [one, ..] = endpoints();
-        for failure in [Failure::Connect, Failure::Answer] {
+        for failure in [EndpointFailure::Connect, EndpointFailure::Answer] {
             let health = Health::default();
             let mut now = Instant::now();
-            let mut last = health.failed(one, Failure::Connect, now).unwrap();
+            let mut last = health.failed(one, EndpointFailure::Connect, now).unwrap();
             for _ in 0..20 {
                 now += last;
                 assert_eq!(chosen(&health, now), Some(one));
@@ -222,7 +224,7 @@ mod tests {
         let [one, two, _] = endpoints();
         let health = Health::default();
         let start = Instant::now();
-        health.failed(one, Failure::Connect, start);
+        health.failed(one, EndpointFailure::Connect, start);
         assert_eq!(chosen(&health, start + FIRST_PAUSE), Some(one));
         assert_eq!(chosen(&health, start + FIRST_PAUSE), Some(two));
         assert_eq!(chosen(&health, start + FIRST_PAUSE * 2), Some(one));
@@ -235,15 +237,18 @@ mod tests {
         let now = Instant::now();
         for _ in 0..10 {
             for _ in 1..UNANSWERED {
-                assert_eq!(health.failed(one, Failure::Answer, now), None);
+                assert_eq!(health.failed(one, EndpointFailure::Answer, now), None);
                 assert_eq!(chosen(&health, now), Some(one));
             }
             assert!(!health.succeeded(one));
         }
         for _ in 1..UNANSWERED {
-            assert_eq!(health.failed(one, Failure::Answer, now), None);
+            assert_eq!(health.failed(one, EndpointFailure::Answer, now), None);
         }
-        assert_eq!(health.failed(one, Failure::Answer, now), Some(FIRST_PAUSE));
+        assert_eq!(
+            health.failed(one, EndpointFailure::Answer, now),
+            Some(FIRST_PAUSE)
+        );
         assert_eq!(chosen(&health, now), Some(two));
     }
 
@@ -252,8 +257,8 @@ mod tests {
         let [one, two, three] = endpoints();
         let health = Health::default();
         let now = Instant::now();
-        health.failed(one, Failure::Connect, now);
-        health.failed(two, Failure::Connect, now);
+        health.failed(one, EndpointFailure::Connect, now);
+        health.failed(two, EndpointFailure::Connect, now);
         assert_eq!(chosen(&health, now), Some(three));
         health.retain(&[two, three]);
         assert_eq!(chosen(&health, now), Some(one));

@@ -105,9 +105,9 @@ pub(crate) struct Lifetime {
     pub(crate) end: Option<u32>,
 }
 
-/// Why a tunnel is over.
+/// Which limit on its lifetime ended a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
+pub(crate) enum TunnelTimeout {
     /// Nothing came from either side.
     Idle,
     /// It is too old.
@@ -140,7 +140,7 @@ pub(crate) struct UnlessOver<F> {
 }
 
 impl<F: Future + Unpin> Future for UnlessOver<F> {
-    type Output = Result<F::Output, Over>;
+    type Output = Result<F::Output, TunnelTimeout>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -155,11 +155,11 @@ impl<F: Future + Unpin> Future for UnlessOver<F> {
             return Poll::Pending;
         }
         if now >= this.end {
-            return Poll::Ready(Err(Over::Age));
+            return Poll::Ready(Err(TunnelTimeout::Age));
         }
         let over = this.moved.saturating_add(this.idle);
         if now >= over {
-            return Poll::Ready(Err(Over::Idle));
+            return Poll::Ready(Err(TunnelTimeout::Idle));
         }
         this.due = over.min(this.end);
         if this.due < NEVER {
@@ -201,7 +201,7 @@ mod tests {
             }
         }
 
-        fn poll(&mut self) -> Poll<Result<(), Over>> {
+        fn poll(&mut self) -> Poll<Result<(), TunnelTimeout>> {
             let waker = Waker::from(Arc::clone(&self.woken));
             Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
         }
@@ -211,7 +211,7 @@ mod tests {
         }
 
         /// A tick; the task is polled if that woke it.
-        fn tick(&mut self) -> Poll<Result<(), Over>> {
+        fn tick(&mut self) -> Poll<Result<(), TunnelTimeout>> {
             let before = self.woken();
             advance();
             if self.woken() == before {
@@ -232,7 +232,7 @@ mod tests {
         for _ in 0..5 {
             assert!(tunnel.tick().is_pending());
         }
-        assert_eq!(tunnel.tick(), Poll::Ready(Err(Over::Idle)));
+        assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelTimeout::Idle)));
         assert_eq!(tunnel.woken(), 1);
         drop(tunnel);
         assert_eq!(waiting(), 0);
@@ -255,7 +255,7 @@ mod tests {
         for _ in 0..9 {
             assert!(tunnel.tick().is_pending());
         }
-        assert_eq!(tunnel.tick(), Poll::Ready(Err(Over::Idle)));
+        assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelTimeout::Idle)));
     }
 
     #[tokio::test]
@@ -286,7 +286,7 @@ mod tests {
                 idle: Some(4),
                 end: None,
             };
-            let ended: Result<End, Over> = unless_over(lifetime, relay).await;
+            let ended: Result<End, TunnelTimeout> = unless_over(lifetime, relay).await;
             ended
         });
         let mut byte = [0; 1];
@@ -308,7 +308,7 @@ mod tests {
             advance();
             tokio::task::yield_now().await;
         }
-        assert_eq!(relaying.await.unwrap(), Err(Over::Idle));
+        assert_eq!(relaying.await.unwrap(), Err(TunnelTimeout::Idle));
     }
 
     #[test]
@@ -319,7 +319,7 @@ mod tests {
             let polled = tunnel.tick();
             assert!(polled.is_pending() || ticks() == tunnel.future.end);
         }
-        assert_eq!(tunnel.poll(), Poll::Ready(Err(Over::Age)));
+        assert_eq!(tunnel.poll(), Poll::Ready(Err(TunnelTimeout::Age)));
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub struct Lines {
 }
 
 /// Starts the thread that writes. What waits is written when the guard goes, unless nobody reads for a second.
-pub fn writer(to: impl Write + Send + 'static) -> io::Result<(Lines, Guard)> {
+pub fn writer(to: impl Write + Send + 'static) -> io::Result<(Lines, FlushGuard)> {
     let (queue, receiver) = sync_channel(QUEUE);
     let waiting = Arc::new(AtomicUsize::new(0));
     let lines = Lines {
@@ -54,7 +54,7 @@ pub fn writer(to: impl Write + Send + 'static) -> io::Result<(Lines, Guard)> {
     thread::Builder::new()
         .name("log".to_owned())
         .spawn(move || write_all(&receiver, &waiting, BufWriter::with_capacity(BUFFER, to)))?;
-    Ok((lines, Guard(queue)))
+    Ok((lines, FlushGuard(queue)))
 }
 
 /// Writes whatever comes, and flushes where nothing more waits. Nobody could be told that it fails.
@@ -105,9 +105,9 @@ impl Write for &Lines {
 
 /// Sees to it that the last lines are written.
 #[derive(Debug)]
-pub struct Guard(SyncSender<Message>);
+pub struct FlushGuard(SyncSender<Message>);
 
-impl Drop for Guard {
+impl Drop for FlushGuard {
     fn drop(&mut self) {
         let deadline = Instant::now() + LAST;
         let (waiting, ended) = sync_channel(0);

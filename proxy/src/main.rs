@@ -24,9 +24,9 @@ use tracing_subscriber::EnvFilter;
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::http::{EscapedSlashes, HttpLimits, Repeat, Underscores};
 use vestibule_proxy::log;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
-use vestibule_stream::Identity;
+use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Tls, TlsError};
 
 /// The data plane of Vestibule: relays TLS connections by their server name, and routes HTTP requests.
@@ -55,12 +55,12 @@ struct Args {
     #[arg(long, env = "VESTIBULE_ACCESS_LOG", default_value_t = true, action = clap::ArgAction::Set)]
     access_log: bool,
     /// Most of these lines per second for one tenant; 0: as many as there are.
-    #[arg(long, default_value_t = Limits::default().access_log_lines_per_second)]
+    #[arg(long, default_value_t = ProxyLimits::default().access_log_lines_per_second)]
     access_log_lines_per_second: u32,
     /// Percent of these lines that are logged, chosen at random.
     #[arg(
         long,
-        default_value_t = Limits::default().access_log_percent,
+        default_value_t = ProxyLimits::default().access_log_percent,
         value_parser = clap::value_parser!(u8).range(..=100),
     )]
     access_log_percent: u8,
@@ -72,42 +72,42 @@ struct Args {
     #[arg(long, env = "VESTIBULE_DRAIN_SECONDS", default_value_t = 60)]
     drain_seconds: u64,
     /// Seconds from accept to a complete `ClientHello`.
-    #[arg(long, default_value_t = Limits::default().hello_deadline.as_secs())]
+    #[arg(long, default_value_t = ProxyLimits::default().hello_deadline.as_secs())]
     hello_seconds: u64,
     /// Longest `ClientHello` in bytes.
-    #[arg(long, default_value_t = Limits::default().hello_bytes)]
+    #[arg(long, default_value_t = ProxyLimits::default().hello_bytes)]
     hello_bytes: usize,
     /// Seconds to connect to a backend.
-    #[arg(long, default_value_t = Limits::default().connect_deadline.as_secs())]
+    #[arg(long, default_value_t = ProxyLimits::default().connect_deadline.as_secs())]
     connect_seconds: u64,
     /// Most connections of all tenants at one time.
-    #[arg(long, default_value_t = Limits::default().max_connections)]
+    #[arg(long, default_value_t = ProxyLimits::default().max_connections)]
     max_connections: usize,
     /// Percent of them that is kept for the tenants, in equal shares; the rest goes to whoever comes.
     #[arg(
         long,
-        default_value_t = Limits::default().guaranteed_percent,
+        default_value_t = ProxyLimits::default().guaranteed_percent,
         value_parser = clap::value_parser!(u8).range(..=100),
     )]
     guaranteed_percent: u8,
     /// Most new connections of one source (an IPv4 address or an IPv6 /64) per second; 0: as many as come.
-    #[arg(long, default_value_t = Limits::default().source_connections_per_second)]
+    #[arg(long, default_value_t = ProxyLimits::default().source_connections_per_second)]
     source_connections_per_second: u32,
     /// Percent of the memory limit, of the open files or of the connections in use from which on less is offered: no
     /// connections are kept for later, then no further ones for those who have most, then the shortest timeouts. 100: never.
     #[arg(
         long,
-        default_value_t = Limits::default().overload_percent,
+        default_value_t = ProxyLimits::default().overload_percent,
         value_parser = clap::value_parser!(u8).range(1..=100),
     )]
     overload_percent: u8,
     /// Seconds that a tunnel (a passed-through or terminated TLS connection, or a WebSocket) may go without a
     /// byte in either direction; 0: any time.
-    #[arg(long, env = "VESTIBULE_TUNNEL_IDLE_SECONDS", default_value_t = seconds(Limits::default().bounds.tunnel_idle))]
+    #[arg(long, env = "VESTIBULE_TUNNEL_IDLE_SECONDS", default_value_t = seconds(ProxyLimits::default().bounds.tunnel_idle))]
     tunnel_idle_seconds: u64,
     /// Seconds from which on a connection is to end, give or take a tenth: HTTP clients are told, and have
     /// `--drain-seconds` to finish; tunnels are closed after that time too; 0: any age.
-    #[arg(long, env = "VESTIBULE_MAX_CONNECTION_AGE_SECONDS", default_value_t = seconds(Limits::default().bounds.connection_age))]
+    #[arg(long, env = "VESTIBULE_MAX_CONNECTION_AGE_SECONDS", default_value_t = seconds(ProxyLimits::default().bounds.connection_age))]
     max_connection_age_seconds: u64,
     #[command(flatten)]
     http: HttpArgs,
@@ -128,41 +128,41 @@ fn limit(seconds: u64) -> Option<Duration> {
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct HttpArgs {
     /// Most bytes of a request's head.
-    #[arg(long, env = "VESTIBULE_HTTP_HEAD_BYTES", default_value_t = Limits::default().http.head_bytes)]
+    #[arg(long, env = "VESTIBULE_HTTP_HEAD_BYTES", default_value_t = ProxyLimits::default().http.head_bytes)]
     http_head_bytes: u32,
     /// Most fields in a request's head, in HTTP/1.1.
-    #[arg(long, env = "VESTIBULE_HTTP_FIELDS", default_value_t = Limits::default().http.fields)]
+    #[arg(long, env = "VESTIBULE_HTTP_FIELDS", default_value_t = ProxyLimits::default().http.fields)]
     http_fields: usize,
     /// Seconds from the first byte of a request's head to its end.
-    #[arg(long, env = "VESTIBULE_HTTP_HEAD_SECONDS", default_value_t = Limits::default().http.head_deadline.as_secs())]
+    #[arg(long, env = "VESTIBULE_HTTP_HEAD_SECONDS", default_value_t = ProxyLimits::default().http.head_deadline.as_secs())]
     http_head_seconds: u64,
     /// Seconds that a connection may stay without a request.
-    #[arg(long, env = "VESTIBULE_HTTP_IDLE_SECONDS", default_value_t = Limits::default().http.idle.as_secs())]
+    #[arg(long, env = "VESTIBULE_HTTP_IDLE_SECONDS", default_value_t = ProxyLimits::default().http.idle.as_secs())]
     http_idle_seconds: u64,
     /// Seconds in which a client has to send at least 1 KiB of a request that it has begun, or take as
     /// much of an answer.
-    #[arg(long, env = "VESTIBULE_HTTP_STALL_SECONDS", default_value_t = Limits::default().http.stall.as_secs())]
+    #[arg(long, env = "VESTIBULE_HTTP_STALL_SECONDS", default_value_t = ProxyLimits::default().http.stall.as_secs())]
     http_stall_seconds: u64,
     /// Seconds that a request may go without a byte of its body, of its answer's head or of its answer's body;
     /// 0: any time.
-    #[arg(long, env = "VESTIBULE_HTTP_STREAM_IDLE_SECONDS", default_value_t = seconds(Limits::default().bounds.stream_idle))]
+    #[arg(long, env = "VESTIBULE_HTTP_STREAM_IDLE_SECONDS", default_value_t = seconds(ProxyLimits::default().bounds.stream_idle))]
     http_stream_idle_seconds: u64,
     /// Seconds from the head of a request to the end of its answer, for routes whose rule has no
     /// timeouts.request; 0: any time.
-    #[arg(long, env = "VESTIBULE_HTTP_REQUEST_SECONDS", default_value_t = seconds(Limits::default().bounds.request))]
+    #[arg(long, env = "VESTIBULE_HTTP_REQUEST_SECONDS", default_value_t = seconds(ProxyLimits::default().bounds.request))]
     http_request_seconds: u64,
     /// Most bytes of a request's body; 0: any number.
-    #[arg(long, env = "VESTIBULE_HTTP_BODY_BYTES", default_value_t = Limits::default().bounds.request_body.unwrap_or(0))]
+    #[arg(long, env = "VESTIBULE_HTTP_BODY_BYTES", default_value_t = ProxyLimits::default().bounds.request_body.unwrap_or(0))]
     http_body_bytes: u64,
     /// Most requests at one time on an HTTP/2 connection.
-    #[arg(long, env = "VESTIBULE_HTTP_STREAMS", default_value_t = Limits::default().http.streams)]
+    #[arg(long, env = "VESTIBULE_HTTP_STREAMS", default_value_t = ProxyLimits::default().http.streams)]
     http_streams: u32,
     /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
-    #[arg(long, env = "VESTIBULE_HTTP_RESETS", default_value_t = Limits::default().http.resets)]
+    #[arg(long, env = "VESTIBULE_HTTP_RESETS", default_value_t = ProxyLimits::default().http.resets)]
     http_resets: usize,
     /// Requests that a client may cancel before their answer is complete, on an HTTP/2 connection, beyond as
     /// many as it lets come to their end, and a few in a second.
-    #[arg(long, env = "VESTIBULE_HTTP_CANCELS", default_value_t = Limits::default().http.cancels)]
+    #[arg(long, env = "VESTIBULE_HTTP_CANCELS", default_value_t = ProxyLimits::default().http.cancels)]
     http_cancels: u32,
     /// Which requests are tried again, once, after their connection to the backend broke before an answer.
     #[arg(long, env = "VESTIBULE_HTTP_REPEAT", default_value = "idempotent")]
@@ -298,7 +298,7 @@ fn source(source: Source, tls: StreamTls, name: String) -> Result<ConfigSource, 
         return Ok(ConfigSource::File(path));
     }
     let first = source.config_stream.first().cloned().unwrap_or_default();
-    let client = client::Config::new(Identity::new(name), source.config_stream);
+    let client = client::Config::new(ProxyIdentity::new(name), source.config_stream);
     let Some(roots) = tls.config_ca else {
         return Ok(ConfigSource::Stream {
             client,
@@ -316,8 +316,8 @@ fn source(source: Source, tls: StreamTls, name: String) -> Result<ConfigSource, 
 }
 
 fn config(args: Args) -> Result<ProxyConfig, TlsError> {
-    let defaults = Limits::default();
-    let limits = Limits {
+    let defaults = ProxyLimits::default();
+    let limits = ProxyLimits {
         hello_bytes: args.hello_bytes,
         hello_deadline: Duration::from_secs(args.hello_seconds),
         connect_deadline: Duration::from_secs(args.connect_seconds),

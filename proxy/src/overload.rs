@@ -24,9 +24,9 @@ const BELOW: u64 = 5;
 /// Larger limits of version 1 of control groups are none.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// How short this proxy is of something. Each step does what those before it do.
+/// How short this proxy is of something. Each level does what those before it do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum OverloadLevel {
     /// There is enough of everything.
     #[default]
     Normal,
@@ -39,7 +39,7 @@ pub enum Step {
     Timeouts,
 }
 
-impl Step {
+impl OverloadLevel {
     const ALL: [Self; 4] = [Self::Normal, Self::KeepAlive, Self::Shares, Self::Timeouts];
 
     fn number(self) -> u8 {
@@ -98,19 +98,19 @@ impl Readings {
 
 /// The step after `before`. The first one begins at `percent`, the others at a third and two thirds of the way from there to
 /// 100.
-fn decide(before: Step, readings: &Readings, percent: u8) -> Step {
+fn decide(before: OverloadLevel, readings: &Readings, percent: u8) -> OverloadLevel {
     let first = u64::from(percent.min(100));
     let left = 100 - first;
     let marks = [first, first + left / 3, first + left * 2 / 3];
     let percents = readings.percents();
     let used = percents.iter().filter_map(|(_, used)| *used).max();
     let Some(used) = used.filter(|_| left > 0) else {
-        return Step::Normal;
+        return OverloadLevel::Normal;
     };
     let reached = marks.iter().filter(|mark| used >= **mark).count();
     let kept = marks.iter().filter(|mark| used + BELOW >= **mark).count();
     let number = reached.max(kept.min(before.number().into()));
-    Step::ALL.get(number).copied().unwrap_or_default()
+    OverloadLevel::ALL.get(number).copied().unwrap_or_default()
 }
 
 /// The step that is in force.
@@ -119,20 +119,20 @@ pub(crate) struct Overload {
     /// For those who ask all the time.
     step: AtomicU8,
     /// For those who wait for a change.
-    changes: watch::Sender<Step>,
+    changes: watch::Sender<OverloadLevel>,
 }
 
 impl Overload {
-    pub(crate) fn step(&self) -> Step {
+    pub(crate) fn step(&self) -> OverloadLevel {
         let number = self.step.load(Ordering::Relaxed);
-        Step::ALL
+        OverloadLevel::ALL
             .get(usize::from(number))
             .copied()
             .unwrap_or_default()
     }
 
     /// The step in force, once it is not `seen` any more. Connections that wait are polled again by [`rouse`].
-    pub(crate) fn poll_step(&self, seen: Step) -> Poll<Step> {
+    pub(crate) fn poll_step(&self, seen: OverloadLevel) -> Poll<OverloadLevel> {
         let step = self.step();
         if step == seen {
             Poll::Pending
@@ -141,7 +141,7 @@ impl Overload {
         }
     }
 
-    fn set(&self, step: Step) {
+    fn set(&self, step: OverloadLevel) {
         self.step.store(step.number(), Ordering::Relaxed);
         self.changes.send_replace(step);
     }
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn steps_come_at_once_and_go_late() {
-        let mut step = Step::Normal;
+        let mut step = OverloadLevel::Normal;
         let mut went = Vec::new();
         for percent in [
             0, 79, 80, 79, 76, 75, 74, 93, 88, 87, 81, 80, 75, 74, 86, 200, 0,
@@ -337,7 +337,10 @@ mod tests {
     #[test]
     fn whatever_is_shortest_counts() {
         let nothing = Readings::default();
-        assert_eq!(decide(Step::Timeouts, &nothing, 80), Step::Normal);
+        assert_eq!(
+            decide(OverloadLevel::Timeouts, &nothing, 80),
+            OverloadLevel::Normal
+        );
         let short = [
             Readings {
                 memory: Some(at(94)),
@@ -358,11 +361,17 @@ mod tests {
                 files: readings.files.or(Some(at(2))),
                 connections: readings.connections.or(Some(at(3))),
             };
-            assert_eq!(decide(Step::Normal, &others, 80), Step::Timeouts);
-            assert_eq!(decide(Step::Normal, &others, 95), Step::Normal);
             assert_eq!(
-                decide(Step::Timeouts, &others, 100),
-                Step::Normal,
+                decide(OverloadLevel::Normal, &others, 80),
+                OverloadLevel::Timeouts
+            );
+            assert_eq!(
+                decide(OverloadLevel::Normal, &others, 95),
+                OverloadLevel::Normal
+            );
+            assert_eq!(
+                decide(OverloadLevel::Timeouts, &others, 100),
+                OverloadLevel::Normal,
                 "turned off"
             );
         }
@@ -371,7 +380,7 @@ mod tests {
     proptest! {
         #[test]
         fn more_in_use_is_never_a_lower_step(percent in 0_u8..100, before in 0_usize..4, used in 0_u64..120, more in 0_u64..120) {
-            let before = Step::ALL[before];
+            let before = OverloadLevel::ALL[before];
             let less = decide(before, &memory_at(used), percent);
             prop_assert!(decide(before, &memory_at(used + more), percent) >= less);
             // A reading that stays changes nothing more.

@@ -81,7 +81,7 @@ impl Owners {
 
 /// Which routes of one of the Gateway's own listeners may serve a hostname.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Guard<'a>(Option<Namespaces<'a>>);
+pub(crate) struct HostnameGuard<'a>(Option<Namespaces<'a>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Namespaces<'a> {
@@ -89,7 +89,7 @@ struct Namespaces<'a> {
     gateway: &'a str,
 }
 
-impl<'a> Guard<'a> {
+impl<'a> HostnameGuard<'a> {
     /// Every route may: nobody owns the hostname, or the listener is its owner's.
     pub(crate) const OPEN: Self = Self(None);
 

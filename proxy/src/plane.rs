@@ -14,17 +14,17 @@ use tokio_util::sync::CancellationToken;
 use vestibule_model::client_address::ProxyProtocolMode;
 use vestibule_serve::places::{self, Place, Source};
 
-use crate::accesslog::Record;
+use crate::accesslog::ConnectionRecord;
 use crate::backend::Backend;
 use crate::bounds::{Bounds, spread};
 use crate::connection::{self, CloseReason};
-use crate::health::Failure;
+use crate::health::EndpointFailure;
 use crate::http::HttpLimits;
 use crate::itself::OwnSockets;
 use crate::lifetime::{Lifetime, in_ticks, ticks};
 use crate::metrics::Metrics;
-use crate::overload::{Overload, Step};
-use crate::quota::{Account, Places};
+use crate::overload::{Overload, OverloadLevel};
+use crate::quota::{Account, QuotaLimits};
 use crate::rate::{self, SourceRates};
 use crate::table::{BindKey, Listener, Snapshot, scale};
 
@@ -35,7 +35,7 @@ const SCARCE_HELLOS: usize = 8;
 
 /// What one proxy process allows.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct ProxyLimits {
     /// Longest ClientHello in bytes, as it comes on the wire.
     pub hello_bytes: usize,
     /// Time from accept until the ClientHello is complete.
@@ -71,7 +71,7 @@ pub struct Limits {
     pub overload_percent: u8,
 }
 
-impl Default for Limits {
+impl Default for ProxyLimits {
     fn default() -> Self {
         Self {
             hello_bytes: 16 * 1024,
@@ -102,7 +102,7 @@ pub struct DataPlane {
     /// Where connections are counted.
     pub metrics: Arc<Metrics>,
     /// What is allowed.
-    pub limits: Limits,
+    pub limits: ProxyLimits,
     /// What no connection to a backend may lead to.
     pub(crate) own_sockets: OwnSockets,
     active: AtomicUsize,
@@ -138,7 +138,11 @@ impl Seldom {
 impl DataPlane {
     /// The shared part of a data plane without workers.
     #[must_use]
-    pub fn new(snapshot: Arc<ArcSwap<Snapshot>>, metrics: Arc<Metrics>, limits: Limits) -> Self {
+    pub fn new(
+        snapshot: Arc<ArcSwap<Snapshot>>,
+        metrics: Arc<Metrics>,
+        limits: ProxyLimits,
+    ) -> Self {
         Self {
             snapshot,
             metrics,
@@ -219,7 +223,7 @@ impl DataPlane {
         &self,
         backend: &Backend,
         endpoint: SocketAddr,
-        failure: Failure,
+        failure: EndpointFailure,
         reason: &'static str,
     ) {
         if let Some(pause) = backend.failed(endpoint, failure) {
@@ -281,11 +285,11 @@ impl DataPlane {
     }
 
     /// The connections that tenants share.
-    pub(crate) fn places(&self) -> Places {
-        Places {
+    pub(crate) fn quota_limits(&self) -> QuotaLimits {
+        QuotaLimits {
             all: self.limits.max_connections,
             guaranteed_percent: self.limits.guaranteed_percent,
-            scarce: self.overload.step() >= Step::Shares,
+            scarce: self.overload.step() >= OverloadLevel::Shares,
         }
     }
 
@@ -334,7 +338,7 @@ impl DataPlane {
 
     /// One of how many parts of the places of hellos may be in use.
     fn hello_parts(&self) -> usize {
-        let scarce = self.overload.step() >= Step::Shares;
+        let scarce = self.overload.step() >= OverloadLevel::Shares;
         if scarce { SCARCE_HELLOS } else { 1 }
     }
 
@@ -342,7 +346,7 @@ impl DataPlane {
     pub(crate) fn accept(self: &Arc<Self>, client: TcpStream, peer: SocketAddr, bind: BindKey) {
         // On a socket of both families an IPv4 client has an address in IPv6.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        let mut record = Record::new(Arc::clone(self), peer, bind);
+        let mut record = ConnectionRecord::new(Arc::clone(self), peer, bind);
         let beginning = self.snapshot.load().beginning(&bind);
         let permit = match beginning.proxy_protocol() {
             // A balancer's connections are many sources'.
@@ -403,9 +407,9 @@ mod tests {
 
     #[test]
     fn the_rate_of_a_source_is_the_clients_and_not_the_balancers() {
-        let limits = Limits {
+        let limits = ProxyLimits {
             source_connections_per_second: 5,
-            ..Limits::default()
+            ..ProxyLimits::default()
         };
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
         let named = |address: [u8; 4]| {

@@ -24,7 +24,7 @@ pub use crate::control::StartError;
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::overload;
-use crate::plane::Limits;
+use crate::plane::ProxyLimits;
 use crate::table::BindKey;
 
 /// Makes the transport to an operator replica at `host:port`.
@@ -85,7 +85,7 @@ pub struct ProxyConfig {
     /// Routes that the admin endpoint serves beside its own; their paths must be others.
     pub admin_routes: axum::Router,
     /// Deadlines, sizes, counts, and whether connections are logged.
-    pub limits: Limits,
+    pub limits: ProxyLimits,
     /// Where the configuration comes from.
     pub source: ConfigSource,
 }
@@ -99,7 +99,7 @@ impl ProxyConfig {
             admin: None,
             health: None,
             admin_routes: axum::Router::new(),
-            limits: Limits::default(),
+            limits: ProxyLimits::default(),
             source,
         }
     }
@@ -111,7 +111,7 @@ pub struct Proxy {
     held: Held,
     admin: Option<SocketAddr>,
     health: Option<SocketAddr>,
-    stream: Option<watch::Receiver<client::State>>,
+    stream: Option<watch::Receiver<client::ClientState>>,
     tasks: Tasks,
 }
 
@@ -261,7 +261,7 @@ impl Proxy {
 
     /// The state of the configuration stream, if that is the source.
     #[must_use]
-    pub fn stream(&self) -> Option<watch::Receiver<client::State>> {
+    pub fn stream(&self) -> Option<watch::Receiver<client::ClientState>> {
         self.stream.clone()
     }
 
@@ -357,7 +357,7 @@ impl Connect for Shared {
 }
 
 /// Keeps the metrics about the stream up to date.
-async fn watch_stream(mut state: watch::Receiver<client::State>, control: Control) {
+async fn watch_stream(mut state: watch::Receiver<client::ClientState>, control: Control) {
     let mut seen = std::collections::BTreeMap::new();
     loop {
         let now = state.borrow_and_update().clone();

@@ -25,7 +25,7 @@ const MAX_SERIES: usize = 1000;
 
 /// How many places there are, and how much of them is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct QuotaLimits {
     /// All of them.
     pub(crate) all: usize,
     /// Percent of them that is kept for the tenants.
@@ -34,7 +34,7 @@ pub(crate) struct Places {
     pub(crate) scarce: bool,
 }
 
-impl Places {
+impl QuotaLimits {
     /// What each of so many tenants can always have.
     fn share(self, tenants: usize) -> usize {
         let percent = usize::from(self.guaranteed_percent.min(100));
@@ -117,9 +117,9 @@ pub(crate) struct Account {
     all: Accounts,
 }
 
-/// A connection's place. It is given back when it is dropped.
+/// A connection that counts against its tenant's quota until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<Account>);
+pub(crate) struct QuotaGuard(Arc<Account>);
 
 impl Accounts {
     /// The account of `tenant`.
@@ -170,9 +170,9 @@ impl Account {
     }
 
     /// Takes a place for a connection, if this tenant may have one more.
-    pub(crate) fn take(self: &Arc<Self>, places: Places) -> Option<Place> {
-        let taken = self.all.all.lock().take(&self.tenant, places);
-        taken.then(|| Place(Arc::clone(self)))
+    pub(crate) fn take(self: &Arc<Self>, quota_limits: QuotaLimits) -> Option<QuotaGuard> {
+        let taken = self.all.all.lock().take(&self.tenant, quota_limits);
+        taken.then(|| QuotaGuard(Arc::clone(self)))
     }
 }
 
@@ -187,7 +187,7 @@ impl Drop for Account {
     }
 }
 
-impl Place {
+impl QuotaGuard {
     /// Whose it is.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.0
@@ -199,16 +199,16 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QuotaGuard {
     fn drop(&mut self) {
         self.0.all.all.lock().give_back(&self.0.tenant);
     }
 }
 
 impl All {
-    fn take(&mut self, tenant: &str, places: Places) -> bool {
+    fn take(&mut self, tenant: &str, quota_limits: QuotaLimits) -> bool {
         let tenants = self.tenants.len();
-        let share = places.share(tenants);
+        let share = quota_limits.share(tenants);
         if share != self.share {
             let over = |tenant: &Tenant| tenant.held.saturating_sub(share);
             self.lent = self.tenants.values().map(over).sum();
@@ -218,9 +218,9 @@ impl All {
             return false;
         };
         let borrows = tenant.held >= share;
-        let nothing_to_lend = self.lent >= places.all.saturating_sub(share * tenants);
+        let nothing_to_lend = self.lent >= quota_limits.all.saturating_sub(share * tenants);
         let above_others = tenant.held > 0 && tenant.held * self.holders >= self.held;
-        if (borrows && nothing_to_lend) || (places.scarce && above_others) {
+        if (borrows && nothing_to_lend) || (quota_limits.scarce && above_others) {
             tenant.refused += 1;
             return false;
         }
@@ -356,47 +356,50 @@ mod tests {
 
     use super::*;
 
-    fn places(all: usize) -> Places {
-        Places {
+    fn quota_limits(all: usize) -> QuotaLimits {
+        QuotaLimits {
             all,
             guaranteed_percent: 50,
             scarce: false,
         }
     }
 
-    fn take_all(account: &Arc<Account>, places: Places) -> Vec<Place> {
-        std::iter::from_fn(|| account.take(places)).collect()
+    fn take_all(account: &Arc<Account>, quota_limits: QuotaLimits) -> Vec<QuotaGuard> {
+        std::iter::from_fn(|| account.take(quota_limits)).collect()
     }
 
     #[test]
     fn what_is_kept_for_others_is_not_lent() {
         let accounts = Accounts::default();
         let [a, b, c] = ["a", "b", "c"].map(|tenant| accounts.of(&tenant.into()));
-        let held = take_all(&a, places(60));
+        let held = take_all(&a, quota_limits(60));
         assert_eq!(held.len(), 10 + 30);
         // Nothing is left to lend, and each has its share.
-        let others = [take_all(&b, places(60)), take_all(&c, places(60))];
+        let others = [
+            take_all(&b, quota_limits(60)),
+            take_all(&c, quota_limits(60)),
+        ];
         assert_eq!(others.each_ref().map(Vec::len), [10, 10]);
         // What was lent is lent to somebody else once it is back.
         drop(held);
-        assert_eq!(take_all(&b, places(60)).len(), 30);
+        assert_eq!(take_all(&b, quota_limits(60)).len(), 30);
     }
 
     #[test]
     fn one_tenant_alone_may_have_everything() {
         let accounts = Accounts::default();
         let a = accounts.of(&"a".into());
-        assert_eq!(take_all(&a, places(7)).len(), 7);
+        assert_eq!(take_all(&a, quota_limits(7)).len(), 7);
         // Without a guarantee it is who comes first.
-        let none = Places {
+        let none = QuotaLimits {
             guaranteed_percent: 0,
-            ..places(7)
+            ..quota_limits(7)
         };
         let b = accounts.of(&"b".into());
         assert_eq!(take_all(&b, none).len(), 7);
-        let all = Places {
+        let all = QuotaLimits {
             guaranteed_percent: 100,
-            ..places(7)
+            ..quota_limits(7)
         };
         assert_eq!(take_all(&b, all).len(), 3 + 1);
     }
@@ -406,13 +409,13 @@ mod tests {
         let accounts = Accounts::default();
         let [a, b, c] = ["a", "b", "c"].map(|tenant| accounts.of(&tenant.into()));
         let (enough, scarce) = (
-            places(600),
-            Places {
+            quota_limits(600),
+            QuotaLimits {
                 scarce: true,
-                ..places(600)
+                ..quota_limits(600)
             },
         );
-        let several = |account: &Arc<Account>, count: usize| -> Vec<Place> {
+        let several = |account: &Arc<Account>, count: usize| -> Vec<QuotaGuard> {
             (0..count).filter_map(|_| account.take(enough)).collect()
         };
         let mut of_a = several(&a, 90);
@@ -436,10 +439,10 @@ mod tests {
         let a = accounts.of(&"a".into());
         let again = accounts.of(&"a".into());
         assert!(Arc::ptr_eq(&a, &again));
-        let place = accounts.of(&"b".into()).take(places(40)).unwrap();
-        assert_eq!(take_all(&a, places(40)).len(), 10 + 20);
-        drop(place);
-        assert_eq!(take_all(&a, places(40)).len(), 40);
+        let quota_guard = accounts.of(&"b".into()).take(quota_limits(40)).unwrap();
+        assert_eq!(take_all(&a, quota_limits(40)).len(), 10 + 20);
+        drop(quota_guard);
+        assert_eq!(take_all(&a, quota_limits(40)).len(), 40);
         drop((a, again));
         assert!(accounts.all.lock().tenants.is_empty());
     }
@@ -450,7 +453,7 @@ mod tests {
         let all: Vec<_> = (0..MAX_SERIES + 5)
             .map(|n| accounts.of(&format!("team-{n}").into()))
             .collect();
-        let first = |account: &Arc<Account>| account.take(places(MAX_SERIES * 10));
+        let first = |account: &Arc<Account>| account.take(quota_limits(MAX_SERIES * 10));
         let held: Vec<_> = all.iter().filter_map(first).collect();
         let (share, samples) = accounts.samples();
         assert_eq!((share, held.len()), (4, MAX_SERIES + 5));
@@ -467,10 +470,10 @@ mod tests {
             percent in 0_u8..=100,
             steps in prop::collection::vec((0_usize..6, 0_u8..8), 0..300),
         ) {
-            let places = Places { all, guaranteed_percent: percent, scarce: false };
+            let quota_limits = QuotaLimits { all, guaranteed_percent: percent, scarce: false };
             let accounts = Accounts::default();
             let mut known: [Option<Arc<Account>>; 6] = Default::default();
-            let mut held: [Vec<Place>; 6] = Default::default();
+            let mut held: [Vec<QuotaGuard>; 6] = Default::default();
             // More than there are can be held only for as long as what was lent before a tenant came.
             let mut most = 0;
             for (who, what) in steps {
@@ -480,16 +483,16 @@ mod tests {
                     _ => {
                         let account = accounts.of(&who.to_string().into());
                         known[who] = Some(Arc::clone(&account));
-                        let place = account.take(places);
+                        let quota_guard = account.take(quota_limits);
                         let tenants = accounts.all.lock().tenants.len();
-                        let share = places.share(tenants);
+                        let share = quota_limits.share(tenants);
                         if held[who].len() < share {
-                            prop_assert!(place.is_some());
-                        } else if place.is_some() {
+                            prop_assert!(quota_guard.is_some());
+                        } else if quota_guard.is_some() {
                             let lent: usize = held.iter().map(|of| of.len().saturating_sub(share)).sum();
                             prop_assert!(lent < all - share * tenants);
                         }
-                        held[who].extend(place);
+                        held[who].extend(quota_guard);
                     }
                 }
                 let total: usize = held.iter().map(Vec::len).sum();

@@ -22,9 +22,9 @@ use vestibule_model::path::PathPrefix;
 
 pub use crate::backend::{Backend, Target};
 use crate::bounds::Overrides;
-use crate::challenge::{Challenge, ChallengePlace, Challenges, Question};
+use crate::challenge::{Challenge, ChallengeLookup, ChallengeQuery, Challenges};
 use crate::http::HttpTable;
-use crate::owners::{Guard, Owners};
+use crate::owners::{HostnameGuard, Owners};
 use crate::pattern_map::PatternMap;
 use crate::quota::Account;
 use crate::slot_map::{Slot, SlotMap};
@@ -343,7 +343,7 @@ pub(crate) struct HttpSelection<'a> {
     /// Its routes.
     pub(crate) routes: HttpTable,
     /// Which of them may serve the request's host.
-    pub(crate) guard: Guard<'a>,
+    pub(crate) guard: HostnameGuard<'a>,
 }
 
 /// Why no listener was selected.
@@ -395,7 +395,7 @@ struct Admitted {
 }
 
 impl Admitted {
-    fn passes(&self, guard: Guard<'_>) -> bool {
+    fn passes(&self, guard: HostnameGuard<'_>) -> bool {
         self.shared || guard.admits(&self.route.tenant)
     }
 }
@@ -474,7 +474,11 @@ impl RouteTable {
         }
     }
 
-    fn select<'a>(&'a self, name: &'a Hostname, guard: Guard<'_>) -> Option<&'a Arc<Route>> {
+    fn select<'a>(
+        &'a self,
+        name: &'a Hostname,
+        guard: HostnameGuard<'_>,
+    ) -> Option<&'a Arc<Route>> {
         match &self.0 {
             Rows::Few(rows) => rows
                 .iter()
@@ -600,7 +604,7 @@ impl OfKind {
         }
     }
 
-    fn select(&self, name: &Hostname, guard: Guard<'_>) -> Option<Arc<Route>> {
+    fn select(&self, name: &Hostname, guard: HostnameGuard<'_>) -> Option<Arc<Route>> {
         match self {
             Self::Tls(routes) => routes.select(name, guard).cloned(),
             Self::Http(_) | Self::Tcp(_) => None,
@@ -680,8 +684,8 @@ impl Beginning {
     }
 }
 
-/// Where a listener sits. At most one listener is at a place.
-pub(crate) type Place = (BindKey, Layer, HostPattern);
+/// What a listener is selected by. No two listeners have the same key.
+pub(crate) type SelectionKey = (BindKey, Layer, HostPattern);
 
 /// Everything a connection or request is served by, as of one generation: from the listener to the
 /// endpoints, and what is shown to them. Immutable once published; making the next one shares all but
@@ -781,7 +785,7 @@ impl Snapshot {
         &'a self,
         listeners: &'a PatternMap<Entry>,
         name: Option<&'a Hostname>,
-    ) -> Option<(&'a Entry, Guard<'a>)> {
+    ) -> Option<(&'a Entry, HostnameGuard<'a>)> {
         // Listeners of one bind are of one Gateway nearly always, and many of them may match a long name.
         let mut known: Option<(&str, Option<&Arc<Account>>)> = None;
         listeners.matching_or_any(name).find_map(|entry| {
@@ -792,12 +796,12 @@ impl Snapshot {
             };
             known = Some((&listener.gateway, owner));
             let Some(owner) = owner else {
-                return Some((entry, Guard::OPEN));
+                return Some((entry, HostnameGuard::OPEN));
             };
             if listener.is_own() {
-                return Some((entry, Guard::new(owner, &listener.tenant)));
+                return Some((entry, HostnameGuard::new(owner, &listener.tenant)));
             }
-            (**owner.tenant() == *listener.tenant).then_some((entry, Guard::OPEN))
+            (**owner.tenant() == *listener.tenant).then_some((entry, HostnameGuard::OPEN))
         })
     }
 
@@ -856,7 +860,11 @@ impl Snapshot {
     }
 
     /// The challenge that a CA asks for on `bind`, whatever listener is selected for its name.
-    pub(crate) fn challenge(&self, bind: &BindKey, question: Question) -> Option<Arc<Challenge>> {
+    pub(crate) fn challenge(
+        &self,
+        bind: &BindKey,
+        question: ChallengeQuery,
+    ) -> Option<Arc<Challenge>> {
         let challenge = self.challenges.get(&(*bind, question)).cloned()?;
         // Connections outlive their bind, and a challenge is of one that is open.
         self.has_bind(bind).then_some(challenge)
@@ -874,7 +882,7 @@ impl Snapshot {
     }
 
     /// The challenge held at a place, on an open bind or not.
-    pub(crate) fn challenge_at(&self, place: &ChallengePlace) -> Option<&Challenge> {
+    pub(crate) fn challenge_at(&self, place: &ChallengeLookup) -> Option<&Challenge> {
         self.challenges.get(place).map(|challenge| &**challenge)
     }
 
@@ -885,12 +893,12 @@ impl Snapshot {
     }
 
     /// Puts a challenge in its place.
-    pub(crate) fn set_challenge(&mut self, place: ChallengePlace, challenge: Arc<Challenge>) {
+    pub(crate) fn set_challenge(&mut self, place: ChallengeLookup, challenge: Arc<Challenge>) {
         self.challenges.set(place, challenge);
     }
 
     /// Takes a place's challenge away.
-    pub(crate) fn clear_challenge(&mut self, place: &ChallengePlace) {
+    pub(crate) fn clear_challenge(&mut self, place: &ChallengeLookup) {
         self.challenges.clear(place);
     }
 
@@ -945,7 +953,7 @@ impl Snapshot {
     }
 
     /// The listener at a place.
-    pub(crate) fn holder(&self, (bind, layer, pattern): &Place) -> Option<&Listener> {
+    pub(crate) fn holder(&self, (bind, layer, pattern): &SelectionKey) -> Option<&Listener> {
         let entry = self.binds.get(bind)?.of(*layer).get(pattern)?;
         Some(&entry.listener)
     }
@@ -973,7 +981,7 @@ impl Snapshot {
     /// Puts a listener with its routes in its place, instead of whatever was there.
     pub(crate) fn place(
         &mut self,
-        (bind, layer, pattern): Place,
+        (bind, layer, pattern): SelectionKey,
         listener: Arc<Listener>,
         routes: Routes,
     ) {
@@ -987,7 +995,7 @@ impl Snapshot {
     }
 
     /// Takes a place's listener away, and the bind with its last listener.
-    pub(crate) fn clear(&mut self, (bind, layer, pattern): &Place) {
+    pub(crate) fn clear(&mut self, (bind, layer, pattern): &SelectionKey) {
         let Some(mut listeners) = self.binds.get(bind).cloned() else {
             return;
         };

@@ -23,7 +23,7 @@ use rustls::{CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-pub(crate) use backend::Far;
+pub(crate) use backend::BackendIo;
 pub use handshake::{HandshakeError, handshake};
 
 use crate::gate::Moves;
@@ -71,7 +71,7 @@ pub fn prepare(config: &mut ServerConfig) {
 
 /// What the handshake agreed on, for the log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct NegotiatedTls {
     /// `1.2` or `1.3`.
     pub version: &'static str,
     /// Whether a session was resumed.
@@ -80,7 +80,7 @@ pub struct Agreed {
     pub alpn: Option<Box<[u8]>>,
 }
 
-impl Agreed {
+impl NegotiatedTls {
     /// What `session` agreed on, after its handshake.
     pub(crate) fn of(session: &CommonState) -> Self {
         let tls13 = session.protocol_version() == Some(ProtocolVersion::TLSv1_3);
@@ -93,7 +93,7 @@ impl Agreed {
 }
 
 /// The TLS side of a terminated connection after its handshake.
-pub struct Session {
+pub struct TlsSession {
     /// The key schedule, for key updates.
     kernel: KernelConnection<ServerConnectionData>,
     opening: Keys,
@@ -106,7 +106,7 @@ pub struct Session {
     data: usize,
 }
 
-impl Session {
+impl TlsSession {
     fn earn_control(&mut self, data: usize) {
         self.data += data;
         if self.data >= CONTROL_PER {
@@ -149,23 +149,23 @@ pub enum TunnelEnd {
 }
 
 /// Relays between a terminated client and its backend until both directions are closed.
-pub struct Tunnel<'a, B: Far = TcpStream> {
+pub struct Tunnel<'a, B: BackendIo = TcpStream> {
     client: &'a mut TcpStream,
     backend: &'a mut B,
     moved: &'a mut Moved,
-    session: &'a mut Session,
+    session: &'a mut TlsSession,
     up: Up,
     down: Down,
     first: Option<Side>,
 }
 
-impl<'a, B: Far> Tunnel<'a, B> {
+impl<'a, B: BackendIo> Tunnel<'a, B> {
     /// A tunnel whose byte counts are of plaintext, and hold also when the future is dropped.
     pub fn new(
         client: &'a mut TcpStream,
         backend: &'a mut B,
         moved: &'a mut Moved,
-        session: &'a mut Session,
+        session: &'a mut TlsSession,
     ) -> Self {
         let partial = std::mem::take(&mut session.leftover);
         let fresh = !partial.is_empty();
@@ -210,13 +210,13 @@ enum State {
     Ended,
 }
 
-impl<B: Far> Moves for Tunnel<'_, B> {
+impl<B: BackendIo> Moves for Tunnel<'_, B> {
     fn moved(&self) -> u64 {
         self.moved.up + self.moved.down
     }
 }
 
-impl<B: Far> Future for Tunnel<'_, B> {
+impl<B: BackendIo> Future for Tunnel<'_, B> {
     type Output = TunnelEnd;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TunnelEnd> {
@@ -271,7 +271,7 @@ impl<B: Far> Future for Tunnel<'_, B> {
     }
 }
 
-impl<B: Far> Drop for Tunnel<'_, B> {
+impl<B: BackendIo> Drop for Tunnel<'_, B> {
     /// Whatever cut the connection, the end of draining and a panic included: plain TCP has no other
     /// way to tell the backend that it did not get everything.
     fn drop(&mut self) {
@@ -387,7 +387,7 @@ impl Opened {
 /// A bug if it were ever seen: the scratch buffers fit what is put in them.
 const NO_ROOM: Broken = Broken::Protocol(Fatal(alert::INTERNAL_ERROR));
 
-impl<B: Far> Tunnel<'_, B> {
+impl<B: BackendIo> Tunnel<'_, B> {
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         if self.up.state == State::Ended {
             return Poll::Ready(Ok(()));

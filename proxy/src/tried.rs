@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::backend::{Backend, Protocol, Target};
-use crate::upstream::{self, Credentials, Identity};
+use crate::upstream::{self, Credentials, TlsIdentity};
 
 /// Endpoints that are tried for one connection or request as one configuration speaks to them.
 pub(crate) const ATTEMPTS: usize = 3;
@@ -22,14 +22,14 @@ pub(crate) const ATTEMPTS: usize = 3;
 /// Attempts at one connection or request, however many configurations there were meanwhile.
 const ATTEMPTS_IN_ALL: usize = 3 * ATTEMPTS;
 
-/// How an endpoint is spoken to.
+/// The protocol and TLS settings of a connection to an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Way {
+struct ConnectionSettings {
     protocol: Protocol,
-    tls: Option<Identity>,
+    tls: Option<TlsIdentity>,
 }
 
-impl Way {
+impl ConnectionSettings {
     /// `credentials`: none where the client's TLS is passed through.
     fn new(target: &Target, credentials: Option<&Credentials>) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Way {
 /// The endpoints that were tried in vain for one connection or request.
 #[derive(Default)]
 pub(crate) struct Tried {
-    endpoints: Vec<(SocketAddr, Way)>,
+    endpoints: Vec<(SocketAddr, ConnectionSettings)>,
     /// One that is tried again only if there is no other.
     last: Option<SocketAddr>,
 }
@@ -56,7 +56,7 @@ impl Tried {
         credentials: Option<&Credentials>,
     ) {
         self.endpoints
-            .push((endpoint, Way::new(target, credentials)));
+            .push((endpoint, ConnectionSettings::new(target, credentials)));
     }
 
     /// Forgets all of them, since the request is made once more. `last` is where it was made.
@@ -83,8 +83,8 @@ impl Tried {
             let others = self.last.and_then(|_| backend.endpoint(random, other));
             return others.or_else(|| backend.endpoint(random, |_| true));
         }
-        let way = Way::new(&backend.target, credentials);
-        if self.len() >= ATTEMPTS_IN_ALL || self.own(&backend.target, way) >= ATTEMPTS {
+        let settings = ConnectionSettings::new(&backend.target, credentials);
+        if self.len() >= ATTEMPTS_IN_ALL || self.own(&backend.target, settings) >= ATTEMPTS {
             return None;
         }
         backend
@@ -93,7 +93,7 @@ impl Tried {
             })
             .or_else(|| {
                 backend.endpoint(random, |endpoint| {
-                    !self.endpoints.contains(&(endpoint, way))
+                    !self.endpoints.contains(&(endpoint, settings))
                 })
             })
     }
@@ -107,15 +107,16 @@ impl Tried {
         credentials: Option<&Credentials>,
     ) -> Duration {
         let all = target.endpoints.len().min(ATTEMPTS);
-        let own = self.own(target, Way::new(target, credentials));
+        let own = self.own(target, ConnectionSettings::new(target, credentials));
         let parts = all.saturating_sub(own).max(1);
         left / u32::try_from(parts).unwrap_or(u32::MAX)
     }
 
     /// How many endpoints of `target` were tried in this way.
-    fn own(&self, target: &Target, way: Way) -> usize {
-        let is_own =
-            |(endpoint, of): &&(SocketAddr, Way)| *of == way && target.endpoints.contains(endpoint);
+    fn own(&self, target: &Target, settings: ConnectionSettings) -> usize {
+        let is_own = |(endpoint, of): &&(SocketAddr, ConnectionSettings)| {
+            *of == settings && target.endpoints.contains(endpoint)
+        };
         self.endpoints.iter().filter(is_own).count()
     }
 }

@@ -313,14 +313,14 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::plane::Limits;
+    use crate::plane::ProxyLimits;
 
     #[tokio::test]
     async fn those_that_stand_do_not_wait_for_all_that_come() {
         let plane = Arc::new(DataPlane::new(
             Arc::default(),
             Arc::default(),
-            Limits::default(),
+            ProxyLimits::default(),
         ));
         let bind = BindKey {
             address: Ipv4Addr::LOCALHOST.into(),
@@ -347,7 +347,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn connections_without_a_request_do_not_use_up_the_time_to_drain() {
-        let limits = Limits::default();
+        let limits = ProxyLimits::default();
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
         let workers = Workers::start(Arc::clone(&plane), 1).unwrap();
         plane.enter();
@@ -364,7 +364,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_accepted_after_the_stop_is_bounded() {
-        let limits = Limits::default();
+        let limits = ProxyLimits::default();
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
         let bind = BindKey {
             address: Ipv4Addr::LOCALHOST.into(),

@@ -7,7 +7,7 @@ use common::sink::Sink;
 use common::*;
 use tokio::io::AsyncWriteExt;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::proto;
 
 const NAME: &str = "a.example.com";
@@ -27,7 +27,7 @@ async fn a_connection_leaves_one_line() {
     let identity = Identity::new(NAME);
     let address = serve(echo).await;
     let identity_for_shop = Identity::new("shop.example.com");
-    let mut rig = Rig::start(&Limits::default(), |port| {
+    let mut rig = Rig::start(&ProxyLimits::default(), |port| {
         vec![
             listener(port, "web", NAME, Some("team-a/cert")),
             route("web", NAME, Some(BACKEND)),
@@ -89,7 +89,7 @@ async fn a_connection_leaves_one_line() {
 
 async fn bytes_leave_a_line_without_a_name(sink: &Sink) {
     let address = serve(echo).await;
-    let rig = Rig::start(&Limits::default(), |port| {
+    let rig = Rig::start(&ProxyLimits::default(), |port| {
         vec![
             tcp(port, "db"),
             tcp_route("db", 0, "db", &[(BACKEND, 1)]),

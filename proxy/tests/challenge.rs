@@ -11,7 +11,7 @@ use rustls::version::{TLS12, TLS13};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 /// Passed through to a backend that does TLS itself.
@@ -38,7 +38,7 @@ struct World {
 }
 
 impl World {
-    async fn start(limits: Limits) -> Self {
+    async fn start(limits: ProxyLimits) -> Self {
         let ordinary = Identity::new("*.example.com");
         let acceptor = ordinary.acceptor();
         let backend_tls = serve(move |stream| {
@@ -154,7 +154,7 @@ fn validating(mut resource: Resource) -> Resource {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handshake_is_answered_whatever_is_done_with_the_name() {
-    let mut world = World::start(Limits::default()).await;
+    let mut world = World::start(ProxyLimits::default()).await;
     world.serves().await;
     let mut asked = 0;
     for name in ALL {
@@ -188,7 +188,7 @@ async fn a_handshake_is_answered_whatever_is_done_with_the_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_but_a_ca_that_asks_for_it_meets_a_challenge() {
-    let mut world = World::start(Limits::default()).await;
+    let mut world = World::start(ProxyLimits::default()).await;
     let made: Vec<_> = ALL.map(|name| world.challenge(name)).into();
     let shown = |certificate: &Vec<u8>| made.iter().any(|made| made.certificate == *certificate);
     // Other lists of protocols.
@@ -217,7 +217,7 @@ async fn nobody_but_a_ca_that_asks_for_it_meets_a_challenge() {
     config.enable_sni = false;
     assert!(world.ask_with(WEB, config).await.is_err());
     // Another port: of the same Gateway, with the same listeners.
-    let other = World::start(Limits::default()).await;
+    let other = World::start(ProxyLimits::default()).await;
     for name in ALL {
         if let Ok(got) = other.ask(name, &[ACME_TLS]).await {
             assert_eq!(got.certificate, other.ordinary.chain[0].to_vec(), "{name}");
@@ -228,7 +228,7 @@ async fn nobody_but_a_ca_that_asks_for_it_meets_a_challenge() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_challenge_a_backend_may_answer_and_a_listener_does_not() {
-    let world = World::start(Limits::default()).await;
+    let world = World::start(ProxyLimits::default()).await;
     // The backend knows nothing of ALPN and is left to it.
     let got = world.ask(THROUGH, &[ACME_TLS]).await.unwrap();
     assert_eq!((got.alpn, &got.data[..]), (None, &b"backend"[..]));
@@ -254,9 +254,9 @@ async fn without_a_challenge_a_backend_may_answer_and_a_listener_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ca_that_stops_within_its_handshake_is_given_up() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         handshake_deadline: Duration::from_secs(1),
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     let mut world = World::start(limits).await;
     world.challenge(WEB);
@@ -308,7 +308,7 @@ async fn run(program: &'static str, arguments: &[&str]) -> (String, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_libraries_get_their_answer() {
-    let mut world = World::start(Limits::default()).await;
+    let mut world = World::start(ProxyLimits::default()).await;
     let address = world.rig.address.to_string();
     let port = world.rig.address.port().to_string();
     for (count, name) in (1..).zip([THROUGH, ENDED, WEB]) {
@@ -340,7 +340,7 @@ async fn other_libraries_get_their_answer() {
 
 /// An HTTP listener whose route redirects everything, and a challenge for its name.
 fn redirecting() -> Rig {
-    let mut rig = Rig::start(&Limits::default(), |port| {
+    let mut rig = Rig::start(&ProxyLimits::default(), |port| {
         let redirect = web::filter(proto::http_filter::Filter::Redirect(proto::HttpRedirect {
             scheme: "https".into(),
             status: 301,

@@ -9,7 +9,7 @@ use proto::resource::Resource as Wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::{Resource, proto};
 
 const NAME: &str = "a.example.com";
@@ -63,7 +63,7 @@ fn behind(mut listener: Resource, how: &proto::ClientAddress) -> Resource {
 }
 
 /// HTTP in plaintext, or HTTPS, with a backend that says what it was asked.
-async fn web(how: &proto::ClientAddress, limits: &Limits, identity: Option<&Identity>) -> Rig {
+async fn web(how: &proto::ClientAddress, limits: &ProxyLimits, identity: Option<&Identity>) -> Rig {
     let echo = Echo::start("web").await;
     let certificate = identity.map(|_| "team-a/web");
     Rig::start(limits, |port| {
@@ -79,7 +79,11 @@ async fn web(how: &proto::ClientAddress, limits: &Limits, identity: Option<&Iden
 }
 
 /// Passthrough, or TLS that ends here, with a backend that sends back what comes.
-async fn tls_rig(how: &proto::ClientAddress, limits: &Limits, identity: Option<&Identity>) -> Rig {
+async fn tls_rig(
+    how: &proto::ClientAddress,
+    limits: &ProxyLimits,
+    identity: Option<&Identity>,
+) -> Rig {
     let address = serve(echo).await;
     let certificate = identity.map(|_| "team-a/web");
     Rig::start(limits, |port| {
@@ -284,7 +288,7 @@ async fn silent(rig: &Rig, source: &str) -> TcpStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn places_before_the_hello_are_shared_between_the_clients_and_not_between_balancers() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         max_hellos: 8,
         hello_deadline: PATIENCE,
         ..quiet()
@@ -318,7 +322,7 @@ async fn places_before_the_hello_are_shared_between_the_clients_and_not_between_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_header_has_the_time_of_a_hello_and_no_more() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         hello_deadline: std::time::Duration::from_millis(200),
         ..quiet()
     };

@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 use proto::ClientValidationMode as Mode;
@@ -68,7 +68,7 @@ async fn world(mode: Mode) -> World {
     let server = Identity::new("*.example.com");
     let clients = Authority::new("clients");
     let address = serve(echo).await;
-    let rig = Rig::start(&Limits::default(), |port| {
+    let rig = Rig::start(&ProxyLimits::default(), |port| {
         let certificate = Some("team-a/cert");
         vec![
             validating(

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use control_support::*;
 use tokio::net::TcpStream;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_proxy::proxy::Connector;
 use vestibule_proxy::table::BindKey;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
@@ -21,9 +21,9 @@ async fn start(source: ConfigSource) -> Proxy {
     let mut config = ProxyConfig::new(source);
     config.workers = 2;
     config.admin = Some("127.0.0.1:0".parse().unwrap());
-    config.limits = Limits {
+    config.limits = ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     Proxy::start(config).await.unwrap()
 }
@@ -424,7 +424,7 @@ async fn a_stream_over_a_pipe_in_memory_configures_the_proxy() {
                 .await?)
         })
     });
-    let identity = vestibule_stream::Identity::new("test");
+    let identity = vestibule_stream::ProxyIdentity::new("test");
     let proxy = start(ConfigSource::Stream {
         client: client::Config::new(identity, vec!["operator:1".into()]),
         connector,

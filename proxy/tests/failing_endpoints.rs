@@ -11,20 +11,20 @@ use common::web::*;
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use vestibule_proxy::http::{HttpLimits, Repeat};
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::proto;
 
 const BACKEND: &str = "team-a/one:80";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 fn rig_with(repeat: Repeat, rule: &proto::HttpRule, addresses: &[SocketAddr]) -> Rig {
-    let limits = Limits {
+    let limits = ProxyLimits {
         access_log: false,
         http: HttpLimits {
             repeat,
             ..HttpLimits::default()
         },
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     Rig::start(&limits, |port| {
         vec![

@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
@@ -54,9 +54,9 @@ async fn counting() -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 fn rig(address: SocketAddr, cancels: Option<u32>) -> Rig {
-    let mut limits = Limits {
+    let mut limits = ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     if let Some(cancels) = cancels {
         limits.http.cancels = cancels;

@@ -21,7 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::BackendProtocol;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::proto::grpc_method::{Method, Service};
 use vestibule_stream::proto::http_match::Path;
 use vestibule_stream::proto::resource::Resource as Wire;
@@ -55,7 +55,7 @@ fn grpc_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>) -> Resour
 }
 
 /// A gRPC route for everything, to a backend that says nothing of its protocol.
-fn rig_of(limits: &Limits, address: SocketAddr) -> Rig {
+fn rig_of(limits: &ProxyLimits, address: SocketAddr) -> Rig {
     Rig::start(limits, |port| {
         vec![
             http(port, "web", "", None),

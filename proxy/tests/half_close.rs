@@ -13,20 +13,20 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::http::HttpLimits;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
 
-fn quiet() -> Limits {
-    Limits {
+fn quiet() -> ProxyLimits {
+    ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     }
 }
 
 /// A listener with one route to `address`, in plaintext or with a certificate.
-fn rig(limits: &Limits, address: SocketAddr, identity: Option<&Identity>) -> Rig {
+fn rig(limits: &ProxyLimits, address: SocketAddr, identity: Option<&Identity>) -> Rig {
     Rig::start(limits, |port| {
         let name = "team-a/own";
         let certificate = identity.map(|own| own.resource(name));
@@ -258,7 +258,7 @@ async fn late(mut client: impl AsyncRead + AsyncWrite + Unpin, held: &Held, leng
 async fn a_backend_that_takes_its_time_is_waited_for() {
     let one = Echo::start("one").await;
     let soon = Duration::from_millis(300);
-    let limits = Limits {
+    let limits = ProxyLimits {
         http: HttpLimits {
             head_deadline: soon,
             idle: soon,

@@ -9,12 +9,12 @@ use common::web::*;
 use common::*;
 use tokio::task::JoinSet;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_handshakes_comes_through_the_gate() {
     const EACH: usize = 60;
-    let limits = Limits {
+    let limits = ProxyLimits {
         handshake_deadline: PATIENCE,
         hello_deadline: PATIENCE,
         ..quiet()
@@ -46,7 +46,7 @@ async fn a_crowd_of_handshakes_comes_through_the_gate() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_opens_so_many_connections_in_a_second_and_then_more() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         source_connections_per_second: 1,
         ..quiet()
     };

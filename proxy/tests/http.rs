@@ -15,23 +15,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::http::HttpLimits;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
-fn quiet() -> Limits {
-    Limits {
+fn quiet() -> ProxyLimits {
+    ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     }
 }
 
-fn plain_rig(limits: &Limits) -> Rig {
+fn plain_rig(limits: &ProxyLimits) -> Rig {
     Rig::start(limits, |port| {
         vec![http(port, "web", "*.example.com", None)]
     })
 }
 
 /// A certificate for every name below, and a rig that serves it for one of them.
-fn https_rig(limits: &Limits) -> (Rig, Identity) {
+fn https_rig(limits: &ProxyLimits) -> (Rig, Identity) {
     let own = Identity::new("*.example.com");
     let certificate = own.resource("team-a/web");
     let rig = Rig::start(limits, |port| {
@@ -239,7 +239,7 @@ async fn requests_that_two_readers_could_read_differently_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_are_bounded_in_bytes_and_in_time() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         http: HttpLimits {
             head_bytes: 16 * 1024,
             head_deadline: Duration::from_secs(1),
@@ -310,7 +310,7 @@ async fn resets_without_end_end_the_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_tells_clients_to_go_elsewhere() {
-    let mut rig = plain_rig(&Limits {
+    let mut rig = plain_rig(&ProxyLimits {
         hello_deadline: PATIENCE,
         ..quiet()
     });

@@ -23,20 +23,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::http::HttpLimits;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
 
-fn quiet() -> Limits {
-    Limits {
+fn quiet() -> ProxyLimits {
+    ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     }
 }
 
-fn rig_of(limits: &Limits, address: SocketAddr, protocol: BackendProtocol) -> Rig {
+fn rig_of(limits: &ProxyLimits, address: SocketAddr, protocol: BackendProtocol) -> Rig {
     Rig::start(limits, |port| {
         vec![
             http(port, "web", "", None),
@@ -661,7 +661,7 @@ async fn a_client_that_leaves_takes_its_request_along() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_that_stall_end_their_connection() {
     let one = Echo::start("one").await;
-    let limits = Limits {
+    let limits = ProxyLimits {
         http: HttpLimits {
             head_deadline: Duration::from_millis(500),
             stall: Duration::from_secs(1),

@@ -9,7 +9,7 @@ use common::*;
 use proto::http_filter::Filter;
 use proto::path_modifier::Path;
 use vestibule_proxy::http::{EscapedSlashes, Underscores};
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";
@@ -20,7 +20,7 @@ fn rig(rules: &[proto::HttpRule], backends: &[(&str, &[std::net::SocketAddr])]) 
 }
 
 fn rig_with(
-    limits: &Limits,
+    limits: &ProxyLimits,
     rules: &[proto::HttpRule],
     backends: &[(&str, &[std::net::SocketAddr])],
 ) -> Rig {

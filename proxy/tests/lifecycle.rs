@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use control_support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
 
 const SET: &str = "ListenerSet/team-b/web/tls";
@@ -23,9 +23,9 @@ async fn start(backend_address: SocketAddr) -> (Proxy, SocketAddr) {
     config.workers = 4;
     config.admin = Some("127.0.0.1:0".parse().unwrap());
     config.health = Some("[::]:0".parse().unwrap());
-    config.limits = Limits {
+    config.limits = ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     let mut proxy = Proxy::start(config).await.unwrap();
     let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));

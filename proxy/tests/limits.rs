@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, proto};
 
@@ -32,7 +32,7 @@ const BACKEND: &str = "team-a/one:80";
 const SOON: Duration = Duration::from_millis(1);
 
 /// No limit that counts bytes or time but those that `set` says.
-fn limits(set: impl FnOnce(&mut Bounds)) -> Limits {
+fn limits(set: impl FnOnce(&mut Bounds)) -> ProxyLimits {
     let mut bounds = Bounds {
         stream_idle: None,
         request: None,
@@ -41,7 +41,7 @@ fn limits(set: impl FnOnce(&mut Bounds)) -> Limits {
         request_body: None,
     };
     set(&mut bounds);
-    Limits {
+    ProxyLimits {
         bounds,
         age_grace: Duration::from_hours(1),
         ..quiet()
@@ -56,7 +56,7 @@ fn limited(mut listener: Resource, limits: proto::ListenerLimits) -> Resource {
     listener
 }
 
-fn web(limits: &Limits, backends: &[SocketAddr], rule: &proto::HttpRule) -> Rig {
+fn web(limits: &ProxyLimits, backends: &[SocketAddr], rule: &proto::HttpRule) -> Rig {
     Rig::start(limits, |port| {
         vec![
             http(port, "web", "", None),
@@ -157,7 +157,7 @@ async fn a_websocket_is_a_tunnel_and_no_request() {
     assert!(answer.starts_with(b"HTTP/1.1 101"));
     rig.wait_closed(CloseReason::TunnelIdleTimeout, 1).await;
     // And by age as well.
-    let old = Limits {
+    let old = ProxyLimits {
         age_grace: Duration::ZERO,
         ..limits(|bounds| bounds.connection_age = Some(SOON))
     };
@@ -216,7 +216,7 @@ async fn a_gateway_sets_its_own_limits_and_others_keep_the_releases() {
 #[tokio::test(flavor = "multi_thread")]
 async fn old_tunnels_are_closed_though_they_are_busy() {
     let address = serve(echo).await;
-    let old = Limits {
+    let old = ProxyLimits {
         age_grace: Duration::ZERO,
         ..limits(|bounds| bounds.connection_age = Some(SOON))
     };

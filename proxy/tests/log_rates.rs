@@ -6,7 +6,7 @@ use common::sink::Sink;
 use common::web::*;
 use common::*;
 use tokio::io::AsyncWriteExt;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 const OWN: &str = "Gateway/infra/edge/web";
 const MANY: usize = 200;
@@ -16,7 +16,7 @@ fn lines_of(sink: &Sink, tenant: &str) -> usize {
     lines.filter(|line| line["tenant"] == tenant).count()
 }
 
-async fn rig(limits: Limits) -> Rig {
+async fn rig(limits: ProxyLimits) -> Rig {
     let echo = Echo::start("web").await;
     Rig::start(&limits, |port| {
         let listener = http(port, "web", "*.example.com", None);
@@ -51,9 +51,9 @@ fn dropped(rig: &Rig, tenant: &str) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
     let sink = Sink::subscribe("info");
-    let one = rig(Limits {
+    let one = rig(ProxyLimits {
         access_log_lines_per_second: 1,
-        ..Limits::default()
+        ..ProxyLimits::default()
     });
     let one = one.await;
     ask(&one, "team-a", MANY).await;
@@ -69,9 +69,9 @@ async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
 
     // What is left out by choice is not dropped.
     let before = lines_of(&sink, "team-a");
-    let none = rig(Limits {
+    let none = rig(ProxyLimits {
         access_log_percent: 0,
-        ..Limits::default()
+        ..ProxyLimits::default()
     });
     let none = none.await;
     ask(&none, "team-a", MANY).await;

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::overload::{Readings, Usage};
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 const OF_A: &str = "a.example.com";
 const OF_B: &str = "b.example.com";
@@ -25,7 +25,7 @@ fn memory_at(percent: u64) -> Readings {
     }
 }
 
-async fn rig(limits: &Limits) -> Rig {
+async fn rig(limits: &ProxyLimits) -> Rig {
     let echo = Echo::start("web").await;
     Rig::start(limits, |port| {
         let both = [("team-a", OF_A), ("team-b", OF_B)];
@@ -96,7 +96,7 @@ async fn who_has_most_gets_no_more_and_others_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_last_step_who_is_idle_or_slow_is_closed() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         http: vestibule_proxy::http::HttpLimits {
             idle: PATIENCE * 10,
             head_deadline: PATIENCE * 10,

@@ -6,13 +6,13 @@ use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:443";
 
 fn rig(address: std::net::SocketAddr) -> Rig {
-    Rig::start(&Limits::default(), |port| {
+    Rig::start(&ProxyLimits::default(), |port| {
         vec![
             listener(port, "web", NAME, None),
             route("web", NAME, Some(BACKEND)),

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::{Resource, proto};
 
 const OF_A: &str = "a.example.com";
@@ -19,8 +19,8 @@ const OF_B: &str = "b.example.com";
 const OWN: &str = "Gateway/infra/edge/web";
 
 /// With three tenants each has a share of 2, and there are 6 to lend.
-fn twelve() -> Limits {
-    Limits {
+fn twelve() -> ProxyLimits {
+    ProxyLimits {
         max_connections: 12,
         guaranteed_percent: 50,
         ..quiet()
@@ -28,7 +28,7 @@ fn twelve() -> Limits {
 }
 
 /// Both teams' hostnames and routes on the Gateway's own listener, in plaintext or within TLS.
-async fn shared_listener(limits: &Limits, identity: Option<&Identity>) -> Rig {
+async fn shared_listener(limits: &ProxyLimits, identity: Option<&Identity>) -> Rig {
     let echo = Echo::start("web").await;
     let certificate = identity.map(|_| "infra/edge");
     Rig::start(limits, |port| {
@@ -137,7 +137,7 @@ fn passed_through(port: u16, tenant: &str, hostname: &str) -> [Resource; 2] {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_holds_for_what_is_passed_through() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         max_connections: 8,
         ..twelve()
     };
@@ -189,7 +189,7 @@ async fn the_same_holds_for_what_is_passed_through() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_for_nobody_are_bounded_by_their_source() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         max_hellos: 4,
         ..twelve()
     };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use control_support::*;
 use prost::Message;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{
@@ -181,9 +181,9 @@ impl Backends {
 async fn start(source: ConfigSource) -> Proxy {
     let mut config = ProxyConfig::new(source);
     config.workers = 2;
-    config.limits = Limits {
+    config.limits = ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     Proxy::start(config).await.unwrap()
 }

@@ -9,12 +9,12 @@ use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:443";
 
-fn rig(limits: &Limits, address: std::net::SocketAddr) -> Rig {
+fn rig(limits: &ProxyLimits, address: std::net::SocketAddr) -> Rig {
     Rig::start(limits, |port| {
         vec![
             listener(port, "web", NAME, None),
@@ -24,11 +24,11 @@ fn rig(limits: &Limits, address: std::net::SocketAddr) -> Rig {
     })
 }
 
-fn impatient() -> Limits {
-    Limits {
+fn impatient() -> ProxyLimits {
+    ProxyLimits {
         hello_deadline: Duration::from_secs(1),
         hello_bytes: 4096,
-        ..Limits::default()
+        ..ProxyLimits::default()
     }
 }
 
@@ -92,7 +92,7 @@ async fn one_byte_at_a_time_ends_at_the_deadline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_leave_early_are_told_apart() {
-    let rig = rig(&Limits::default(), nobody());
+    let rig = rig(&ProxyLimits::default(), nobody());
     drop(rig.connect().await);
     rig.wait_closed(CloseReason::ClientSilent, 1).await;
     let mut client = rig.connect().await;
@@ -104,7 +104,7 @@ async fn clients_that_leave_early_are_told_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_matches_nothing_is_closed_without_an_alert() {
-    let rig = Rig::start(&Limits::default(), |port| {
+    let rig = Rig::start(&ProxyLimits::default(), |port| {
         vec![
             listener(port, "other", "other.example.com", None),
             listener(port, "unrouted", "a.example.com", None),
@@ -151,7 +151,7 @@ async fn routes_without_a_live_backend_close() {
         ),
     ] {
         for certificate in [None, Some("team-a/absent")] {
-            let rig = Rig::start(&Limits::default(), |port| {
+            let rig = Rig::start(&ProxyLimits::default(), |port| {
                 let mut all = resources.clone();
                 all.push(listener(port, "web", NAME, certificate));
                 all
@@ -176,7 +176,7 @@ async fn a_backend_that_is_the_proxy_itself_is_not_connected_to() {
     let live = serve(echo).await;
     for certificate in [None, Some("team-a/web")] {
         let own = Identity::new(NAME);
-        let mut rig = Rig::start(&Limits::default(), |port| {
+        let mut rig = Rig::start(&ProxyLimits::default(), |port| {
             vec![
                 listener(port, "web", NAME, certificate),
                 route("web", NAME, Some(BACKEND)),
@@ -223,7 +223,7 @@ async fn an_endpoint_that_refuses_is_passed_over_for_another() {
     let live = serve(echo).await;
     for certificate in [None, Some("team-a/web")] {
         let own = Identity::new(NAME);
-        let rig = Rig::start(&Limits::default(), |port| {
+        let rig = Rig::start(&ProxyLimits::default(), |port| {
             vec![
                 listener(port, "web", NAME, certificate),
                 route("web", NAME, Some(BACKEND)),
@@ -253,9 +253,9 @@ async fn an_endpoint_that_refuses_is_passed_over_for_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_connections_than_the_limit_are_closed() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         max_connections: 3,
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     let rig = rig(&limits, serve(echo).await);
     let mut open = Vec::new();
@@ -279,9 +279,9 @@ async fn more_connections_than_the_limit_are_closed() {
     within("the echo", client.read_u8()).await.unwrap();
 
     // The same for hellos, of which one source may have half.
-    let limits = Limits {
+    let limits = ProxyLimits {
         max_hellos: 4,
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     let rig = self::rig(&limits, nobody());
     let _slow = [rig.connect().await, rig.connect().await];
@@ -292,7 +292,7 @@ async fn more_connections_than_the_limit_are_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_lets_connections_end_and_then_ends_them() {
-    let mut rig = rig(&Limits::default(), serve(echo).await);
+    let mut rig = rig(&ProxyLimits::default(), serve(echo).await);
     let mut open = Vec::new();
     for _ in 0..5 {
         let mut client = rig.connect().await;
@@ -343,7 +343,7 @@ async fn drain_lets_connections_end_and_then_ends_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_ends_early_when_nothing_is_left() {
-    let mut rig = rig(&Limits::default(), nobody());
+    let mut rig = rig(&ProxyLimits::default(), nobody());
     let workers = rig.workers.take().unwrap();
     let drained = workers.drain(Duration::from_hours(1));
     assert_eq!(within("the drain", drained).await, 0);
@@ -351,7 +351,7 @@ async fn drain_ends_early_when_nothing_is_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_keeps_what_it_started_with() {
-    let mut rig = rig(&Limits::default(), serve(echo).await);
+    let mut rig = rig(&ProxyLimits::default(), serve(echo).await);
     let mut client = rig.connect().await;
     client.write_all(HELLO).await.unwrap();
     let mut back = vec![0; HELLO.len()];

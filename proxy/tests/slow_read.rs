@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::http::HttpLimits;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
@@ -71,14 +71,14 @@ async fn who_takes_nothing_is_held_little_and_ended() {
         })
     })
     .await;
-    let limits = Limits {
+    let limits = ProxyLimits {
         access_log: false,
         http: HttpLimits {
             head_deadline: Duration::from_secs(1),
             stall: Duration::from_secs(5),
             ..HttpLimits::default()
         },
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     let rig = Rig::start(&limits, |port| {
         vec![

@@ -7,7 +7,7 @@ use common::web::*;
 use common::*;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
@@ -73,9 +73,9 @@ struct World {
 async fn world() -> World {
     let (echo, identity) = (Echo::start("web").await, Identity::new(HOST));
     let admin = Echo::start("admin").await;
-    let limits = Limits {
+    let limits = ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     let resources = |port, certificate| {
         vec![
@@ -164,9 +164,9 @@ async fn refuse(
 /// Not by a deadline that happens to come by.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_an_answer_goes_on_with_it() {
-    let (echo, limits) = (Echo::start("web").await, Limits::default());
+    let (echo, limits) = (Echo::start("web").await, ProxyLimits::default());
     let hour = std::time::Duration::from_hours(1);
-    let limits = Limits {
+    let limits = ProxyLimits {
         access_log: false,
         http: vestibule_proxy::http::HttpLimits {
             head_deadline: hour,

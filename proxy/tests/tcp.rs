@@ -16,20 +16,20 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
 
 const BACKEND: &str = "team-a/db:5432";
 const GREETING: &[u8] = b"220 ready\r\n";
 
-fn quiet() -> Limits {
-    Limits {
+fn quiet() -> ProxyLimits {
+    ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     }
 }
 
-fn rig(limits: &Limits, address: SocketAddr) -> Rig {
+fn rig(limits: &ProxyLimits, address: SocketAddr) -> Rig {
     Rig::start(limits, |port| {
         vec![
             tcp(port, "db"),
@@ -295,7 +295,7 @@ async fn who_owns_every_name_has_no_say_about_a_port_without_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_has_no_more_connections_than_its_share() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         max_connections: 4,
         guaranteed_percent: 50,
         ..quiet()
@@ -322,7 +322,7 @@ async fn a_tenant_has_no_more_connections_than_its_share() {
 /// others waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_clients_keep_no_places_of_hellos() {
-    let limits = Limits {
+    let limits = ProxyLimits {
         max_hellos: 2,
         ..quiet()
     };
@@ -338,7 +338,7 @@ async fn silent_clients_keep_no_places_of_hellos() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_and_one_that_is_drained_end_with_a_reset() {
-    let idle = Limits {
+    let idle = ProxyLimits {
         bounds: Bounds {
             tunnel_idle: Some(Duration::from_millis(200)),
             ..Bounds::default()

@@ -14,12 +14,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
 
-fn rig(identity: &Identity, address: std::net::SocketAddr, limits: &Limits) -> Rig {
+fn rig(identity: &Identity, address: std::net::SocketAddr, limits: &ProxyLimits) -> Rig {
     Rig::start(limits, |port| {
         vec![
             listener(port, "web", NAME, Some("team-a/cert")),
@@ -33,7 +33,7 @@ fn rig(identity: &Identity, address: std::net::SocketAddr, limits: &Limits) -> R
 async fn pair_with(config: impl FnOnce(&Identity) -> rustls::ClientConfig) -> Pair {
     let identity = Identity::new(NAME);
     let (address, accepted) = one_connection().await;
-    let rig = rig(&identity, address, &Limits::default());
+    let rig = rig(&identity, address, &ProxyLimits::default());
     let client = tls(rig.connect().await, config(&identity), NAME)
         .await
         .unwrap();
@@ -274,7 +274,7 @@ async fn keys_are_updated_when_the_client_wishes() {
 async fn sessions_are_resumed_in_both_versions() {
     for version in [&TLS13, &TLS12] {
         let identity = Identity::new(NAME);
-        let rig = rig(&identity, serve(echo).await, &Limits::default());
+        let rig = rig(&identity, serve(echo).await, &ProxyLimits::default());
         let config = client_config_with(&identity, provider(), &[version]);
         for round in 0..3 {
             let mut client = tls(rig.connect().await, config.clone(), NAME)
@@ -344,9 +344,9 @@ async fn plaintext_after_the_handshake_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn handshakes_that_fail_or_stall_are_counted() {
     let identity = Identity::new(NAME);
-    let limits = Limits {
+    let limits = ProxyLimits {
         handshake_deadline: Duration::from_secs(1),
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     let rig = rig(&identity, serve(echo).await, &limits);
     // The client does not trust the certificate.
@@ -379,7 +379,7 @@ async fn handshakes_that_fail_or_stall_are_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_is_gone_closes_after_the_handshake() {
     let identity = Identity::new(NAME);
-    let rig = rig(&identity, nobody(), &Limits::default());
+    let rig = rig(&identity, nobody(), &ProxyLimits::default());
     let mut client = tls(rig.connect().await, client_config(&identity), NAME)
         .await
         .unwrap();
@@ -395,7 +395,7 @@ async fn data_in_the_flight_of_the_handshake_arrives() {
     // rustls buffers what is written before the handshake is done and sends it with its Finished.
     let identity = Identity::new(NAME);
     let (address, accepted) = one_connection().await;
-    let rig = rig(&identity, address, &Limits::default());
+    let rig = rig(&identity, address, &ProxyLimits::default());
     let name = rustls::pki_types::ServerName::try_from(NAME).unwrap();
     let mut client =
         rustls::ClientConnection::new(Arc::new(client_config(&identity)), name).unwrap();
@@ -440,7 +440,7 @@ async fn openssl_and_curl_are_served() {
         let _ = stream.write_all(answer).await;
     })
     .await;
-    let rig = rig(&identity, address, &Limits::default());
+    let rig = rig(&identity, address, &ProxyLimits::default());
     let to = format!("{NAME}:443:{}", rig.address);
     let at = rig.address.to_string();
     let url = format!("https://{NAME}/");
@@ -515,7 +515,7 @@ fn hello_with(tail: &[u8]) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_behind_the_hello_in_its_record_are_refused() {
     let identity = Identity::new(NAME);
-    let rig = rig(&identity, nobody(), &Limits::default());
+    let rig = rig(&identity, nobody(), &ProxyLimits::default());
     let tails: [&[u8]; 4] = [
         &[20],
         &[20, 0, 0, 1, 1],
@@ -550,7 +550,7 @@ fn records() -> impl Strategy<Value = Vec<u8>> {
 fn no_bytes_after_a_hello_make_the_handshake_panic() {
     use std::io::{Read, Write};
     let identity = Identity::new(NAME);
-    let rig = rig(&identity, nobody(), &Limits::default());
+    let rig = rig(&identity, nobody(), &ProxyLimits::default());
     let tail = prop::collection::vec(prop::sample::select(vec![0, 1, 2, 8, 20, 24, 255]), 0..8);
     let config = ProptestConfig {
         failure_persistence: None,

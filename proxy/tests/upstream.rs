@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 use proto::resource::Resource as Wire;
@@ -137,7 +137,7 @@ struct World {
 async fn world_with(make: impl FnOnce(&Authority) -> rustls::ServerConfig) -> World {
     let (outer, ca) = (Identity::new(NAME), Authority::new("backends"));
     let far = Far::start(make(&ca)).await;
-    let rig = Rig::start(&Limits::default(), |port| {
+    let rig = Rig::start(&ProxyLimits::default(), |port| {
         vec![
             listener(port, "web", NAME, Some("team-a/cert")),
             route("web", NAME, Some(BACKEND)),
@@ -545,9 +545,9 @@ async fn a_backend_that_does_not_speak_tls_gets_nothing_of_the_clients() {
 async fn a_backend_that_says_nothing_is_given_up() {
     let (address, accepted) = one_connection().await;
     let (outer, ca) = (Identity::new(NAME), Authority::new("backends"));
-    let limits = Limits {
+    let limits = ProxyLimits {
         connect_deadline: std::time::Duration::from_secs(1),
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
     let rig = Rig::start(&limits, |port| {
         vec![

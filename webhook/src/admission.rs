@@ -13,7 +13,7 @@ use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{ListenerSet, Object};
 use vestibule_model::policy::Policy;
 
-use crate::facts::Facts;
+use crate::admission_state::AdmissionState;
 use crate::pending::{PATIENCE, Pending};
 use crate::review::{Operation, Review, Reviewer};
 
@@ -21,8 +21,8 @@ use crate::review::{Operation, Review, Reviewer};
 #[derive(Debug)]
 pub struct Admission {
     policy: Policy,
-    facts: RwLock<Facts>,
-    /// Taken before `facts` where both are.
+    state: RwLock<AdmissionState>,
+    /// Taken before `state` where both are.
     pending: Mutex<Pending>,
 }
 
@@ -39,16 +39,16 @@ pub struct Question<'a> {
     pub dry_run: bool,
 }
 
-/// A ListenerSet that meets one that was just admitted, and is to be asked about once more.
+/// A ListenerSet that may conflict with one that was just admitted. It is judged again once the watch shows that one.
 #[derive(Debug, Clone)]
-pub struct Met(Arc<ListenerSet>);
+pub struct Recheck(Arc<ListenerSet>);
 
 impl Admission {
     /// Admission with nothing there yet, for the GatewayClasses of `controller`.
     pub fn new(controller: impl Into<Arc<str>>, policy: Policy) -> Self {
-        let facts = Facts::new(controller);
+        let state = AdmissionState::new(controller);
         Self {
-            facts: RwLock::new(facts.with_names_per_namespace(policy.names_per_namespace)),
+            state: RwLock::new(state.with_names_per_namespace(policy.names_per_namespace)),
             policy,
             pending: Mutex::new(Pending::new(PATIENCE)),
         }
@@ -76,12 +76,12 @@ impl Admission {
         if let Object::ListenerSet(set) = &object {
             pending.see(set);
         }
-        self.facts.write().put(object);
+        self.state.write().put(object);
     }
 
     /// Takes the removal of an object that the watch showed.
     pub fn remove(&self, key: &ObjectKey) {
-        self.facts.write().remove(key);
+        self.state.write().remove(key);
     }
 
     /// Forgets admitted sets that were not seen in time.
@@ -113,9 +113,13 @@ impl Admission {
     /// one that was just admitted.
     ///
     /// # Errors
-    /// If so: wait while [`is_met`](Self::is_met), for [`patience`](Self::patience) at most, then
+    /// If so: wait while [`is_pending`](Self::is_pending), for [`patience`](Self::patience) at most, then
     /// [`review`](Self::review).
-    pub fn review_unless_met(&self, question: Question<'_>, now: Instant) -> Result<Review, Met> {
+    pub fn review_or_recheck(
+        &self,
+        question: Question<'_>,
+        now: Instant,
+    ) -> Result<Review, Recheck> {
         let Object::ListenerSet(set) = question.new else {
             return Ok(self.judge(question));
         };
@@ -124,7 +128,7 @@ impl Admission {
         let review = self.judge(question);
         if review.allowed && self.is_news(set) {
             if pending.meets(set, now) {
-                return Err(Met(Arc::new(set.clone())));
+                return Err(Recheck(Arc::new(set.clone())));
             }
             if !question.dry_run {
                 pending.admit(set, now);
@@ -133,10 +137,10 @@ impl Admission {
         Ok(review)
     }
 
-    /// Whether what it met is still on its way.
+    /// Whether the set that it may conflict with is still on its way.
     #[must_use]
-    pub fn is_met(&self, met: &Met, now: Instant) -> bool {
-        self.pending.lock().meets(&met.0, now)
+    pub fn is_pending(&self, recheck: &Recheck, now: Instant) -> bool {
+        self.pending.lock().meets(&recheck.0, now)
     }
 
     /// How long that is waited for at most.
@@ -146,14 +150,14 @@ impl Admission {
     }
 
     fn judge(&self, question: Question<'_>) -> Review {
-        let facts = self.facts.read();
-        Reviewer::new(&facts, &self.policy).review(question.operation, question.old, question.new)
+        let state = self.state.read();
+        Reviewer::new(&state, &self.policy).review(question.operation, question.old, question.new)
     }
 
     /// Whether it wants something that it has not.
     fn is_news(&self, set: &ListenerSet) -> bool {
-        let facts = self.facts.read();
-        let merge = facts.merge();
+        let state = self.state.read();
+        let merge = state.merge();
         let there = merge.set(&set.name);
         !set.meta.deleting
             && merge.verdict(set) == SetVerdict::Allowed
@@ -239,7 +243,7 @@ mod tests {
             new,
             dry_run,
         };
-        let answer = admission.review_unless_met(question, now);
+        let answer = admission.review_or_recheck(question, now);
         answer.ok().map(|review| review.allowed)
     }
 
@@ -269,14 +273,14 @@ mod tests {
             new: &second,
             dry_run: true,
         };
-        let met = admission.review_unless_met(question, now).unwrap_err();
-        assert!(admission.is_met(&met, now));
+        let recheck = admission.review_or_recheck(question, now).unwrap_err();
+        assert!(admission.is_pending(&recheck, now));
         // The first one again, as clients retry, and another name.
         assert_eq!(create(&admission, &first, now), Some(true));
         let beside = set("charlie", "b.example");
         assert_eq!(create(&admission, &beside, now), Some(true));
         admission.put(first);
-        assert!(!admission.is_met(&met, now));
+        assert!(!admission.is_pending(&recheck, now));
         assert_eq!(create(&admission, &second, now), Some(false));
     }
 

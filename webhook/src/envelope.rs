@@ -15,7 +15,7 @@ use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Meta, Object};
 use vestibule_model::policy::Mode;
 
-use crate::admission::{Admission, Met, Question};
+use crate::admission::{Admission, Question, Recheck};
 use crate::review::{Operation, Review, Reviewer};
 use crate::text;
 
@@ -31,18 +31,18 @@ const MAX_NAME: usize = 253;
 
 /// What goes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct ReviewResponse {
     /// HTTP status: 200 for every proper review, refusals included; 400 for what is none.
     pub status: u16,
     /// JSON with status 200, else a line of text.
     pub body: Vec<u8>,
     /// What it was about, for logs and metrics.
-    pub record: Record,
+    pub record: ReviewRecord,
 }
 
 /// What came of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum ReviewOutcome {
     /// Not a review.
     Malformed,
     /// A kind, operation or subresource that is not judged.
@@ -55,7 +55,7 @@ pub enum Outcome {
     Refused,
 }
 
-impl Outcome {
+impl ReviewOutcome {
     /// A metric label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -71,9 +71,9 @@ impl Outcome {
 
 /// A review for logs and metrics: who did what to which object, nothing of what is in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct ReviewRecord {
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: ReviewOutcome,
     /// Kind, if it is one that is judged.
     pub kind: Option<Kind>,
     /// Mode in the object's namespace.
@@ -92,7 +92,7 @@ pub struct Record {
     pub reasons: Vec<Reason>,
 }
 
-impl Record {
+impl ReviewRecord {
     /// The kind as a label.
     #[must_use]
     pub fn kind_label(&self) -> &'static str {
@@ -102,7 +102,7 @@ impl Record {
 
 /// Answers the bytes of a request. Takes any bytes.
 #[must_use]
-pub fn review_bytes(bytes: &[u8], admission: &Admission, now: Instant) -> Answer {
+pub fn review_bytes(bytes: &[u8], admission: &Admission, now: Instant) -> ReviewResponse {
     let judge = |question: Question<'_>| Ok::<_, Infallible>(admission.review(question, now));
     match answer(bytes, admission, judge) {
         Ok(answer) => answer,
@@ -110,16 +110,16 @@ pub fn review_bytes(bytes: &[u8], admission: &Admission, now: Instant) -> Answer
     }
 }
 
-/// Answers the bytes of a request, as [`Admission::review_unless_met`] does.
+/// Answers the bytes of a request, as [`Admission::review_or_recheck`] does.
 ///
 /// # Errors
 /// If the answer has to wait.
-pub fn review_bytes_unless_met(
+pub fn review_bytes_or_recheck(
     bytes: &[u8],
     admission: &Admission,
     now: Instant,
-) -> Result<Answer, Met> {
-    let judge = |question: Question<'_>| admission.review_unless_met(question, now);
+) -> Result<ReviewResponse, Recheck> {
+    let judge = |question: Question<'_>| admission.review_or_recheck(question, now);
     answer(bytes, admission, judge)
 }
 
@@ -127,7 +127,7 @@ fn answer<E>(
     bytes: &[u8],
     admission: &Admission,
     judge: impl FnOnce(Question<'_>) -> Result<Review, E>,
-) -> Result<Answer, E> {
+) -> Result<ReviewResponse, E> {
     match parse(bytes) {
         Ok(request) => request.answer(admission, judge),
         Err(why) => Ok(malformed(&why, admission.policy().mode)),
@@ -273,12 +273,12 @@ fn quote(text: &str) -> String {
     format!("{:?}", text::one_line(text, 64))
 }
 
-fn malformed(why: &str, mode: Mode) -> Answer {
-    Answer {
+fn malformed(why: &str, mode: Mode) -> ReviewResponse {
+    ReviewResponse {
         status: 400,
         body: format!("{why}\n").into_bytes(),
-        record: Record {
-            outcome: Outcome::Malformed,
+        record: ReviewRecord {
+            outcome: ReviewOutcome::Malformed,
             kind: None,
             mode,
             operation: "",
@@ -296,7 +296,7 @@ impl Request {
         mut self,
         admission: &Admission,
         judge: impl FnOnce(Question<'_>) -> Result<Review, E>,
-    ) -> Result<Answer, E> {
+    ) -> Result<ReviewResponse, E> {
         let judged = self.judged_kind().zip(self.judged_operation());
         let review = judged.map(|(kind, operation)| {
             let new = match self.object.take() {
@@ -325,16 +325,16 @@ impl Request {
         });
         let review = review.transpose()?;
         let outcome = match &review {
-            None => Outcome::Passed,
-            Some(review) if !review.allowed => Outcome::Refused,
-            Some(review) if !review.warnings.is_empty() => Outcome::Warned,
-            Some(_) => Outcome::Allowed,
+            None => ReviewOutcome::Passed,
+            Some(review) if !review.allowed => ReviewOutcome::Refused,
+            Some(review) if !review.warnings.is_empty() => ReviewOutcome::Warned,
+            Some(_) => ReviewOutcome::Allowed,
         };
         let reasons = review.iter().flat_map(|r| &r.findings).map(|f| f.reason);
         let mut reasons: Vec<Reason> = reasons.collect();
         reasons.sort_unstable();
         reasons.dedup();
-        let record = Record {
+        let record = ReviewRecord {
             outcome,
             kind: self.judged_kind(),
             mode: admission.policy().mode_in(&self.namespace),
@@ -355,7 +355,7 @@ impl Request {
             response: self.response(review.as_ref()),
         };
         Ok(match serde_json::to_vec(&body) {
-            Ok(body) => Answer {
+            Ok(body) => ReviewResponse {
                 status: 200,
                 body,
                 record,

@@ -4,7 +4,7 @@
 //! them. It is advice: concurrent creates race, and a webhook can be down, so whatever it refuses
 //! shows in the status too, and what it lets in may still come to nothing.
 //!
-//! [`Reviewer`] judges one object from [`Facts`], [`Admission`] keeps them, [`review_bytes`] takes
+//! [`Reviewer`] judges one object from [`AdmissionState`], [`Admission`] keeps them, [`review_bytes`] takes
 //! the API server's envelope.
 #![cfg_attr(
     not(test),
@@ -17,8 +17,8 @@
 )]
 
 mod admission;
+mod admission_state;
 mod envelope;
-mod facts;
 mod pending;
 mod review;
 mod rules;
@@ -27,10 +27,11 @@ mod same;
 pub mod server;
 mod text;
 
-pub use admission::{Admission, Met, Question};
+pub use admission::{Admission, Question, Recheck};
+pub use admission_state::AdmissionState;
 pub use envelope::{
-    Answer, MAX_BYTES, Outcome, Record, namespace_of, review_bytes, review_bytes_unless_met,
+    MAX_BYTES, ReviewOutcome, ReviewRecord, ReviewResponse, namespace_of, review_bytes,
+    review_bytes_or_recheck,
 };
-pub use facts::Facts;
 pub use pending::PATIENCE;
 pub use review::{Operation, Review, Reviewer};

@@ -7,7 +7,7 @@ use vestibule_model::object::{Gateway, ListenerSet, Object};
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::route::Route;
 
-use crate::facts::Facts;
+use crate::admission_state::AdmissionState;
 use crate::rules;
 use crate::same::{is_deleting, same_spec};
 use crate::text;
@@ -49,16 +49,16 @@ impl Review {
 /// Reviews objects from what is there and the release's policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Reviewer<'a> {
-    facts: &'a Facts,
+    state: &'a AdmissionState,
     policy: &'a Policy,
 }
 
 impl<'a> Reviewer<'a> {
-    /// A reviewer of objects that would join those of `facts`. It makes no difference whether the
+    /// A reviewer of objects that would join those of `state`. It makes no difference whether the
     /// object under review is among them.
     #[must_use]
-    pub fn new(facts: &'a Facts, policy: &'a Policy) -> Self {
-        Self { facts, policy }
+    pub fn new(state: &'a AdmissionState, policy: &'a Policy) -> Self {
+        Self { state, policy }
     }
 
     /// The kinds there are rules for.
@@ -101,13 +101,13 @@ impl<'a> Reviewer<'a> {
             Mode::Enforce | Mode::Warn => Some(warning(finding)),
             Mode::Off => None,
         };
-        let findings = rules::findings(self.facts, self.policy, old, new);
+        let findings = rules::findings(self.state, self.policy, old, new);
         Review::of(findings.into_iter().filter_map(weigh).collect())
     }
 
     /// Whether it may be ours to judge.
     fn concerns(&self, object: &Object) -> bool {
-        let merge = self.facts.merge();
+        let merge = self.state.merge();
         match object {
             Object::GatewayClass(class) => *class.controller == *merge.controller(),
             Object::Gateway(gateway) => self.concerns_gateway(gateway),
@@ -125,7 +125,7 @@ impl<'a> Reviewer<'a> {
 
     /// Whether any parent may be ours.
     fn concerns_route(&self, route: Route<'_>) -> bool {
-        let merge = self.facts.merge();
+        let merge = self.state.merge();
         route
             .parents()
             .iter()
@@ -141,12 +141,12 @@ impl<'a> Reviewer<'a> {
     fn concerns_set(&self, set: &ListenerSet) -> bool {
         set.gateway
             .as_ref()
-            .is_none_or(|gateway| !self.facts.merge().is_foreign(gateway))
+            .is_none_or(|gateway| !self.state.merge().is_foreign(gateway))
     }
 
     /// Whether it is known to be ours: Vestibule's own kinds, and what has a parent of ours.
     fn is_ours(&self, object: &Object) -> bool {
-        let merge = self.facts.merge();
+        let merge = self.state.merge();
         let set_is_ours = |set: &ListenerSet| {
             set.gateway
                 .as_ref()
@@ -175,7 +175,7 @@ impl<'a> Reviewer<'a> {
     }
 
     fn concerns_gateway(&self, gateway: &Gateway) -> bool {
-        let merge = self.facts.merge();
+        let merge = self.state.merge();
         merge
             .class(&gateway.class)
             .is_none_or(|_| merge.is_our_class(&gateway.class))

@@ -13,11 +13,11 @@ use vestibule_model::object::{Gateway, Listener, ListenerSet, Object, Reference,
 use vestibule_model::policy::Policy;
 use vestibule_model::route::Route;
 
-use crate::facts::Facts;
+use crate::admission_state::AdmissionState;
 
 /// The findings about `new`, which takes the place of `old` if there is one, before they are weighed.
 pub(crate) fn findings(
-    facts: &Facts,
+    state: &AdmissionState,
     policy: &Policy,
     old: Option<&Object>,
     new: &Object,
@@ -25,7 +25,7 @@ pub(crate) fn findings(
     match new {
         Object::TlsRoute(route) => {
             let mut findings = policy.judge_route(route);
-            findings.extend(routes::findings(facts, old, Route::Tls(route)));
+            findings.extend(routes::findings(state, old, Route::Tls(route)));
             findings
         }
         Object::HttpRoute(route) => {
@@ -39,12 +39,12 @@ pub(crate) fn findings(
             let own = new.findings().cloned();
             let own = own.map(|f| if kept(&f) { warning(f) } else { f });
             let mut findings: Vec<Finding> = own.collect();
-            findings.extend(routes::findings(facts, old, Route::Http(route)));
+            findings.extend(routes::findings(state, old, Route::Http(route)));
             findings
         }
         Object::TcpRoute(route) => {
             let mut findings = route.findings.clone();
-            findings.extend(routes::findings(facts, old, Route::Tcp(route)));
+            findings.extend(routes::findings(state, old, Route::Tcp(route)));
             findings
         }
         Object::ListenerSet(set) => {
@@ -52,15 +52,15 @@ pub(crate) fn findings(
                 Some(Object::ListenerSet(old)) => Some(old),
                 _ => None,
             };
-            of_set(facts, old, set)
+            of_set(state, old, set)
         }
-        Object::Gateway(gateway) => of_gateway(facts, gateway),
+        Object::Gateway(gateway) => of_gateway(state, gateway),
         other => other.findings().cloned().collect(),
     }
 }
 
-fn of_set(facts: &Facts, old: Option<&ListenerSet>, set: &ListenerSet) -> Vec<Finding> {
-    let merge = facts.merge();
+fn of_set(state: &AdmissionState, old: Option<&ListenerSet>, set: &ListenerSet) -> Vec<Finding> {
+    let merge = state.merge();
     let own = set.listeners.iter().flat_map(|l| &l.findings);
     let not_allowed = match merge.verdict(set) {
         SetVerdict::NotAllowed(finding) => Some(finding),
@@ -73,7 +73,7 @@ fn of_set(facts: &Facts, old: Option<&ListenerSet>, set: &ListenerSet) -> Vec<Fi
         .into_iter()
         .chain(problems_of_set(set, gateway.map(AsRef::as_ref)))
         .chain(merge.would_withhold(set))
-        .chain(not_permitted(facts, &key, certificates(&set.listeners)))
+        .chain(not_permitted(state, &key, certificates(&set.listeners)))
         .map(warning);
     set.findings
         .iter()
@@ -100,7 +100,7 @@ fn inherited_is_told(finding: Finding) -> Finding {
     }
 }
 
-fn of_gateway(facts: &Facts, gateway: &Gateway) -> Vec<Finding> {
+fn of_gateway(state: &AdmissionState, gateway: &Gateway) -> Vec<Finding> {
     let own = gateway.listeners.iter().flat_map(|l| &l.findings);
     let key = gateway.parent_key().object();
     gateway
@@ -109,7 +109,7 @@ fn of_gateway(facts: &Facts, gateway: &Gateway) -> Vec<Finding> {
         .chain(own)
         .cloned()
         .chain(problems_of_gateway(gateway))
-        .chain(not_permitted(facts, &key, certificates(&gateway.listeners)))
+        .chain(not_permitted(state, &key, certificates(&gateway.listeners)))
         .collect()
 }
 
@@ -124,12 +124,12 @@ fn certificates(listeners: &[Listener]) -> impl Iterator<Item = &Reference> {
 
 /// References into other namespaces that no `ReferenceGrant` permits (yet).
 fn not_permitted<'a>(
-    facts: &'a Facts,
+    state: &'a AdmissionState,
     referrer: &'a ObjectKey,
     references: impl Iterator<Item = &'a Reference> + 'a,
 ) -> impl Iterator<Item = Finding> + 'a {
     references.filter_map(|reference| {
-        let grants = facts.reference_grants(&reference.target.namespace);
+        let grants = state.reference_grants(&reference.target.namespace);
         permit(referrer, reference, grants).err()
     })
 }

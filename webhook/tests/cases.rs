@@ -12,7 +12,7 @@ use support::{Certificate, Client, TlsDir};
 use vestibule_crds::{decode, yaml};
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
-use vestibule_webhook::{Facts, Operation, Reviewer};
+use vestibule_webhook::{AdmissionState, Operation, Reviewer};
 
 #[derive(Debug, Deserialize)]
 struct Header {
@@ -58,9 +58,9 @@ impl Case {
 }
 
 /// What the rules say without a server, from the objects before.
-fn judged(facts: &mut Facts, policy: &Policy, object: &Object) -> (bool, Option<String>) {
-    let review = Reviewer::new(facts, policy).review(Operation::Create, None, object);
-    facts.put(object.clone());
+fn judged(state: &mut AdmissionState, policy: &Policy, object: &Object) -> (bool, Option<String>) {
+    let review = Reviewer::new(state, policy).review(Operation::Create, None, object);
+    state.put(object.clone());
     (review.allowed, review.message)
 }
 
@@ -75,7 +75,7 @@ async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
     let mut client = Client::connect(webhook.address(), std::slice::from_ref(&certificate.der))
         .await
         .expect("a connection");
-    let mut facts = Facts::new(support::CONTROLLER);
+    let mut state = AdmissionState::new(support::CONTROLLER);
     let mut reviews = 0;
     for document in &case.documents {
         let Some((object, _)) = decode(document.clone()).into_object() else {
@@ -101,7 +101,7 @@ async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
             let expected = case.expected.get(&key.to_string());
             let expected = expected.map_or("allowed", |e| e.admission.as_str());
             assert_eq!(outcome, expected, "{name}: {key}: {answer}");
-            let (allowed, message) = judged(&mut facts, &case.policy, &object);
+            let (allowed, message) = judged(&mut state, &case.policy, &object);
             assert_eq!(response["allowed"], allowed, "{name}: {key}");
             assert_eq!(
                 response["status"]["message"].as_str(),
@@ -110,7 +110,7 @@ async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
             );
             reviews += 1;
         } else {
-            judged(&mut facts, &case.policy, &object);
+            judged(&mut state, &case.policy, &object);
         }
         // Whether or not it was refused: the table is about objects that are there.
         webhook.admission().put(object);

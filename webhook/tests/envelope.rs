@@ -8,7 +8,8 @@ use vestibule_model::condition::Reason;
 use vestibule_model::key::Kind;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_webhook::{
-    Admission, Answer, MAX_BYTES, Outcome, namespace_of, review_bytes, review_bytes_unless_met,
+    Admission, MAX_BYTES, ReviewOutcome, ReviewResponse, namespace_of, review_bytes,
+    review_bytes_or_recheck,
 };
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
@@ -93,7 +94,7 @@ fn envelope(request: &Value) -> Value {
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
 }
 
-fn answer(mode: Mode, value: &Value) -> Answer {
+fn answer(mode: Mode, value: &Value) -> ReviewResponse {
     review_bytes(
         value.to_string().as_bytes(),
         &admission(mode),
@@ -101,7 +102,7 @@ fn answer(mode: Mode, value: &Value) -> Answer {
     )
 }
 
-fn response(answer: &Answer) -> Value {
+fn response(answer: &ReviewResponse) -> Value {
     assert_eq!(
         answer.status,
         200,
@@ -114,7 +115,7 @@ fn response(answer: &Answer) -> Value {
     body["response"].clone()
 }
 
-fn create(mode: Mode, object: &Value) -> (Value, Answer) {
+fn create(mode: Mode, object: &Value) -> (Value, ReviewResponse) {
     let answer = answer(mode, &envelope(&request("CREATE", object, &Value::Null)));
     (response(&answer), answer)
 }
@@ -123,7 +124,7 @@ fn create(mode: Mode, object: &Value) -> (Value, Answer) {
 fn a_proper_object_is_allowed_and_nothing_else_said() {
     let (response, answer) = create(Mode::Enforce, &set("alpha", "web", "a.example"));
     assert_eq!(response, json!({"uid": "u-1", "allowed": true}));
-    assert_eq!(answer.record.outcome, Outcome::Allowed);
+    assert_eq!(answer.record.outcome, ReviewOutcome::Allowed);
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn a_refusal_says_what_where_and_what_to_do() {
     );
     assert!(!response.to_string().contains("bravo"));
     let record = answer.record;
-    assert_eq!(record.outcome, Outcome::Refused);
+    assert_eq!(record.outcome, ReviewOutcome::Refused);
     assert_eq!(record.kind, Some(Kind::ListenerSet));
     assert_eq!((&*record.namespace, &*record.name), ("alpha", "web"));
     assert_eq!((&*record.user, record.operation), ("dev@alpha", "CREATE"));
@@ -165,16 +166,16 @@ fn modes_and_exemption_weigh_what_is_found() {
                 (answer.record.outcome, response)
             };
             let (outcome, refused) = in_namespace(Mode::Enforce, "alpha");
-            assert_eq!(outcome, Outcome::Refused, "{version} {hostname}");
+            assert_eq!(outcome, ReviewOutcome::Refused, "{version} {hostname}");
             let message = refused["status"]["message"].as_str().unwrap();
             assert!(message.starts_with("spec.hostnames[0]: "), "{message}");
             for (mode, namespace) in [(Mode::Enforce, "exempt"), (Mode::Warn, "alpha")] {
                 let (outcome, warned) = in_namespace(mode, namespace);
-                assert_eq!(outcome, Outcome::Warned);
+                assert_eq!(outcome, ReviewOutcome::Warned);
                 assert_eq!(warned["warnings"], json!([message]));
             }
             let (outcome, silent) = in_namespace(Mode::Off, "alpha");
-            assert_eq!(outcome, Outcome::Allowed);
+            assert_eq!(outcome, ReviewOutcome::Allowed);
             assert_eq!(silent, json!({"uid": "u-1", "allowed": true}));
         }
     }
@@ -186,7 +187,7 @@ fn what_is_not_judged_passes() {
     let pass = |mut request: Value, field: &str, value: Value| {
         request[field] = value;
         let answer = answer(Mode::Enforce, &envelope(&request));
-        assert_eq!(answer.record.outcome, Outcome::Passed, "{field}");
+        assert_eq!(answer.record.outcome, ReviewOutcome::Passed, "{field}");
         assert_eq!(response(&answer), json!({"uid": "u-1", "allowed": true}));
     };
     let create = request("CREATE", &bad, &Value::Null);
@@ -211,13 +212,13 @@ fn an_update_is_judged_by_what_it_changes() {
             .record
             .outcome
     };
-    assert_eq!(update(&labelled, &bad), Outcome::Allowed);
+    assert_eq!(update(&labelled, &bad), ReviewOutcome::Allowed);
     assert_eq!(
         update(&bad, &route("v1", "alpha", &["a.example"])),
-        Outcome::Refused
+        ReviewOutcome::Refused
     );
     // An old version that cannot be read excuses nothing.
-    assert_eq!(update(&bad, &json!({"kind": 7})), Outcome::Refused);
+    assert_eq!(update(&bad, &json!({"kind": 7})), ReviewOutcome::Refused);
 }
 
 #[test]
@@ -227,19 +228,19 @@ fn a_dry_run_has_the_same_answer_and_no_effect() {
         let mut request = request("CREATE", &set(namespace, "s", "new.example"), &Value::Null);
         request["dryRun"] = dry_run.into();
         let bytes = envelope(&request).to_string();
-        let answer = review_bytes_unless_met(bytes.as_bytes(), &admission, Instant::now());
+        let answer = review_bytes_or_recheck(bytes.as_bytes(), &admission, Instant::now());
         answer.ok().map(|answer| answer.record.outcome)
     };
-    assert_eq!(ask("alpha", true), Some(Outcome::Allowed));
-    assert_eq!(ask("charlie", true), Some(Outcome::Allowed));
-    assert_eq!(ask("charlie", false), Some(Outcome::Allowed));
+    assert_eq!(ask("alpha", true), Some(ReviewOutcome::Allowed));
+    assert_eq!(ask("charlie", true), Some(ReviewOutcome::Allowed));
+    assert_eq!(ask("charlie", false), Some(ReviewOutcome::Allowed));
     for dry_run in [true, false] {
         assert_eq!(ask("alpha", dry_run), None);
     }
     let shown = vestibule_crds::decode(set("charlie", "s", "new.example")).into_object();
     admission.put(shown.expect("an object").0);
     for dry_run in [true, false] {
-        assert_eq!(ask("alpha", dry_run), Some(Outcome::Refused));
+        assert_eq!(ask("alpha", dry_run), Some(ReviewOutcome::Refused));
     }
 }
 
@@ -251,7 +252,7 @@ fn an_object_without_its_name_takes_the_requests() {
     request["namespace"] = "exempt".into();
     request["name"] = "web-x7".into();
     let answer = answer(Mode::Enforce, &envelope(&request));
-    assert_eq!(answer.record.outcome, Outcome::Warned);
+    assert_eq!(answer.record.outcome, ReviewOutcome::Warned);
     assert_eq!(answer.record.reasons, [Reason::HostnameConflict]);
 }
 
@@ -262,9 +263,9 @@ fn what_does_not_decode_is_refused_only_where_that_applies() {
         "metadata": {"namespace": "alpha", "name": "r"}, "spec": {"hostnames": 7},
     });
     for (mode, expected) in [
-        (Mode::Enforce, Outcome::Refused),
-        (Mode::Warn, Outcome::Warned),
-        (Mode::Off, Outcome::Allowed),
+        (Mode::Enforce, ReviewOutcome::Refused),
+        (Mode::Warn, ReviewOutcome::Warned),
+        (Mode::Off, ReviewOutcome::Allowed),
     ] {
         assert_eq!(create(mode, &broken).1.record.outcome, expected);
         let mut no_object = request("CREATE", &broken, &Value::Null);
@@ -279,7 +280,7 @@ fn what_does_not_decode_is_refused_only_where_that_applies() {
 #[test]
 fn a_version_of_the_future_is_let_in_with_a_warning() {
     let (response, answer) = create(Mode::Enforce, &route("v2", "alpha", &["*.example"]));
-    assert_eq!(answer.record.outcome, Outcome::Warned);
+    assert_eq!(answer.record.outcome, ReviewOutcome::Warned);
     assert_eq!(
         response["warnings"],
         json!([
@@ -338,7 +339,7 @@ fn what_is_no_review_is_a_bad_request_in_plain_words() {
         let answer = review_bytes(body.as_bytes(), &admission(Mode::Off), Instant::now());
         assert_eq!(answer.status, 400);
         assert_eq!(String::from_utf8_lossy(&answer.body), expected);
-        assert_eq!(answer.record.outcome, Outcome::Malformed);
+        assert_eq!(answer.record.outcome, ReviewOutcome::Malformed);
     }
 }
 
@@ -400,7 +401,7 @@ fn any_review() -> impl Strategy<Value = Value> {
         })
 }
 
-fn holds(answer: &Answer, asked: Option<&Value>) -> Result<(), TestCaseError> {
+fn holds(answer: &ReviewResponse, asked: Option<&Value>) -> Result<(), TestCaseError> {
     if answer.status != 200 {
         prop_assert_eq!(answer.status, 400);
         prop_assert!(answer.body.len() < 512);
@@ -413,7 +414,7 @@ fn holds(answer: &Answer, asked: Option<&Value>) -> Result<(), TestCaseError> {
         prop_assert_eq!(&response["uid"], &asked["request"]["uid"]);
     }
     let refused = response["allowed"] == false;
-    prop_assert_eq!(refused, answer.record.outcome == Outcome::Refused);
+    prop_assert_eq!(refused, answer.record.outcome == ReviewOutcome::Refused);
     prop_assert_eq!(refused, response["status"]["code"] == 403);
     let said = response["status"].to_string() + &response["warnings"].to_string();
     prop_assert!(!said.contains("bravo"), "{}", said);
@@ -440,7 +441,7 @@ proptest! {
         let bytes = value.to_string();
         let cut = &bytes.as_bytes()[..at.index(bytes.len())];
         let answer = review_bytes(cut, &admission(Mode::Enforce), Instant::now());
-        prop_assert_eq!(answer.record.outcome, Outcome::Malformed);
+        prop_assert_eq!(answer.record.outcome, ReviewOutcome::Malformed);
     }
 }
 

@@ -10,7 +10,7 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
-use vestibule_webhook::{Facts, Operation, Review, Reviewer};
+use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
 
 const PLATFORM: &str = "
 apiVersion: gateway.networking.k8s.io/v1
@@ -48,15 +48,15 @@ fn object(value: Value) -> Object {
 }
 
 /// The Gateway, with these hostnames held by `bravo`; "*" is every name that nobody else holds.
-fn held(hostnames: &[&str]) -> Facts {
-    let mut facts = Facts::new("vestibule.dev/gateway-controller");
+fn held(hostnames: &[&str]) -> AdmissionState {
+    let mut state = AdmissionState::new("vestibule.dev/gateway-controller");
     for (_, value) in yaml::documents(PLATFORM).expect("YAML") {
-        facts.put(object(value));
+        state.put(object(value));
     }
     for hostname in hostnames {
-        facts.put(claim(hostname, "bravo"));
+        state.put(claim(hostname, "bravo"));
     }
-    facts
+    state
 }
 
 fn claim(hostname: &str, holder: &str) -> Object {
@@ -73,24 +73,24 @@ fn claim(hostname: &str, holder: &str) -> Object {
     }))
 }
 
-fn grant(facts: &mut Facts, namespace: &str, what: &Value) {
+fn grant(state: &mut AdmissionState, namespace: &str, what: &Value) {
     let mut spec = json!({"namespaces": {"names": [namespace]}});
     for (field, value) in what.as_object().expect("fields") {
         spec[field] = value.clone();
     }
-    facts.put(object(json!({
+    state.put(object(json!({
         "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
         "metadata": {"namespace": "infra", "name": namespace}, "spec": spec,
     })));
 }
 
-fn review(facts: &Facts, old: Option<&Object>, new: &Object) -> Review {
+fn review(state: &AdmissionState, old: Option<&Object>, new: &Object) -> Review {
     let operation = match old {
         Some(_) => Operation::Update,
         None => Operation::Create,
     };
     let policy = Policy::default();
-    let review = Reviewer::new(facts, &policy).review(operation, old, new);
+    let review = Reviewer::new(state, &policy).review(operation, old, new);
     // Nobody learns whose a name is.
     if &*new.key().name.namespace != "bravo" {
         for text in review.message.iter().chain(&review.warnings) {
@@ -100,8 +100,8 @@ fn review(facts: &Facts, old: Option<&Object>, new: &Object) -> Review {
     review
 }
 
-fn create(facts: &Facts, new: &Object) -> Review {
-    review(facts, None, new)
+fn create(state: &AdmissionState, new: &Object) -> Review {
+    review(state, None, new)
 }
 
 /// What refuses, as (reason, field).
@@ -172,17 +172,17 @@ fn route_on_set(kind: &str, namespace: &str, set: &str, hostnames: &[&str]) -> O
 
 #[test]
 fn no_listener_takes_a_held_name_on_any_port() {
-    let facts = held(&["shop.example.com", "*.held.example.com"]);
+    let state = held(&["shop.example.com", "*.held.example.com"]);
     for (port, protocol) in PORTS {
         for hostname in ["shop.example.com", "*.held.example.com"] {
-            let taking = create(&facts, &set("alpha", port, protocol, hostname));
+            let taking = create(&state, &set("alpha", port, protocol, hostname));
             assert_eq!(
                 refusals(&taking),
                 [(Reason::HostnameConflict, "spec.listeners[0].hostname")],
                 "{protocol} {port} {hostname}"
             );
             // The holder may have it on every port, beside what it has.
-            let holders = create(&facts, &set("bravo", port, protocol, hostname));
+            let holders = create(&state, &set("bravo", port, protocol, hostname));
             assert_eq!(holders.findings, [], "{protocol} {port} {hostname}");
         }
     }
@@ -190,15 +190,15 @@ fn no_listener_takes_a_held_name_on_any_port() {
 
 #[test]
 fn no_route_takes_a_held_name() {
-    let facts = held(&["shop.example.com"]);
+    let state = held(&["shop.example.com"]);
     for kind in ROUTES {
         let taking = create(
-            &facts,
+            &state,
             &route(kind, "alpha", &["a.example.com", "shop.example.com"]),
         );
         let expected = [(Reason::HostnameConflict, "spec.hostnames[1]")];
         assert_eq!(refusals(&taking), expected, "{kind}");
-        let holders = create(&facts, &route(kind, "bravo", &["shop.example.com"]));
+        let holders = create(&state, &route(kind, "bravo", &["shop.example.com"]));
         assert_eq!(holders.findings, [], "{kind}");
     }
     // However specific its rules are, and whichever listener it names.
@@ -211,7 +211,7 @@ fn no_route_takes_a_held_name() {
         let parent = json!({"name": "entrance", "namespace": "infra", "sectionName": "web"});
         let rule = json!({"matches": [{"path": path, "method": "GET"}]});
         let taking = route_with("HTTPRoute", "alpha", &parent, &["shop.example.com"], &rule);
-        let taking = create(&facts, &taking);
+        let taking = create(&state, &taking);
         assert_eq!(
             refusals(&taking),
             [(Reason::HostnameConflict, "spec.hostnames[0]")]
@@ -222,18 +222,18 @@ fn no_route_takes_a_held_name() {
 #[test]
 fn a_name_that_is_held_without_anything_that_uses_it_is_refused_too() {
     // That its holder's objects are gone for a moment does not matter: the claim is still there.
-    let mut facts = held(&["shop.example.com"]);
-    assert!(!create(&facts, &route("HTTPRoute", "alpha", &["shop.example.com"])).allowed);
-    facts.remove(&claim("shop.example.com", "bravo").key());
+    let mut state = held(&["shop.example.com"]);
+    assert!(!create(&state, &route("HTTPRoute", "alpha", &["shop.example.com"])).allowed);
+    state.remove(&claim("shop.example.com", "bravo").key());
     for kind in ROUTES {
         assert_eq!(
-            create(&facts, &route(kind, "alpha", &["shop.example.com"])).findings,
+            create(&state, &route(kind, "alpha", &["shop.example.com"])).findings,
             []
         );
     }
     for (port, protocol) in PORTS {
         assert_eq!(
-            create(&facts, &set("alpha", port, protocol, "shop.example.com")).findings,
+            create(&state, &set("alpha", port, protocol, "shop.example.com")).findings,
             []
         );
     }
@@ -241,51 +241,51 @@ fn a_name_that_is_held_without_anything_that_uses_it_is_refused_too() {
 
 #[test]
 fn a_wildcard_around_a_held_name_and_no_hostname_do_not_take_it_and_may_be_asked_for() {
-    let facts = held(&["shop.example.com"]);
+    let state = held(&["shop.example.com"]);
     for hostname in ["*.example.com", ""] {
-        let around = create(&facts, &set("alpha", 8080, "HTTP", hostname));
+        let around = create(&state, &set("alpha", 8080, "HTTP", hostname));
         assert_eq!(refusals(&around), [], "{hostname}");
     }
     for hostnames in [&["*.example.com"][..], &[]] {
-        let around = create(&facts, &route("HTTPRoute", "alpha", hostnames));
+        let around = create(&state, &route("HTTPRoute", "alpha", hostnames));
         assert_eq!(refusals(&around), [], "{hostnames:?}");
     }
 }
 
 #[test]
 fn every_name_that_nobody_else_holds_is_held_by_one_namespace_too() {
-    let facts = held(&["*"]);
-    let taking = create(&facts, &set("alpha", 8080, "HTTP", ""));
+    let state = held(&["*"]);
+    let taking = create(&state, &set("alpha", 8080, "HTTP", ""));
     assert_eq!(
         refusals(&taking),
         [(Reason::HostnameConflict, "spec.listeners[0].hostname")]
     );
     let catch_all = route("HTTPRoute", "alpha", &[]);
-    let taking = create(&facts, &catch_all);
+    let taking = create(&state, &catch_all);
     assert_eq!(
         refusals(&taking),
         [(Reason::HostnameConflict, "spec.hostnames")]
     );
     // It closes nothing.
     assert_eq!(
-        create(&facts, &route("HTTPRoute", "alpha", &["a.example.com"])).findings,
+        create(&state, &route("HTTPRoute", "alpha", &["a.example.com"])).findings,
         []
     );
     // A route that lost it can be edited, and one that did not ask for it does not get it by an edit.
     let parent = json!({"name": "entrance", "namespace": "infra"});
     let path = json!({"matches": [{"path": {"type": "PathPrefix", "value": "/x"}}]});
     let edited = route_with("HTTPRoute", "alpha", &parent, &[], &path);
-    let lost = review(&facts, Some(&catch_all), &edited);
+    let lost = review(&state, Some(&catch_all), &edited);
     assert!(lost.allowed && lost.warnings.len() == 1, "{lost:?}");
     let named = route("HTTPRoute", "alpha", &["a.example.com"]);
-    assert!(!review(&facts, Some(&named), &catch_all).allowed);
+    assert!(!review(&state, Some(&named), &catch_all).allowed);
 }
 
 #[test]
 fn a_name_inside_a_wildcard_of_another_tenant_is_refused() {
-    let facts = held(&["*.shop.example.com"]);
+    let state = held(&["*.shop.example.com"]);
     for kind in ROUTES {
-        let inside = create(&facts, &route(kind, "alpha", &["a.shop.example.com"]));
+        let inside = create(&state, &route(kind, "alpha", &["a.shop.example.com"]));
         assert_eq!(
             refusals(&inside),
             [(Reason::HostnameConflict, "spec.hostnames[0]")],
@@ -293,19 +293,19 @@ fn a_name_inside_a_wildcard_of_another_tenant_is_refused() {
         );
         // The wildcard is not about its own name.
         assert_eq!(
-            create(&facts, &route(kind, "alpha", &["shop.example.com"])).findings,
+            create(&state, &route(kind, "alpha", &["shop.example.com"])).findings,
             []
         );
     }
     for (port, protocol) in PORTS {
         for hostname in ["a.shop.example.com", "*.a.shop.example.com"] {
-            let inside = create(&facts, &set("alpha", port, protocol, hostname));
+            let inside = create(&state, &set("alpha", port, protocol, hostname));
             assert!(!inside.allowed, "{protocol} {port} {hostname}");
         }
     }
     assert_eq!(
         create(
-            &facts,
+            &state,
             &route("HTTPRoute", "bravo", &["a.shop.example.com"])
         )
         .findings,
@@ -317,15 +317,15 @@ fn a_name_inside_a_wildcard_of_another_tenant_is_refused() {
         ("*.shop.example.com", true),
         ("*.example.com", false),
     ] {
-        let mut facts = facts.clone();
+        let mut state = state.clone();
         grant(
-            &mut facts,
+            &mut state,
             "bravo",
             &json!({"hostnames": ["*.shop.example.com"]}),
         );
-        grant(&mut facts, "alpha", &json!({"hostnames": [granted]}));
+        grant(&mut state, "alpha", &json!({"hostnames": [granted]}));
         let inside = create(
-            &facts,
+            &state,
             &route("HTTPRoute", "alpha", &["a.shop.example.com"]),
         );
         assert_eq!(inside.allowed, allowed, "{granted}");
@@ -334,32 +334,32 @@ fn a_name_inside_a_wildcard_of_another_tenant_is_refused() {
 
 #[test]
 fn whoever_holds_as_many_names_as_it_may_gets_no_more() {
-    let mut facts = held(&["other.example.com"]);
-    facts.put(claim("one.example.com", "alpha"));
-    let full = facts.clone().with_names_per_namespace(1);
+    let mut state = held(&["other.example.com"]);
+    state.put(claim("one.example.com", "alpha"));
+    let full = state.clone().with_names_per_namespace(1);
     for (kind, name) in ROUTES.into_iter().zip(["one", "two", "three"]) {
         let kept = route(kind, "alpha", &["one.example.com"]);
         assert!(create(&full, &kept).allowed, "{kind}");
         let more = route(kind, "alpha", &[&format!("{name}.more.example.com")]);
         let at_route = [(Reason::QuotaExceeded, "spec.hostnames[0]")];
         assert_eq!(refusals(&create(&full, &more)), at_route, "{kind}");
-        assert!(create(&facts, &more).allowed, "{kind}");
+        assert!(create(&state, &more).allowed, "{kind}");
     }
     let more = set("alpha", 443, "TLS", "more.example.com");
     let at_listener = [(Reason::QuotaExceeded, "spec.listeners[0].hostname")];
     assert_eq!(refusals(&create(&full, &more)), at_listener);
     // A grant says otherwise, in either direction.
-    let mut facts = full;
+    let mut state = full;
     let limited = |most: u32| json!({"hostnames": ["*"], "limits": {"hostnames": most}});
-    grant(&mut facts, "alpha", &limited(2));
-    assert!(create(&facts, &more).allowed);
-    grant(&mut facts, "alpha", &limited(0));
-    assert_eq!(refusals(&create(&facts, &more)), at_listener);
+    grant(&mut state, "alpha", &limited(2));
+    assert!(create(&state, &more).allowed);
+    grant(&mut state, "alpha", &limited(0));
+    assert_eq!(refusals(&create(&state, &more)), at_listener);
 }
 
 #[test]
 fn what_an_admin_takes_from_its_holder_is_open_to_others() {
-    let mut facts = held(&[]);
+    let mut state = held(&[]);
     let taken = |from: &str| {
         let mut claim = claim("shop.example.com", "bravo");
         if let Object::HostnameClaim(claim) = &mut claim {
@@ -368,48 +368,48 @@ fn what_an_admin_takes_from_its_holder_is_open_to_others() {
         claim
     };
     // Not from whoever does not hold it.
-    facts.put(taken("charlie"));
+    state.put(taken("charlie"));
     let asks = set("alpha", 443, "TLS", "shop.example.com");
     let at_listener = [(Reason::HostnameConflict, "spec.listeners[0].hostname")];
-    assert_eq!(refusals(&create(&facts, &asks)), at_listener);
-    facts.put(taken("bravo"));
-    assert!(create(&facts, &asks).allowed);
+    assert_eq!(refusals(&create(&state, &asks)), at_listener);
+    state.put(taken("bravo"));
+    assert!(create(&state, &asks).allowed);
     // Its holder may go on.
-    assert!(create(&facts, &set("bravo", 443, "TLS", "shop.example.com")).allowed);
-    facts.put(claim("shop.example.com", "bravo"));
-    assert_eq!(refusals(&create(&facts, &asks)), at_listener);
+    assert!(create(&state, &set("bravo", 443, "TLS", "shop.example.com")).allowed);
+    state.put(claim("shop.example.com", "bravo"));
+    assert_eq!(refusals(&create(&state, &asks)), at_listener);
 }
 
 #[test]
 fn a_wildcard_directly_below_a_public_suffix_takes_a_grant() {
-    let mut facts = held(&[]);
+    let mut state = held(&[]);
     let at_listener = [(Reason::PublicSuffixWildcard, "spec.listeners[0].hostname")];
     let at_route = [(Reason::PublicSuffixWildcard, "spec.hostnames[0]")];
     for hostname in ["*.com", "*.co.uk", "*.kawasaki.jp", "*.github.io"] {
         for (port, protocol) in PORTS {
-            let wide = create(&facts, &set("alpha", port, protocol, hostname));
+            let wide = create(&state, &set("alpha", port, protocol, hostname));
             assert_eq!(refusals(&wide), at_listener, "{hostname}");
         }
-        let wide = create(&facts, &route("HTTPRoute", "alpha", &[hostname]));
+        let wide = create(&state, &route("HTTPRoute", "alpha", &[hostname]));
         assert_eq!(refusals(&wide), at_route, "{hostname}");
         // The Gateway's namespace is no tenant.
         assert!(
-            create(&facts, &set("infra", 8080, "HTTP", hostname)).allowed,
+            create(&state, &set("infra", 8080, "HTTP", hostname)).allowed,
             "{hostname}"
         );
         assert!(
-            create(&facts, &route("HTTPRoute", "infra", &[hostname])).allowed,
+            create(&state, &route("HTTPRoute", "infra", &[hostname])).allowed,
             "{hostname}"
         );
     }
     assert_eq!(
-        create(&facts, &route("HTTPRoute", "alpha", &["*.example.com"])).findings,
+        create(&state, &route("HTTPRoute", "alpha", &["*.example.com"])).findings,
         []
     );
-    grant(&mut facts, "alpha", &json!({"hostnames": ["*.com"]}));
-    assert!(create(&facts, &set("alpha", 8080, "HTTP", "*.com")).allowed);
-    assert!(create(&facts, &route("HTTPRoute", "alpha", &["*.com"])).allowed);
-    let other = create(&facts, &route("HTTPRoute", "alpha", &["*.co.uk"]));
+    grant(&mut state, "alpha", &json!({"hostnames": ["*.com"]}));
+    assert!(create(&state, &set("alpha", 8080, "HTTP", "*.com")).allowed);
+    assert!(create(&state, &route("HTTPRoute", "alpha", &["*.com"])).allowed);
+    let other = create(&state, &route("HTTPRoute", "alpha", &["*.co.uk"]));
     assert_eq!(
         refusals(&other),
         [(Reason::HostnameNotOwned, "spec.hostnames[0]")]
@@ -418,9 +418,9 @@ fn a_wildcard_directly_below_a_public_suffix_takes_a_grant() {
 
 #[test]
 fn a_name_of_the_gateways_own_is_reserved_on_every_port() {
-    let facts = held(&[]);
+    let state = held(&[]);
     for (port, protocol) in PORTS {
-        let taking = create(&facts, &set("alpha", port, protocol, "status.example.com"));
+        let taking = create(&state, &set("alpha", port, protocol, "status.example.com"));
         assert!(!taking.allowed, "{protocol} {port}");
         assert_eq!(
             taking.findings[0].reason,
@@ -429,14 +429,14 @@ fn a_name_of_the_gateways_own_is_reserved_on_every_port() {
         );
     }
     for kind in ROUTES {
-        let taking = create(&facts, &route(kind, "alpha", &["status.example.com"]));
+        let taking = create(&state, &route(kind, "alpha", &["status.example.com"]));
         assert_eq!(
             refusals(&taking),
             [(Reason::HostnameConflict, "spec.hostnames[0]")],
             "{kind}"
         );
         assert_eq!(
-            create(&facts, &route(kind, "infra", &["status.example.com"])).findings,
+            create(&state, &route(kind, "infra", &["status.example.com"])).findings,
             []
         );
     }
@@ -444,12 +444,12 @@ fn a_name_of_the_gateways_own_is_reserved_on_every_port() {
 
 #[test]
 fn the_gateways_namespace_stands_above_claims_with_its_routes_and_not_with_its_sets() {
-    let facts = held(&["shop.example.com"]);
+    let state = held(&["shop.example.com"]);
     for kind in ROUTES {
-        let own = create(&facts, &route(kind, "infra", &["shop.example.com"]));
+        let own = create(&state, &route(kind, "infra", &["shop.example.com"]));
         assert_eq!(own.findings, [], "{kind}");
     }
-    let own = create(&facts, &set("infra", 8443, "TLS", "shop.example.com"));
+    let own = create(&state, &set("infra", 8443, "TLS", "shop.example.com"));
     assert_eq!(
         refusals(&own),
         [(Reason::HostnameConflict, "spec.listeners[0].hostname")]
@@ -458,17 +458,17 @@ fn the_gateways_namespace_stands_above_claims_with_its_routes_and_not_with_its_s
 
 #[test]
 fn a_set_that_lost_a_name_can_be_edited_and_gets_no_other_that_is_taken() {
-    let facts = held(&["shop.example.com", "other.example.com"]);
+    let state = held(&["shop.example.com", "other.example.com"]);
     let lost = listener(8443, "TLS", "shop.example.com");
     let before = set_of("alpha", std::slice::from_ref(&lost));
     let free = set_of(
         "alpha",
         &[lost.clone(), listener(8443, "TLS", "a.example.com")],
     );
-    assert!(review(&facts, Some(&before), &free).allowed);
+    assert!(review(&state, Some(&before), &free).allowed);
     let taken = set_of("alpha", &[lost, listener(8443, "TLS", "other.example.com")]);
     assert_eq!(
-        refusals(&review(&facts, Some(&before), &taken)),
+        refusals(&review(&state, Some(&before), &taken)),
         [(Reason::HostnameConflict, "spec.listeners[1].hostname")]
     );
     // A former version on another Gateway asked for nothing here.
@@ -476,21 +476,21 @@ fn a_set_that_lost_a_name_can_be_edited_and_gets_no_other_that_is_taken() {
     if let Object::ListenerSet(set) = &mut elsewhere {
         set.gateway = Some(ObjectName::new("infra", "another"));
     }
-    assert!(!review(&facts, Some(&elsewhere), &before).allowed);
+    assert!(!review(&state, Some(&elsewhere), &before).allowed);
 }
 
 #[test]
 fn a_route_that_lost_a_name_can_be_edited_and_gets_no_other_that_is_taken() {
-    let facts = held(&["shop.example.com", "other.example.com"]);
+    let state = held(&["shop.example.com", "other.example.com"]);
     for kind in ROUTES {
         let before = route(kind, "alpha", &["shop.example.com"]);
         let free = route(kind, "alpha", &["a.example.com", "shop.example.com"]);
-        let edited = review(&facts, Some(&before), &free);
+        let edited = review(&state, Some(&before), &free);
         assert!(edited.allowed, "{kind}: {:?}", edited.message);
         assert_eq!(edited.warnings.len(), 1, "{kind}: {:?}", edited.warnings);
         let taken = route(kind, "alpha", &["shop.example.com", "other.example.com"]);
         assert_eq!(
-            refusals(&review(&facts, Some(&before), &taken)),
+            refusals(&review(&state, Some(&before), &taken)),
             [(Reason::HostnameConflict, "spec.hostnames[1]")],
             "{kind}"
         );
@@ -499,32 +499,32 @@ fn a_route_that_lost_a_name_can_be_edited_and_gets_no_other_that_is_taken() {
             .iter()
             .find(|other| **other != kind)
             .expect("another");
-        assert!(!create(&facts, &route(other, "alpha", &["shop.example.com"])).allowed);
+        assert!(!create(&state, &route(other, "alpha", &["shop.example.com"])).allowed);
     }
 }
 
 #[test]
 fn a_name_is_shared_with_httproutes_of_those_who_are_named() {
-    let mut facts = held(&["docs.example.com"]);
+    let mut state = held(&["docs.example.com"]);
     grant(
-        &mut facts,
+        &mut state,
         "bravo",
         &json!({"hostnames": ["docs.example.com"]}),
     );
     grant(
-        &mut facts,
+        &mut state,
         "alpha",
         &json!({"sharedHostnames": ["docs.example.com"]}),
     );
     let at = |reason| [(reason, "spec.hostnames[0]")];
 
-    let sharing = create(&facts, &route("HTTPRoute", "alpha", &["docs.example.com"]));
+    let sharing = create(&state, &route("HTTPRoute", "alpha", &["docs.example.com"]));
     assert_eq!(sharing.findings, []);
-    let passing = create(&facts, &route("TLSRoute", "alpha", &["docs.example.com"]));
+    let passing = create(&state, &route("TLSRoute", "alpha", &["docs.example.com"]));
     assert_eq!(refusals(&passing), at(Reason::HostnameNotOwned));
     // A listener would have the whole name.
     for (port, protocol) in PORTS {
-        let listener = create(&facts, &set("alpha", port, protocol, "docs.example.com"));
+        let listener = create(&state, &set("alpha", port, protocol, "docs.example.com"));
         let refused = refusals(&listener);
         assert_eq!(
             refused,
@@ -533,31 +533,31 @@ fn a_name_is_shared_with_httproutes_of_those_who_are_named() {
     }
     // Neither anybody else nor any other name is meant.
     let other = create(
-        &facts,
+        &state,
         &route("HTTPRoute", "charlie", &["docs.example.com"]),
     );
     assert_eq!(refusals(&other), at(Reason::HostnameNotOwned));
     for hostname in ["*.example.com", "a.docs.example.com"] {
-        let more = create(&facts, &route("HTTPRoute", "alpha", &[hostname]));
+        let more = create(&state, &route("HTTPRoute", "alpha", &[hostname]));
         assert_eq!(refusals(&more), at(Reason::HostnameNotOwned), "{hostname}");
     }
     // The holder has it as before.
     for kind in ROUTES {
         assert_eq!(
-            create(&facts, &route(kind, "bravo", &["docs.example.com"])).findings,
+            create(&state, &route(kind, "bravo", &["docs.example.com"])).findings,
             []
         );
     }
     // Who was granted a name that another one holds, and shares it, has it for routes of requests.
     let both = json!({"hostnames": ["*.example.com"], "sharedHostnames": ["docs.example.com"]});
-    grant(&mut facts, "alpha", &both);
+    grant(&mut state, "alpha", &both);
     for kind in ["HTTPRoute", "GRPCRoute"] {
         assert_eq!(
-            create(&facts, &route(kind, "alpha", &["docs.example.com"])).findings,
+            create(&state, &route(kind, "alpha", &["docs.example.com"])).findings,
             []
         );
     }
-    let passing = create(&facts, &route("TLSRoute", "alpha", &["docs.example.com"]));
+    let passing = create(&state, &route("TLSRoute", "alpha", &["docs.example.com"]));
     assert_eq!(refusals(&passing), at(Reason::HostnameConflict));
 }
 
@@ -578,9 +578,9 @@ fn matching(namespace: &str, hostnames: &[&str], paths: &[(&str, &str)]) -> Obje
 
 #[test]
 fn of_a_shared_name_a_part_is_had_by_matches_inside_it() {
-    let mut facts = held(&["docs.example.com"]);
+    let mut state = held(&["docs.example.com"]);
     let part = json!([{"hostname": "docs.example.com", "paths": ["/api", "/team/b"]}]);
-    grant(&mut facts, "alpha", &json!({"sharedPaths": part}));
+    grant(&mut state, "alpha", &json!({"sharedPaths": part}));
     let docs = &["docs.example.com"];
     let fine = [
         ("PathPrefix", "/api"),
@@ -588,7 +588,7 @@ fn of_a_shared_name_a_part_is_had_by_matches_inside_it() {
         ("Exact", "/team/b/x"),
     ];
     let inside = matching("alpha", docs, &fine);
-    assert_eq!(create(&facts, &inside).findings, []);
+    assert_eq!(create(&state, &inside).findings, []);
     for (paths, index) in [
         (&[("PathPrefix", "/")][..], 0),
         (&[("PathPrefix", "/api"), ("PathPrefix", "/team")], 1),
@@ -600,7 +600,7 @@ fn of_a_shared_name_a_part_is_had_by_matches_inside_it() {
         (&[("PathPrefix", "/.well-known/pki-validation")], 0),
         (&[], 0),
     ] {
-        let refused = create(&facts, &matching("alpha", docs, paths));
+        let refused = create(&state, &matching("alpha", docs, paths));
         let field = format!("spec.rules[0].matches[{index}].path");
         let at = [(Reason::HostnameNotOwned, &*field)];
         assert_eq!(refusals(&refused), at, "{paths:?}");
@@ -611,41 +611,41 @@ fn of_a_shared_name_a_part_is_had_by_matches_inside_it() {
         );
     }
     // It is for HTTPRoutes of those named, and for no listener.
-    let other = create(&facts, &matching("charlie", docs, &fine));
+    let other = create(&state, &matching("charlie", docs, &fine));
     assert_eq!(
         refusals(&other),
         [(Reason::HostnameNotOwned, "spec.hostnames[0]")]
     );
-    let tls = create(&facts, &route("TLSRoute", "alpha", docs));
+    let tls = create(&state, &route("TLSRoute", "alpha", docs));
     assert_eq!(
         refusals(&tls),
         [(Reason::HostnameNotOwned, "spec.hostnames[0]")]
     );
-    let listener = create(&facts, &set("alpha", 8080, "HTTP", "docs.example.com"));
+    let listener = create(&state, &set("alpha", 8080, "HTTP", "docs.example.com"));
     let at = [(Reason::HostnameNotOwned, "spec.listeners[0].hostname")];
     assert_eq!(refusals(&listener), at);
 
     // What was there before stays editable, and what was in order does not get out of it.
     let before = matching("alpha", docs, &[("PathPrefix", "/")]);
     let after = matching("alpha", docs, &[("PathPrefix", "/x"), ("Exact", "/y")]);
-    let edited = review(&facts, Some(&before), &after);
+    let edited = review(&state, Some(&before), &after);
     assert!(edited.allowed, "{:?}", edited.message);
     assert_eq!((edited.findings.len(), refusals(&edited).len()), (1, 0));
     assert!(!edited.warnings.is_empty());
     let field = "spec.rules[0].matches[0].path";
-    let reaching = review(&facts, Some(&inside), &before);
+    let reaching = review(&state, Some(&inside), &before);
     assert_eq!(refusals(&reaching), [(Reason::HostnameNotOwned, field)]);
-    assert!(review(&facts, Some(&before), &inside).allowed);
+    assert!(review(&state, Some(&before), &inside).allowed);
     // Nor does another hostname that is new to it.
     let free = matching("alpha", &["a.example.com"], &[("PathPrefix", "/")]);
-    let more = review(&facts, Some(&free), &before);
+    let more = review(&state, Some(&free), &before);
     assert_eq!(refusals(&more), [(Reason::HostnameNotOwned, field)]);
 
     // Beside a name of its own, the message says which hostname it is about.
     let both = json!({"hostnames": ["a.example.com"], "sharedPaths": part});
-    grant(&mut facts, "alpha", &both);
+    grant(&mut state, "alpha", &both);
     let names = &["a.example.com", "docs.example.com"];
-    let refused = create(&facts, &matching("alpha", names, &[("PathPrefix", "/")]));
+    let refused = create(&state, &matching("alpha", names, &[("PathPrefix", "/")]));
     assert_eq!(refusals(&refused), [(Reason::HostnameNotOwned, field)]);
     let message = refused.message.expect("a message");
     assert!(
@@ -654,27 +654,27 @@ fn of_a_shared_name_a_part_is_had_by_matches_inside_it() {
     );
     // All of the name is shared, too.
     let whole = json!({"sharedHostnames": ["docs.example.com"], "sharedPaths": part});
-    grant(&mut facts, "alpha", &whole);
-    assert_eq!(create(&facts, &before).findings, []);
+    grant(&mut state, "alpha", &whole);
+    assert_eq!(create(&state, &before).findings, []);
 }
 
 #[test]
 fn a_route_on_a_listener_without_a_hostname_asks_for_the_namespace_of_its_set() {
-    let mut facts = held(&["shop.example.com"]);
-    facts.put(claim("alpha.example.com", "alpha"));
+    let mut state = held(&["shop.example.com"]);
+    state.put(claim("alpha.example.com", "alpha"));
     let mut open = listener(8443, "TLS", "");
     open["allowedRoutes"] = json!({"namespaces": {"from": "All"}});
     let mut plain = listener(8080, "HTTP", "");
     plain["allowedRoutes"] = json!({"namespaces": {"from": "All"}});
-    facts.put(set_of("alpha", &[open, plain]));
+    state.put(set_of("alpha", &[open, plain]));
     for kind in ROUTES {
         for namespace in ["alpha", "charlie", "bravo"] {
             let invited = route_on_set(kind, namespace, "alpha", &["alpha.example.com"]);
-            assert_eq!(create(&facts, &invited).findings, [], "{kind} {namespace}");
+            assert_eq!(create(&state, &invited).findings, [], "{kind} {namespace}");
             // Not even the holder of a name brings it to somebody else's listener.
             let taking = route_on_set(kind, namespace, "alpha", &["shop.example.com"]);
             assert_eq!(
-                refusals(&create(&facts, &taking)),
+                refusals(&create(&state, &taking)),
                 [(Reason::HostnameConflict, "spec.hostnames[0]")],
                 "{kind} {namespace}"
             );
@@ -684,8 +684,8 @@ fn a_route_on_a_listener_without_a_hostname_asks_for_the_namespace_of_its_set() 
 
 #[test]
 fn a_wildcard_of_ones_own_does_not_let_in_what_the_gateway_refuses() {
-    let mut facts = held(&["shop.example.com"]);
-    facts.put(set("alpha", 8080, "HTTP", "*.example.com"));
+    let mut state = held(&["shop.example.com"]);
+    state.put(set("alpha", 8080, "HTTP", "*.example.com"));
     let group = "gateway.networking.k8s.io";
     let both = |hostname: &str| {
         let mut route = json!({
@@ -702,10 +702,10 @@ fn a_wildcard_of_ones_own_does_not_let_in_what_the_gateway_refuses() {
         ]);
         object(route)
     };
-    let taking = create(&facts, &both("shop.example.com"));
+    let taking = create(&state, &both("shop.example.com"));
     let at = [(Reason::HostnameConflict, "spec.hostnames[0]")];
     assert_eq!(refusals(&taking), at);
-    assert_eq!(create(&facts, &both("a.example.com")).findings, []);
+    assert_eq!(create(&state, &both("a.example.com")).findings, []);
     // What the Gateway reserves, the listener of one's own may not have either.
-    assert_eq!(refusals(&create(&facts, &both("status.example.com"))), at);
+    assert_eq!(refusals(&create(&state, &both("status.example.com"))), at);
 }

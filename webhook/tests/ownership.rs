@@ -6,7 +6,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::key::Kind;
 use vestibule_model::object::Object;
 use vestibule_model::policy::{Mode, Policy};
-use vestibule_webhook::{Facts, Operation, Review, Reviewer};
+use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
 
 const PLATFORM: &str = "
 apiVersion: gateway.networking.k8s.io/v1
@@ -51,15 +51,15 @@ fn object(value: Value) -> Object {
     decode(value).into_object().expect("an object").0
 }
 
-fn platform() -> Facts {
-    let mut facts = Facts::new("vestibule.dev/gateway-controller");
+fn platform() -> AdmissionState {
+    let mut state = AdmissionState::new("vestibule.dev/gateway-controller");
     for (_, value) in yaml::documents(PLATFORM).expect("YAML") {
-        facts.put(object(value));
+        state.put(object(value));
     }
-    facts
+    state
 }
 
-fn review(facts: &Facts, mode: Mode, old: Option<&Object>, new: &Object) -> Review {
+fn review(state: &AdmissionState, mode: Mode, old: Option<&Object>, new: &Object) -> Review {
     let policy = Policy {
         mode,
         ..Policy::default()
@@ -68,15 +68,15 @@ fn review(facts: &Facts, mode: Mode, old: Option<&Object>, new: &Object) -> Revi
         Some(_) => Operation::Update,
         None => Operation::Create,
     };
-    let review = Reviewer::new(facts, &policy).review(operation, old, new);
+    let review = Reviewer::new(state, &policy).review(operation, old, new);
     for text in review.message.iter().chain(&review.warnings) {
         assert!(!text.contains("bravo"), "{text}");
     }
     review
 }
 
-fn create(facts: &Facts, new: &Object) -> Review {
-    review(facts, Mode::Enforce, None, new)
+fn create(state: &AdmissionState, new: &Object) -> Review {
+    review(state, Mode::Enforce, None, new)
 }
 
 fn route(kind: &str, namespace: &str, hostnames: &[&str]) -> Object {
@@ -116,112 +116,112 @@ fn refusals(review: &Review) -> Vec<(Reason, &str)> {
 
 #[test]
 fn a_set_may_have_what_is_granted_and_no_more() {
-    let mut facts = platform();
+    let mut state = platform();
     let granted = set("granted", &["a.alpha.example", "b.alpha.example"]);
-    assert_eq!(create(&facts, &granted).findings, []);
-    let foreign = create(&facts, &set("s", &["a.alpha.example", "a.other.example"]));
+    assert_eq!(create(&state, &granted).findings, []);
+    let foreign = create(&state, &set("s", &["a.alpha.example", "a.other.example"]));
     let at_second = |reason| [(reason, "spec.listeners[1].hostname")];
     assert_eq!(refusals(&foreign), at_second(Reason::HostnameNotOwned));
-    let wide = create(&facts, &set("s", &["a.alpha.example", "*.example"]));
+    let wide = create(&state, &set("s", &["a.alpha.example", "*.example"]));
     assert_eq!(refusals(&wide), at_second(Reason::HostnameNotOwned));
     // Granted, and another namespace has it.
-    let held = create(&facts, &set("s", &["a.alpha.example", "shared.example"]));
+    let held = create(&state, &set("s", &["a.alpha.example", "shared.example"]));
     assert_eq!(refusals(&held), at_second(Reason::HostnameConflict));
-    let warned = review(&facts, Mode::Warn, None, &set("s", &["a.other.example"]));
+    let warned = review(&state, Mode::Warn, None, &set("s", &["a.other.example"]));
     assert!(warned.allowed && warned.warnings.len() == 1);
 
     // An older object that is edited takes nothing either.
-    facts.put(granted.clone());
+    state.put(granted.clone());
     let edited = set("granted", &["a.alpha.example", "shared.example"]);
-    let taking = review(&facts, Mode::Enforce, Some(&granted), &edited);
+    let taking = review(&state, Mode::Enforce, Some(&granted), &edited);
     assert_eq!(refusals(&taking), at_second(Reason::HostnameConflict));
     // Two are all it may have, in however many sets.
-    let third = create(&facts, &set("third", &["c.alpha.example"]));
+    let third = create(&state, &set("third", &["c.alpha.example"]));
     assert_eq!(refusals(&third)[0].0, Reason::QuotaExceeded);
     let same = set("granted", &["a.alpha.example", "c.alpha.example"]);
-    assert!(review(&facts, Mode::Enforce, Some(&granted), &same).allowed);
+    assert!(review(&state, Mode::Enforce, Some(&granted), &same).allowed);
 }
 
 #[test]
 fn what_is_lost_stops_no_other_edit() {
-    let mut facts = platform();
+    let mut state = platform();
     let lost = set("s", &["a.alpha.example", "gone.example"]);
-    facts.put(lost.clone());
+    state.put(lost.clone());
     let edited = set("s", &["b.alpha.example", "gone.example"]);
-    assert!(review(&facts, Mode::Enforce, Some(&lost), &edited).allowed);
+    assert!(review(&state, Mode::Enforce, Some(&lost), &edited).allowed);
 
     let lost = route("TLSRoute", "alpha", &["gone.example"]);
     let edited = route("TLSRoute", "alpha", &["gone.example", "a.alpha.example"]);
-    let update = review(&facts, Mode::Enforce, Some(&lost), &edited);
+    let update = review(&state, Mode::Enforce, Some(&lost), &edited);
     assert!(update.allowed);
     assert_eq!(update.warnings.len(), 1, "{:?}", update.warnings);
     let worse = route("TLSRoute", "alpha", &["gone.example", "other.example"]);
-    let update = review(&facts, Mode::Enforce, Some(&lost), &worse);
+    let update = review(&state, Mode::Enforce, Some(&lost), &worse);
     assert!(!update.allowed);
 }
 
 #[test]
 fn a_route_may_have_what_its_own_namespace_is_granted() {
-    let facts = platform();
+    let state = platform();
     assert_eq!(
-        create(&facts, &route("TLSRoute", "alpha", &["a.alpha.example"])).findings,
+        create(&state, &route("TLSRoute", "alpha", &["a.alpha.example"])).findings,
         []
     );
     let part = create(
-        &facts,
+        &state,
         &route("TLSRoute", "alpha", &["a.alpha.example", "a.other.example"]),
     );
     assert_eq!(
         refusals(&part),
         [(Reason::HostnameNotOwned, "spec.hostnames[1]")]
     );
-    let nothing = create(&facts, &route("TLSRoute", "charlie", &["a.alpha.example"]));
+    let nothing = create(&state, &route("TLSRoute", "charlie", &["a.alpha.example"]));
     assert_eq!(refusals(&nothing)[0].0, Reason::HostnameNotOwned);
     // The Gateway's own namespace needs no grant, and stands above claims.
     for hostname in ["a.alpha.example", "shared.example"] {
-        let own = create(&facts, &route("TLSRoute", "infra", &[hostname]));
+        let own = create(&state, &route("TLSRoute", "infra", &[hostname]));
         assert_eq!(own.findings, [], "{hostname}");
     }
     // A listener that takes no such routes (yet) refuses nothing.
-    let http = create(&facts, &route("HTTPRoute", "alpha", &["a.other.example"]));
+    let http = create(&state, &route("HTTPRoute", "alpha", &["a.other.example"]));
     assert_eq!(http.findings, []);
 }
 
 #[test]
 fn a_hostname_that_another_namespace_serves_is_not_taken_by_a_route() {
-    let mut facts = platform();
+    let mut state = platform();
     let taking = route("TLSRoute", "alpha", &["a.alpha.example", "shared.example"]);
-    let held = create(&facts, &taking);
+    let held = create(&state, &taking);
     assert_eq!(
         refusals(&held),
         [(Reason::HostnameConflict, "spec.hostnames[1]")]
     );
     let holder = route("TLSRoute", "bravo", &["shared.example"]);
     let policy = Policy::default();
-    let own = Reviewer::new(&facts, &policy).review(Operation::Create, None, &holder);
+    let own = Reviewer::new(&state, &policy).review(Operation::Create, None, &holder);
     assert_eq!(own.findings, []);
     // By an update neither, and its other hostnames can be edited.
     let before = route("TLSRoute", "alpha", &["a.alpha.example"]);
-    assert!(!review(&facts, Mode::Enforce, Some(&before), &taking).allowed);
+    assert!(!review(&state, Mode::Enforce, Some(&before), &taking).allowed);
     let more = route(
         "TLSRoute",
         "alpha",
         &["b.alpha.example", "a.alpha.example", "shared.example"],
     );
-    assert!(review(&facts, Mode::Enforce, Some(&taking), &more).allowed);
+    assert!(review(&state, Mode::Enforce, Some(&taking), &more).allowed);
     // Nobody holds it any more.
     for (_, value) in yaml::documents(PLATFORM).expect("YAML") {
         let key = object(value).key();
         if key.kind == Kind::HostnameClaim {
-            facts.remove(&key);
+            state.remove(&key);
         }
     }
-    assert_eq!(create(&facts, &taking).findings, []);
+    assert_eq!(create(&state, &taking).findings, []);
 }
 
 #[test]
 fn an_issuer_of_ones_own_choice_is_refused_and_an_inherited_one_told() {
-    let facts = platform();
+    let state = platform();
     let terminating = |annotations: Value| {
         object(json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
@@ -232,11 +232,11 @@ fn an_issuer_of_ones_own_choice_is_refused_and_an_inherited_one_told() {
             }]},
         }))
     };
-    let inherited = create(&facts, &terminating(json!({})));
+    let inherited = create(&state, &terminating(json!({})));
     assert!(inherited.allowed);
     assert_eq!(inherited.findings[0].reason, Reason::IssuerNotAllowed);
     let chosen = create(
-        &facts,
+        &state,
         &terminating(json!({"vestibule.dev/acme-issuer": "mine"})),
     );
     assert_eq!(refusals(&chosen)[0].0, Reason::IssuerNotAllowed);
@@ -244,20 +244,20 @@ fn an_issuer_of_ones_own_choice_is_refused_and_an_inherited_one_told() {
 
 #[test]
 fn a_grant_that_cannot_be_read_is_refused_and_counts() {
-    let mut facts = platform();
+    let mut state = platform();
     let broken = object(json!({
         "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
         "metadata": {"namespace": "infra", "name": "alpha"}, "spec": 7,
     }));
-    assert!(!create(&facts, &broken).allowed);
-    facts.put(broken);
-    let lost = create(&facts, &set("s", &["a.alpha.example"]));
+    assert!(!create(&state, &broken).allowed);
+    state.put(broken);
+    let lost = create(&state, &set("s", &["a.alpha.example"]));
     assert_eq!(refusals(&lost)[0].0, Reason::HostnameNotOwned);
 }
 
 #[test]
 fn references_that_nobody_permits_are_told() {
-    let mut facts = platform();
+    let mut state = platform();
     let reference = |kind: &str| {
         object(json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
@@ -268,7 +268,7 @@ fn references_that_nobody_permits_are_told() {
             }]},
         }))
     };
-    let told = create(&facts, &reference("Secret"));
+    let told = create(&state, &reference("Secret"));
     assert!(told.allowed);
     let reasons = |review: &Review| -> Vec<Reason> {
         let findings = review.findings.iter().map(|f| f.reason);
@@ -283,15 +283,15 @@ fn references_that_nobody_permits_are_told() {
             "to": [{"group": "", "kind": "Secret"}],
         },
     }));
-    facts.put(grant.clone());
-    assert_eq!(reasons(&create(&facts, &reference("Secret"))), []);
-    facts.remove(&grant.key());
-    assert_eq!(reasons(&create(&facts, &reference("Secret"))).len(), 1);
+    state.put(grant.clone());
+    assert_eq!(reasons(&create(&state, &reference("Secret"))), []);
+    state.remove(&grant.key());
+    assert_eq!(reasons(&create(&state, &reference("Secret"))).len(), 1);
 }
 
 #[test]
 fn what_a_parent_without_a_part_would_say_refuses_nothing() {
-    let mut facts = platform();
+    let mut state = platform();
     let on_set = |namespace: &str| {
         object(json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute",
@@ -307,13 +307,13 @@ fn what_a_parent_without_a_part_would_say_refuses_nothing() {
     if let Object::ListenerSet(set) = &mut elsewhere {
         set.gateway = Some(vestibule_model::key::ObjectName::new("infra", "later"));
     }
-    facts.put(elsewhere);
-    assert!(create(&facts, &on_set("alpha")).allowed);
+    state.put(elsewhere);
+    assert!(create(&state, &on_set("alpha")).allowed);
 }
 
 #[test]
 fn a_bad_rule_that_was_there_before_stops_no_edit() {
-    let facts = platform();
+    let state = platform();
     let route = |weight: u32, extra: bool| {
         let filter = json!({"type": "ExternalAuth", "externalAuth": {"protocol": "HTTP"}});
         let bad = json!({"filters": [filter], "backendRefs": [{"name": "app", "port": 80}]});
@@ -328,17 +328,17 @@ fn a_bad_rule_that_was_there_before_stops_no_edit() {
             "spec": {"parentRefs": [{"name": "entrance", "namespace": "infra"}], "rules": rules},
         }))
     };
-    assert!(!create(&facts, &route(1, false)).allowed);
+    assert!(!create(&state, &route(1, false)).allowed);
     let old = route(1, false);
-    let edited = review(&facts, Mode::Enforce, Some(&old), &route(2, false));
+    let edited = review(&state, Mode::Enforce, Some(&old), &route(2, false));
     assert!(edited.allowed && !edited.warnings.is_empty());
-    assert!(!review(&facts, Mode::Enforce, Some(&old), &route(1, true)).allowed);
+    assert!(!review(&state, Mode::Enforce, Some(&old), &route(1, true)).allowed);
 }
 
 /// What a route could ask for at most takes no longer than what routes ask for.
 #[test]
 fn a_route_on_very_many_listeners_is_let_in_and_told() {
-    let mut facts = platform();
+    let mut state = platform();
     let mut parents = Vec::new();
     for number in 0..32 {
         let name = format!("s{number}");
@@ -350,7 +350,7 @@ fn a_route_on_very_many_listeners_is_let_in_and_told() {
                 })
             })
             .collect();
-        facts.put(object(json!({
+        state.put(object(json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
             "metadata": {"namespace": "alpha", "name": name},
             "spec": {"parentRef": {"name": "entrance", "namespace": "infra"}, "listeners": listeners},
@@ -365,7 +365,7 @@ fn a_route_on_very_many_listeners_is_let_in_and_told() {
         "metadata": {"namespace": "alpha", "name": "r"},
         "spec": {"parentRefs": parents, "hostnames": hostnames, "rules": [{"backendRefs": [{"name": "app", "port": 443}]}]},
     }));
-    let review = create(&facts, &route);
+    let review = create(&state, &route);
     assert!(review.allowed);
     assert!(
         review.warnings.iter().any(|text| text.contains("8192")),

@@ -18,7 +18,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::key::Kind;
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
-use vestibule_webhook::{Facts, Operation, Reviewer};
+use vestibule_webhook::{AdmissionState, Operation, Reviewer};
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 /// Longest wait until policies are in force, or out of it.
@@ -195,8 +195,8 @@ fn cases() -> Vec<(String, Value, Object)> {
 
 /// What is said of an object while nothing else is there.
 fn said(object: &Object) -> Vec<Finding> {
-    let facts = Facts::new(CONTROLLER);
-    let review = Reviewer::new(&facts, &Policy::default()).review(Operation::Create, None, object);
+    let state = AdmissionState::new(CONTROLLER);
+    let review = Reviewer::new(&state, &Policy::default()).review(Operation::Create, None, object);
     review.findings
 }
 

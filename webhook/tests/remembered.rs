@@ -110,10 +110,10 @@ proptest! {
                 Step::Ask(tenant, hostname) => {
                     let new = set(tenant, hostname);
                     let expected = fresh(&there, &new, now);
-                    match admission.review_unless_met(question(&new, false), now) {
+                    match admission.review_or_recheck(question(&new, false), now) {
                         Ok(review) => prop_assert_eq!(review, expected),
                         // What is refused need not wait.
-                        Err(met) => prop_assert!(expected.allowed && admission.is_met(&met, now)),
+                        Err(met) => prop_assert!(expected.allowed && admission.is_pending(&met, now)),
                     }
                 }
                 Step::AskAgain(tenant, hostname) => {
@@ -139,7 +139,7 @@ proptest! {
         for tenant in 0..4 {
             for hostname in 0..3 {
                 let new = set(tenant, hostname);
-                let review = admission.review_unless_met(question(&new, true), now);
+                let review = admission.review_or_recheck(question(&new, true), now);
                 prop_assert_eq!(review.ok(), Some(fresh(&there, &new, now)));
             }
         }

@@ -6,7 +6,7 @@ use vestibule_crds::{decode, yaml};
 use vestibule_model::condition::Reason;
 use vestibule_model::object::Object;
 use vestibule_model::policy::{Mode, Policy};
-use vestibule_webhook::{Facts, Operation, Review, Reviewer};
+use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 
@@ -69,12 +69,12 @@ fn read(text: &str) -> Object {
     object(documents.remove(0).1)
 }
 
-fn platform() -> Facts {
-    let mut facts = Facts::new(CONTROLLER);
+fn platform() -> AdmissionState {
+    let mut state = AdmissionState::new(CONTROLLER);
     for (_, value) in yaml::documents(PLATFORM).expect("YAML") {
-        facts.put(object(value));
+        state.put(object(value));
     }
-    facts
+    state
 }
 
 fn policy(mode: Mode) -> Policy {
@@ -85,12 +85,12 @@ fn policy(mode: Mode) -> Policy {
     }
 }
 
-fn create(facts: &Facts, mode: Mode, new: &Object) -> Review {
-    Reviewer::new(facts, &policy(mode)).review(Operation::Create, None, new)
+fn create(state: &AdmissionState, mode: Mode, new: &Object) -> Review {
+    Reviewer::new(state, &policy(mode)).review(Operation::Create, None, new)
 }
 
-fn update(facts: &Facts, old: &Object, new: &Object) -> Review {
-    Reviewer::new(facts, &policy(Mode::Enforce)).review(Operation::Update, Some(old), new)
+fn update(state: &AdmissionState, old: &Object, new: &Object) -> Review {
+    Reviewer::new(state, &policy(Mode::Enforce)).review(Operation::Update, Some(old), new)
 }
 
 fn route(namespace: &str, parent: &Value, hostnames: &[&str]) -> Object {
@@ -127,7 +127,7 @@ fn tls(name: &str, hostname: &str) -> Value {
 
 #[test]
 fn a_proper_object_comes_in_without_a_word() {
-    let facts = platform();
+    let state = platform();
     for object in [
         route(
             "alpha",
@@ -141,7 +141,7 @@ fn a_proper_object_comes_in_without_a_word() {
             &json!([tls("a", "a.example")]),
         ),
     ] {
-        let review = create(&facts, Mode::Enforce, &object);
+        let review = create(&state, Mode::Enforce, &object);
         assert_eq!(
             review,
             Review {
@@ -156,7 +156,7 @@ fn a_proper_object_comes_in_without_a_word() {
 
 #[test]
 fn a_wildcard_route_is_refused_where_policy_is_enforced() {
-    let facts = platform();
+    let state = platform();
     let text = "spec.hostnames[1]: \"*.example\" is a wildcard, and here a TLSRoute names each \
                 host; list the exact hostnames";
     for (mode, namespace, allowed, warned) in [
@@ -170,7 +170,7 @@ fn a_wildcard_route_is_refused_where_policy_is_enforced() {
             &json!({"kind": "ListenerSet", "name": "s"}),
             &["a.example", "*.example"],
         );
-        let review = create(&facts, mode, &wildcard);
+        let review = create(&state, mode, &wildcard);
         assert_eq!(review.allowed, allowed, "{mode} {namespace}");
         assert_eq!(review.message.as_deref(), (!allowed).then_some(text));
         assert_eq!(review.warnings, if warned { vec![text] } else { vec![] });
@@ -179,7 +179,7 @@ fn a_wildcard_route_is_refused_where_policy_is_enforced() {
 
 #[test]
 fn what_the_specification_refuses_is_refused_warned_of_or_passed_over() {
-    let facts = platform();
+    let state = platform();
     let label = "a".repeat(64);
     for hostname in [
         "*.1.2.3.4",
@@ -196,13 +196,13 @@ fn what_the_specification_refuses_is_refused_warned_of_or_passed_over() {
             ),
             set_with("alpha", "entrance", YOUNGER, &json!([tls("a", hostname)])),
         ] {
-            let refused = create(&facts, Mode::Enforce, &object);
+            let refused = create(&state, Mode::Enforce, &object);
             assert!(!refused.allowed, "{hostname}");
             assert_eq!(refused.findings[0].reason, Reason::InvalidHostname);
-            let warned = create(&facts, Mode::Warn, &object);
+            let warned = create(&state, Mode::Warn, &object);
             assert!(warned.allowed);
             assert_eq!(warned.warnings.len(), refused.findings.len());
-            let silent = create(&facts, Mode::Off, &object);
+            let silent = create(&state, Mode::Off, &object);
             assert!(silent.allowed && silent.findings.is_empty() && silent.warnings.is_empty());
         }
     }
@@ -210,7 +210,7 @@ fn what_the_specification_refuses_is_refused_warned_of_or_passed_over() {
 
 #[test]
 fn a_set_that_would_conflict_is_refused_whatever_its_age() {
-    let facts = platform();
+    let state = platform();
     for created in [OLDER, YOUNGER] {
         let set = set_with(
             "alpha",
@@ -222,7 +222,7 @@ fn a_set_that_would_conflict_is_refused_whatever_its_age() {
                 {"name": "c", "port": 443, "protocol": "TCP"},
             ]),
         );
-        let review = create(&facts, Mode::Enforce, &set);
+        let review = create(&state, Mode::Enforce, &set);
         assert!(!review.allowed);
         assert_eq!(
             review.message.as_deref(),
@@ -239,21 +239,21 @@ fn a_set_that_would_conflict_is_refused_whatever_its_age() {
 
 #[test]
 fn an_update_cannot_take_a_name_but_the_rest_can_be_edited() {
-    let mut facts = platform();
+    let mut state = platform();
     let old = set_with("alpha", "entrance", OLDER, &json!([tls("a", "a.example")]));
-    facts.put(old.clone());
+    state.put(old.clone());
     let taking = set_with(
         "alpha",
         "entrance",
         OLDER,
         &json!([tls("a", "a.example"), tls("b", "app.example")]),
     );
-    let review = update(&facts, &old, &taking);
+    let review = update(&state, &old, &taking);
     assert!(!review.allowed);
     assert_eq!(review.findings[0].field, "spec.listeners[1].hostname");
 
     // It got in all the same (the webhook was down): now it is not punished for it again.
-    facts.put(taking.clone());
+    state.put(taking.clone());
     let more = set_with(
         "alpha",
         "entrance",
@@ -264,7 +264,7 @@ fn an_update_cannot_take_a_name_but_the_rest_can_be_edited() {
             tls("c", "c.example")
         ]),
     );
-    assert!(update(&facts, &taking, &more).allowed);
+    assert!(update(&state, &taking, &more).allowed);
     // As a new object it would be.
     let mut without = platform();
     without.put(old);
@@ -273,7 +273,7 @@ fn an_update_cannot_take_a_name_but_the_rest_can_be_edited() {
 
 #[test]
 fn an_update_that_changes_nothing_that_counts_is_let_through() {
-    let facts = platform();
+    let state = platform();
     let manifest = |metadata: &str, hostname: &str| {
         read(&format!(
             "
@@ -289,17 +289,17 @@ spec:
     };
     let old = manifest("finalizers: [x.dev/f]", "*.example");
     let relabelled = manifest("generation: 2, labels: {a: b}", "*.example");
-    assert_eq!(update(&facts, &old, &relabelled).findings, []);
-    assert!(!update(&facts, &old, &manifest("", "*.a.example")).allowed);
+    assert_eq!(update(&state, &old, &relabelled).findings, []);
+    assert!(!update(&state, &old, &manifest("", "*.a.example")).allowed);
     // Without the old version there is nothing to compare with.
-    assert!(!create(&facts, Mode::Enforce, &relabelled).allowed);
+    assert!(!create(&state, Mode::Enforce, &relabelled).allowed);
     let deleting = manifest("deletionTimestamp: '2026-09-01T00:00:00Z'", "*.b.example");
-    assert_eq!(update(&facts, &old, &deleting).findings, []);
+    assert_eq!(update(&state, &old, &deleting).findings, []);
 }
 
 #[test]
 fn consumed_annotations_are_part_of_what_counts() {
-    let facts = platform();
+    let state = platform();
     let manifest = |annotations: &str| {
         read(&format!(
             "
@@ -314,9 +314,9 @@ spec:
         ))
     };
     let old = manifest("");
-    assert_eq!(update(&facts, &old, &manifest("a/b: c")).findings, []);
+    assert_eq!(update(&state, &old, &manifest("a/b: c")).findings, []);
     let review = update(
-        &facts,
+        &state,
         &old,
         &manifest("cert-manager.io/issuer: a, cert-manager.io/cluster-issuer: b"),
     );
@@ -325,7 +325,7 @@ spec:
     assert_eq!(review.warnings.len(), 1);
     // Names that no grant gives are told of, and refuse nothing: the listener is the namespace's all the same.
     let review = update(
-        &facts,
+        &state,
         &old,
         &manifest("cert-manager.io/issuer: a, cert-manager.io/alt-names: victim.example"),
     );
@@ -341,7 +341,7 @@ spec:
 
 #[test]
 fn what_a_parent_does_not_do_yet_refuses_nothing() {
-    let nothing = Facts::new(CONTROLLER);
+    let nothing = AdmissionState::new(CONTROLLER);
     let listeners = json!([tls("a", "own.example")]);
     assert!(
         create(
@@ -397,21 +397,21 @@ fn what_may_be_another_controllers_is_not_refused_for_what_vestibule_has_not() {
     let ours = json!({"name": "entrance", "namespace": "infra"});
     let foreign = json!({"name": "foreign", "namespace": "infra"});
     let nowhere = json!({"name": "nowhere"});
-    let (facts, nothing) = (platform(), Facts::new(CONTROLLER));
+    let (state, nothing) = (platform(), AdmissionState::new(CONTROLLER));
     for parents in [json!([nowhere]), json!([foreign, nowhere])] {
-        for facts in [&facts, &nothing] {
-            let review = create(facts, Mode::Enforce, &route(parents.clone(), "a.example"));
+        for state in [&state, &nothing] {
+            let review = create(state, Mode::Enforce, &route(parents.clone(), "a.example"));
             assert!(review.allowed, "{:?}", review.message);
             assert!(!review.warnings.is_empty());
             // No controller could serve that.
             let address = route(parents.clone(), "*.0x7f");
-            assert!(!create(facts, Mode::Enforce, &address).allowed);
+            assert!(!create(state, Mode::Enforce, &address).allowed);
         }
     }
-    let silent = create(&facts, Mode::Enforce, &route(json!([foreign]), "a.example"));
+    let silent = create(&state, Mode::Enforce, &route(json!([foreign]), "a.example"));
     assert_eq!(silent.findings, []);
     let refused = create(
-        &facts,
+        &state,
         Mode::Enforce,
         &route(json!([foreign, ours]), "a.example"),
     );
@@ -425,7 +425,7 @@ metadata: {namespace: alpha, name: r}
 spec: {rules: many}
 ",
     );
-    let review = create(&facts, Mode::Enforce, &unread);
+    let review = create(&state, Mode::Enforce, &unread);
     assert!(review.allowed && !review.warnings.is_empty());
 
     let set = |parent: &str, hostname: &str| {
@@ -435,22 +435,22 @@ spec: {rules: many}
         });
         set_with("alpha", parent, OLDER, &json!([filtered]))
     };
-    assert!(create(&facts, Mode::Enforce, &set("nowhere", "a.example")).allowed);
-    assert!(!create(&facts, Mode::Enforce, &set("nowhere", "1.2.3.4")).allowed);
-    assert!(!create(&facts, Mode::Enforce, &set("entrance", "a.example")).allowed);
+    assert!(create(&state, Mode::Enforce, &set("nowhere", "a.example")).allowed);
+    assert!(!create(&state, Mode::Enforce, &set("nowhere", "1.2.3.4")).allowed);
+    assert!(!create(&state, Mode::Enforce, &set("entrance", "a.example")).allowed);
 }
 
 #[test]
 fn another_controllers_objects_are_none_of_our_business() {
-    let mut facts = platform();
+    let mut state = platform();
     let foreign_set = set_with(
         "alpha",
         "foreign",
         YOUNGER,
         &json!([tls("a", "1.2.3.4"), tls("a", "own.example")]),
     );
-    assert_eq!(create(&facts, Mode::Enforce, &foreign_set).findings, []);
-    facts.put(foreign_set);
+    assert_eq!(create(&state, Mode::Enforce, &foreign_set).findings, []);
+    state.put(foreign_set);
     for parent in [
         json!({"name": "foreign", "namespace": "infra"}),
         json!({"kind": "ListenerSet", "name": "s"}),
@@ -458,7 +458,7 @@ fn another_controllers_objects_are_none_of_our_business() {
     ] {
         let wildcard = route("alpha", &parent, &["*.example"]);
         assert_eq!(
-            create(&facts, Mode::Enforce, &wildcard).findings,
+            create(&state, Mode::Enforce, &wildcard).findings,
             [],
             "{parent}"
         );
@@ -473,12 +473,12 @@ spec:
   listeners: [{name: a, port: 443, protocol: TLS, hostname: 1.2.3.4, tls: {mode: Passthrough}}]
 ",
     );
-    assert_eq!(create(&facts, Mode::Enforce, &foreign_gateway).findings, []);
+    assert_eq!(create(&state, Mode::Enforce, &foreign_gateway).findings, []);
 }
 
 #[test]
 fn gateways_are_warned_of_at_most() {
-    let facts = platform();
+    let state = platform();
     let gateway = read(
         "
 apiVersion: gateway.networking.k8s.io/v1
@@ -491,18 +491,18 @@ spec:
   - {name: b, port: 443, protocol: TLS, hostname: app.example, tls: {mode: Passthrough}}
 ",
     );
-    let review = create(&facts, Mode::Enforce, &gateway);
+    let review = create(&state, Mode::Enforce, &gateway);
     assert!(review.allowed);
     // Its own mistake, and not that a set has the other name: the Gateway's word counts.
     assert_eq!(review.findings.len(), 1);
     assert_eq!(review.findings[0].field, "spec.listeners[0].hostname");
     assert_eq!(review.warnings.len(), 1);
-    assert!(create(&facts, Mode::Off, &gateway).warnings.is_empty());
+    assert!(create(&state, Mode::Off, &gateway).warnings.is_empty());
 }
 
 #[test]
 fn what_does_not_decode_is_refused_with_its_field() {
-    let facts = platform();
+    let state = platform();
     let unreadable = read(
         "
 apiVersion: gateway.networking.k8s.io/v1
@@ -511,28 +511,28 @@ metadata: {namespace: alpha, name: r}
 spec: {hostnames: 7}
 ",
     );
-    let review = create(&facts, Mode::Enforce, &unreadable);
+    let review = create(&state, Mode::Enforce, &unreadable);
     assert!(!review.allowed);
     assert_eq!(review.findings[0].field, "spec.hostnames");
-    assert!(update(&facts, &unreadable, &unreadable).allowed);
+    assert!(update(&state, &unreadable, &unreadable).allowed);
 }
 
 #[test]
 fn other_kinds_are_let_in() {
-    let facts = platform();
+    let state = platform();
     let secret = read("{apiVersion: v1, kind: Secret, metadata: {namespace: a, name: s}, data: 7}");
-    assert!(create(&facts, Mode::Enforce, &secret).allowed);
+    assert!(create(&state, Mode::Enforce, &secret).allowed);
     let namespace = read("{apiVersion: v1, kind: Namespace, metadata: {name: a}}");
-    assert!(create(&facts, Mode::Enforce, &namespace).allowed);
+    assert!(create(&state, Mode::Enforce, &namespace).allowed);
 }
 
 #[test]
 fn messages_are_bounded() {
-    let facts = platform();
+    let state = platform();
     let hosts: Vec<String> = (0..1024).map(|i| format!("*.h{i}.example")).collect();
     let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
     let parent = json!({"name": "entrance", "namespace": "infra"});
-    let review = create(&facts, Mode::Enforce, &route("alpha", &parent, &hosts));
+    let review = create(&state, Mode::Enforce, &route("alpha", &parent, &hosts));
     let message = review.message.expect("a refusal");
     assert!(
         message.ends_with("list the exact hostnames; and 1016 more"),
@@ -540,7 +540,7 @@ fn messages_are_bounded() {
     );
     assert!(message.len() < 2_000);
     assert_eq!(review.findings.len(), 1024);
-    let warned = create(&facts, Mode::Warn, &route("alpha", &parent, &hosts));
+    let warned = create(&state, Mode::Warn, &route("alpha", &parent, &hosts));
     assert_eq!(warned.warnings.len(), 9);
     assert_eq!(warned.warnings[8], "and 1016 more");
 }
@@ -578,9 +578,9 @@ proptest! {
         created in prop::sample::select(vec![OLDER, YOUNGER]),
         mode in prop::sample::select(vec![Mode::Enforce, Mode::Warn, Mode::Off]),
     ) {
-        let facts = platform();
+        let state = platform();
         let set = set_with("alpha", parent, created, &Value::Array(listeners));
-        let review = create(&facts, mode, &set);
+        let review = create(&state, mode, &set);
         prop_assert_eq!(review.allowed, review.message.is_none());
         prop_assert!(review.allowed || mode == Mode::Enforce);
         for text in review.message.iter().chain(&review.warnings) {

@@ -20,7 +20,7 @@ pub(super) struct Leaf {
 
 /// Why clients do not take a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum CertificateProblem {
     Expired,
     NotYetValid,
     OtherNames,
@@ -48,13 +48,17 @@ impl Leaf {
     }
 
     /// What is wrong with it for clients that ask for `query` at `now`.
-    pub(super) fn trouble(&self, query: &HostPattern, now: Timestamp) -> Option<Trouble> {
+    pub(super) fn trouble(
+        &self,
+        query: &HostPattern,
+        now: Timestamp,
+    ) -> Option<CertificateProblem> {
         if now > self.not_after {
-            Some(Trouble::Expired)
+            Some(CertificateProblem::Expired)
         } else if now < self.not_before {
-            Some(Trouble::NotYetValid)
+            Some(CertificateProblem::NotYetValid)
         } else if !self.names.iter().any(|name| is_for(name, query)) {
-            Some(Trouble::OtherNames)
+            Some(CertificateProblem::OtherNames)
         } else {
             None
         }
@@ -113,10 +117,19 @@ mod tests {
         let trouble = |text| wildcard.trouble(&query(text), at(1_500));
         assert_eq!(trouble("a.example.com"), None);
         assert_eq!(trouble("*.example.com"), None);
-        assert_eq!(trouble("a.b.example.com"), Some(Trouble::OtherNames));
-        assert_eq!(trouble("example.com"), Some(Trouble::OtherNames));
+        assert_eq!(
+            trouble("a.b.example.com"),
+            Some(CertificateProblem::OtherNames)
+        );
+        assert_eq!(trouble("example.com"), Some(CertificateProblem::OtherNames));
         let a = query("a.example.com");
-        assert_eq!(wildcard.trouble(&a, at(2_001)), Some(Trouble::Expired));
-        assert_eq!(wildcard.trouble(&a, at(999)), Some(Trouble::NotYetValid));
+        assert_eq!(
+            wildcard.trouble(&a, at(2_001)),
+            Some(CertificateProblem::Expired)
+        );
+        assert_eq!(
+            wildcard.trouble(&a, at(999)),
+            Some(CertificateProblem::NotYetValid)
+        );
     }
 }

@@ -6,15 +6,15 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
 use vestibule_model::object::Object;
 
+use super::backends::backends;
 use super::candidates::Candidate;
-use super::conditions::{By, Cond, PROGRAMMED, Said};
-use super::leads::backends;
-use super::picture::Picture;
-use super::report::{CertificateView, Check, Outcome, RouteView, Step, listener_text};
+use super::cluster_state::ClusterState;
+use super::conditions::{Cond, PROGRAMMED, ReportedStatus, StatusSource};
+use super::report::{CertificateView, ChainStep, Check, RouteView, StepOutcome, listener_text};
 
 /// What the steps are about.
 pub(super) struct Chain<'a> {
-    pub(super) picture: &'a Picture,
+    pub(super) cluster_state: &'a ClusterState,
     pub(super) query: &'a HostPattern,
     pub(super) candidate: &'a Candidate,
     pub(super) routes: &'a [RouteView],
@@ -26,9 +26,9 @@ pub(super) struct Chain<'a> {
 
 impl Chain<'_> {
     /// The steps, up to the first that is wrong.
-    pub(super) fn steps(&self) -> Vec<Step> {
+    pub(super) fn steps(&self) -> Vec<ChainStep> {
         let mut steps = Vec::new();
-        let all: [fn(&Self) -> Option<Step>; 10] = [
+        let all: [fn(&Self) -> Option<ChainStep>; 10] = [
             Self::class,
             Self::gateway,
             Self::set,
@@ -42,7 +42,7 @@ impl Chain<'_> {
         ];
         for step in all {
             let Some(step) = step(self) else { continue };
-            let wrong = step.outcome == Outcome::Wrong;
+            let wrong = step.outcome == StepOutcome::Wrong;
             steps.push(step);
             if wrong {
                 break;
@@ -55,16 +55,16 @@ impl Chain<'_> {
         ParentKey::Gateway(self.candidate.gateway.clone()).object()
     }
 
-    fn class(&self) -> Option<Step> {
+    fn class(&self) -> Option<ChainStep> {
         let key = self.gateway_key();
-        if self.picture.is_assumed(&key) {
+        if self.cluster_state.is_assumed(&key) {
             return None;
         }
-        let object = self.picture.translator.object(&key)?;
+        let object = self.cluster_state.translator.object(&key)?;
         let Object::Gateway(gateway) = object.as_ref() else {
             return None;
         };
-        let (name, controller) = (&gateway.class, &self.picture.controller);
+        let (name, controller) = (&gateway.class, &self.cluster_state.controller);
         let class_key = ObjectKey::new(Kind::GatewayClass, "", name.clone());
         let subject = class_key.to_string();
         let step = |outcome, reason: &str, message: String, action: String| {
@@ -77,13 +77,13 @@ impl Chain<'_> {
                 action,
             ))
         };
-        if self.picture.is_assumed(&class_key) {
+        if self.cluster_state.is_assumed(&class_key) {
             let message = "may not be read; taken for one of Vestibule's";
-            return step(Outcome::Unknown, "", message.into(), String::new());
+            return step(StepOutcome::Unknown, "", message.into(), String::new());
         }
-        let Some(class) = self.picture.translator.merge().class(name) else {
+        let Some(class) = self.cluster_state.translator.merge().class(name) else {
             return step(
-                Outcome::Wrong,
+                StepOutcome::Wrong,
                 "NotFound",
                 "does not exist".into(),
                 format!(
@@ -93,7 +93,7 @@ impl Chain<'_> {
         };
         if class.controller != *controller {
             return step(
-                Outcome::Wrong,
+                StepOutcome::Wrong,
                 "OtherController",
                 format!(
                     "is of controller {:?}, not {controller:?}",
@@ -104,16 +104,16 @@ impl Chain<'_> {
                 ),
             );
         }
-        let said = self.picture.said_of_class(name);
+        let reported = self.cluster_state.reported_on_class(name);
         Some(self.by_accepted(
             Check::GatewayClass,
             &class_key,
-            &said,
+            &reported,
             "is of this controller and accepted",
         ))
     }
 
-    fn gateway(&self) -> Option<Step> {
+    fn gateway(&self) -> Option<ChainStep> {
         let key = self.gateway_key();
         let subject = key.to_string();
         let step = |outcome, reason: &str, message: String, action: &str| {
@@ -126,24 +126,29 @@ impl Chain<'_> {
                 action.into(),
             ))
         };
-        if self.picture.is_assumed(&key) {
+        if self.cluster_state.is_assumed(&key) {
             let message = "may not be read; the statuses of what extends it count";
-            return step(Outcome::Unknown, "", message.into(), "");
+            return step(StepOutcome::Unknown, "", message.into(), "");
         }
-        let gateway = match self.picture.translator.object(&key).map(AsRef::as_ref) {
+        let gateway = match self
+            .cluster_state
+            .translator
+            .object(&key)
+            .map(AsRef::as_ref)
+        {
             Some(Object::Gateway(gateway)) => gateway,
             Some(Object::Unreadable(_, _, finding)) => {
                 let reason = finding.reason.as_str();
                 return step(
-                    Outcome::Wrong,
+                    StepOutcome::Wrong,
                     reason,
-                    said_at(&finding.field, &finding.message),
+                    text_at(&finding.field, &finding.message),
                     &finding.action,
                 );
             }
             _ => {
                 return step(
-                    Outcome::Wrong,
+                    StepOutcome::Wrong,
                     "NotFound",
                     "does not exist".into(),
                     "create it, or correct spec.parentRef of the ListenerSet",
@@ -153,43 +158,47 @@ impl Chain<'_> {
         if gateway.meta.deleting {
             let action = "create it anew, or extend another one";
             return step(
-                Outcome::Wrong,
+                StepOutcome::Wrong,
                 "Deleting",
                 "is being deleted".into(),
                 action,
             );
         }
         let parent = gateway.parent_key();
-        let said = self.picture.said_of(&parent, None);
-        let accepted = said.get("Accepted");
+        let reported = self.cluster_state.reported_on(&parent, None);
+        let accepted = reported.get("Accepted");
         // That none of its own listeners is valid says nothing of its sets.
         if let Some(cond) = accepted.filter(|c| c.is("False") && c.reason != "ListenersNotValid") {
-            return Some(self.wrong(Check::Gateway, &key, cond, said.by));
+            return Some(self.wrong(Check::Gateway, &key, cond, reported.by));
         }
         // On a cluster the operator knows of the Service, and translation here does not.
-        let programmed = match self.picture.live {
-            Some(_) => said.live(PROGRAMMED),
-            None => said.get(PROGRAMMED),
+        let programmed = match self.cluster_state.live {
+            Some(_) => reported.live(PROGRAMMED),
+            None => reported.get(PROGRAMMED),
         };
         let unreachable = programmed.filter(|c| c.is("False") && c.reason.starts_with("Address"));
         if let Some(cond) = unreachable {
-            let by = self.picture.live.as_ref().map_or(said.by, |_| By::Status);
+            let by = self
+                .cluster_state
+                .live
+                .as_ref()
+                .map_or(reported.by, |_| StatusSource::Status);
             return Some(self.wrong(Check::Gateway, &key, cond, by));
         }
-        if accepted.is_none() && said.by != By::Translation {
-            return step(Outcome::Unknown, "", "has no status".into(), "");
+        if accepted.is_none() && reported.by != StatusSource::Translation {
+            return step(StepOutcome::Unknown, "", "has no status".into(), "");
         }
-        let mut ok = ok(Check::Gateway, &key, "is accepted", said.by);
-        if self.picture.live.is_some() && self.addresses().is_empty() {
+        let mut ok = ok(Check::Gateway, &key, "is accepted", reported.by);
+        if self.cluster_state.live.is_some() && self.addresses().is_empty() {
             ok.message = "is accepted, and has no address in its status".into();
-            ok.outcome = Outcome::Warning;
+            ok.outcome = StepOutcome::Warning;
         }
         Some(ok)
     }
 
     /// Where the Gateway is reached, as its status says.
     pub(super) fn addresses(&self) -> Vec<String> {
-        let status = self.picture.written(&self.gateway_key());
+        let status = self.cluster_state.written(&self.gateway_key());
         let addresses = status.and_then(|status| status.get("addresses")?.as_array());
         let values = addresses.into_iter().flatten();
         values
@@ -197,98 +206,109 @@ impl Chain<'_> {
             .collect()
     }
 
-    fn set(&self) -> Option<Step> {
+    fn set(&self) -> Option<ChainStep> {
         let parent = &self.candidate.key.parent;
         let ParentKey::ListenerSet(name) = parent else {
             return None;
         };
         let key = parent.object();
-        let set = self.picture.translator.merge().set(name)?;
+        let set = self.cluster_state.translator.merge().set(name)?;
         if set.meta.deleting {
             let (message, action) = ("is being deleted".into(), "create it anew".into());
             return Some(step(
                 Check::ListenerSet,
-                Outcome::Wrong,
+                StepOutcome::Wrong,
                 &key.to_string(),
                 "Deleting",
                 message,
                 action,
             ));
         }
-        let said = self.picture.said_of(parent, None);
-        if let Some(cond) = said.get("Accepted")
+        let reported = self.cluster_state.reported_on(parent, None);
+        if let Some(cond) = reported.get("Accepted")
             && cond.is("False")
             && cond.reason != "ListenersNotValid"
         {
-            return Some(self.wrong(Check::ListenerSet, &key, cond, said.by));
+            return Some(self.wrong(Check::ListenerSet, &key, cond, reported.by));
         }
-        if said.by == By::Guess {
+        if reported.by == StatusSource::Guess {
             return Some(self.no_status(Check::ListenerSet, &key));
         }
         // Of a Gateway that may not be read, this is all that is known.
-        if self.picture.is_assumed(&self.gateway_key())
-            && let Some(cond) = said.live(PROGRAMMED)
+        if self.cluster_state.is_assumed(&self.gateway_key())
+            && let Some(cond) = reported.live(PROGRAMMED)
             && cond.is("False")
             && cond.reason.starts_with("Parent")
         {
-            return Some(self.wrong(Check::ListenerSet, &key, cond, By::Status));
+            return Some(self.wrong(Check::ListenerSet, &key, cond, StatusSource::Status));
         }
         let message = format!("is let in by Gateway {}", self.candidate.gateway);
-        Some(ok(Check::ListenerSet, &key, &message, said.by))
+        Some(ok(Check::ListenerSet, &key, &message, reported.by))
     }
 
-    fn listener(&self) -> Option<Step> {
+    fn listener(&self) -> Option<ChainStep> {
         let key = &self.candidate.key;
         let object = key.parent.object();
-        let said = self.picture.said_of(&key.parent, Some(&key.listener));
+        let reported = self
+            .cluster_state
+            .reported_on(&key.parent, Some(&key.listener));
         let subject = listener_text(key);
-        let named = |mut step: Step| {
+        let named = |mut step: ChainStep| {
             step.subject.clone_from(&subject);
             Some(step)
         };
-        let (accepted, conflicted) = (said.get("Accepted"), said.get("Conflicted"));
+        let (accepted, conflicted) = (reported.get("Accepted"), reported.get("Conflicted"));
         if let Some(cond) = conflicted.filter(|c| c.is("True")) {
-            return named(self.wrong(Check::Listener, &object, cond, said.by));
+            return named(self.wrong(Check::Listener, &object, cond, reported.by));
         }
         if let Some(cond) = accepted.filter(|c| c.is("False")) {
-            return named(self.wrong(Check::Listener, &object, cond, said.by));
+            return named(self.wrong(Check::Listener, &object, cond, reported.by));
         }
-        if said.is_empty() || said.by == By::Guess {
+        if reported.is_empty() || reported.by == StatusSource::Guess {
             return named(self.no_status(Check::Listener, &object));
         }
         // The next step is about what it cannot serve because a certificate is missing.
-        let never = said
+        let never = reported
             .get(PROGRAMMED)
             .filter(|c| c.is("False") && c.reason != "Pending");
-        if let Some(cond) = never.filter(|_| !self.terminates() && said.by == By::Translation) {
-            return named(self.wrong(Check::Listener, &object, cond, said.by));
+        if let Some(cond) =
+            never.filter(|_| !self.terminates() && reported.by == StatusSource::Translation)
+        {
+            return named(self.wrong(Check::Listener, &object, cond, reported.by));
         }
         named(ok(
             Check::Listener,
             &object,
             "is accepted, and nobody stands in its way",
-            said.by,
+            reported.by,
         ))
     }
 
-    fn programmed(&self) -> Option<Step> {
-        self.picture.live.as_ref()?;
+    fn programmed(&self) -> Option<ChainStep> {
+        self.cluster_state.live.as_ref()?;
         let key = &self.candidate.key;
         let object = key.parent.object();
-        let said = self.picture.said_of(&key.parent, Some(&key.listener));
+        let reported = self
+            .cluster_state
+            .reported_on(&key.parent, Some(&key.listener));
         let subject = listener_text(key);
-        let Some(cond) = said.live(PROGRAMMED) else {
+        let Some(cond) = reported.live(PROGRAMMED) else {
             let mut step = self.no_status(Check::Programmed, &object);
             step.subject = subject;
             return Some(step);
         };
         let mut step = match cond.truth.as_str() {
-            "True" => ok(Check::Programmed, &object, &cond.message, By::Status),
-            _ => self.wrong(Check::Programmed, &object, cond, By::Status),
+            "True" => ok(
+                Check::Programmed,
+                &object,
+                &cond.message,
+                StatusSource::Status,
+            ),
+            _ => self.wrong(Check::Programmed, &object, cond, StatusSource::Status),
         };
         step.subject = subject;
-        if said.stale && step.outcome == Outcome::Ok {
-            step.outcome = Outcome::Warning;
+        if reported.stale && step.outcome == StepOutcome::Ok {
+            step.outcome = StepOutcome::Warning;
             step.reason = "Stale".into();
             step.message =
                 "the status is about an older version of the object, so the proxies may serve that"
@@ -298,16 +318,22 @@ impl Chain<'_> {
         Some(step)
     }
 
-    fn by_accepted(&self, check: Check, key: &ObjectKey, said: &Said, fine: &str) -> Step {
-        match said.get("Accepted") {
-            Some(cond) if cond.is("True") => ok(check, key, fine, said.by),
-            Some(cond) => self.wrong(check, key, cond, said.by),
+    fn by_accepted(
+        &self,
+        check: Check,
+        key: &ObjectKey,
+        reported: &ReportedStatus,
+        fine: &str,
+    ) -> ChainStep {
+        match reported.get("Accepted") {
+            Some(cond) if cond.is("True") => ok(check, key, fine, reported.by),
+            Some(cond) => self.wrong(check, key, cond, reported.by),
             None => self.no_status(check, key),
         }
     }
 
-    pub(super) fn no_status(&self, check: Check, key: &ObjectKey) -> Step {
-        let message = if self.picture.is_whole() {
+    pub(super) fn no_status(&self, check: Check, key: &ObjectKey) -> ChainStep {
+        let message = if self.cluster_state.is_whole() {
             "has no status of Vestibule's yet"
         } else {
             "has no status of Vestibule's, and not everything may be read that decides about it"
@@ -315,7 +341,7 @@ impl Chain<'_> {
         let action = "see whether the operator runs, and whether the GatewayClass is Vestibule's";
         step(
             check,
-            Outcome::Unknown,
+            StepOutcome::Unknown,
             &key.to_string(),
             "NoStatus",
             message.into(),
@@ -324,24 +350,30 @@ impl Chain<'_> {
     }
 
     /// What a condition says is wrong, with what to do where translation says so.
-    pub(super) fn wrong(&self, check: Check, key: &ObjectKey, cond: &Cond, by: By) -> Step {
-        let findings = self.picture.translator.findings().get(key);
+    pub(super) fn wrong(
+        &self,
+        check: Check,
+        key: &ObjectKey,
+        cond: &Cond,
+        by: StatusSource,
+    ) -> ChainStep {
+        let findings = self.cluster_state.translator.findings().get(key);
         let finding = findings
             .into_iter()
             .flatten()
             .find(|f| f.to_string() == cond.message);
         let (message, action) = match finding {
             Some(finding) => (
-                said_at(&finding.field, &finding.message),
+                text_at(&finding.field, &finding.message),
                 finding.action.clone(),
             ),
-            None => said_by_status(cond),
+            None => text_of_status(cond),
         };
-        Step {
+        ChainStep {
             by,
             ..step(
                 check,
-                Outcome::Wrong,
+                StepOutcome::Wrong,
                 &key.to_string(),
                 &cond.reason,
                 message,
@@ -352,7 +384,7 @@ impl Chain<'_> {
 }
 
 /// What a condition says is wrong, and what to do, where it tells the two apart as findings do.
-pub(super) fn said_by_status(cond: &Cond) -> (String, String) {
+pub(super) fn text_of_status(cond: &Cond) -> (String, String) {
     let told = ["Address", "Parent"];
     let of_finding = cond.kind != PROGRAMMED || told.iter().any(|one| cond.reason.starts_with(one));
     match cond.message.rsplit_once("; ") {
@@ -363,7 +395,7 @@ pub(super) fn said_by_status(cond: &Cond) -> (String, String) {
     }
 }
 
-fn said_at(field: &str, message: &str) -> String {
+fn text_at(field: &str, message: &str) -> String {
     if field.is_empty() {
         message.to_owned()
     } else {
@@ -371,12 +403,12 @@ fn said_at(field: &str, message: &str) -> String {
     }
 }
 
-pub(super) fn ok(check: Check, key: &ObjectKey, message: &str, by: By) -> Step {
-    Step {
+pub(super) fn ok(check: Check, key: &ObjectKey, message: &str, by: StatusSource) -> ChainStep {
+    ChainStep {
         by,
         ..step(
             check,
-            Outcome::Ok,
+            StepOutcome::Ok,
             &key.to_string(),
             "",
             message.into(),
@@ -387,19 +419,19 @@ pub(super) fn ok(check: Check, key: &ObjectKey, message: &str, by: By) -> Step {
 
 pub(super) fn step(
     check: Check,
-    outcome: Outcome,
+    outcome: StepOutcome,
     subject: &str,
     reason: &str,
     message: String,
     action: String,
-) -> Step {
-    Step {
+) -> ChainStep {
+    ChainStep {
         check,
         outcome,
         subject: subject.into(),
         reason: reason.into(),
         message,
         action,
-        by: By::Translation,
+        by: StatusSource::Translation,
     }
 }

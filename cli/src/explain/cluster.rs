@@ -23,11 +23,11 @@ use vestibule_model::object::{
 use vestibule_model::policy::Policy;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
-    Assigned, Binds, Change, Claims, ServiceSettings, Settings, Translator,
+    Assigned, Binds, Change, ClaimMode, ServiceSettings, Settings, Translator,
 };
 
+use super::cluster_state::{ClusterState, ServerState, Unread};
 use super::need;
-use super::picture::{Live, Picture, Unread};
 use super::release::{self, Release};
 use crate::settings::PolicyArgs;
 
@@ -122,7 +122,7 @@ pub(crate) fn read(
     controller: &Arc<str>,
     policy: &PolicyArgs,
     query: Option<&HostPattern>,
-) -> anyhow::Result<Picture> {
+) -> anyhow::Result<ClusterState> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -130,9 +130,9 @@ pub(crate) fn read(
     runtime.block_on(async {
         let (client, namespace) = args.connect().await?;
         let release = release::read(&client, controller).await;
-        let live = Live {
+        let live = ServerState {
             release_hidden: release == Release::Hidden && !policy.is_said(),
-            ..Live::default()
+            ..ServerState::default()
         };
         let policy = match release {
             Release::Known(release) => policy.policy_over(release),
@@ -154,7 +154,7 @@ pub(crate) fn read(
                 break;
             }
         }
-        Ok(Picture {
+        Ok(ClusterState {
             translator: reading.translator,
             controller: controller.clone(),
             live: Some(reading.live),
@@ -168,7 +168,7 @@ fn settings(controller: Arc<str>, policy: Policy) -> Settings {
     Settings {
         controller,
         policy,
-        claims: Claims::Assumed,
+        claims: ClaimMode::Assumed,
         shim_for_sets: false,
         binds: Binds::Allocated {
             address: Ipv6Addr::UNSPECIFIED.into(),
@@ -188,7 +188,7 @@ struct Reading {
     reader: Reader,
     namespace: String,
     translator: Translator,
-    live: Live,
+    live: ServerState,
     tried: BTreeSet<need::Need>,
 }
 

@@ -12,10 +12,10 @@ pub(crate) const ISSUED: &str = "vestibule.dev/CertificateIssued";
 /// What the operator knows and translation of the objects does not.
 const STATUS_ONLY: [&str; 2] = [PROGRAMMED, ISSUED];
 
-/// Who says what is said.
+/// Where a status comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum By {
+pub(crate) enum StatusSource {
     /// Translation here, from everything that it depends on.
     #[default]
     Translation,
@@ -41,11 +41,11 @@ impl Cond {
     }
 }
 
-/// What is said of one thing.
+/// The status of one object or listener, computed or read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct ReportedStatus {
     pub(crate) conditions: Vec<Cond>,
-    pub(crate) by: By,
+    pub(crate) by: StatusSource,
     /// What the status says otherwise, where translation's word counts.
     pub(crate) differences: Vec<Difference>,
     /// There should be a status, and there is none.
@@ -68,7 +68,7 @@ pub(crate) struct Difference {
     pub(crate) written: String,
 }
 
-impl Said {
+impl ReportedStatus {
     /// Whether anybody says anything.
     pub(crate) fn is_empty(&self) -> bool {
         self.conditions.is_empty()
@@ -131,7 +131,7 @@ impl Said {
 }
 
 /// The conditions of an object, or of an entry of its status.
-pub(crate) fn conditions_in(status: &Value) -> Option<Said> {
+pub(crate) fn conditions_in(status: &Value) -> Option<ReportedStatus> {
     let list = status.get("conditions")?.as_array()?;
     let conditions = list
         .iter()
@@ -146,19 +146,19 @@ pub(crate) fn conditions_in(status: &Value) -> Option<Said> {
             }
         })
         .collect();
-    Some(Said {
+    Some(ReportedStatus {
         conditions,
-        ..Said::default()
+        ..ReportedStatus::default()
     })
 }
 
 /// What `controller` says of a route of `namespace` towards one parent.
-pub(crate) fn said_in(
+pub(crate) fn reported_in(
     status: &Value,
     controller: &str,
     parent: &ParentRef,
     namespace: &str,
-) -> Option<Said> {
+) -> Option<ReportedStatus> {
     let entries = status.get("parents")?.as_array()?;
     entries
         .iter()
@@ -197,19 +197,19 @@ mod tests {
 
     use super::*;
 
-    fn said(conditions: &Value) -> Said {
+    fn reported(conditions: &Value) -> ReportedStatus {
         conditions_in(&json!({ "conditions": conditions })).unwrap()
     }
 
     #[test]
     fn differences_are_of_truth_and_of_reasons_of_what_fails() {
-        let computed = said(&json!([
+        let computed = reported(&json!([
             {"type": "Accepted", "status": "False", "reason": "HostnameConflict"},
             {"type": "ResolvedRefs", "status": "True", "reason": "ResolvedRefs"},
             {"type": "Programmed", "status": "Unknown", "reason": "Pending"},
         ]));
         assert_eq!(computed.differences(&computed.clone()), []);
-        let written = said(&json!([
+        let written = reported(&json!([
             {"type": "Accepted", "status": "True", "reason": "Accepted"},
             {"type": "ResolvedRefs", "status": "True", "reason": "Other"},
             {"type": "Programmed", "status": "True", "reason": "Programmed"},
@@ -237,17 +237,18 @@ mod tests {
             port: None,
         };
         assert!(
-            said_in(&status, "ours", &parent, "a")
+            reported_in(&status, "ours", &parent, "a")
                 .unwrap()
                 .is("Accepted", "True")
         );
-        assert!(said_in(&status, "ours", &parent, "b").is_none());
-        assert!(said_in(&status, "nobody", &parent, "a").is_none());
+        assert!(reported_in(&status, "ours", &parent, "b").is_none());
+        assert!(reported_in(&status, "nobody", &parent, "a").is_none());
     }
 
     #[test]
     fn a_status_of_an_older_version_is_known_as_such() {
-        let old = said(&json!([{"type": "Accepted", "status": "True", "observedGeneration": 2}]));
+        let old =
+            reported(&json!([{"type": "Accepted", "status": "True", "observedGeneration": 2}]));
         assert!(old.is_older_than(3) && !old.is_older_than(2));
     }
 }

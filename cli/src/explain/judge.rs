@@ -1,4 +1,4 @@
-//! Builds the report: one place for each port of each Gateway that has a listener for the name.
+//! Builds the report: one part for each port of each Gateway that has a listener for the name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,109 +12,117 @@ use super::candidates::{
 };
 use super::certificate::Leaf;
 use super::chain::Chain;
-use super::picture::Picture;
+use super::cluster_state::ClusterState;
 use super::report::{
-    CertificateView, Check, Disagreement, ListenerView, Other, Outcome, Place, Report, State, Step,
-    listener_text,
+    CertificateView, ChainStep, Check, Disagreement, ListenerView, Other, PortReport, Report,
+    ServingState, StepOutcome, listener_text,
 };
 use super::routing::left_out;
-use super::{ownership, routes, unread, wishes};
+use super::{ownership, routes, unread, unserved};
 
 /// A listener that takes the name in, and the routes that translation attached to it for the name.
-struct Contender {
+struct MatchingListener {
     candidate: Candidate,
     attached: Vec<AttachedRoute>,
 }
 
 /// Explains a name.
-pub(super) fn explain(picture: &Picture, query: &HostPattern, now: Timestamp) -> Report {
-    let candidates = candidates(&picture.translator, query);
-    let of_interest = routes_of_interest(&picture.translator, query, &candidates);
-    let foreign = |candidate: &Candidate| picture.translator.merge().is_foreign(&candidate.gateway);
+pub(super) fn explain(cluster_state: &ClusterState, query: &HostPattern, now: Timestamp) -> Report {
+    let candidates = candidates(&cluster_state.translator, query);
+    let of_interest = routes_of_interest(&cluster_state.translator, query, &candidates);
+    let foreign = |candidate: &Candidate| {
+        cluster_state
+            .translator
+            .merge()
+            .is_foreign(&candidate.gateway)
+    };
     let any_ours = candidates.iter().any(|candidate| !foreign(candidate));
-    let contenders: Vec<Contender> = candidates
+    let all_matching: Vec<MatchingListener> = candidates
         .into_iter()
         .filter(|candidate| {
             // Another controller's listener for every name is nothing to tell.
             let idle = candidate.listener.hostname == HostPattern::Any || any_ours;
             !(foreign(candidate) && idle)
         })
-        .map(|candidate| Contender {
-            attached: attached_to(picture, &candidate, query, &of_interest),
+        .map(|candidate| MatchingListener {
+            attached: attached_to(cluster_state, &candidate, query, &of_interest),
             candidate,
         })
         .collect();
-    let mut by_place: BTreeMap<(ObjectName, Port), Vec<&Contender>> = BTreeMap::new();
-    for contender in &contenders {
-        let Some(port) = contender.candidate.port() else {
+    let mut by_port: BTreeMap<(ObjectName, Port), Vec<&MatchingListener>> = BTreeMap::new();
+    for matching in &all_matching {
+        let Some(port) = matching.candidate.port() else {
             continue;
         };
-        let place = (contender.candidate.gateway.clone(), port);
-        by_place.entry(place).or_default().push(contender);
+        let port_report = (matching.candidate.gateway.clone(), port);
+        by_port.entry(port_report).or_default().push(matching);
     }
     let judge = Judge {
-        picture,
+        cluster_state,
         query,
         of_interest: &of_interest,
-        contenders: &contenders,
+        all_matching: &all_matching,
         now,
     };
-    let places: Vec<Place> = by_place
+    let places: Vec<PortReport> = by_port
         .into_iter()
-        .map(|((gateway, port), here)| judge.place(&gateway, port, &here))
+        .map(|((gateway, port), here)| judge.port_report(&gateway, port, &here))
         .collect();
-    let asked = places.iter().filter(|place| place.asked_for);
+    let asked = places.iter().filter(|port_report| port_report.asked_for);
     let (mut routes, mut nowhere) = (Vec::new(), None);
-    let state = asked.map(|place| place.state).max().unwrap_or_else(|| {
-        if let Some(wish) = wishes::unplaced(picture, query, &of_interest) {
-            routes = wish.routes;
-            nowhere = Some(wish.step);
-        } else if places.is_empty() || !picture.is_whole() {
-            nowhere = Some(wishes::nobody(picture, query));
-        }
-        // Where nobody asks for it, that it is not served is as it should be.
-        match &nowhere {
-            Some(step) if step.outcome == Outcome::Unknown => State::Unknown,
-            _ => State::Down,
-        }
-    });
+    let state = asked
+        .map(|port_report| port_report.state)
+        .max()
+        .unwrap_or_else(|| {
+            if let Some(wish) = unserved::unplaced(cluster_state, query, &of_interest) {
+                routes = wish.routes;
+                nowhere = Some(wish.step);
+            } else if places.is_empty() || !cluster_state.is_whole() {
+                nowhere = Some(unserved::nobody(cluster_state, query));
+            }
+            // Where nobody asks for it, that it is not served is as it should be.
+            match &nowhere {
+                Some(step) if step.outcome == StepOutcome::Unknown => ServingState::Unknown,
+                _ => ServingState::Down,
+            }
+        });
     Report {
         hostname: query.to_string(),
         state,
         nowhere,
         routes,
         places,
-        unread: unread::each(picture)
+        unread: unread::each(cluster_state)
             .into_iter()
-            .chain(unread::undecoded(picture))
+            .chain(unread::undecoded(cluster_state))
             .collect(),
-        unread_lines: unread::grouped(picture)
+        unread_lines: unread::grouped(cluster_state)
             .into_iter()
-            .chain(unread::undecoded(picture))
+            .chain(unread::undecoded(cluster_state))
             .collect(),
-        partial: !picture.is_whole(),
+        partial: !cluster_state.is_whole(),
     }
 }
 
 /// The routes that are attached to a listener for the name, as far as statuses do not say otherwise where not
 /// everything may be read.
 fn attached_to(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     candidate: &Candidate,
     query: &HostPattern,
     of_interest: &BTreeSet<ObjectKey>,
 ) -> Vec<AttachedRoute> {
-    let translator = &picture.translator;
+    let translator = &cluster_state.translator;
     let mut routes = attached(translator, &candidate.key, query, of_interest);
-    if !picture.is_whole() {
+    if !cluster_state.is_whole() {
         routes.retain(|one| {
             let object = translator.object(&one.key);
             let route = object.and_then(|object| object.as_route());
             route.is_some_and(|route| {
                 references(route, candidate).any(|reference| {
-                    let said = picture.said_of_route(&one.key, reference);
-                    !said.is("Accepted", "False")
-                        && left_out(picture, &one.key, reference, query).is_none()
+                    let reported = cluster_state.reported_on_route(&one.key, reference);
+                    !reported.is("Accepted", "False")
+                        && left_out(cluster_state, &one.key, reference, query).is_none()
                 })
             })
         });
@@ -123,22 +131,27 @@ fn attached_to(
 }
 
 struct Judge<'a> {
-    picture: &'a Picture,
+    cluster_state: &'a ClusterState,
     query: &'a HostPattern,
     of_interest: &'a BTreeSet<ObjectKey>,
     /// Wherever they are, the most specific first.
-    contenders: &'a [Contender],
+    all_matching: &'a [MatchingListener],
     now: Timestamp,
 }
 
 impl Judge<'_> {
-    fn place(&self, gateway: &ObjectName, port: Port, here: &[&Contender]) -> Place {
+    fn port_report(
+        &self,
+        gateway: &ObjectName,
+        port: Port,
+        here: &[&MatchingListener],
+    ) -> PortReport {
         let chosen = self.chosen(here);
-        let Contender {
+        let MatchingListener {
             candidate: main,
             attached,
         } = here[chosen];
-        let routes = routes::views(self.picture, attached);
+        let routes = routes::views(self.cluster_state, attached);
         let rejected: Vec<ObjectKey> = self
             .of_interest
             .iter()
@@ -148,7 +161,7 @@ impl Judge<'_> {
             .collect();
         let certificate = self.certificate(main);
         let chain = Chain {
-            picture: self.picture,
+            cluster_state: self.cluster_state,
             query: self.query,
             candidate: main,
             routes: &routes,
@@ -162,15 +175,15 @@ impl Judge<'_> {
             matches!(hostname, HostPattern::Exact(_)) || hostname == self.query
         });
         let others = here.iter().enumerate();
-        Place {
+        PortReport {
             gateway: gateway.into(),
             port: port.get(),
             addresses,
             state: state(&steps),
             asked_for: named || !attached.is_empty() || !rejected.is_empty(),
             listener: view(main),
-            grants: ownership::grants(self.picture, main),
-            holders: ownership::holders(self.picture, main, self.query, attached, &rejected),
+            grants: ownership::grants(self.cluster_state, main),
+            holders: ownership::holders(self.cluster_state, main, self.query, attached, &rejected),
             certificate,
             differences: self.differences(main, attached),
             routes,
@@ -185,13 +198,13 @@ impl Judge<'_> {
     /// Which of the listeners of a place to explain. They come most specific first: the first that the
     /// proxies have gets the name. Where that one leads nowhere, what is wrong first is that a more specific
     /// one is not served.
-    fn chosen(&self, here: &[&Contender]) -> usize {
+    fn chosen(&self, here: &[&MatchingListener]) -> usize {
         let serving = here
             .iter()
             .position(|one| self.is_in_force(&one.candidate))
             .unwrap_or_default();
         let specificity =
-            |one: &Contender| HostPattern::specificity(&one.candidate.listener.hostname);
+            |one: &MatchingListener| HostPattern::specificity(&one.candidate.listener.hostname);
         let is_wider = specificity(here[0]) > specificity(here[serving]);
         if is_wider && here[serving].attached.is_empty() {
             0
@@ -203,13 +216,13 @@ impl Judge<'_> {
     /// Whether a route asks this listener for the name: it names the listener, or none of those that it leads
     /// to took it and this is one of a kind that could have.
     fn wants(&self, key: &ObjectKey, listener: &Candidate) -> bool {
-        let object = self.picture.translator.object(key);
+        let object = self.cluster_state.translator.object(key);
         let Some(route) = object.and_then(|object| object.as_route()) else {
             return false;
         };
         references(route, listener).any(|reference| {
             let led_to = || {
-                self.contenders
+                self.all_matching
                     .iter()
                     .filter(|one| references(route, &one.candidate).any(|other| other == reference))
             };
@@ -227,23 +240,25 @@ impl Judge<'_> {
     /// belongs to, and (where translation does not see everything) not refused by its status.
     fn is_in_force(&self, candidate: &Candidate) -> bool {
         let key = &candidate.key;
-        let translator = &self.picture.translator;
+        let translator = &self.cluster_state.translator;
         if !is_published(translator, key) || candidate.other_owner(translator, self.query).is_some()
         {
             return false;
         }
-        let set = self.picture.said_of(&key.parent, None);
-        let said = self.picture.said_of(&key.parent, Some(&key.listener));
-        let set_refused = !self.picture.is_whole()
+        let set = self.cluster_state.reported_on(&key.parent, None);
+        let reported = self
+            .cluster_state
+            .reported_on(&key.parent, Some(&key.listener));
+        let set_refused = !self.cluster_state.is_whole()
             && set
                 .get("Accepted")
                 .is_some_and(|c| c.is("False") && c.reason != "ListenersNotValid");
-        let refused = said.is("Conflicted", "True") || said.is("Accepted", "False");
+        let refused = reported.is("Conflicted", "True") || reported.is("Accepted", "False");
         !set_refused && !refused
     }
 
     fn certificate(&self, candidate: &Candidate) -> Option<CertificateView> {
-        let translator = &self.picture.translator;
+        let translator = &self.cluster_state.translator;
         let tls = candidate.listener.tls.as_ref();
         let tls = tls.filter(|tls| tls.mode == TlsMode::Terminate)?;
         let secrets: Vec<ObjectKey> = tls
@@ -292,10 +307,12 @@ impl Judge<'_> {
 
     fn other(&self, candidate: &Candidate, main: &Candidate) -> Other {
         let key = &candidate.key;
-        let set = self.picture.said_of(&key.parent, None);
-        let said = self.picture.said_of(&key.parent, Some(&key.listener));
-        let conflicted = said.get("Conflicted").filter(|c| c.is("True"));
-        let refused = said.get("Accepted").filter(|c| c.is("False"));
+        let set = self.cluster_state.reported_on(&key.parent, None);
+        let reported = self
+            .cluster_state
+            .reported_on(&key.parent, Some(&key.listener));
+        let conflicted = reported.get("Conflicted").filter(|c| c.is("True"));
+        let refused = reported.get("Accepted").filter(|c| c.is("False"));
         let set = set
             .get("Accepted")
             .filter(|c| c.is("False") && c.reason != "ListenersNotValid");
@@ -322,45 +339,46 @@ impl Judge<'_> {
     }
 
     fn differences(&self, candidate: &Candidate, attached: &[AttachedRoute]) -> Vec<Disagreement> {
-        if self.picture.live.is_none() {
+        if self.cluster_state.live.is_none() {
             return Vec::new();
         }
         let key = &candidate.key;
         let mut all = Vec::new();
-        let mut add = |subject: String, said: super::conditions::Said| {
-            if said.stale || said.unwritten || !said.differences.is_empty() {
+        let mut add = |subject: String, reported: super::conditions::ReportedStatus| {
+            if reported.stale || reported.unwritten || !reported.differences.is_empty() {
                 all.push(Disagreement {
                     subject,
-                    stale: said.stale,
-                    unwritten: said.unwritten,
-                    conditions: said.differences,
+                    stale: reported.stale,
+                    unwritten: reported.unwritten,
+                    conditions: reported.differences,
                 });
             }
         };
         let gateway = vestibule_model::key::ParentKey::Gateway(candidate.gateway.clone());
-        if gateway != key.parent && !self.picture.is_assumed(&gateway.object()) {
+        if gateway != key.parent && !self.cluster_state.is_assumed(&gateway.object()) {
             add(
                 gateway.object().to_string(),
-                self.picture.said_of(&gateway, None),
+                self.cluster_state.reported_on(&gateway, None),
             );
         }
         add(
             key.parent.object().to_string(),
-            self.picture.said_of(&key.parent, None),
+            self.cluster_state.reported_on(&key.parent, None),
         );
         add(
             listener_text(key),
-            self.picture.said_of(&key.parent, Some(&key.listener)),
+            self.cluster_state
+                .reported_on(&key.parent, Some(&key.listener)),
         );
         for one in attached {
-            let object = self.picture.translator.object(&one.key);
+            let object = self.cluster_state.translator.object(&one.key);
             let Some(route) = object.and_then(|object| object.as_route()) else {
                 continue;
             };
             for reference in references(route, candidate) {
                 add(
                     one.key.to_string(),
-                    self.picture.said_of_route(&one.key, reference),
+                    self.cluster_state.reported_on_route(&one.key, reference),
                 );
             }
         }
@@ -368,13 +386,14 @@ impl Judge<'_> {
     }
 }
 
-fn state(steps: &[Step]) -> State {
-    let unknown = |step: &Step| step.outcome == Outcome::Unknown;
-    let programmed = |step: &Step| {
-        step.check == Check::Programmed && matches!(step.outcome, Outcome::Ok | Outcome::Warning)
+fn state(steps: &[ChainStep]) -> ServingState {
+    let unknown = |step: &ChainStep| step.outcome == StepOutcome::Unknown;
+    let programmed = |step: &ChainStep| {
+        step.check == Check::Programmed
+            && matches!(step.outcome, StepOutcome::Ok | StepOutcome::Warning)
     };
-    if steps.iter().any(|step| step.outcome == Outcome::Wrong) {
-        return State::Down;
+    if steps.iter().any(|step| step.outcome == StepOutcome::Wrong) {
+        return ServingState::Down;
     }
     // That the proxies hold it is a fact, whatever else may not be read; but not that a backend is there.
     let last = |check| {
@@ -383,12 +402,12 @@ fn state(steps: &[Step]) -> State {
             .any(|step| step.check == check && unknown(step))
     };
     if last(Check::Route) || last(Check::Backends) {
-        return State::Unknown;
+        return ServingState::Unknown;
     }
     if steps.iter().any(programmed) || !steps.iter().any(unknown) {
-        return State::Live;
+        return ServingState::Live;
     }
-    State::Unknown
+    ServingState::Unknown
 }
 
 fn view(candidate: &Candidate) -> ListenerView {

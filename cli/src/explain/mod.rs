@@ -1,22 +1,22 @@
 //! `vestibule explain`: says who serves a name, or why nobody does.
 
+mod backends;
 mod candidates;
 mod certificate;
 mod chain;
 pub(crate) mod cluster;
+pub(crate) mod cluster_state;
 pub(crate) mod conditions;
 mod judge;
-mod leads;
 mod need;
 mod ownership;
-pub(crate) mod picture;
 mod release;
 mod report;
 mod routes;
 mod routing;
 pub(crate) mod text;
 pub(crate) mod unread;
-mod wishes;
+mod unserved;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ use vestibule_operator::translate::{CONTROLLER, Change, Translator};
 use crate::settings::{PolicyArgs, settings_of_check};
 use crate::{check, clock};
 use cluster::ClusterArgs;
-use picture::Picture;
-use report::State;
+use cluster_state::ClusterState;
+use report::ServingState;
 use text::Text;
 
 /// Says who serves a hostname, or what is wrong first and what to do.
@@ -93,7 +93,10 @@ fn hostname(text: &str) -> Result<HostPattern, String> {
 
 impl PlaceArgs {
     /// What exists. With `query`, only the part of a cluster that concerns that name.
-    pub(crate) fn picture(&self, query: Option<&HostPattern>) -> anyhow::Result<Picture> {
+    pub(crate) fn cluster_state(
+        &self,
+        query: Option<&HostPattern>,
+    ) -> anyhow::Result<ClusterState> {
         let (controller, policy) = (&self.controller_name, &self.policy);
         match &self.directory {
             Some(directory) => of_directory(directory, controller, policy.policy()),
@@ -112,7 +115,7 @@ fn of_directory(
     directory: &Path,
     controller: &Arc<str>,
     policy: Policy,
-) -> anyhow::Result<Picture> {
+) -> anyhow::Result<ClusterState> {
     let (source, changes) = check::load(directory)?;
     if let Some((path, (line, finding))) = source
         .files()
@@ -125,7 +128,7 @@ fn of_directory(
     let mut translator = Translator::new(settings_of_check(policy, controller));
     translator.apply([time()]);
     translator.apply(changes);
-    Ok(Picture {
+    Ok(ClusterState {
         translator,
         controller: controller.clone(),
         live: None,
@@ -134,10 +137,10 @@ fn of_directory(
 
 /// Runs the command.
 pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let picture = args.place.picture(Some(&args.hostname))?;
-    let report = judge::explain(&picture, &args.hostname, clock::now());
+    let cluster_state = args.place.cluster_state(Some(&args.hostname))?;
+    let report = judge::explain(&cluster_state, &args.hostname, clock::now());
     print(args.place.output, &report, &Text(&report))?;
-    Ok(ExitCode::from(u8::from(report.state != State::Live)))
+    Ok(ExitCode::from(u8::from(report.state != ServingState::Live)))
 }
 
 /// Prints something for people or for machines.

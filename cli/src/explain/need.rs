@@ -11,7 +11,7 @@ use vestibule_model::tls_policy::{Authorities, PolicyTarget};
 use vestibule_operator::translate::Translator;
 
 use super::candidates::{Candidate, candidates, routes_of_interest};
-use super::picture::Live;
+use super::cluster_state::ServerState;
 
 /// Something to be read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +29,7 @@ pub(super) enum Need {
 /// What is needed and not known.
 pub(super) fn missing(
     translator: &Translator,
-    live: &Live,
+    live: &ServerState,
     query: Option<&HostPattern>,
 ) -> BTreeSet<Need> {
     let mut needs = Needs {
@@ -52,7 +52,7 @@ pub(super) fn missing(
 
 struct Needs<'a> {
     translator: &'a Translator,
-    live: &'a Live,
+    live: &'a ServerState,
     found: BTreeSet<Need>,
 }
 

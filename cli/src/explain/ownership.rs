@@ -16,9 +16,9 @@ use vestibule_operator::translate::ClaimState;
 
 use super::candidates::{AttachedRoute, Candidate, owner};
 use super::chain::{Chain, ok, step};
-use super::conditions::By;
-use super::picture::Picture;
-use super::report::{Check, HolderView, ObjectView, Outcome, Step};
+use super::cluster_state::ClusterState;
+use super::conditions::StatusSource;
+use super::report::{ChainStep, Check, HolderView, ObjectView, StepOutcome};
 
 /// Most grants that are named.
 const NAMED: usize = 5;
@@ -28,27 +28,31 @@ pub(super) const WAIT: &str =
 
 /// The namespace that needs grants for a listener: that of a ListenerSet on a Gateway with grants, where the
 /// caller may read them.
-fn tenant<'a>(picture: &Picture, candidate: &'a Candidate) -> Option<&'a str> {
+fn tenant<'a>(cluster_state: &ClusterState, candidate: &'a Candidate) -> Option<&'a str> {
     let ParentKey::ListenerSet(set) = &candidate.key.parent else {
         return None;
     };
-    is_guarded(picture, &candidate.gateway, &set.namespace).then_some(&*set.namespace)
+    is_guarded(cluster_state, &candidate.gateway, &set.namespace).then_some(&*set.namespace)
 }
 
 /// Whether a namespace needs grants of a Gateway, and the caller may read them.
-pub(super) fn is_guarded(picture: &Picture, gateway: &ObjectName, namespace: &str) -> bool {
+pub(super) fn is_guarded(
+    cluster_state: &ClusterState,
+    gateway: &ObjectName,
+    namespace: &str,
+) -> bool {
     *gateway.namespace != *namespace
-        && picture.reads_beside(Kind::HostnameGrant, &gateway.namespace)
-        && picture.translator.merge().is_guarded(gateway)
+        && cluster_state.reads_beside(Kind::HostnameGrant, &gateway.namespace)
+        && cluster_state.translator.merge().is_guarded(gateway)
 }
 
 /// The grants of a Gateway that are for a namespace.
 fn grants_for<'a>(
-    picture: &'a Picture,
+    cluster_state: &'a ClusterState,
     gateway: &'a ObjectName,
     namespace: &'a str,
 ) -> impl Iterator<Item = &'a HostnameGrant> {
-    let merge = picture.translator.merge();
+    let merge = cluster_state.translator.merge();
     merge
         .grants_in(&gateway.namespace)
         .map(AsRef::as_ref)
@@ -61,11 +65,11 @@ fn grants_for<'a>(
 
 /// Whether it can be told which grants of a Gateway are for a namespace: not where some go by labels, and
 /// its labels may not be read.
-pub(super) fn is_told(picture: &Picture, gateway: &ObjectName, namespace: &str) -> bool {
-    let merge = picture.translator.merge();
+pub(super) fn is_told(cluster_state: &ClusterState, gateway: &ObjectName, namespace: &str) -> bool {
+    let merge = cluster_state.translator.merge();
     let mut grants = merge.grants_in(&gateway.namespace);
     merge.labels(namespace).is_some()
-        || picture.live.is_none()
+        || cluster_state.live.is_none()
         || !grants.any(|grant| grant.is_for(&gateway.name) && grant.namespaces.selector.is_some())
 }
 
@@ -77,19 +81,22 @@ fn key_of(grant: &HostnameGrant) -> ObjectKey {
 }
 
 /// The grants that give a listener's hostname to its namespace.
-fn granting<'a>(picture: &'a Picture, candidate: &'a Candidate) -> Vec<&'a HostnameGrant> {
-    let (Some(namespace), Some(port)) = (tenant(picture, candidate), candidate.port()) else {
+fn granting<'a>(
+    cluster_state: &'a ClusterState,
+    candidate: &'a Candidate,
+) -> Vec<&'a HostnameGrant> {
+    let (Some(namespace), Some(port)) = (tenant(cluster_state, candidate), candidate.port()) else {
         return Vec::new();
     };
     let listener = &candidate.listener;
-    grants_for(picture, &candidate.gateway, namespace)
+    grants_for(cluster_state, &candidate.gateway, namespace)
         .filter(|grant| grant.gives(port, &listener.protocol, &listener.hostname))
         .collect()
 }
 
 /// The same for the report.
-pub(super) fn grants(picture: &Picture, candidate: &Candidate) -> Vec<ObjectView> {
-    let granting = granting(picture, candidate);
+pub(super) fn grants(cluster_state: &ClusterState, candidate: &Candidate) -> Vec<ObjectView> {
+    let granting = granting(cluster_state, candidate);
     granting
         .into_iter()
         .map(|grant| (&key_of(grant)).into())
@@ -99,12 +106,12 @@ pub(super) fn grants(picture: &Picture, candidate: &Candidate) -> Vec<ObjectView
 /// What a refusal by grants comes to for those who may read them: the finding, with what the namespace was
 /// granted instead.
 pub(super) fn refusal(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     gateway: &ObjectName,
     namespace: &str,
     finding: &Finding,
 ) -> (String, String) {
-    let all: Vec<String> = grants_for(picture, gateway, namespace)
+    let all: Vec<String> = grants_for(cluster_state, gateway, namespace)
         .map(|grant| format!("{} ({})", texts(&grant.hostnames), key_of(grant)))
         .collect();
     let more = match all.len().saturating_sub(NAMED) {
@@ -150,10 +157,10 @@ fn text(hostname: &HostPattern) -> String {
 
 impl Chain<'_> {
     /// Whether the listener's hostname was granted to its namespace.
-    pub(super) fn grant(&self) -> Option<Step> {
-        let namespace = tenant(self.picture, self.candidate)?;
+    pub(super) fn grant(&self) -> Option<ChainStep> {
+        let namespace = tenant(self.cluster_state, self.candidate)?;
         let (gateway, listener) = (&self.candidate.gateway, &self.candidate.listener);
-        if let Some(grant) = granting(self.picture, self.candidate).first() {
+        if let Some(grant) = granting(self.cluster_state, self.candidate).first() {
             let message = format!(
                 "gives namespace {namespace} {}",
                 match &listener.hostname {
@@ -161,13 +168,18 @@ impl Chain<'_> {
                     hostname => format!("hostname \"{hostname}\""),
                 }
             );
-            return Some(ok(Check::Grant, &key_of(grant), &message, By::Translation));
+            return Some(ok(
+                Check::Grant,
+                &key_of(grant),
+                &message,
+                StatusSource::Translation,
+            ));
         }
-        if !is_told(self.picture, gateway, namespace) {
+        if !is_told(self.cluster_state, gateway, namespace) {
             return None;
         }
         let finding = self
-            .picture
+            .cluster_state
             .translator
             .merge()
             .owns(
@@ -178,10 +190,10 @@ impl Chain<'_> {
                 &listener.hostname,
             )
             .err()?;
-        let (message, action) = refusal(self.picture, gateway, namespace, &finding);
+        let (message, action) = refusal(self.cluster_state, gateway, namespace, &finding);
         Some(step(
             Check::Grant,
-            Outcome::Wrong,
+            StepOutcome::Wrong,
             &super::report::listener_text(&self.candidate.key),
             finding.reason.as_str(),
             message,
@@ -208,7 +220,7 @@ fn claims_of(candidate: &Candidate) -> Vec<ClaimKey> {
 
 /// Who holds the listener's hostname, those of routes that want the name from it, and the name itself.
 pub(super) fn holders(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     candidate: &Candidate,
     query: &HostPattern,
     attached: &[AttachedRoute],
@@ -216,7 +228,7 @@ pub(super) fn holders(
 ) -> Vec<HolderView> {
     let listener = &candidate.listener;
     let rejected = rejected.iter().filter_map(|key| {
-        let route = picture.translator.object(key)?.as_route()?;
+        let route = cluster_state.translator.object(key)?.as_route()?;
         let hostnames = route.hostnames().iter().map(|(_, hostname)| hostname);
         Some(hostnames.filter(|one| one.covers(query)))
     });
@@ -225,7 +237,7 @@ pub(super) fn holders(
     let left = written
         .chain(rejected.flatten())
         .filter_map(|hostname| listener.hostname.intersect(hostname));
-    let owned = owner(&picture.translator, &candidate.gateway, query);
+    let owned = owner(&cluster_state.translator, &candidate.gateway, query);
     let owned = owned.filter(|_| listener.protocol.group() != Group::Raw);
     let owned = owned.map(|(names, _)| names);
     let mut all = vec![listener.hostname.clone()];
@@ -237,21 +249,21 @@ pub(super) fn holders(
     let keys = all
         .iter()
         .map(|names| ClaimKey::names(&candidate.gateway, names));
-    keys.filter_map(|key| holder(picture, &key)).collect()
+    keys.filter_map(|key| holder(cluster_state, &key)).collect()
 }
 
 /// Who holds a name or a port, as its `HostnameClaim` says.
-fn holder(picture: &Picture, key: &ClaimKey) -> Option<HolderView> {
+fn holder(cluster_state: &ClusterState, key: &ClaimKey) -> Option<HolderView> {
     let object = ObjectKey {
         kind: Kind::HostnameClaim,
         name: key.object_name(),
     };
-    let claim = match picture.translator.object(&object)?.as_ref() {
+    let claim = match cluster_state.translator.object(&object)?.as_ref() {
         Object::HostnameClaim(claim) if claim.held_key() == Some(key) => claim,
         _ => return None,
     };
     let since = claim.since;
-    let state = picture.translator.claim_states().get(key);
+    let state = cluster_state.translator.claim_states().get(key);
     Some(HolderView {
         namespace: claim.holder.namespace.to_string(),
         since: Timestamp::from_second(since).map_or_else(|_| String::new(), |at| at.to_string()),
@@ -266,7 +278,7 @@ fn holder(picture: &Picture, key: &ClaimKey) -> Option<HolderView> {
 
 impl Chain<'_> {
     /// That the name belongs to another namespace, in words for everybody.
-    pub(super) fn taken(&self, object: &ObjectKey) -> Step {
+    pub(super) fn taken(&self, object: &ObjectKey) -> ChainStep {
         let (reason, message, action) = NameDecision::Taken
             .finding("", self.query, &self.candidate.gateway)
             .map_or_else(
@@ -276,7 +288,7 @@ impl Chain<'_> {
         let reason = reason.as_str();
         step(
             Check::Claim,
-            Outcome::Wrong,
+            StepOutcome::Wrong,
             &object.to_string(),
             reason,
             message,
@@ -285,11 +297,11 @@ impl Chain<'_> {
     }
 
     /// Whether another namespace holds the listener's hostname, or the name itself, where the caller may know.
-    pub(super) fn claim(&self) -> Option<Step> {
+    pub(super) fn claim(&self) -> Option<ChainStep> {
         let ParentKey::ListenerSet(set) = &self.candidate.key.parent else {
             return None;
         };
-        let translator = &self.picture.translator;
+        let translator = &self.cluster_state.translator;
         // Whoever has the listener's hostname may not have the name, if that is inside it.
         let other = self.candidate.other_owner(translator, self.query);
         let other = other.map(|(names, _)| ClaimKey::names(&self.candidate.gateway, &names));
@@ -300,7 +312,7 @@ impl Chain<'_> {
         let held = other
             .into_iter()
             .chain(claims_of(self.candidate))
-            .filter_map(|key| Some((holder(self.picture, &key)?, key)));
+            .filter_map(|key| Some((holder(self.cluster_state, &key)?, key)));
         let held: Vec<(HolderView, ClaimKey)> = held.collect();
         // What a port speaks is everybody's who has a name for it: its holder matters where nobody else may be there.
         let is_alone = self.candidate.listener.protocol.group() == Group::Raw;
@@ -324,10 +336,15 @@ impl Chain<'_> {
         };
         if *namespace == *set.namespace {
             let message = format!("says that namespace {namespace} has held {what} since {since}");
-            return Some(ok(Check::Claim, &object, &message, By::Translation));
+            return Some(ok(
+                Check::Claim,
+                &object,
+                &message,
+                StatusSource::Translation,
+            ));
         }
         // Where the Gateway itself has it, the listener says so.
-        let refused = self.picture.said_of(
+        let refused = self.cluster_state.reported_on(
             &self.candidate.key.parent,
             Some(&self.candidate.key.listener),
         );
@@ -350,7 +367,7 @@ impl Chain<'_> {
         };
         Some(step(
             Check::Claim,
-            Outcome::Wrong,
+            StepOutcome::Wrong,
             &object.to_string(),
             reason,
             message,

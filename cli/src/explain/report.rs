@@ -3,7 +3,7 @@
 use serde::Serialize;
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
 
-use super::conditions::{By, Difference};
+use super::conditions::{Difference, StatusSource};
 
 /// Everything about one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -12,12 +12,12 @@ pub(super) struct Report {
     /// The name in canonical form.
     pub(super) hostname: String,
     /// Overall state: the worst of the places where somebody asks for the name.
-    pub(super) state: State,
+    pub(super) state: ServingState,
     /// Where it is, or could be, served: one for each port of each Gateway.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<PortReport>,
     /// Why no place is asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) nowhere: Option<Step>,
+    pub(super) nowhere: Option<ChainStep>,
     /// Then: the route that asks for it at a parent that may not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) routes: Vec<RouteView>,
@@ -34,7 +34,7 @@ pub(super) struct Report {
 /// Whether a name is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum State {
+pub(super) enum ServingState {
     /// Connections get to a backend.
     Live,
     /// What may be read does not tell.
@@ -46,12 +46,12 @@ pub(super) enum State {
 /// One port of one Gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Place {
+pub(super) struct PortReport {
     pub(super) gateway: Name,
     pub(super) port: u16,
     /// Where the Gateway is reached.
     pub(super) addresses: Vec<String>,
-    pub(super) state: State,
+    pub(super) state: ServingState,
     /// Whether a listener or a route names it here, rather than a wildcard listener just taking it in.
     pub(super) asked_for: bool,
     /// The listener that has the name; if none has, the one that comes closest.
@@ -68,7 +68,7 @@ pub(super) struct Place {
     /// Routes of that listener for the name, in order of precedence.
     pub(super) routes: Vec<RouteView>,
     /// From the class down to the proxies; ends with the first thing that is wrong.
-    pub(super) chain: Vec<Step>,
+    pub(super) chain: Vec<ChainStep>,
     /// Other listeners that take the name in.
     pub(super) others: Vec<Other>,
     /// Where a status says something else than its objects.
@@ -224,7 +224,7 @@ pub(super) enum Check {
 /// What a step comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Outcome {
+pub(super) enum StepOutcome {
     Ok,
     /// The name is served all the same.
     Warning,
@@ -236,9 +236,9 @@ pub(super) enum Outcome {
 
 /// One step of the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Step {
+pub(super) struct ChainStep {
     pub(super) check: Check,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: StepOutcome,
     /// What it is about, such as `ListenerSet a/web`.
     pub(super) subject: String,
     /// As in conditions; empty if nothing is wrong.
@@ -247,7 +247,7 @@ pub(super) struct Step {
     /// What to do; may be empty.
     pub(super) action: String,
     /// Who says so.
-    pub(super) by: By,
+    pub(super) by: StatusSource,
 }
 
 /// Another listener that takes the name in.

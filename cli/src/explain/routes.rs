@@ -9,16 +9,16 @@ use vestibule_model::object::{BackendRef, Object};
 use vestibule_model::route::Route;
 
 use super::candidates::{AttachedRoute, backend};
-use super::picture::Picture;
+use super::cluster_state::ClusterState;
 use super::report::{BackendView, RouteView, RuleView};
 
 /// The views of routes in order of precedence; of TLSRoutes and TCPRoutes the first has the connections.
-pub(super) fn views(picture: &Picture, attached: &[AttachedRoute]) -> Vec<RouteView> {
+pub(super) fn views(cluster_state: &ClusterState, attached: &[AttachedRoute]) -> Vec<RouteView> {
     let views = attached.iter().enumerate().filter_map(|(index, one)| {
         Some(RouteView {
             shadowed: index > 0 && one.key.kind != Kind::HttpRoute,
             shared_paths: one.paths.clone(),
-            ..view(picture, &one.key, &one.rank)?
+            ..view(cluster_state, &one.key, &one.rank)?
         })
     });
     views.collect()
@@ -26,17 +26,19 @@ pub(super) fn views(picture: &Picture, attached: &[AttachedRoute]) -> Vec<RouteV
 
 /// The view of a route, with the hostname of it that takes the name in.
 pub(super) fn view(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     key: &ObjectKey,
     hostname: &HostPattern,
 ) -> Option<RouteView> {
-    let object = picture.translator.object(key)?;
+    let object = cluster_state.translator.object(key)?;
     let rules = match object.as_route()? {
-        Route::Tls(route) => vec![of_connections(picture, key, &route.backends)],
-        Route::Tcp(route) => vec![of_connections(picture, key, &route.backends)],
+        Route::Tls(route) => vec![of_connections(cluster_state, key, &route.backends)],
+        Route::Tcp(route) => vec![of_connections(cluster_state, key, &route.backends)],
         Route::Http(route) => {
             let rules = route.rules.iter();
-            rules.map(|rule| of_http(picture, key, rule)).collect()
+            rules
+                .map(|rule| of_http(cluster_state, key, rule))
+                .collect()
         }
     };
     Some(RouteView {
@@ -49,18 +51,24 @@ pub(super) fn view(
     })
 }
 
-fn of_connections(picture: &Picture, key: &ObjectKey, backends: &[BackendRef]) -> RuleView {
+fn of_connections(
+    cluster_state: &ClusterState,
+    key: &ObjectKey,
+    backends: &[BackendRef],
+) -> RuleView {
     let backends = backends.iter();
     RuleView {
         name: String::new(),
         matches: Vec::new(),
         filters: Vec::new(),
-        backends: backends.map(|one| of_backend(picture, key, one)).collect(),
+        backends: backends
+            .map(|one| of_backend(cluster_state, key, one))
+            .collect(),
         problem: String::new(),
     }
 }
 
-fn of_http(picture: &Picture, key: &ObjectKey, rule: &HttpRule) -> RuleView {
+fn of_http(cluster_state: &ClusterState, key: &ObjectKey, rule: &HttpRule) -> RuleView {
     let backends = rule.backends.iter();
     let takes_all = rule.matches.iter().any(takes_all);
     RuleView {
@@ -72,7 +80,7 @@ fn of_http(picture: &Picture, key: &ObjectKey, rule: &HttpRule) -> RuleView {
         },
         filters: rule.filters.iter().map(filter_text).collect(),
         backends: backends
-            .map(|one| of_backend(picture, key, &one.backend))
+            .map(|one| of_backend(cluster_state, key, &one.backend))
             .collect(),
         problem: rule.refusal().map(ToString::to_string).unwrap_or_default(),
     }
@@ -87,16 +95,16 @@ fn takes_all(one: &HttpMatch) -> bool {
     [HttpMatch::default(), any_call].contains(one)
 }
 
-fn of_backend(picture: &Picture, route: &ObjectKey, one: &BackendRef) -> BackendView {
+fn of_backend(cluster_state: &ClusterState, route: &ObjectKey, one: &BackendRef) -> BackendView {
     let reference = &one.reference;
     let name = reference.target.clone();
     let of = |kind| ObjectKey {
         kind,
         name: name.clone(),
     };
-    let hidden =
-        picture.is_denied(&of(Kind::Service)) || picture.is_denied(&of(Kind::EndpointSlice));
-    let findings = picture.translator.findings().get(route);
+    let hidden = cluster_state.is_denied(&of(Kind::Service))
+        || cluster_state.is_denied(&of(Kind::EndpointSlice));
+    let findings = cluster_state.translator.findings().get(route);
     let problem = findings
         .into_iter()
         .flatten()
@@ -110,10 +118,12 @@ fn of_backend(picture: &Picture, route: &ObjectKey, one: &BackendRef) -> Backend
     let ready = one
         .port
         .filter(|_| reference.is(Kind::Service))
-        .map(|port| match backend(&picture.translator, &name, port) {
-            Some(backend) => backend.endpoints.len(),
-            None => endpoints(picture, &name),
-        });
+        .map(
+            |port| match backend(&cluster_state.translator, &name, port) {
+                Some(backend) => backend.endpoints.len(),
+                None => endpoints(cluster_state, &name),
+            },
+        );
     BackendView {
         service: (&name).into(),
         port: one.port.map_or(0, std::num::NonZeroU16::get),
@@ -129,8 +139,8 @@ fn of_backend(picture: &Picture, route: &ObjectKey, one: &BackendRef) -> Backend
 }
 
 /// Ready endpoints of a Service that no route in force leads to.
-fn endpoints(picture: &Picture, service: &ObjectName) -> usize {
-    let slices = picture
+fn endpoints(cluster_state: &ClusterState, service: &ObjectName) -> usize {
+    let slices = cluster_state
         .translator
         .objects()
         .filter_map(|(_, object)| match object.as_ref() {

@@ -8,20 +8,20 @@ use vestibule_model::object::ParentRef;
 
 use super::candidates::{Candidate, references, serves};
 use super::chain::{Chain, step};
-use super::conditions::By;
+use super::cluster_state::{ClusterState, Unread};
+use super::conditions::StatusSource;
 use super::ownership::{WAIT, holders, is_guarded, is_told, refusal};
-use super::picture::{Picture, Unread};
-use super::report::{Check, Outcome, Step, listener_text};
+use super::report::{ChainStep, Check, StepOutcome, listener_text};
 
 impl Chain<'_> {
     /// That a route waits for the operator: for its hostnames to be recorded, which translation here does not see.
-    fn waits(&self, key: &ObjectKey) -> Option<Step> {
-        let route = self.picture.translator.object(key)?.as_route()?;
+    fn waits(&self, key: &ObjectKey) -> Option<ChainStep> {
+        let route = self.cluster_state.translator.object(key)?.as_route()?;
         references(route, self.candidate).find_map(|reference| {
-            let written = self.picture.written_of_route(key, reference)?;
+            let written = self.cluster_state.written_of_route(key, reference)?;
             let accepted = written.get("Accepted")?;
             let waits = accepted.is("False") && accepted.reason == "Pending";
-            waits.then(|| self.wrong(Check::Route, key, accepted, By::Status))
+            waits.then(|| self.wrong(Check::Route, key, accepted, StatusSource::Status))
         })
     }
 
@@ -30,11 +30,11 @@ impl Chain<'_> {
         let ParentKey::Gateway(gateway) = &self.candidate.key.parent else {
             return false;
         };
-        !serves(&self.picture.translator, gateway, route, self.query)
+        !serves(&self.cluster_state.translator, gateway, route, self.query)
     }
 
     /// Which route has the name, or why none has.
-    pub(super) fn route(&self) -> Option<Step> {
+    pub(super) fn route(&self) -> Option<ChainStep> {
         if let Some(first) = self.routes.first() {
             let route = &first.key;
             if let Some(waits) = self.waits(route) {
@@ -44,7 +44,7 @@ impl Chain<'_> {
             let message = "is attached to the listener for this name";
             return Some(step(
                 Check::Route,
-                Outcome::Ok,
+                StepOutcome::Ok,
                 &subject,
                 "",
                 message.into(),
@@ -54,39 +54,42 @@ impl Chain<'_> {
         let key = &self.candidate.key;
         for rejected in self.rejected {
             let route = self
-                .picture
+                .cluster_state
                 .translator
                 .object(rejected)
                 .and_then(|object| object.as_route())?;
             for reference in references(route, self.candidate) {
-                let said = self.picture.said_of_route(rejected, reference);
-                if let Some(cond) = said.get("Accepted").filter(|c| c.is("False")) {
+                let reported = self.cluster_state.reported_on_route(rejected, reference);
+                if let Some(cond) = reported.get("Accepted").filter(|c| c.is("False")) {
                     // Who may read grants is told what was granted instead.
-                    let refusal = (cond.reason == "HostnameNotOwned")
-                        .then(|| route_refusal(self.picture, self.candidate, rejected, self.query));
-                    let wrong = || self.wrong(Check::Route, rejected, cond, said.by);
+                    let refusal = (cond.reason == "HostnameNotOwned").then(|| {
+                        route_refusal(self.cluster_state, self.candidate, rejected, self.query)
+                    });
+                    let wrong = || self.wrong(Check::Route, rejected, cond, reported.by);
                     return Some(refusal.flatten().unwrap_or_else(wrong));
                 }
             }
-            let left_out = references(route, self.candidate)
-                .find_map(|reference| left_out(self.picture, rejected, reference, self.query));
+            let left_out = references(route, self.candidate).find_map(|reference| {
+                left_out(self.cluster_state, rejected, reference, self.query)
+            });
             if left_out.is_some() {
                 return left_out;
             }
             // Other hostnames of it may be granted, and this one not.
-            let refusal = route_refusal(self.picture, self.candidate, rejected, self.query);
+            let refusal = route_refusal(self.cluster_state, self.candidate, rejected, self.query);
             if refusal.is_some() {
                 return refusal;
             }
-            if self.picture.is_whole()
-                && let Some(loss) = route_loss(self.picture, self.candidate, rejected, self.query)
+            if self.cluster_state.is_whole()
+                && let Some(loss) =
+                    route_loss(self.cluster_state, self.candidate, rejected, self.query)
             {
                 return Some(loss);
             }
             // One with a wildcard, or without a hostname, is not about names of others.
             if self.is_left_out(rejected) {
                 let taken = self.taken(rejected);
-                return Some(Step {
+                return Some(ChainStep {
                     check: Check::Route,
                     ..taken
                 });
@@ -94,32 +97,28 @@ impl Chain<'_> {
         }
         let subject = listener_text(key);
         let kinds = self.candidate.route_kinds();
-        let live = self.picture.live.as_ref();
+        let live = self.cluster_state.live.as_ref();
         let unread = live.and_then(|live| {
             let mut kinds = kinds.iter();
             kinds.find_map(|kind| Some((kind, live.unread.get(kind)?)))
         });
         let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
         let kind = names.join(" or ");
-        let known = self.picture.attached_routes(key);
+        let known = self.cluster_state.attached_routes(key);
         let (outcome, message) = match unread {
-            Some(_) if known == Some(0) => (Outcome::Wrong, format!("has no {kind}")),
-            None => (Outcome::Wrong, format!("has no {kind} for this name")),
+            Some(_) if known == Some(0) => (StepOutcome::Wrong, format!("has no {kind}")),
+            None => (StepOutcome::Wrong, format!("has no {kind} for this name")),
             Some((kind, Unread::Elsewhere(namespace))) => (
-                Outcome::Unknown,
+                StepOutcome::Unknown,
                 format!(
                     "has no {kind} for this name in namespace {namespace}; others may not be read"
                 ),
             ),
             Some((kind, Unread::Everywhere)) => {
-                (Outcome::Unknown, format!("{kind}s may not be read"))
+                (StepOutcome::Unknown, format!("{kind}s may not be read"))
             }
         };
-        let article = if kinds.contains(&Kind::HttpRoute) {
-            "an"
-        } else {
-            "a"
-        };
+        let article = article_of(kinds);
         let names = match kinds {
             [Kind::TcpRoute] => String::new(),
             _ => format!(" with hostname {}", self.query),
@@ -143,30 +142,32 @@ impl Chain<'_> {
 /// That the status of a route that is accepted leaves the hostname out: it is another's, or not granted. It is
 /// all that is known where not everything may be read.
 pub(super) fn left_out(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     key: &ObjectKey,
     reference: &ParentRef,
     query: &HostPattern,
-) -> Option<Step> {
-    if picture.is_whole() {
+) -> Option<ChainStep> {
+    if cluster_state.is_whole() {
         return None;
     }
-    let route = picture.translator.object(key)?.as_route()?;
+    let route = cluster_state.translator.object(key)?.as_route()?;
     let hostnames = route.hostnames().iter().map(|(_, hostname)| hostname);
     let hostname = hostnames
         .filter(|hostname| hostname.covers(query))
         .max_by_key(|hostname| hostname.specificity())?;
-    let said = picture.said_of_route(key, reference);
-    let accepted = said.get("Accepted").filter(|_| said.by == By::Status)?;
+    let reported = cluster_state.reported_on_route(key, reference);
+    let accepted = reported
+        .get("Accepted")
+        .filter(|_| reported.by == StatusSource::Status)?;
     let field = format!("{}: ", route.hostname_field(hostname));
     let mut sentences = accepted.message.split(". ");
     let sentence = sentences.find(|sentence| sentence.starts_with(&field))?;
     let (message, action) = sentence.split_once("; ").unwrap_or((sentence, ""));
-    Some(Step {
-        by: By::Status,
+    Some(ChainStep {
+        by: StatusSource::Status,
         ..step(
             Check::Route,
-            Outcome::Wrong,
+            StepOutcome::Wrong,
             &key.to_string(),
             "LeftOut",
             message.to_owned(),
@@ -178,22 +179,23 @@ pub(super) fn left_out(
 /// Why a route does not serve the name on a listener: it was not granted to its namespace, or only parts of it are
 /// shared and the route reaches outside them.
 fn route_refusal(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     candidate: &Candidate,
     route: &ObjectKey,
     query: &HostPattern,
-) -> Option<Step> {
+) -> Option<ChainStep> {
     let namespace = &route.name.namespace;
     let gateway = &candidate.gateway;
-    if !is_guarded(picture, gateway, namespace) || !is_told(picture, gateway, namespace) {
+    if !is_guarded(cluster_state, gateway, namespace) || !is_told(cluster_state, gateway, namespace)
+    {
         return None;
     }
-    let merge = picture.translator.merge();
-    let own = picture.translator.object(route)?.as_route()?;
+    let merge = cluster_state.translator.merge();
+    let own = cluster_state.translator.object(route)?.as_route()?;
     if let Some(outside) = merge.outside_shared_paths(own, &candidate.key, query) {
         return Some(step(
             Check::Route,
-            Outcome::Wrong,
+            StepOutcome::Wrong,
             &route.to_string(),
             outside.reason.as_str(),
             format!("{}: {}", outside.field, outside.message),
@@ -209,11 +211,11 @@ fn route_refusal(
             query,
         )
         .err()?;
-    let (message, action) = refusal(picture, &candidate.gateway, namespace, &finding);
+    let (message, action) = refusal(cluster_state, &candidate.gateway, namespace, &finding);
     let reason = finding.reason.as_str();
     Some(step(
         Check::Route,
-        Outcome::Wrong,
+        StepOutcome::Wrong,
         &route.to_string(),
         reason,
         message,
@@ -223,12 +225,16 @@ fn route_refusal(
 
 /// Why a route that is on a listener does not serve the name there: another namespace's routes have it.
 fn route_loss(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     candidate: &Candidate,
     route: &ObjectKey,
     query: &HostPattern,
-) -> Option<Step> {
-    let hostnames = picture.translator.object(route)?.as_route()?.hostnames();
+) -> Option<ChainStep> {
+    let hostnames = cluster_state
+        .translator
+        .object(route)?
+        .as_route()?
+        .hostnames();
     let at = |index: usize| format!("spec.hostnames[{index}]");
     let taken = |finding: &&Finding| {
         finding.reason == Reason::HostnameConflict
@@ -236,17 +242,32 @@ fn route_loss(
                 hostname.covers(query) && (finding.field == at(index) || hostnames.len() == 1)
             })
     };
-    let findings = picture.translator.findings().get(route)?;
+    let findings = cluster_state.translator.findings().get(route)?;
     let finding = findings.iter().find(taken)?;
-    let holders = holders(picture, candidate, query, &[], std::slice::from_ref(route));
+    let holders = holders(
+        cluster_state,
+        candidate,
+        query,
+        &[],
+        std::slice::from_ref(route),
+    );
     let left = holders.iter().any(|holder| !holder.in_use);
     let action = if left { WAIT } else { &finding.action };
     Some(step(
         Check::Route,
-        Outcome::Wrong,
+        StepOutcome::Wrong,
         &route.to_string(),
         finding.reason.as_str(),
         format!("{}: {}", finding.field, finding.message),
         action.to_owned(),
     ))
+}
+
+/// The article before the names of these kinds.
+fn article_of(kinds: &[Kind]) -> &'static str {
+    if kinds.contains(&Kind::HttpRoute) {
+        "an"
+    } else {
+        "a"
+    }
 }

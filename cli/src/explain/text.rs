@@ -3,8 +3,8 @@
 use std::fmt::{self, Formatter, Write as _};
 
 use super::report::{
-    BackendView, CertificateView, Check, HolderView, ListenerView, Outcome, Place, Report,
-    RouteView, RuleView, State, Step,
+    BackendView, CertificateView, ChainStep, Check, HolderView, ListenerView, PortReport, Report,
+    RouteView, RuleView, ServingState, StepOutcome,
 };
 
 /// The report as text.
@@ -15,12 +15,12 @@ impl fmt::Display for Text<'_> {
         let report = self.0;
         let name = &report.hostname;
         match report.state {
-            State::Live => writeln!(f, "{name} is live")?,
-            State::Down if report.partial => {
+            ServingState::Live => writeln!(f, "{name} is live")?,
+            ServingState::Down if report.partial => {
                 writeln!(f, "{name} is not live, as far as you may see")?;
             }
-            State::Down => writeln!(f, "{name} is not live")?,
-            State::Unknown => writeln!(f, "whether {name} is live cannot be told")?,
+            ServingState::Down => writeln!(f, "{name} is not live")?,
+            ServingState::Unknown => writeln!(f, "whether {name} is live cannot be told")?,
         }
         if let Some(step) = &report.nowhere {
             writeln!(f)?;
@@ -31,18 +31,18 @@ impl fmt::Display for Text<'_> {
         }
         // Where somebody asks for it comes first; the others matter where nobody does.
         let (asked, idle): (Vec<_>, Vec<_>) = report.places.iter().partition(|p| p.asked_for);
-        for place in &asked {
+        for port_report in &asked {
             writeln!(f)?;
-            write_place(f, place)?;
+            write_port(f, port_report)?;
         }
-        for place in &idle {
+        for port_report in &idle {
             writeln!(f)?;
             let idle = !asked.is_empty() || report.nowhere.is_some();
-            if !idle || place.state == State::Live {
-                write_place(f, place)?;
+            if !idle || port_report.state == ServingState::Live {
+                write_port(f, port_report)?;
             } else {
-                heading(f, place)?;
-                line(f, "listener", &listener(&place.listener))?;
+                heading(f, port_report)?;
+                line(f, "listener", &listener(&port_report.listener))?;
             }
         }
         write_unread(f, &report.unread_lines)
@@ -60,52 +60,57 @@ pub(crate) fn write_unread(f: &mut Formatter<'_>, lines: &[String]) -> fmt::Resu
     Ok(())
 }
 
-fn heading(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
-    let gateway = format!("{}/{}", place.gateway.namespace, place.gateway.name);
-    let state = match (place.state, place.asked_for) {
-        (State::Live, _) => "live",
-        (State::Unknown, _) => "cannot be told",
-        (State::Down, true) => "not live",
-        (State::Down, false) => "not asked for",
+fn heading(f: &mut Formatter<'_>, port_report: &PortReport) -> fmt::Result {
+    let gateway = format!(
+        "{}/{}",
+        port_report.gateway.namespace, port_report.gateway.name
+    );
+    let state = match (port_report.state, port_report.asked_for) {
+        (ServingState::Live, _) => "live",
+        (ServingState::Unknown, _) => "cannot be told",
+        (ServingState::Down, true) => "not live",
+        (ServingState::Down, false) => "not asked for",
     };
-    writeln!(f, "Gateway {gateway}, port {}: {state}", place.port)
+    writeln!(f, "Gateway {gateway}, port {}: {state}", port_report.port)
 }
 
-fn write_place(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
-    heading(f, place)?;
-    if !place.addresses.is_empty() {
-        line(f, "address", &place.addresses.join(", "))?;
+fn write_port(f: &mut Formatter<'_>, port_report: &PortReport) -> fmt::Result {
+    heading(f, port_report)?;
+    if !port_report.addresses.is_empty() {
+        line(f, "address", &port_report.addresses.join(", "))?;
     }
-    line(f, "listener", &listener(&place.listener))?;
-    if !place.grants.is_empty() {
-        let grants = place.grants.iter();
+    line(f, "listener", &listener(&port_report.listener))?;
+    if !port_report.grants.is_empty() {
+        let grants = port_report.grants.iter();
         let grants: Vec<String> = grants
             .map(|one| format!("{} {}/{}", one.kind, one.namespace, one.name))
             .collect();
         line(f, "granted by", &grants.join(", "))?;
     }
-    for holder in &place.holders {
+    for holder in &port_report.holders {
         line(f, "held by", &holder_text(holder))?;
     }
-    if let Some(certificate) = &place.certificate {
+    if let Some(certificate) = &port_report.certificate {
         line(f, "certificate", &certificate_text(certificate))?;
     }
-    for route in &place.routes {
+    for route in &port_report.routes {
         write_route(f, route)?;
     }
-    let worth = |step: &&Step| place.state != State::Live || step.outcome != Outcome::Ok;
-    for step in place.chain.iter().filter(worth) {
+    let worth = |step: &&ChainStep| {
+        port_report.state != ServingState::Live || step.outcome != StepOutcome::Ok
+    };
+    for step in port_report.chain.iter().filter(worth) {
         chain_step(f, step)?;
     }
-    if place.state == State::Live
-        && let Some(last) = place
+    if port_report.state == ServingState::Live
+        && let Some(last) = port_report
             .chain
             .last()
-            .filter(|step| step.check == Check::Programmed && step.outcome == Outcome::Ok)
+            .filter(|step| step.check == Check::Programmed && step.outcome == StepOutcome::Ok)
     {
         line(f, "proxies", &last.message)?;
     }
-    for other in &place.others {
+    for other in &port_report.others {
         let message = match other.message.as_str() {
             "" => other.reason.clone(),
             message => format!("{}: {message}", other.reason),
@@ -116,7 +121,7 @@ fn write_place(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
             &format!("{}: {message}", listener(&other.listener)),
         )?;
     }
-    for one in &place.differences {
+    for one in &port_report.differences {
         let mut text = format!("the status of {}", one.subject);
         if one.unwritten {
             text.push_str(" is not written");
@@ -273,12 +278,12 @@ fn line(f: &mut Formatter<'_>, what: &str, text: &str) -> fmt::Result {
     writeln!(f, "  {what:<12} {text}")
 }
 
-fn chain_step(f: &mut Formatter<'_>, step: &Step) -> fmt::Result {
+fn chain_step(f: &mut Formatter<'_>, step: &ChainStep) -> fmt::Result {
     let mark = match step.outcome {
-        Outcome::Ok => "ok",
-        Outcome::Warning => "warning",
-        Outcome::Unknown => "unknown",
-        Outcome::Wrong => "WRONG",
+        StepOutcome::Ok => "ok",
+        StepOutcome::Warning => "warning",
+        StepOutcome::Unknown => "unknown",
+        StepOutcome::Wrong => "WRONG",
     };
     let mut text = step.subject.clone();
     if !step.reason.is_empty() {
@@ -286,7 +291,7 @@ fn chain_step(f: &mut Formatter<'_>, step: &Step) -> fmt::Result {
     }
     let _ = write!(text, " {}", step.message);
     line(f, mark, &text)?;
-    if !step.action.is_empty() && step.outcome != Outcome::Ok {
+    if !step.action.is_empty() && step.outcome != StepOutcome::Ok {
         line(f, "", &format!("-> {}", step.action))?;
     }
     Ok(())

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 
-use super::picture::{Picture, Unread};
+use super::cluster_state::{ClusterState, Unread};
 
 /// What the caller may not read, one by one.
-pub(crate) fn each(picture: &Picture) -> Vec<String> {
-    let Some(live) = &picture.live else {
+pub(crate) fn each(cluster_state: &ClusterState) -> Vec<String> {
+    let Some(live) = &cluster_state.live else {
         return Vec::new();
     };
     let kinds = live.unread.iter().map(|(kind, unread)| match unread {
@@ -27,12 +27,12 @@ pub(crate) fn each(picture: &Picture) -> Vec<String> {
         }
         _ => format!("{key}: you may not get it"),
     });
-    kinds.chain(objects).chain(release(picture)).collect()
+    kinds.chain(objects).chain(release(cluster_state)).collect()
 }
 
 /// The same with one line for all of a sort.
-pub(crate) fn grouped(picture: &Picture) -> Vec<String> {
-    let Some(live) = &picture.live else {
+pub(crate) fn grouped(cluster_state: &ClusterState) -> Vec<String> {
+    let Some(live) = &cluster_state.live else {
         return Vec::new();
     };
     let mut groups: BTreeMap<(u8, String), Vec<String>> = BTreeMap::new();
@@ -64,12 +64,12 @@ pub(crate) fn grouped(picture: &Picture) -> Vec<String> {
     let lines = groups
         .into_iter()
         .map(|((_, what), all)| format!("{what}: {}", all.join(", ")));
-    lines.chain(release(picture)).collect()
+    lines.chain(release(cluster_state)).collect()
 }
 
 /// That the release's admission settings are not known, where they decide.
-fn release(picture: &Picture) -> Option<String> {
-    let hidden = picture.live.as_ref()?.release_hidden && picture.is_whole();
+fn release(cluster_state: &ClusterState) -> Option<String> {
+    let hidden = cluster_state.live.as_ref()?.release_hidden && cluster_state.is_whole();
     hidden.then(|| {
         "Deployment of the operator: you may not list them, so admission is taken to be as \
          --admission-mode and --exempt-namespace say"
@@ -78,8 +78,8 @@ fn release(picture: &Picture) -> Option<String> {
 }
 
 /// Objects whose listeners or hostnames are not known, since they do not decode.
-pub(super) fn undecoded(picture: &Picture) -> impl Iterator<Item = String> {
-    let objects = picture.translator.objects();
+pub(super) fn undecoded(cluster_state: &ClusterState) -> impl Iterator<Item = String> {
+    let objects = cluster_state.translator.objects();
     objects.filter_map(|(key, object)| match object.as_ref() {
         Object::Unreadable(_, _, finding) if counts(key) => Some(format!("{key}: {finding}")),
         _ => None,

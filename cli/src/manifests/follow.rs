@@ -25,9 +25,9 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// close it much sooner, and some never do.
 const OPEN: Duration = Duration::from_secs(10);
 
-/// News of the directory.
+/// A change of the directory.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum DirectoryChange {
     /// What came of its files; nothing while they are all the same.
     Files(Vec<(FilePath, FileChange)>),
     /// The directory cannot be looked at; everything stays as it is.
@@ -40,12 +40,12 @@ pub(crate) enum News {
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Follows `root` until the receiver is dropped. The first news is what is there, once it is settled.
-pub(crate) fn follow(root: PathBuf) -> std::io::Result<mpsc::Receiver<News>> {
+pub(crate) fn follow(root: PathBuf) -> std::io::Result<mpsc::Receiver<DirectoryChange>> {
     // One: while the receiver is busy, changes gather on the disk.
-    let (news, receiver) = mpsc::channel(1);
+    let (directory_change, receiver) = mpsc::channel(1);
     std::thread::Builder::new()
         .name("manifests".into())
-        .spawn(move || Follower::new(root).run(&news))?;
+        .spawn(move || Follower::new(root).run(&directory_change))?;
     Ok(receiver)
 }
 
@@ -74,15 +74,15 @@ impl Follower {
         }
     }
 
-    fn run(mut self, news: &mpsc::Sender<News>) {
+    fn run(mut self, directory_change: &mpsc::Sender<DirectoryChange>) {
         loop {
             let (told, unsettled) = self.step();
             for item in told {
-                if news.blocking_send(item).is_err() {
+                if directory_change.blocking_send(item).is_err() {
                     return;
                 }
             }
-            if news.is_closed() {
+            if directory_change.is_closed() {
                 return;
             }
             if unsettled {
@@ -99,7 +99,7 @@ impl Follower {
         }
     }
 
-    fn step(&mut self) -> (Vec<News>, bool) {
+    fn step(&mut self) -> (Vec<DirectoryChange>, bool) {
         match files::look(&self.root) {
             Ok(mut look) => {
                 self.watch(look.root);
@@ -110,7 +110,7 @@ impl Follower {
         }
     }
 
-    fn take(&mut self, look: Look) -> (Vec<News>, bool) {
+    fn take(&mut self, look: Look) -> (Vec<DirectoryChange>, bool) {
         let plan = self.tracker.look(look);
         if plan.replaced {
             let empty = format!(
@@ -121,7 +121,7 @@ impl Follower {
         }
         let mut told = Vec::new();
         if std::mem::take(&mut self.gone) {
-            told.push(News::Back);
+            told.push(DirectoryChange::Back);
         }
         let mut changes: Vec<_> = plan
             .removed
@@ -143,17 +143,17 @@ impl Follower {
         // The first news waits for everything, so that a start is one change and not several.
         if !changes.is_empty() || (!self.began && !unsettled) {
             self.began = true;
-            told.push(News::Files(changes));
+            told.push(DirectoryChange::Files(changes));
         }
         (told, unsettled)
     }
 
-    fn lost(&mut self, why: String) -> Vec<News> {
+    fn lost(&mut self, why: String) -> Vec<DirectoryChange> {
         self.watcher = None;
         if std::mem::replace(&mut self.gone, true) {
             return Vec::new();
         }
-        vec![News::Gone(why)]
+        vec![DirectoryChange::Gone(why)]
     }
 
     /// Watches the directory that is there now: a watch stays with a directory that is moved away.

@@ -89,12 +89,12 @@ struct Held {
 
 /// All files, and which of them holds each object.
 #[derive(Debug, Default)]
-pub(crate) struct Source {
+pub(crate) struct ManifestFiles {
     files: BTreeMap<FilePath, File>,
     places: BTreeMap<ObjectKey, BTreeSet<(FilePath, usize)>>,
 }
 
-impl Source {
+impl ManifestFiles {
     /// Takes what came of files at `now` and returns what it makes of the objects. A file that is not
     /// named stays as it is.
     pub(crate) fn apply(

@@ -17,7 +17,7 @@ fn text(path: &str, text: impl Into<String>) -> (FilePath, FileChange) {
 
 /// Applies changes, and waits until what is held counts.
 fn settled(
-    source: &mut Source,
+    source: &mut ManifestFiles,
     changes: impl IntoIterator<Item = (FilePath, FileChange)>,
 ) -> Vec<Change> {
     let now = Instant::now();
@@ -40,14 +40,14 @@ fn lines(changes: &[Change]) -> Vec<String> {
         .collect()
 }
 
-fn broken<'a>(source: &'a Source, path: &str) -> Option<(u64, &'a str)> {
+fn broken<'a>(source: &'a ManifestFiles, path: &str) -> Option<(u64, &'a str)> {
     let (line, finding) = source.files()[path].broken.as_ref()?;
     Some((*line, finding.message.as_str()))
 }
 
 #[test]
 fn objects_come_change_and_go_with_their_file() {
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     let two = format!("{}---\n{}", class("a", "x/y"), class("b", "x/y"));
     assert_eq!(
         lines(&settled(&mut source, [text("f.yaml", two)])),
@@ -70,7 +70,7 @@ fn objects_come_change_and_go_with_their_file() {
 
 #[test]
 fn a_half_written_file_keeps_its_last_good_objects() {
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     settled(&mut source, [text("f.yaml", class("a", "x/y"))]);
     let half = "apiVersion: gateway.networking.k8s.io/v1\nkind: \"GatewayCl";
     assert!(settled(&mut source, [text("f.yaml", half)]).is_empty());
@@ -95,7 +95,7 @@ fn a_half_written_file_keeps_its_last_good_objects() {
 
 #[test]
 fn an_object_that_does_not_decode_is_unreadable_alone() {
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     settled(
         &mut source,
         [text(
@@ -113,7 +113,7 @@ fn an_object_that_does_not_decode_is_unreadable_alone() {
 
 #[test]
 fn what_is_no_object_is_told_and_the_rest_read() {
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     let mixed = format!(
         "just: text\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d, namespace: ns}}\n---\n{}",
         class("a", "x/y")
@@ -132,7 +132,7 @@ fn what_is_no_object_is_told_and_the_rest_read() {
 
 #[test]
 fn of_duplicates_the_first_counts_and_the_next_takes_over() {
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     let key = ObjectKey::new(Kind::GatewayClass, "", "a");
     assert_eq!(
         lines(&settled(&mut source, [text("b.yaml", class("a", "b/b"))])),
@@ -158,7 +158,7 @@ fn of_duplicates_the_first_counts_and_the_next_takes_over() {
 
 #[test]
 fn lists_and_json_are_read_with_their_lines() {
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     let item = |name: &str| {
         format!(
             "{{\"apiVersion\": \"gateway.networking.k8s.io/v1\",\n\t\"kind\": \"GatewayClass\", \
@@ -193,7 +193,7 @@ fn lists_and_json_are_read_with_their_lines() {
 fn a_beginning_that_is_good_yaml_is_held_until_it_is_whole_or_meant() {
     let whole = format!("{}---\n{}", class("a", "x/y"), class("b", "x/y"));
     let lines_of_it: Vec<&str> = whole.split_inclusive('\n').collect();
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     let start = Instant::now();
     source.apply([text("f.yaml", whole.as_str())], start);
     // Line by line, with pauses that are shorter than what is held for.
@@ -228,7 +228,7 @@ fn what_takes_an_object_away_is_held() {
     let now = Instant::now();
     let both = format!("{}---\n{}", class("a", "x/y"), class("b", "x/y"));
     let bad = format!("{}---\n{}", class("c", "x/y"), class("b", "[1]"));
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     source.apply([text("f.yaml", both.as_str())], now);
     // Neither is a beginning of the text before; one object is gone, or does not decode.
     for (part, lost) in [
@@ -254,7 +254,7 @@ fn what_takes_an_object_away_is_held() {
 #[test]
 fn an_object_that_another_file_has_is_not_taken_away() {
     let now = Instant::now();
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     let both = format!("{}---\n{}", class("a", "x/y"), class("b", "x/y"));
     source.apply([text("f.yaml", both)], now);
     source.apply([text("g.yaml", class("a", "x/y"))], now);
@@ -265,7 +265,7 @@ fn an_object_that_another_file_has_is_not_taken_away() {
 #[test]
 fn what_is_held_goes_with_its_file() {
     let now = Instant::now();
-    let mut source = Source::default();
+    let mut source = ManifestFiles::default();
     source.apply([text("f.yaml", class("a", "x/y"))], now);
     source.apply([text("f.yaml", class("b", "x/y"))], now);
     assert!(source.held_until().is_some());

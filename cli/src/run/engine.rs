@@ -9,17 +9,17 @@ use std::time::Instant;
 use jiff::Timestamp;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use vestibule_operator::claims::{self, Memory};
-use vestibule_operator::issuance::{self, Desk, Directory, Register, Wires};
+use vestibule_operator::issuance::{self, CertificateRegistry, Channels, Directory, EngineLink};
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
 use vestibule_operator::publish::{Changes, Publisher};
 use vestibule_operator::translate::{
-    CertificateRequest, Change, Claims, Output, Settings, Translator,
+    CertificateRequest, Change, ClaimMode, Output, Settings, Translator,
 };
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::log;
 use crate::clock;
-use crate::manifests::source::{FileChange, Source};
+use crate::manifests::source::{FileChange, ManifestFiles};
 use crate::manifests::tracker::FilePath;
 
 /// Passes of certificates and translation; one suffices unless certificates change what is requested.
@@ -27,12 +27,12 @@ const MAX_PASSES: usize = 4;
 
 /// Everything between the directory and the proxy.
 pub(super) struct Engine {
-    source: Source,
+    source: ManifestFiles,
     translator: Translator,
     ca: LocalCa,
     issuer: LocalIssuer,
-    register: Register,
-    desk: Desk,
+    registry: CertificateRegistry,
+    link: EngineLink,
     acme: Arc<Directory>,
     /// Who holds which name, as long as this process lives.
     claims: Memory,
@@ -48,28 +48,28 @@ impl Engine {
         ca: LocalCa,
         state: &Path,
         publisher: Arc<Publisher>,
-    ) -> (Self, Wires) {
-        let (register, wires) = Register::new();
-        let desk = wires.desk.clone();
-        let acme = Arc::new(Directory::new(state.join("acme"), desk.clone()));
+    ) -> (Self, Channels) {
+        let (registry, channels) = CertificateRegistry::new();
+        let engine_link = channels.engine_link.clone();
+        let acme = Arc::new(Directory::new(state.join("acme"), engine_link.clone()));
         let settings = Settings {
-            claims: Claims::Told,
+            claims: ClaimMode::Recorded,
             shim_for_sets: false,
             ..settings
         };
         let engine = Self {
-            source: Source::default(),
+            source: ManifestFiles::default(),
             translator: Translator::new(settings),
             ca,
             issuer: LocalIssuer::new(),
-            register,
-            desk,
+            registry,
+            link: engine_link,
             acme,
             claims: Memory::new(claims::GRACE, time()),
             issued: BTreeSet::new(),
             publisher,
         };
-        (engine, wires)
+        (engine, channels)
     }
 
     /// Where certificates of CAs are kept.
@@ -79,19 +79,19 @@ impl Engine {
 
     /// What is in the directory has been read: CAs may be asked for what is missing.
     pub(super) fn begin(&mut self) {
-        self.register.begin(&self.translator);
-        self.register.tell();
-        self.register.published();
+        self.registry.begin(&self.translator);
+        self.registry.tell();
+        self.registry.published();
     }
 
     /// Takes what the built-in engine says. The time goes first here and below: a certificate that has just
     /// been issued is judged by the time at which it came.
     pub(super) fn told(&mut self, now: Timestamp) {
-        let (mut changes, _) = self.register.take(self.desk.take());
+        let (mut changes, _) = self.registry.take(self.link.take());
         for change in self.acme.take() {
             if let Change::Put(object) = &change {
                 let name = object.key().name;
-                if !self.register.requests().contains_key(&name) || self.issuer.is_users(&name) {
+                if !self.registry.requests().contains_key(&name) || self.issuer.is_users(&name) {
                     continue;
                 }
                 self.issued.insert(name);
@@ -105,7 +105,7 @@ impl Engine {
         self.publish(resources);
     }
 
-    pub(super) fn source(&self) -> &Source {
+    pub(super) fn source(&self) -> &ManifestFiles {
         &self.source
     }
 
@@ -155,7 +155,7 @@ impl Engine {
                 self.acme.users(&key.name, there);
                 // Translation has the user's now, or none.
                 self.issued.remove(&key.name);
-                self.register.secret(&key.name);
+                self.registry.secret(&key.name);
             }
         }
         changes.insert(0, Change::Time(now.as_second()));
@@ -227,11 +227,11 @@ impl Engine {
             let locals =
                 locals.map(|(name, request)| (name.clone(), request.clone().filter(local)));
             self.issuer.requests(locals.collect());
-            self.register.translated(certificates, issuers, &translated);
+            self.registry.translated(certificates, issuers, &translated);
             // One generation for all of it: a listener does not go out before its certificate.
             resources.extend(translated);
         }
-        self.register.tell();
+        self.registry.tell();
     }
 
     /// Offers listeners to the proxy once more that it rejected and does not have in force.
@@ -261,7 +261,7 @@ impl Engine {
         if !changes.is_empty() {
             self.publisher.update(changes);
         }
-        self.register.published();
+        self.registry.published();
     }
 }
 

@@ -17,12 +17,12 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use vestibule_operator::localca::LocalCaError;
-use vestibule_proxy::log::Guard;
+use vestibule_proxy::log::FlushGuard;
 
 use super::served::Served;
 use crate::clock;
 use crate::manifests::source::FileChange;
-use crate::verdict::{Outcome, Verdict, printable};
+use crate::verdict::{ObjectOutcome, Verdict, printable};
 
 /// Target of the lines whose message says everything to people; the fields are for machines.
 const TARGET: &str = "vestibule";
@@ -41,7 +41,7 @@ pub(super) enum Format {
 }
 
 /// Sets up logging to standard error. `RUST_LOG` filters, as usual. What waits is written when the guard goes.
-pub(super) fn init(format: Format) -> io::Result<Guard> {
+pub(super) fn init(format: Format) -> io::Result<FlushGuard> {
     let asked = EnvFilter::try_from_default_env();
     let all = asked.is_ok();
     let filter = asked.unwrap_or_else(|_| EnvFilter::new(FILTER));
@@ -193,7 +193,7 @@ pub(super) fn verdict(verdict: &Verdict) {
             )
         };
     }
-    if verdict.outcome >= Outcome::Warning {
+    if verdict.outcome >= ObjectOutcome::Warning {
         say!(warn);
     } else {
         say!(info);

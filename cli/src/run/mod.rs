@@ -29,12 +29,12 @@ use vestibule_operator::localca::LocalCa;
 use vestibule_operator::publish::{InProcess, Publisher};
 use vestibule_operator::{acme, issuance};
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig};
-use vestibule_stream::Identity;
+use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Connect};
 
 use crate::clock;
 use crate::manifests::files;
-use crate::manifests::follow::{News, follow};
+use crate::manifests::follow::{DirectoryChange, follow};
 use crate::settings::{PolicyArgs, settings};
 use engine::Engine;
 use view::View;
@@ -118,17 +118,17 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     let state = state_directory(args.state_dir.clone())?;
     let ca = LocalCa::open(&state, clock::now())?;
     let ports: BTreeMap<u16, u16> = args.port_map.iter().copied().collect();
-    let mut news = follow(args.directory.clone()).context("cannot start a thread")?;
+    let mut directory_change = follow(args.directory.clone()).context("cannot start a thread")?;
     let publisher = Publisher::new(vestibule_operator::publish::Config::default());
     let policy = args.policy.policy();
     let translation = settings(policy, args.listen, ports.clone());
-    let (mut engine, mut wires) = Engine::new(translation, ca, &state, Arc::clone(&publisher));
+    let (mut engine, mut channels) = Engine::new(translation, ca, &state, Arc::clone(&publisher));
     let mut view = View::new(args.listen, ports);
     let (status, served_status) = watch::channel(Arc::<str>::from("[]"));
 
     // The first full batch holds what is in the directory, so the proxy is not ready before it.
     tokio::select! {
-        first = news.recv() => take(&mut engine, first)?,
+        first = directory_change.recv() => take(&mut engine, first)?,
         () = signals.next() => return Ok(ExitCode::SUCCESS),
     }
     engine.begin();
@@ -137,14 +137,14 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     let admin = proxy.admin().unwrap_or(args.admin);
     log::started(&args.directory, admin, &engine.ca().certificate_path());
 
-    let mut facts = publisher.facts();
-    let (mut told, mut issued) = (wires.desk.for_loop(), engine.acme().changed());
+    let mut facts = publisher.acks();
+    let (mut told, mut issued) = (channels.engine_link.for_loop(), engine.acme().changed());
     let acme = issuance::run(
         acme_settings(),
         Arc::clone(engine.acme()),
         acme::wall,
         &publisher,
-        &mut wires,
+        &mut channels,
     );
     tokio::pin!(acme);
     let mut renewal = tokio::time::interval(RENEWAL);
@@ -154,7 +154,7 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
         status.send_replace(document);
         retry.plan(!view.waiting_for_ports().is_empty(), Instant::now());
         tokio::select! {
-            item = news.recv() => take(&mut engine, item)?,
+            item = directory_change.recv() => take(&mut engine, item)?,
             changed = facts.changed() => changed?,
             changed = told.changed() => {
                 changed?;
@@ -232,11 +232,11 @@ async fn at(until: Option<Instant>) {
     }
 }
 
-fn take(engine: &mut Engine, news: Option<News>) -> anyhow::Result<()> {
-    match news {
-        Some(News::Files(changes)) => engine.files(changes, clock::now()),
-        Some(News::Gone(why)) => log::gone(&why),
-        Some(News::Back) => log::back(),
+fn take(engine: &mut Engine, directory_change: Option<DirectoryChange>) -> anyhow::Result<()> {
+    match directory_change {
+        Some(DirectoryChange::Files(changes)) => engine.files(changes, clock::now()),
+        Some(DirectoryChange::Gone(why)) => log::gone(&why),
+        Some(DirectoryChange::Back) => log::back(),
         None => bail!("the thread that follows the directory ended"),
     }
     Ok(())
@@ -249,7 +249,7 @@ fn proxy_config(
 ) -> ProxyConfig {
     let connector = InProcess::new(publisher);
     let source = ConfigSource::Stream {
-        client: client::Config::new(Identity::new(PROXY), vec!["in-process:1".into()]),
+        client: client::Config::new(ProxyIdentity::new(PROXY), vec!["in-process:1".into()]),
         connector: Arc::new(move |address| {
             let connector = connector.clone();
             Box::pin(async move { connector.connect(&address).await })

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use vestibule_model::condition::{Condition, ListenerStatus, Programmed, Reason, Truth};
+use vestibule_model::condition::{Condition, ListenerStatus, ProgrammedBasis, Reason, Truth};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectName, ParentKey};
 use vestibule_model::object::{Listener, Protocol, TlsMode};
@@ -151,8 +151,8 @@ fn one(
     if !engine.translator().resources().contains_key(own) {
         return None;
     }
-    let facts = engine.publisher().programmed(&resources);
-    let rejects = facts.rejects.iter().map(|(_, reject)| reject);
+    let acks = engine.publisher().programmed(&resources);
+    let rejects = acks.rejects.iter().map(|(_, reject)| reject);
     let listener_rejected = rejects
         .clone()
         .any(|reject| reject.key.as_ref() == Some(own));
@@ -167,10 +167,10 @@ fn one(
         how: how(engine, listener, status),
         port,
         terminates: certificates.iter().cloned().collect(),
-        judged: matches!(status.programmed, Programmed::Never(..)),
+        judged: matches!(status.programmed, ProgrammedBasis::NotPublished(..)),
         listener_rejected,
         port_unavailable,
-        programmed: status::programmed(&status.programmed, |_| facts),
+        programmed: status::programmed(&status.programmed, |_| acks),
     })
 }
 

@@ -17,7 +17,7 @@ use super::log;
 use super::served::{Served, served};
 use crate::admission::Admission;
 use crate::manifests::tracker::FilePath;
-use crate::verdict::{Facts, Outcome, Verdict, summary, verdicts};
+use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};
 
 /// What a verdict is about: file, subject, and which of those with the same subject there.
 type Subject = (FilePath, String, usize);
@@ -51,11 +51,11 @@ impl View {
     /// Says what is new, and returns the document of `/status`: the verdicts, as `check` gives them.
     pub(super) fn refresh(&mut self, engine: &Engine, now: Timestamp) -> Arc<str> {
         self.statuses = self.render(engine, now);
-        let facts = RunFacts {
+        let context = RunContext {
             admission: Admission::of_all(engine.translator(), engine.translator().policy()),
             statuses: &self.statuses,
         };
-        let verdicts = verdicts(engine.source(), engine.translator(), &facts);
+        let verdicts = verdicts(engine.source(), engine.translator(), &context);
         let document = serde_json::to_string_pretty(&verdicts).unwrap_or_default();
         self.tell_verdicts(verdicts);
         self.tell_served(&served(engine, self.address, &self.ports));
@@ -73,7 +73,7 @@ impl View {
             let old = self.statuses.get(key).unwrap_or(&Value::Null);
             let value = status::render(key, old, new, CONTROLLER, observed, |basis| {
                 status::programmed(basis, |keys| {
-                    status::facts(translator, engine.publisher(), keys)
+                    status::ack_progress(translator, engine.publisher(), keys)
                 })
             });
             (key.clone(), value)
@@ -94,7 +94,7 @@ impl View {
             order.push(subject.clone());
             now.insert(subject, verdict);
         }
-        let mut news = false;
+        let mut directory_change = false;
         // As `check` does: by file and line.
         for (subject, verdict) in order
             .iter()
@@ -106,15 +106,15 @@ impl View {
                 Some(before) => {
                     before.outcome != verdict.outcome || before.findings != verdict.findings
                 }
-                None => verdict.outcome >= Outcome::Warning,
+                None => verdict.outcome >= ObjectOutcome::Warning,
             };
             if worth {
                 log::verdict(verdict);
             }
-            news |= worth || before.is_none();
+            directory_change |= worth || before.is_none();
         }
         let gone = |all: &BTreeMap<Subject, Verdict>| all.keys().any(|s| !now.contains_key(s));
-        if news || self.verdicts.as_ref().is_none_or(gone) {
+        if directory_change || self.verdicts.as_ref().is_none_or(gone) {
             log::summary(&text);
         }
         self.verdicts = Some(now);
@@ -182,12 +182,12 @@ impl View {
     }
 }
 
-struct RunFacts<'a> {
+struct RunContext<'a> {
     admission: Admission,
     statuses: &'a BTreeMap<ObjectKey, Value>,
 }
 
-impl Facts for RunFacts<'_> {
+impl ObjectContext for RunContext<'_> {
     fn admission(&self, key: &ObjectKey) -> (Vec<Finding>, Option<String>) {
         self.admission.of(key)
     }

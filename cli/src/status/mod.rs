@@ -23,8 +23,8 @@ pub(crate) struct StatusArgs {
 
 /// Runs the command.
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let picture = args.place.picture(None)?;
-    let overview = overview(&picture, args.place.cluster.namespace.as_deref());
+    let cluster_state = args.place.cluster_state(None)?;
+    let overview = overview(&cluster_state, args.place.cluster.namespace.as_deref());
     print(args.place.output, &overview, &Text(&overview))?;
     let wrong = overview
         .objects

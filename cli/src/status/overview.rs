@@ -11,8 +11,8 @@ use vestibule_model::key::{Kind, ObjectKey, ParentKey};
 use vestibule_model::object::{ListenerSet, Object, ParentRef};
 use vestibule_model::ownership::HostnameGrant;
 
-use crate::explain::conditions::{ISSUED, PROGRAMMED, Said, conditions_in, said_in};
-use crate::explain::picture::Picture;
+use crate::explain::cluster_state::ClusterState;
+use crate::explain::conditions::{ISSUED, PROGRAMMED, ReportedStatus, conditions_in, reported_in};
 use crate::explain::unread;
 use crate::hints::hints;
 
@@ -81,18 +81,18 @@ impl fmt::Display for Problem {
 }
 
 /// Puts it together; with `namespace` only what is there, and the classes.
-pub(super) fn overview(picture: &Picture, namespace: Option<&str>) -> Overview {
+pub(super) fn overview(cluster_state: &ClusterState, namespace: Option<&str>) -> Overview {
     // Only a directory is whole: in a cluster what objects lead to is not read here.
-    let hints = match picture.live {
-        None => hints(&picture.translator),
+    let hints = match cluster_state.live {
+        None => hints(&cluster_state.translator),
         Some(_) => BTreeMap::new(),
     };
-    let mut objects: Vec<Row> = picture
+    let mut objects: Vec<Row> = cluster_state
         .translator
         .objects()
         .filter(|(key, _)| namespace.is_none_or(|only| key.name.namespace.as_ref() == only))
-        .filter(|(key, _)| !picture.is_assumed(key))
-        .filter_map(|(key, object)| row(picture, key, object, hints.get(key)))
+        .filter(|(key, _)| !cluster_state.is_assumed(key))
+        .filter_map(|(key, object)| row(cluster_state, key, object, hints.get(key)))
         .collect();
     objects.sort_by(|a, b| {
         let order = |row: &Row| {
@@ -107,8 +107,8 @@ pub(super) fn overview(picture: &Picture, namespace: Option<&str>) -> Overview {
     });
     Overview {
         objects,
-        unread: unread::each(picture),
-        unread_lines: unread::grouped(picture),
+        unread: unread::each(cluster_state),
+        unread_lines: unread::grouped(cluster_state),
     }
 }
 
@@ -118,7 +118,7 @@ fn rank(kind: &str) -> usize {
 }
 
 fn row(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     key: &ObjectKey,
     object: &Object,
     hints: Option<&Vec<Finding>>,
@@ -127,43 +127,58 @@ fn row(
         key.kind,
         Kind::GatewayClass | Kind::Gateway | Kind::ListenerSet | Kind::HostnameGrant
     );
-    if !has_status && !key.kind.is_route() || is_foreign(picture, object) {
+    if !has_status && !key.kind.is_route() || is_foreign(cluster_state, object) {
         return None;
     }
-    let computed = picture
+    let computed = cluster_state
         .live
         .is_none()
-        .then(|| picture.computed(key))
+        .then(|| cluster_state.computed(key))
         .flatten();
-    let status = computed.as_ref().or_else(|| picture.written(key));
+    let status = computed.as_ref().or_else(|| cluster_state.written(key));
     let mut problems = Vec::new();
     let mut summary = String::new();
     match object {
         Object::Unreadable(_, _, finding) => problems.push(of_finding(finding, Health::Wrong)),
         Object::GatewayClass(class) => {
             summary = format!("of controller {}", class.controller);
-            problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
+            problems.extend(of_said(
+                cluster_state,
+                key,
+                status.and_then(conditions_in),
+                "",
+            ));
         }
         Object::HostnameGrant(grant) => {
             summary = grant_summary(grant);
-            problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
+            problems.extend(of_said(
+                cluster_state,
+                key,
+                status.and_then(conditions_in),
+                "",
+            ));
         }
-        Object::ListenerSet(set) if absent_gateway(picture, set).is_some() => {
-            problems.extend(absent_gateway(picture, set));
+        Object::ListenerSet(set) if absent_gateway(cluster_state, set).is_some() => {
+            problems.extend(absent_gateway(cluster_state, set));
         }
         Object::Gateway(_) | Object::ListenerSet(_) => {
-            problems.extend(of_said(picture, key, status.and_then(conditions_in), ""));
+            problems.extend(of_said(
+                cluster_state,
+                key,
+                status.and_then(conditions_in),
+                "",
+            ));
             let entries = status.and_then(|status| status.get("listeners")?.as_array());
             let entries = entries.map(Vec::as_slice).unwrap_or_default();
             for entry in entries {
                 let part = format!("listener {}", entry["name"].as_str().unwrap_or_default());
-                problems.extend(of_said(picture, key, conditions_in(entry), &part));
+                problems.extend(of_said(cluster_state, key, conditions_in(entry), &part));
             }
             summary = listeners_summary(status, entries);
         }
         route => {
             let parents = route.as_route()?.parents();
-            problems.extend(of_route(picture, key, status, parents));
+            problems.extend(of_route(cluster_state, key, status, parents));
             let count = parents.len();
             summary = format!("{count} {}", if count == 1 { "parent" } else { "parents" });
         }
@@ -192,10 +207,10 @@ fn row(
 }
 
 /// Whether an object is known to be another controller's business.
-fn is_foreign(picture: &Picture, object: &Object) -> bool {
-    let merge = picture.translator.merge();
+fn is_foreign(cluster_state: &ClusterState, object: &Object) -> bool {
+    let merge = cluster_state.translator.merge();
     match object {
-        Object::GatewayClass(class) => class.controller != picture.controller,
+        Object::GatewayClass(class) => class.controller != cluster_state.controller,
         Object::Gateway(gateway) => merge.is_foreign(&gateway.name),
         // Where none of the Gateways beside it is ours, nobody writes its status.
         Object::HostnameGrant(grant) => {
@@ -284,7 +299,7 @@ fn listeners_summary(status: Option<&Value>, entries: &[Value]) -> String {
 }
 
 fn of_route(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     key: &ObjectKey,
     status: Option<&Value>,
     parents: &[ParentRef],
@@ -296,27 +311,27 @@ fn of_route(
             continue;
         };
         let part = parent_key.object().to_string();
-        let said =
-            status.and_then(|status| said_in(status, &picture.controller, parent, namespace));
-        if said.is_none()
-            && let Some(absent) = absent(picture, &parent_key)
+        let reported = status
+            .and_then(|status| reported_in(status, &cluster_state.controller, parent, namespace));
+        if reported.is_none()
+            && let Some(absent) = absent(cluster_state, &parent_key)
         {
             problems.push(absent);
             continue;
         }
         // In a directory a parent that is not there has a hint.
-        if said.is_none() && picture.live.is_none() {
+        if reported.is_none() && cluster_state.live.is_none() {
             continue;
         }
-        problems.extend(of_said(picture, key, said, &part));
+        problems.extend(of_said(cluster_state, key, reported, &part));
     }
     problems
 }
 
 /// That a parent does not exist, so nobody writes a status; in a directory there is a hint.
-fn absent(picture: &Picture, parent: &ParentKey) -> Option<Problem> {
+fn absent(cluster_state: &ClusterState, parent: &ParentKey) -> Option<Problem> {
     let key = parent.object();
-    (picture.live.is_some() && picture.is_missing(&key)).then(|| Problem {
+    (cluster_state.live.is_some() && cluster_state.is_missing(&key)).then(|| Problem {
         health: Health::Waiting,
         part: String::new(),
         condition: String::new(),
@@ -325,12 +340,17 @@ fn absent(picture: &Picture, parent: &ParentKey) -> Option<Problem> {
     })
 }
 
-fn absent_gateway(picture: &Picture, set: &ListenerSet) -> Option<Problem> {
-    absent(picture, &ParentKey::Gateway(set.gateway.clone()?))
+fn absent_gateway(cluster_state: &ClusterState, set: &ListenerSet) -> Option<Problem> {
+    absent(cluster_state, &ParentKey::Gateway(set.gateway.clone()?))
 }
 
 /// What conditions say is wrong.
-fn of_said(picture: &Picture, key: &ObjectKey, said: Option<Said>, part: &str) -> Vec<Problem> {
+fn of_said(
+    cluster_state: &ClusterState,
+    key: &ObjectKey,
+    reported: Option<ReportedStatus>,
+    part: &str,
+) -> Vec<Problem> {
     let problem = |health, condition: &str, reason: &str, message: &str| Problem {
         health,
         part: part.into(),
@@ -338,8 +358,8 @@ fn of_said(picture: &Picture, key: &ObjectKey, said: Option<Said>, part: &str) -
         reason: reason.into(),
         message: message.into(),
     };
-    let Some(said) = said.filter(|said| !said.is_empty()) else {
-        if picture.live.is_none() {
+    let Some(reported) = reported.filter(|reported| !reported.is_empty()) else {
+        if cluster_state.live.is_none() {
             return Vec::new();
         }
         let message =
@@ -347,11 +367,11 @@ fn of_said(picture: &Picture, key: &ObjectKey, said: Option<Said>, part: &str) -
         return vec![problem(Health::Wrong, "", "NoStatus", message)];
     };
     let mut problems = Vec::new();
-    for one in &said.conditions {
+    for one in &reported.conditions {
         let health = match (one.kind.as_str(), one.truth.as_str()) {
             (PROGRAMMED | ISSUED, "False" | "Unknown") if one.reason == "Pending" => {
                 // What a directory comes to is never in force.
-                if picture.live.is_none() {
+                if cluster_state.live.is_none() {
                     continue;
                 }
                 Health::Waiting
@@ -359,7 +379,9 @@ fn of_said(picture: &Picture, key: &ObjectKey, said: Option<Said>, part: &str) -
             ("Accepted", "False") if one.reason == "Pending" => Health::Waiting,
             ("Accepted" | "ResolvedRefs" | PROGRAMMED | ISSUED, "False")
             | ("Conflicted" | "PartiallyInvalid", "True") => Health::Wrong,
-            ("Accepted" | "ResolvedRefs" | PROGRAMMED, "Unknown") if picture.live.is_some() => {
+            ("Accepted" | "ResolvedRefs" | PROGRAMMED, "Unknown")
+                if cluster_state.live.is_some() =>
+            {
                 Health::Waiting
             }
             // Accepted, and some of it left out.
@@ -381,7 +403,9 @@ fn of_said(picture: &Picture, key: &ObjectKey, said: Option<Said>, part: &str) -
         seen.push(one.message.clone());
         new
     });
-    if problems.is_empty() && picture.live.is_some() && said.is_older_than(picture.generation(key))
+    if problems.is_empty()
+        && cluster_state.live.is_some()
+        && reported.is_older_than(cluster_state.generation(key))
     {
         let message = "the status is about an older version of the object";
         problems.push(problem(Health::Waiting, "", "Stale", message));

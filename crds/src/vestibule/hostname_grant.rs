@@ -608,7 +608,7 @@ impl Reader {
         read
     }
 
-    fn limits(&mut self, spec: &LimitsSpec) -> ownership::Limits {
+    fn limits(&mut self, spec: &LimitsSpec) -> ownership::GrantLimits {
         let mut read = |field: &str, limit: Option<i64>| {
             let limit = limit?;
             let read = u32::try_from(limit).ok().filter(|l| *l <= MAX_LIMIT);
@@ -621,7 +621,7 @@ impl Reader {
             }
             read
         };
-        ownership::Limits {
+        ownership::GrantLimits {
             listeners: read("listeners", spec.listeners),
             certificates: read("certificates", spec.certificates),
             hostnames: read("hostnames", spec.hostnames),

@@ -10,13 +10,13 @@ use crate::conflict::{Claim, Conflict, Group};
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
-use crate::names::{self, AskedBy, GatewayNames, NameDecision, Permissions, Rank, Source};
+use crate::names::{self, AskedBy, GatewayNames, NameDecision, NameSource, Permissions, Rank};
 use crate::path::{self, PathPrefix};
 use crate::policy;
 use crate::route::Route;
 
 /// What a route asks for: on each Gateway, as whose, which names.
-pub type RouteAsks = BTreeMap<(ObjectName, Source), BTreeSet<HostPattern>>;
+pub type RouteAsks = BTreeMap<(ObjectName, NameSource), BTreeSet<HostPattern>>;
 
 /// The permissions of namespaces on one Gateway, as classes, Gateways, namespaces and grants have them now.
 struct Rights<'a> {
@@ -31,14 +31,20 @@ impl Permissions for Rights<'_> {
 
     fn granted(&self, namespace: &str, names: &HostPattern) -> Option<HostPattern> {
         let labels = self.merge.labels(namespace);
-        let domain = self.merge.grants.domain(self.gateway, namespace, labels);
-        domain.granted(names).cloned()
+        let tenant_grants = self
+            .merge
+            .grants
+            .tenant_grants(self.gateway, namespace, labels);
+        tenant_grants.granted(names).cloned()
     }
 
     fn shares(&self, namespace: &str, name: &Hostname) -> bool {
         let labels = self.merge.labels(namespace);
-        let domain = self.merge.grants.domain(self.gateway, namespace, labels);
-        domain.shares(name)
+        let tenant_grants = self
+            .merge
+            .grants
+            .tenant_grants(self.gateway, namespace, labels);
+        tenant_grants.shares(name)
     }
 
     fn lets_in(&self, namespace: &str) -> bool {
@@ -181,14 +187,20 @@ impl Merge {
 
     /// On which Gateway, and as what, a route asks for its names on a listener; none where it uses the listener's.
     #[must_use]
-    pub fn asker(&self, route: &ObjectKey, listener: &ListenerKey) -> Option<(ObjectName, Source)> {
+    pub fn asker(
+        &self,
+        route: &ObjectKey,
+        listener: &ListenerKey,
+    ) -> Option<(ObjectName, NameSource)> {
         match &listener.parent {
-            ParentKey::Gateway(gateway) => Some((gateway.clone(), Source::Route(route.clone()))),
+            ParentKey::Gateway(gateway) => {
+                Some((gateway.clone(), NameSource::Route(route.clone())))
+            }
             ParentKey::ListenerSet(_) => {
                 let (listeners, gateway) = self.listeners(&listener.parent)?;
                 let mut same = listeners.iter().filter(|l| l.name == listener.listener);
                 same.any(|l| l.hostname == HostPattern::Any).then(|| {
-                    let source = Source::Guest(listener.clone(), route.clone());
+                    let source = NameSource::Guest(listener.clone(), route.clone());
                     (gateway.clone(), source)
                 })
             }
@@ -206,7 +218,7 @@ impl Merge {
     pub fn name_decision(
         &self,
         gateway: &ObjectName,
-        source: &Source,
+        source: &NameSource,
         names: &HostPattern,
     ) -> Option<NameDecision> {
         let of = self.names.get(gateway)?;
@@ -264,8 +276,8 @@ impl Merge {
         }
         let namespace = &route.name.namespace;
         let labels = self.labels(namespace);
-        let domain = self.grants.domain(gateway, namespace, labels);
-        let parts = domain.shared_paths(name);
+        let tenant_grants = self.grants.tenant_grants(gateway, namespace, labels);
+        let parts = tenant_grants.shared_paths(name);
         if parts.is_empty() {
             return Vec::new();
         }
@@ -276,7 +288,7 @@ impl Merge {
         let owns = || {
             let (listeners, _) = self.listeners(&listener.parent)?;
             let own = listeners.iter().find(|l| l.name == listener.listener)?;
-            domain.owns(own.port?, &own.protocol, names).ok()
+            tenant_grants.owns(own.port?, &own.protocol, names).ok()
         };
         if holder.as_ref() == Some(namespace) && owns().is_some() {
             return Vec::new();
@@ -321,7 +333,7 @@ impl Merge {
         };
         let set = self.sets.get(set)?;
         let own = set.listeners.iter().find(|l| l.name == listener.listener)?;
-        let source = Source::Listener(listener.clone());
+        let source = NameSource::Listener(listener.clone());
         self.name_decision(set.gateway.as_ref()?, &source, &own.hostname)
             .filter(|decision| decision.is_refusal())
     }
@@ -418,13 +430,13 @@ impl Merge {
         let mut sets = BTreeSet::new();
         for (_, source) in changed.asks {
             match source {
-                Source::Listener(listener) => {
+                NameSource::Listener(listener) => {
                     if let ParentKey::ListenerSet(set) = &listener.parent {
                         sets.insert(set.clone());
                     }
                     affected.listeners.insert(listener);
                 }
-                Source::Route(route) | Source::Guest(_, route) => {
+                NameSource::Route(route) | NameSource::Guest(_, route) => {
                     affected.routes.insert(route);
                 }
             }
@@ -459,12 +471,12 @@ impl Merge {
             let mut changed = names::Affected::default();
             for listener in former.into_iter().flat_map(|(_, listeners)| listeners) {
                 if !named.contains_key(&listener) {
-                    changed.extend(of.remove(rights, &Source::Listener(listener)));
+                    changed.extend(of.remove(rights, &NameSource::Listener(listener)));
                 }
             }
             for (listener, names) in named {
                 let one = BTreeSet::from([names]);
-                changed.extend(of.put(rights, &Source::Listener(listener), &rank, &one));
+                changed.extend(of.put(rights, &NameSource::Listener(listener), &rank, &one));
             }
             changed.extend(of.recheck_all(rights));
             changed
@@ -492,7 +504,7 @@ impl Merge {
                 self.change_names(&before, affected, |of, rights| {
                     let mut changed = names::Affected::default();
                     for listener in gone {
-                        changed.extend(of.remove(rights, &Source::Listener(listener)));
+                        changed.extend(of.remove(rights, &NameSource::Listener(listener)));
                     }
                     changed
                 });
@@ -511,7 +523,7 @@ impl Merge {
             let mut changed = names::Affected::default();
             for (listener, names) in named {
                 let one = BTreeSet::from([names]);
-                changed.extend(of.put(rights, &Source::Listener(listener), &rank, &one));
+                changed.extend(of.put(rights, &NameSource::Listener(listener), &rank, &one));
             }
             changed
         });
@@ -536,7 +548,7 @@ impl Merge {
     pub(super) fn settle_ports_of(&mut self, name: &ObjectName, affected: &mut Affected) {
         let claims = self.claims_of(name).filter_map(|(key, mut claim)| {
             if has_names(&claim) {
-                let source = Source::Listener(claim.listener.clone());
+                let source = NameSource::Listener(claim.listener.clone());
                 let decision = self.name_decision(&key.gateway, &source, claim.names());
                 if decision.is_some_and(NameDecision::is_refusal) {
                     return None;

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{AskedBy, GatewayNames, Held, NameDecision, Permissions, Source, Standing, is_narrow};
+use super::{
+    AskedBy, GatewayNames, NameClaimState, NameDecision, NameSource, Permissions, RecordedHolder,
+    is_narrow,
+};
 use crate::hostname::{HostPattern, Hostname};
 
 /// A pattern, and the namespace that owns the names of which it is the most specific pattern.
@@ -93,7 +96,7 @@ impl GatewayNames {
     ///
     /// This judges by `source` alone: who may use a listener of the Gateway is judged by the route on it.
     #[must_use]
-    pub fn serves(&self, source: &Source, names: &HostPattern, hostname: &Hostname) -> bool {
+    pub fn serves(&self, source: &NameSource, names: &HostPattern, hostname: &Hostname) -> bool {
         // Who has the name itself and does not own it shares it.
         let has = || {
             matches!(names, HostPattern::Exact(name) if name == hostname)
@@ -140,29 +143,29 @@ impl GatewayNames {
     }
 
     /// Everything that asks for a pattern.
-    pub fn askers(&self, names: &HostPattern) -> impl Iterator<Item = &Source> {
+    pub fn askers(&self, names: &HostPattern) -> impl Iterator<Item = &NameSource> {
         let asks = self.asks.get(names).into_iter();
         asks.flat_map(|asks| asks.by_namespace.values().flat_map(BTreeMap::keys))
     }
 
     /// What has become of a recorded claim; `None` if there is none.
     #[must_use]
-    pub fn standing(&self, names: &HostPattern) -> Option<Standing> {
+    pub fn claim_state(&self, names: &HostPattern) -> Option<NameClaimState> {
         let held = self.claims.get(names)?;
         let asks = self.asks.get(names);
         let is_passed = || self.is_taken(names) && self.next(names).is_some();
         Some(if !held.counts || is_passed() {
-            Standing::Revoked
+            NameClaimState::Revoked
         } else if asks.is_some_and(|asks| asks.has(&held.holder)) {
-            Standing::Used
+            NameClaimState::Used
         } else {
-            Standing::Idle
+            NameClaimState::Idle
         })
     }
 
     /// What was decided about something that asks.
     #[must_use]
-    pub fn decision(&self, source: &Source, names: &HostPattern) -> Option<NameDecision> {
+    pub fn decision(&self, source: &NameSource, names: &HostPattern) -> Option<NameDecision> {
         let asks = self.asks.get(names)?;
         let ask = asks.by_namespace.get(source.namespace())?.get(source)?;
         Some(ask.decision)
@@ -243,8 +246,8 @@ impl GatewayNames {
     /// The most specific one of claims and names of the Gateway's own, both in order; of one pattern, the claim.
     fn nearest<'a>(
         &'a self,
-        mut claims: impl Iterator<Item = (&'a HostPattern, &'a Held)>,
-        mut own: impl Iterator<Item = (&'a HostPattern, &'a BTreeSet<Source>)>,
+        mut claims: impl Iterator<Item = (&'a HostPattern, &'a RecordedHolder)>,
+        mut own: impl Iterator<Item = (&'a HostPattern, &'a BTreeSet<NameSource>)>,
     ) -> Option<Owned<'a>> {
         let claim = claims.find(|(_, held)| held.counts);
         let claim = claim.map(|(pattern, held)| (pattern, &held.holder));
@@ -266,12 +269,12 @@ fn is_shared(permissions: &dyn Permissions, namespace: &str, names: &HostPattern
 
 /// Whether an exact name of the Gateway's own is open to a namespace's routes: a listener that has it admits them,
 /// and the Gateway's namespace has no route for it.
-fn is_open(permissions: &dyn Permissions, namespace: &str, own: &BTreeSet<Source>) -> bool {
+fn is_open(permissions: &dyn Permissions, namespace: &str, own: &BTreeSet<NameSource>) -> bool {
     let mut admitted = false;
     for source in own {
         match source {
-            Source::Listener(listener) => admitted |= permissions.admits(listener, namespace),
-            Source::Route(_) | Source::Guest(..) => return false,
+            NameSource::Listener(listener) => admitted |= permissions.admits(listener, namespace),
+            NameSource::Route(_) | NameSource::Guest(..) => return false,
         }
     }
     admitted

@@ -9,7 +9,7 @@ use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 /// A source says by itself whether it is the Gateway's own or asks for a namespace, so a listener of the Gateway
 /// cannot be put as if a tenant asked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Source {
+pub enum NameSource {
     /// A listener of the Gateway itself (its hostname stands above claims) or of a ListenerSet (it asks for the
     /// set's namespace).
     Listener(ListenerKey),
@@ -22,7 +22,7 @@ pub enum Source {
     Guest(ListenerKey, ObjectKey),
 }
 
-impl Source {
+impl NameSource {
     /// The namespace that has, or asks for, the names.
     #[must_use]
     pub fn namespace(&self) -> &Arc<str> {

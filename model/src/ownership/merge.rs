@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::standing::{too_many_certificates, too_many_listeners};
-use super::{HostnameGrant, Limits, Seat, Standing};
+use super::grant_checks::{too_many_certificates, too_many_listeners};
+use super::{GatewayTenant, GrantCheck, GrantLimits, HostnameGrant};
 use crate::attach::Attached;
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
@@ -79,7 +79,7 @@ impl Merge {
 
     /// The grants of a namespace, in order of their names.
     pub fn grants_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<HostnameGrant>> {
-        self.grants.beside(namespace)
+        self.grants.in_namespace(namespace)
     }
 
     /// Whether a Gateway has grants, so that what nobody was granted is nobody's.
@@ -112,7 +112,7 @@ impl Merge {
         names: &HostPattern,
     ) -> Result<(), Finding> {
         self.grants
-            .domain(gateway, namespace, self.labels(namespace))
+            .tenant_grants(gateway, namespace, self.labels(namespace))
             .owns(port, protocol, names)
     }
 
@@ -122,7 +122,7 @@ impl Merge {
     pub fn not_owned(&self, listener: &ListenerKey) -> Option<&Finding> {
         match &listener.parent {
             ParentKey::Gateway(_) => None,
-            ParentKey::ListenerSet(set) => self.standings.refusal(set, listener),
+            ParentKey::ListenerSet(set) => self.grant_checks.refusal(set, listener),
         }
     }
 
@@ -132,7 +132,7 @@ impl Merge {
     pub fn not_issued(&self, listener: &ListenerKey) -> Option<&Finding> {
         match &listener.parent {
             ParentKey::Gateway(_) => None,
-            ParentKey::ListenerSet(set) => self.standings.unissued(set, listener),
+            ParentKey::ListenerSet(set) => self.grant_checks.unissued(set, listener),
         }
     }
 
@@ -140,13 +140,13 @@ impl Merge {
     /// namespace. cert-manager is then asked for nothing, and the built-in engine for the listeners' hostnames alone.
     #[must_use]
     pub fn withheld(&self, set: &ObjectName) -> Option<&Finding> {
-        self.standings.withheld(set)
+        self.grant_checks.withheld(set)
     }
 
     /// The same of a ListenerSet that is not there in this version: what admission tells.
     #[must_use]
     pub fn would_withhold(&self, set: &ListenerSet) -> Option<Finding> {
-        self.standing_of(set)?.1.withheld
+        self.check_grants(set)?.1.withheld
     }
 
     /// Leaves of a route's attachments to one parent what its namespace owns, as the first value; an
@@ -183,10 +183,10 @@ impl Merge {
             return (attached, Vec::new());
         };
         let namespace = &route.name().namespace;
-        let domain = self
+        let tenant_grants = self
             .grants
-            .domain(gateway, namespace, self.labels(namespace));
-        if !domain.is_limited() {
+            .tenant_grants(gateway, namespace, self.labels(namespace));
+        if !tenant_grants.is_limited() {
             return (attached, Vec::new());
         }
         // A route has a thousand hostnames on a thousand listeners, if somebody wants it to.
@@ -208,7 +208,7 @@ impl Merge {
             };
             let shares = |names: &HostPattern| match (route, parent, names) {
                 (Route::Http(_), ParentKey::Gateway(_), HostPattern::Exact(name)) => {
-                    domain.shares(name)
+                    tenant_grants.shares(name)
                 }
                 _ => false,
             };
@@ -216,7 +216,7 @@ impl Merge {
                 if shares(&hostname.matches) {
                     return true;
                 }
-                let verdict = domain.owns(port, &listener.protocol, &hostname.matches);
+                let verdict = tenant_grants.owns(port, &listener.protocol, &hostname.matches);
                 let refused = verdict.map_err(|finding| {
                     let field = if route.has_names() {
                         field_of_hostname(indexes.get(&hostname.rank).copied(), &hostname.rank)
@@ -247,57 +247,57 @@ impl Merge {
         old: Option<&ListenerSet>,
         set: &ListenerSet,
     ) -> Vec<Finding> {
-        let Some((at, standing)) = self.standing_of(set) else {
+        let Some((at, check)) = self.check_grants(set) else {
             return Vec::new();
         };
         let old = old.filter(|old| old.gateway == set.gateway);
-        let before = old.and_then(|old| Some((old, self.standing_of(old)?.1)));
+        let before = old.and_then(|old| Some((old, self.check_grants(old)?.1)));
         // By its index, that a former listener with the same claim had the same trouble.
-        let had = |listener: &Listener, has: fn(&Standing, usize) -> bool| {
-            before.as_ref().is_some_and(|(old, standing)| {
+        let had = |listener: &Listener, has: fn(&GrantCheck, usize) -> bool| {
+            before.as_ref().is_some_and(|(old, check)| {
                 old.listeners.iter().enumerate().any(|(index, former)| {
                     former.name == listener.name
                         && former.hostname == listener.hostname
                         && former.port == listener.port
                         && former.protocol == listener.protocol
-                        && has(standing, index)
+                        && has(check, index)
                 })
             })
         };
         let mut findings = Vec::new();
         for (index, listener) in set.listeners.iter().enumerate() {
-            if let Some(finding) = standing.refused.get(&index)
+            if let Some(finding) = check.refused.get(&index)
                 && !had(listener, |s, n| s.refused.contains_key(&n))
             {
                 findings.push(finding.clone());
             }
-            if let Some(finding) = standing.unissued.get(&index)
+            if let Some(finding) = check.unissued.get(&index)
                 && !had(listener, |s, n| s.unissued.contains_key(&n))
             {
                 findings.push(finding.clone());
             }
         }
         let limits = self.limits(&at.gateway, &at.namespace);
-        if limits == Limits::default() {
+        if limits == GrantLimits::default() {
             return findings;
         }
-        let (others, mut names) = self.standings.others(&at, &set.name);
-        let empty = Standing::default();
-        let former = before.as_ref().map_or(&empty, |(_, standing)| standing);
+        let (others, mut names) = self.grant_checks.others(&at, &set.name);
+        let empty = GrantCheck::default();
+        let former = before.as_ref().map_or(&empty, |(_, check)| check);
         if let Some(limit) = limits.listeners
-            && standing.counted.len() > former.counted.len()
+            && check.counted.len() > former.counted.len()
         {
             let room = usize::try_from(limit)
                 .unwrap_or(usize::MAX)
                 .saturating_sub(others);
-            let over = standing.counted.iter().skip(room.max(former.counted.len()));
+            let over = check.counted.iter().skip(room.max(former.counted.len()));
             let over = over.filter_map(|index| set.listeners.get(*index));
             findings.extend(over.map(|listener| too_many_listeners(&at, limit, listener)));
         }
         if let Some(limit) = limits.certificates {
             let limit_of_names = usize::try_from(limit).unwrap_or(usize::MAX);
             names.extend(former.asking.iter().map(|(_, name)| name));
-            for (index, name) in &standing.asking {
+            for (index, name) in &check.asking {
                 let is_new = !names.contains(name);
                 if is_new && names.len() >= limit_of_names {
                     let listener = set.listeners.get(*index);
@@ -310,14 +310,14 @@ impl Merge {
         findings
     }
 
-    /// How a set stands, or would stand, by itself; `None` if it takes no part.
-    pub(crate) fn standing_of(&self, set: &ListenerSet) -> Option<(Seat, Standing)> {
+    /// Checks a set against the grants, whether it is applied or not; `None` if it takes no part.
+    pub(crate) fn check_grants(&self, set: &ListenerSet) -> Option<(GatewayTenant, GrantCheck)> {
         if set.meta.deleting || self.verdict(set) != SetVerdict::Allowed {
             return None;
         }
         let gateway = self.gateway(set.gateway.as_ref()?)?;
         let namespace = &set.name.namespace;
-        let at = Seat {
+        let at = GatewayTenant {
             gateway: gateway.name.clone(),
             namespace: namespace.clone(),
         };
@@ -325,22 +325,22 @@ impl Merge {
         let limited = self.is_guarded(&gateway.name);
         // Without grants a namespace may have all but names that no listener has.
         if gateway.name.namespace == *namespace || (!limited && added.is_empty()) {
-            return Some((at, Standing::default()));
+            return Some((at, GrantCheck::default()));
         }
-        let domain = self
-            .grants
-            .domain(&gateway.name, namespace, self.labels(namespace));
+        let tenant_grants =
+            self.grants
+                .tenant_grants(&gateway.name, namespace, self.labels(namespace));
         let issuer = issuer::choose(&set.issuers, &gateway.issuers, &gateway.name)
             .ok()
             .flatten();
-        let mut standing = Standing {
+        let mut check = GrantCheck {
             withheld: issuer
                 .as_ref()
-                .and_then(|issuer| domain.certifies(issuer, added).err()),
-            ..Standing::default()
+                .and_then(|issuer| tenant_grants.certifies(issuer, added).err()),
+            ..GrantCheck::default()
         };
         if !limited {
-            return Some((at, standing));
+            return Some((at, check));
         }
         for (index, listener) in crate::merge::first_of_name(&set.listeners) {
             let port = listener.port.filter(|_| {
@@ -348,39 +348,41 @@ impl Merge {
                     && !listener.findings.iter().any(Finding::refuses)
             });
             let Some(port) = port else { continue };
-            if let Err(mut finding) = domain.owns(port, &listener.protocol, &listener.hostname) {
+            if let Err(mut finding) =
+                tenant_grants.owns(port, &listener.protocol, &listener.hostname)
+            {
                 finding.field = format!("{}.{}", listener.field, finding.field);
-                standing.refused.insert(index, finding);
+                check.refused.insert(index, finding);
                 continue;
             }
-            standing.counted.push(index);
+            check.counted.push(index);
             let Some(issuer) = &issuer else { continue };
             let Some(hostname) = asks(set, listener, issuer) else {
                 continue;
             };
-            match domain.allows(port, &listener.protocol, &listener.hostname, issuer) {
+            match tenant_grants.allows(port, &listener.protocol, &listener.hostname, issuer) {
                 Ok(()) => {
-                    standing.asking.push((index, hostname.clone()));
+                    check.asking.push((index, hostname.clone()));
                     // Every certificate of the set has what its annotations add, and each name counts once.
-                    if standing.withheld.is_none() {
+                    if check.withheld.is_none() {
                         let added = added.hostnames.iter().cloned();
-                        standing.asking.extend(added.map(|name| (index, name)));
+                        check.asking.extend(added.map(|name| (index, name)));
                     }
                 }
                 Err(mut finding) => {
                     finding.field = issuer_field(set);
-                    standing.unissued.insert(index, finding);
+                    check.unissued.insert(index, finding);
                 }
             }
         }
-        Some((at, standing))
+        Some((at, check))
     }
 
     /// How much a namespace may have on a Gateway.
     #[must_use]
-    pub fn limits(&self, gateway: &ObjectName, namespace: &str) -> Limits {
+    pub fn limits(&self, gateway: &ObjectName, namespace: &str) -> GrantLimits {
         self.grants
-            .domain(gateway, namespace, self.labels(namespace))
+            .tenant_grants(gateway, namespace, self.labels(namespace))
             .limits()
     }
 

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{Bucket, Place, PortClaims, Tier, place};
+use super::{Bucket, ListenerRank, PortClaims, Tier, rank};
 use crate::claim::Holder;
 use crate::conflict::{Claim, Conflict, Group, Precedence};
 use crate::hostname::HostPattern;
 use crate::key::ListenerKey;
 
-/// What has become of the claim to a port.
+/// The state of the claim to a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PortStanding {
+pub enum PortClaimState {
     /// Its holder has a listener that speaks what the port does.
     Used,
     /// Its holder has none any more, and this namespace has.
@@ -21,9 +21,9 @@ pub enum PortStanding {
     Revoked,
 }
 
-/// How admission judges a claim.
+/// A claim that admission judges as a newcomer: whatever is in force stands before it.
 #[derive(Clone, Copy)]
-struct Newcomer<'a> {
+struct AsNewcomer<'a> {
     /// The namespace from which an admin takes the claim's hostname.
     loser: Option<&'a str>,
 }
@@ -43,12 +43,12 @@ impl PortClaims {
     /// namespace `loser` to the same hostname: an admin takes it from there.
     #[must_use]
     pub fn conflict_as_newcomer(&self, claim: &Claim, loser: Option<&str>) -> Option<Conflict> {
-        self.judge(claim, Some(Newcomer { loser }))
+        self.judge(claim, Some(AsNewcomer { loser }))
     }
 
-    fn judge(&self, claim: &Claim, newcomer: Option<Newcomer<'_>>) -> Option<Conflict> {
+    fn judge(&self, claim: &Claim, newcomer: Option<AsNewcomer<'_>>) -> Option<Conflict> {
         let group = claim.protocol.group();
-        let others = |at: &&Place| at.2 != claim.listener;
+        let others = |at: &&ListenerRank| at.2 != claim.listener;
         let bucket = self.bucket(group, claim.names());
         let clash = |rival: &ListenerKey| {
             let same = self
@@ -68,15 +68,15 @@ impl PortClaims {
         if self.own.is_empty() && self.is_closed_by_holder(claim) {
             return Some(Conflict::Protocol);
         }
-        let place = place(claim);
+        let rank = rank(claim);
         // Of the sets, only what is in force counts: the first claim of all settles what the port
         // speaks, the first one of a bucket has its names.
-        let counts = |at: &&Place| {
+        let counts = |at: &&ListenerRank| {
             others(at)
                 && if newcomer.is_some() {
                     !same_object(&at.1, &claim.precedence) && self.in_force(&at.2)
                 } else {
-                    **at < place
+                    **at < rank
                 }
         };
         if self.own.is_empty()
@@ -91,7 +91,7 @@ impl PortClaims {
             return Some(Conflict::Protocol);
         }
         let loser = newcomer.and_then(|newcomer| newcomer.loser);
-        let keeps = |at: &&Place| loser != Some(&*at.2.parent.name().namespace);
+        let keeps = |at: &&ListenerRank| loser != Some(&*at.2.parent.name().namespace);
         bucket
             .into_iter()
             .flatten()
@@ -173,7 +173,7 @@ impl PortClaims {
 
     /// What has become of the claim to the port; `None` if nobody holds it.
     #[must_use]
-    pub fn standing(&self) -> Option<PortStanding> {
+    pub fn claim_state(&self) -> Option<PortClaimState> {
         let (holder, group) = self.holder.as_ref()?;
         let speaks = |tenant: &Arc<str>| self.tenants.get(tenant)?.get(group);
         let otherwise = match self.own.keys().next() {
@@ -181,14 +181,14 @@ impl PortClaims {
             None => self.spoken().is_some_and(|spoken| spoken != *group),
         };
         Some(if otherwise {
-            PortStanding::Revoked
+            PortClaimState::Revoked
         } else if speaks(holder).is_some() {
-            PortStanding::Used
+            PortClaimState::Used
         } else {
             let other = self.tenants.keys().find(|tenant| speaks(tenant).is_some());
             match other.filter(|_| *group != Group::Raw) {
-                Some(other) => PortStanding::Passed(other.clone()),
-                None => PortStanding::Idle,
+                Some(other) => PortClaimState::Passed(other.clone()),
+                None => PortClaimState::Idle,
             }
         })
     }
@@ -219,8 +219,8 @@ impl PortClaims {
     pub fn overlaps(&self, claim: &Claim) -> bool {
         claim.protocol.group() == Group::Tls && {
             let names = &claim.hostname;
-            let mut around = self.standing.above(names);
-            let mut inside = self.standing.below(names);
+            let mut around = self.tls_in_force.above(names);
+            let mut inside = self.tls_in_force.below(names);
             around.next().is_some() || inside.next().is_some()
         }
     }

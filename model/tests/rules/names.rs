@@ -12,7 +12,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
 use vestibule_model::names::{
-    Affected, AskedBy, GatewayNames, NameDecision, Rank, Source, Standing, is_narrow,
+    Affected, AskedBy, GatewayNames, NameClaimState, NameDecision, NameSource, Rank, is_narrow,
 };
 
 use crate::support::{name, pattern};
@@ -24,8 +24,8 @@ use NameDecision::{Free, Has, Inside, NotGranted, Reserved, Taken, TooWide};
 const WAYS: [AskedBy; 3] = [Listener, TlsRoute, HttpRoute];
 
 /// A listener of a ListenerSet.
-fn listener(set: &str, listener: &str) -> Source {
-    Source::Listener(ListenerKey {
+fn listener(set: &str, listener: &str) -> NameSource {
+    NameSource::Listener(ListenerKey {
         parent: ParentKey::ListenerSet(name(set)),
         listener: listener.into(),
     })
@@ -39,20 +39,20 @@ fn own_key(listener: &str) -> ListenerKey {
 }
 
 /// A listener of the Gateway itself.
-fn own(listener: &str) -> Source {
-    Source::Listener(own_key(listener))
+fn own(listener: &str) -> NameSource {
+    NameSource::Listener(own_key(listener))
 }
 
-fn route(kind: Kind, at: &str) -> Source {
+fn route(kind: Kind, at: &str) -> NameSource {
     let name = name(at);
-    Source::Route(ObjectKey { kind, name })
+    NameSource::Route(ObjectKey { kind, name })
 }
 
-fn http(at: &str) -> Source {
+fn http(at: &str) -> NameSource {
     route(Kind::HttpRoute, at)
 }
 
-fn tls(at: &str) -> Source {
+fn tls(at: &str) -> NameSource {
     route(Kind::TlsRoute, at)
 }
 
@@ -93,12 +93,12 @@ impl Edge {
         });
     }
 
-    fn put(&mut self, source: &Source, created: i64, names: &[&str]) -> Affected {
+    fn put(&mut self, source: &NameSource, created: i64, names: &[&str]) -> Affected {
         let rank = match source {
-            Source::Listener(listener) | Source::Guest(listener, _) => {
+            NameSource::Listener(listener) | NameSource::Guest(listener, _) => {
                 Rank::of(created, listener.parent.name())
             }
-            Source::Route(route) => Rank::of(created, &route.name),
+            NameSource::Route(route) => Rank::of(created, &route.name),
         };
         let names: BTreeSet<HostPattern> = names.iter().map(|text| pattern(text)).collect();
         self.names.put(&self.grants, source, &rank, &names)
@@ -131,12 +131,12 @@ impl Edge {
         self.names.next(&pattern(names)).map(|next| &**next)
     }
 
-    fn standing(&self, names: &str) -> Option<Standing> {
-        self.names.standing(&pattern(names))
+    fn claim_state(&self, names: &str) -> Option<NameClaimState> {
+        self.names.claim_state(&pattern(names))
     }
 
     /// Whether something with the pattern `names` serves a hostname.
-    fn serves(&self, source: &Source, names: &str, hostname: &str) -> bool {
+    fn serves(&self, source: &NameSource, names: &str, hostname: &str) -> bool {
         self.names.serves(source, &pattern(names), &host(hostname))
     }
 }
@@ -221,10 +221,16 @@ fn during_the_grace_a_name_is_still_its_holders() {
     let source = listener("t1/web", "https");
     edge.put(&source, 5, &["web.example.com"]);
     edge.hold("web.example.com", "t1");
-    assert_eq!(edge.standing("web.example.com"), Some(Standing::Used));
+    assert_eq!(
+        edge.claim_state("web.example.com"),
+        Some(NameClaimState::Used)
+    );
     let affected = edge.names.remove(&edge.grants, &source);
     assert!(affected.records.contains(&pattern("web.example.com")));
-    assert_eq!(edge.standing("web.example.com"), Some(Standing::Idle));
+    assert_eq!(
+        edge.claim_state("web.example.com"),
+        Some(NameClaimState::Idle)
+    );
     edge.put(&http("t2/exact"), 1, &["web.example.com"]);
     edge.put(&http("t2/any"), 1, &[""]);
     edge.hold("", "t2");
@@ -446,7 +452,10 @@ fn a_reserved_name_is_open_to_routes_that_its_listener_admits() {
     // Nor to anybody where the Gateway's namespace has a route for the name itself.
     edge.put(&http("infra/shop"), 0, &["shop.example.com"]);
     assert_eq!(edge.decide("t1", "shop.example.com", HttpRoute), Reserved);
-    assert_eq!(edge.standing("shop.example.com"), Some(Standing::Revoked));
+    assert_eq!(
+        edge.claim_state("shop.example.com"),
+        Some(NameClaimState::Revoked)
+    );
     edge.names.remove(&edge.grants, &http("infra/shop"));
     assert_eq!(edge.decide("t1", "shop.example.com", HttpRoute), Has);
     // The Gateway does not admit it any more.
@@ -454,7 +463,10 @@ fn a_reserved_name_is_open_to_routes_that_its_listener_admits() {
     let affected = edge.put(&own("shop"), 0, &["shop.example.com"]);
     assert!(affected.records.contains(&pattern("shop.example.com")));
     assert!(affected.owners.contains(&pattern("shop.example.com")));
-    assert_eq!(edge.standing("shop.example.com"), Some(Standing::Revoked));
+    assert_eq!(
+        edge.claim_state("shop.example.com"),
+        Some(NameClaimState::Revoked)
+    );
     assert_eq!(edge.owner("shop.example.com").as_deref(), Some("infra"));
 }
 
@@ -465,39 +477,57 @@ fn who_may_no_longer_have_a_name_is_told_apart_from_who_stopped_using_it() {
     edge.put(&source, 5, &["x.example.com"]);
     edge.put(&http("t2/r"), 6, &["x.example.com"]);
     edge.hold("x.example.com", "t1");
-    assert_eq!(edge.standing("x.example.com"), Some(Standing::Used));
+    assert_eq!(
+        edge.claim_state("x.example.com"),
+        Some(NameClaimState::Used)
+    );
     // The grant goes: the name is nobody's at once, and the next one is named for the hand-over.
     let all = edge.grants.entries.clone();
     edge.grants.entries.remove(0);
     let affected = edge.recheck("t1");
     assert!(affected.records.contains(&pattern("x.example.com")));
     assert_eq!(affected.asks.len(), 2, "{affected:?}");
-    assert_eq!(edge.standing("x.example.com"), Some(Standing::Revoked));
+    assert_eq!(
+        edge.claim_state("x.example.com"),
+        Some(NameClaimState::Revoked)
+    );
     assert_eq!(edge.owner("x.example.com"), None);
     assert_eq!(edge.decide("t1", "x.example.com", Listener), NotGranted);
     assert_eq!(edge.next("x.example.com"), Some("t2"));
     // It comes back before the record has changed.
     edge.grants.entries = all;
     edge.recheck("t1");
-    assert_eq!(edge.standing("x.example.com"), Some(Standing::Used));
+    assert_eq!(
+        edge.claim_state("x.example.com"),
+        Some(NameClaimState::Used)
+    );
     assert_eq!(edge.next("x.example.com"), None);
     // The Gateway does not let the namespace in any more.
     edge.grants.out.insert("t1".into());
     edge.recheck("t1");
-    assert_eq!(edge.standing("x.example.com"), Some(Standing::Revoked));
+    assert_eq!(
+        edge.claim_state("x.example.com"),
+        Some(NameClaimState::Revoked)
+    );
     edge.grants.out.clear();
     edge.recheck("t1");
     // The Gateway takes the name.
     let affected = edge.put(&own("x"), 0, &["x.example.com"]);
     assert!(affected.records.contains(&pattern("x.example.com")));
-    assert_eq!(edge.standing("x.example.com"), Some(Standing::Revoked));
+    assert_eq!(
+        edge.claim_state("x.example.com"),
+        Some(NameClaimState::Revoked)
+    );
     assert_eq!(edge.owner("x.example.com").as_deref(), Some("infra"));
     edge.names.remove(&edge.grants, &own("x"));
     assert_eq!(edge.owner("x.example.com").as_deref(), Some("t1"));
     // It merely stops using it.
     edge.names.remove(&edge.grants, &source);
-    assert_eq!(edge.standing("x.example.com"), Some(Standing::Idle));
-    assert_eq!(edge.standing("y.example.com"), None);
+    assert_eq!(
+        edge.claim_state("x.example.com"),
+        Some(NameClaimState::Idle)
+    );
+    assert_eq!(edge.claim_state("y.example.com"), None);
 }
 
 #[test]
@@ -507,10 +537,16 @@ fn the_first_grant_and_the_last_one_change_it_for_all() {
     edge.hold("x.example.com", "t1");
     edge.grant("t2", "x.example.com", false);
     edge.names.recheck_all(&edge.grants);
-    assert_eq!(edge.standing("x.example.com"), Some(Standing::Revoked));
+    assert_eq!(
+        edge.claim_state("x.example.com"),
+        Some(NameClaimState::Revoked)
+    );
     edge.grants.entries.clear();
     edge.names.recheck_all(&edge.grants);
-    assert_eq!(edge.standing("x.example.com"), Some(Standing::Used));
+    assert_eq!(
+        edge.claim_state("x.example.com"),
+        Some(NameClaimState::Used)
+    );
 }
 
 #[test]
@@ -569,7 +605,7 @@ fn sharing_is_for_http_routes_of_those_named_and_makes_nobody_a_holder() {
 #[test]
 fn a_route_on_a_sets_listener_without_a_hostname_asks_for_the_sets_namespace() {
     let mut edge = Edge::free();
-    let Source::Listener(any) = listener("t1/set", "any") else {
+    let NameSource::Listener(any) = listener("t1/set", "any") else {
         unreachable!("it is a listener");
     };
     for guest in ["t2/r", "infra/r"] {
@@ -577,7 +613,7 @@ fn a_route_on_a_sets_listener_without_a_hostname_asks_for_the_sets_namespace() {
             kind: Kind::HttpRoute,
             name: name(guest),
         };
-        let source = Source::Guest(any.clone(), key);
+        let source = NameSource::Guest(any.clone(), key);
         edge.put(&source, 5, &["x.example.com"]);
         assert_eq!(edge.next("x.example.com"), Some("t1"));
         edge.hold("x.example.com", "t1");

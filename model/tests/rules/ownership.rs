@@ -19,7 +19,7 @@ use vestibule_model::object::{
     Gateway, Listener, ListenerSet, ListenerTls, Meta, Reference, TlsMode,
 };
 use vestibule_model::ownership::{
-    GrantedCertificates, GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits,
+    GrantLimits, GrantedCertificates, GrantedIssuer, GrantedNamespaces, HostnameGrant,
 };
 use vestibule_model::route::Route;
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
@@ -53,7 +53,7 @@ fn grant(at: &str, namespaces: &[&str], hostnames: &[&str]) -> HostnameGrant {
         protocols: BTreeSet::new(),
         issuers: None,
         certificates: Box::default(),
-        limits: Limits::default(),
+        limits: GrantLimits::default(),
         findings: Vec::new(),
     }
 }
@@ -525,7 +525,7 @@ fn grants() -> impl Strategy<Value = HostnameGrant> {
                     };
                     names.into_iter().map(issuer).collect()
                 });
-                made.limits = Limits {
+                made.limits = GrantLimits {
                     listeners: l,
                     certificates: c,
                     hostnames: None,
@@ -661,7 +661,7 @@ impl World {
                     || (g.namespaces.selector.is_some() && labelled)
             })
             .collect();
-        let most = |limit: fn(&Limits) -> Option<u32>| {
+        let most = |limit: fn(&GrantLimits) -> Option<u32>| {
             let stated = mine.iter().filter_map(|g| limit(&g.limits));
             stated
                 .max()

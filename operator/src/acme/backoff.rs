@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::problem::{Failure, FailureKind};
+use super::problem::{AcmeFailure, FailureKind};
 
 /// After the first, second, third failure in a row, and after every later one.
 const STEPS: [Duration; 4] = [
@@ -47,7 +47,7 @@ impl Random {
 }
 
 /// After the `count`th failure of an order in a row.
-pub(super) fn of_order(count: u32, failure: &Failure, random: &mut Random) -> Duration {
+pub(super) fn of_order(count: u32, failure: &AcmeFailure, random: &mut Random) -> Duration {
     let last = STEPS.len() - 1;
     let place = match failure.kind {
         // Somebody has to change something; a day finds out that it happened.
@@ -74,7 +74,7 @@ pub(super) fn of_reach(count: u32, said: Option<Duration>, random: &mut Random) 
 }
 
 /// After the `count`th time in a row that an issuer's account could not be used: 1 min up to 1 h.
-pub(super) fn of_issuer(count: u32, failure: &Failure, random: &mut Random) -> Duration {
+pub(super) fn of_issuer(count: u32, failure: &AcmeFailure, random: &mut Random) -> Duration {
     if failure.kind == FailureKind::Unreachable {
         return of_reach(count, failure.retry_after, random);
     }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn waits_longer_each_time_and_as_the_ca_says() {
         let mut random = Random::new(7);
-        let mut failure = Failure::new(FailureKind::Validation, "x");
+        let mut failure = AcmeFailure::new(FailureKind::Validation, "x");
         for (count, minutes) in [(1, 1), (2, 10), (3, 100), (4, 1440), (400, 1440)] {
             let step = Duration::from_mins(minutes);
             let wait = of_order(count, &failure, &mut random);
@@ -102,7 +102,7 @@ mod tests {
         assert!(wait >= Duration::from_hours(3) && wait <= Duration::from_hours(4));
         failure.retry_after = Some(Duration::MAX);
         assert!(of_order(1, &failure, &mut random) <= LONGEST * 2);
-        let rejected = Failure::new(FailureKind::Rejected, "x");
+        let rejected = AcmeFailure::new(FailureKind::Rejected, "x");
         assert!(of_order(1, &rejected, &mut random) > Duration::from_hours(19));
     }
 
@@ -113,7 +113,7 @@ mod tests {
         assert!(of_reach(u32::MAX, None, &mut random) <= Duration::from_mins(12));
         let said = Some(Duration::from_mins(5));
         assert!(of_reach(1, said, &mut random) >= Duration::from_mins(5));
-        let failure = Failure::new(FailureKind::Account, "x");
+        let failure = AcmeFailure::new(FailureKind::Account, "x");
         assert!(of_issuer(u32::MAX, &failure, &mut random) <= Duration::from_hours(2));
     }
 }

@@ -4,7 +4,7 @@ use aws_lc_rs::digest;
 use rcgen::{
     CertificateParams, CustomExtension, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256,
 };
-use vestibule_model::challenge::{Answer, ChallengeType};
+use vestibule_model::challenge::{ChallengeProof, ChallengeType};
 use vestibule_model::hostname::Hostname;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -15,9 +15,9 @@ pub(super) fn answer(
     kind: ChallengeType,
     hostname: &Hostname,
     key_authorization: &str,
-) -> Result<Answer, KeyError> {
+) -> Result<ChallengeProof, KeyError> {
     Ok(match kind {
-        ChallengeType::Http01 => Answer::Http01 {
+        ChallengeType::Http01 => ChallengeProof::Http01 {
             key_authorization: key_authorization.into(),
         },
         ChallengeType::TlsAlpn01 => tls_alpn(hostname, key_authorization)?,
@@ -26,7 +26,7 @@ pub(super) fn answer(
 
 /// A self-signed certificate for exactly the name, with the critical extension id-pe-acmeIdentifier
 /// (RFC 8737, 3).
-fn tls_alpn(hostname: &Hostname, key_authorization: &str) -> Result<Answer, KeyError> {
+fn tls_alpn(hostname: &Hostname, key_authorization: &str) -> Result<ChallengeProof, KeyError> {
     let mut params = CertificateParams::new(vec![hostname.as_str().to_owned()])
         .map_err(|_| KeyError::Request)?;
     params.distinguished_name = DistinguishedName::new();
@@ -39,7 +39,7 @@ fn tls_alpn(hostname: &Hostname, key_authorization: &str) -> Result<Answer, KeyE
     let certificate = params.self_signed(&pair);
     let private_key = Zeroizing::new(pair.serialize_der());
     pair.zeroize();
-    Ok(Answer::TlsAlpn01 {
+    Ok(ChallengeProof::TlsAlpn01 {
         certificate: certificate.map_err(|_| KeyError::Request)?.der().to_vec(),
         private_key,
     })
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn carries_the_digest_in_a_critical_extension() {
         let name = Hostname::parse("a.example").expect("a hostname");
-        let Ok(Answer::TlsAlpn01 { certificate, .. }) =
+        let Ok(ChallengeProof::TlsAlpn01 { certificate, .. }) =
             answer(ChallengeType::TlsAlpn01, &name, "token.thumb")
         else {
             panic!("a certificate");

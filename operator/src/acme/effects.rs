@@ -22,14 +22,14 @@ pub enum Input {
     /// Issuers, or that they are gone.
     Issuers(BTreeMap<ObjectKey, Option<Arc<AcmeIssuer>>>),
     /// How far challenges are that were published.
-    Challenges(BTreeMap<ChallengeKey, Ack>),
+    Challenges(BTreeMap<ChallengeKey, ChallengeAck>),
     /// Somebody wrote or deleted a Secret that a request names: it is read again.
     SecretChanged(ObjectName),
 }
 
 /// How far a published challenge is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ack {
+pub enum ChallengeAck {
     /// Not every ready proxy has it.
     Waiting {
         /// Proxies that have it.
@@ -53,7 +53,7 @@ pub trait Effects: Send + Sync + 'static {
     fn read(
         &self,
         secret: &ObjectName,
-    ) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<StoredSecret>, StoreError>> + Send;
 
     /// Creates or replaces a Secret.
     fn write(
@@ -88,7 +88,7 @@ pub trait Effects: Send + Sync + 'static {
     fn issuance(&self, changes: BTreeMap<ObjectName, Option<Issuance>>);
 
     /// Says how issuers are.
-    fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerFact>);
+    fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerState>);
 
     /// Counts, and tells people.
     fn observe(&self, observation: Observation);
@@ -96,7 +96,7 @@ pub trait Effects: Send + Sync + 'static {
 
 /// What a Secret holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Record {
+pub struct StoredSecret {
     /// What a later [`Write`] expects.
     pub version: Arc<str>,
     /// Whether it has our type and labels. Others are never written.
@@ -142,7 +142,7 @@ pub struct StoreError(pub String);
 
 /// How an issuer is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IssuerFact {
+pub struct IssuerState {
     /// Whether the account is registered; unknown until it has been tried.
     pub ready: Truth,
     /// Reason of the condition Ready.
@@ -165,7 +165,7 @@ pub enum Observation {
         /// Of which issuer.
         issuer: ObjectKey,
         /// How.
-        outcome: Outcome,
+        outcome: OrderOutcome,
         /// For people.
         message: Arc<str>,
     },
@@ -186,7 +186,7 @@ pub enum Observation {
 
 /// How an order ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum OrderOutcome {
     /// With a certificate.
     Issued,
     /// With a problem.
@@ -195,7 +195,7 @@ pub enum Outcome {
     Abandoned,
 }
 
-impl Outcome {
+impl OrderOutcome {
     /// As a metric label.
     #[must_use]
     pub fn as_str(self) -> &'static str {

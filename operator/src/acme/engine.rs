@@ -20,11 +20,11 @@ use vestibule_model::object::AcmeIssuer;
 use super::challenge;
 use super::client::{Ca, Opened, Registering, open};
 use super::clock::Now;
-use super::effects::{Ack, Effects, Input, Observation};
+use super::effects::{ChallengeAck, Effects, Input, Observation};
 use super::keys::{KeyError, PrivateKey};
 use super::leaf::Leaf;
-use super::plan::{Done, Event, Planner, Publish, Settings, Step, Task, Ticket};
-use super::problem::{Failure, FailureKind};
+use super::plan::{Done, Event, PlanStep, Planner, Publish, Settings, Task, Ticket};
+use super::problem::{AcmeFailure, FailureKind};
 
 /// For one task as a whole, whose requests are bounded by themselves.
 const DEADLINE: Duration = Duration::from_mins(5);
@@ -38,7 +38,7 @@ pub struct Engine<E> {
     /// Seconds since 1970.
     wall: Box<dyn Fn() -> i64 + Send + Sync>,
     began: Instant,
-    cas: Cas,
+    accounts: OpenAccounts,
     /// What came of each; `None`: nobody waits for it.
     tasks: JoinSet<Option<Event>>,
     namespace: Arc<str>,
@@ -47,7 +47,7 @@ pub struct Engine<E> {
 }
 
 /// Accounts that are open.
-type Cas = Arc<Mutex<BTreeMap<ObjectKey, Arc<Ca>>>>;
+type OpenAccounts = Arc<Mutex<BTreeMap<ObjectKey, Arc<Ca>>>>;
 
 impl<E: Effects> Engine<E> {
     /// An engine that knows nothing yet. `wall`: seconds since 1970.
@@ -63,7 +63,7 @@ impl<E: Effects> Engine<E> {
             effects,
             wall: Box::new(wall),
             began: Instant::now(),
-            cas: Cas::default(),
+            accounts: OpenAccounts::default(),
             tasks: JoinSet::new(),
         }
     }
@@ -105,7 +105,7 @@ impl<E: Effects> Engine<E> {
 
     /// Opens the account of an issuer.
     fn open(&mut self, issuer: Arc<AcmeIssuer>, ticket: Ticket, how: Registering, again: bool) {
-        let (effects, cas) = (self.effects.clone(), self.cas.clone());
+        let (effects, accounts) = (self.effects.clone(), self.accounts.clone());
         let namespace = self.namespace.clone();
         let rules = match issuer.key.kind {
             Kind::AcmeIssuer => self.tenants.clone(),
@@ -117,7 +117,7 @@ impl<E: Effects> Engine<E> {
             let opening = async {
                 match tokio::time::timeout(DEADLINE, opening).await {
                     Ok(result) => result,
-                    Err(_) => Err(Failure::unreachable("the CA does not answer in time")),
+                    Err(_) => Err(AcmeFailure::unreachable("the CA does not answer in time")),
                 }
             };
             let result = caught(&*effects, "account", opening).await;
@@ -127,10 +127,12 @@ impl<E: Effects> Engine<E> {
                     account,
                     registered,
                 } => {
-                    let facts = account.facts();
-                    cas.lock().insert(issuer.key.clone(), Arc::new(account));
+                    let account_info = account.account_info();
+                    accounts
+                        .lock()
+                        .insert(issuer.key.clone(), Arc::new(account));
                     Opened::Open {
-                        account: facts,
+                        account: account_info,
                         registered,
                     }
                 }
@@ -145,47 +147,48 @@ impl<E: Effects> Engine<E> {
         });
     }
 
-    fn perform(&mut self, steps: Vec<Step>) {
+    fn perform(&mut self, steps: Vec<PlanStep>) {
         let mut challenges: BTreeMap<ChallengeKey, Option<ChallengeAnswer>> = BTreeMap::new();
         let mut unanswerable = BTreeMap::new();
         let mut issuance = BTreeMap::new();
         let mut issuers = BTreeMap::new();
         for step in steps {
             match step {
-                Step::Task(secret, ticket, task) => {
-                    let (effects, cas) = (self.effects.clone(), self.cas.clone());
+                PlanStep::Task(secret, ticket, task) => {
+                    let (effects, accounts) = (self.effects.clone(), self.accounts.clone());
                     self.tasks.spawn(async move {
                         let (name, fault) = (name(&task), fault(&task));
-                        let done = caught(&*effects, name, run(&*effects, &cas, &secret, task));
+                        let done =
+                            caught(&*effects, name, run(&*effects, &accounts, &secret, task));
                         let done = done.await.unwrap_or(fault);
                         Some(Event::Done(secret, ticket, done))
                     });
                 }
-                Step::Account {
+                PlanStep::Account {
                     issuer,
                     ticket,
                     registering,
                     again,
                 } => self.open(issuer, ticket, registering, again),
-                Step::Publish(key, publish) => match answer(&key, &publish) {
+                PlanStep::Publish(key, publish) => match answer(&key, &publish) {
                     Ok(answer) => {
                         challenges.insert(key, Some(answer));
                     }
                     Err(error) => {
-                        unanswerable.insert(key, Ack::Refused(error.to_string().into()));
+                        unanswerable.insert(key, ChallengeAck::Refused(error.to_string().into()));
                     }
                 },
-                Step::Withdraw(key) => {
+                PlanStep::Withdraw(key) => {
                     challenges.insert(key, None);
                 }
-                Step::Issuance(secret, what) => {
+                PlanStep::Issuance(secret, what) => {
                     issuance.insert(secret, what);
                 }
-                Step::Issuer(key, fact) => {
-                    info!(issuer = %key, ready = fact.ready.as_str(), "{}", fact.message);
-                    issuers.insert(key, fact);
+                PlanStep::Issuer(key, issuer_state) => {
+                    info!(issuer = %key, ready = issuer_state.ready.as_str(), "{}", issuer_state.message);
+                    issuers.insert(key, issuer_state);
                 }
-                Step::Observe(observation) => {
+                PlanStep::Observe(observation) => {
                     if let Observation::OrderEnded {
                         secret,
                         issuer,
@@ -198,15 +201,15 @@ impl<E: Effects> Engine<E> {
                     }
                     self.effects.observe(observation);
                 }
-                Step::Forget(issuer, url) => {
-                    if let Some(ca) = self.cas.lock().get(&issuer) {
+                PlanStep::Forget(issuer, url) => {
+                    if let Some(ca) = self.accounts.lock().get(&issuer) {
                         ca.forget(&url);
                     }
                 }
-                Step::Close(issuer, url) => {
-                    let (effects, cas) = (self.effects.clone(), self.cas.clone());
+                PlanStep::Close(issuer, url) => {
+                    let (effects, accounts) = (self.effects.clone(), self.accounts.clone());
                     self.tasks.spawn(async move {
-                        caught(&*effects, "close", close(&cas, &issuer, &url)).await;
+                        caught(&*effects, "close", close(&accounts, &issuer, &url)).await;
                         None
                     });
                 }
@@ -255,8 +258,8 @@ async fn caught<E: Effects, T>(
     outcome
 }
 
-fn own_fault() -> Failure {
-    Failure::unreachable("Vestibule failed by a fault of its own, which the operator's log has")
+fn own_fault() -> AcmeFailure {
+    AcmeFailure::unreachable("Vestibule failed by a fault of its own, which the operator's log has")
 }
 
 /// What a task comes to that panics: the same as if what it needs could not be reached.
@@ -273,8 +276,8 @@ fn fault(task: &Task) -> Done {
 }
 
 /// Closes an order, if that can be done soon: a courtesy to the CA.
-async fn close(cas: &Cas, issuer: &ObjectKey, url: &str) {
-    let closing = async { ca(cas, issuer)?.close(url).await };
+async fn close(accounts: &OpenAccounts, issuer: &ObjectKey, url: &str) {
+    let closing = async { ca(accounts, issuer)?.close(url).await };
     let outcome = match tokio::time::timeout(CLOSING, closing).await {
         Ok(Ok(())) => "closed".to_owned(),
         Ok(Err(failure)) => failure.message,
@@ -284,14 +287,19 @@ async fn close(cas: &Cas, issuer: &ObjectKey, url: &str) {
 }
 
 /// Runs a task. Whatever happens, something of the kind that is waited for comes out.
-async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task) -> Done {
+async fn run<E: Effects>(
+    effects: &E,
+    accounts: &OpenAccounts,
+    secret: &ObjectName,
+    task: Task,
+) -> Done {
     debug!(%secret, task = name(&task), "task");
     match task {
         Task::Read => Done::Read(bounded(read(effects, secret)).await),
         Task::Write(write) => Done::Wrote(
             bounded(async {
                 let written = effects.write(secret, write).await;
-                written.map_err(|error| Failure::unreachable(error.to_string()))
+                written.map_err(|error| AcmeFailure::unreachable(error.to_string()))
             })
             .await,
         ),
@@ -304,11 +312,11 @@ async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task
         } => Done::Ordered(
             bounded(async {
                 if let Some(url) = given_up {
-                    close(cas, &issuer, &url).await;
+                    close(accounts, &issuer, &url).await;
                 }
                 // The key first: an order that is made is not lost for want of one.
                 let key = PrivateKey::generate().map_err(of_key)?;
-                let ca = ca(cas, &issuer)?;
+                let ca = ca(accounts, &issuer)?;
                 let url = ca
                     .order(&hostnames, profile.as_deref(), replaces.as_ref())
                     .await?;
@@ -317,7 +325,7 @@ async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task
             .await,
         ),
         Task::Look { issuer, url } => {
-            Done::Looked(bounded(async { ca(cas, &issuer)?.look(&url).await }).await)
+            Done::Looked(bounded(async { ca(accounts, &issuer)?.look(&url).await }).await)
         }
         Task::Declare {
             issuer,
@@ -328,7 +336,7 @@ async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task
             bounded(async {
                 let kinds = names.iter().map(|(_, kind)| *kind).collect();
                 effects.reachable(secret, &gateway, &kinds).await;
-                ca(cas, &issuer)?.declare(&url, &names).await
+                ca(accounts, &issuer)?.declare(&url, &names).await
             })
             .await,
         ),
@@ -340,20 +348,20 @@ async fn run<E: Effects>(effects: &E, cas: &Cas, secret: &ObjectName, task: Task
         } => Done::Looked(
             bounded(async {
                 let request = key.request(hostnames.iter()).map_err(of_key)?;
-                ca(cas, &issuer)?.finalize(&url, &request).await
+                ca(accounts, &issuer)?.finalize(&url, &request).await
             })
             .await,
         ),
         Task::Download { issuer, url, key } => Done::Downloaded(
             bounded(async {
-                let chain = ca(cas, &issuer)?.download(&url).await?;
+                let chain = ca(accounts, &issuer)?.download(&url).await?;
                 let leaf = Leaf::read(&chain, &key);
                 Ok((chain, leaf))
             })
             .await,
         ),
         Task::Window { issuer, leaf } => {
-            Done::Window(bounded(async { ca(cas, &issuer)?.window(&leaf).await }).await)
+            Done::Window(bounded(async { ca(accounts, &issuer)?.window(&leaf).await }).await)
         }
     }
 }
@@ -371,34 +379,34 @@ fn name(task: &Task) -> &'static str {
     }
 }
 
-async fn bounded<T>(task: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+async fn bounded<T>(task: impl Future<Output = Result<T, AcmeFailure>>) -> Result<T, AcmeFailure> {
     match tokio::time::timeout(DEADLINE, task).await {
         Ok(result) => result,
-        Err(_) => Err(Failure::unreachable("there is no answer in time")),
+        Err(_) => Err(AcmeFailure::unreachable("there is no answer in time")),
     }
 }
 
 async fn read<E: Effects>(
     effects: &E,
     secret: &ObjectName,
-) -> Result<Option<(super::effects::Record, Option<Leaf>)>, Failure> {
+) -> Result<Option<(super::effects::StoredSecret, Option<Leaf>)>, AcmeFailure> {
     let record = effects
         .read(secret)
         .await
-        .map_err(|error| Failure::unreachable(error.to_string()))?;
+        .map_err(|error| AcmeFailure::unreachable(error.to_string()))?;
     Ok(record.map(|record| {
         let leaf = Leaf::read(&record.certificate, &record.private_key);
         (record, leaf)
     }))
 }
 
-fn ca(cas: &Cas, issuer: &ObjectKey) -> Result<Arc<Ca>, Failure> {
-    let ca = cas.lock().get(issuer).cloned();
-    ca.ok_or_else(|| Failure::unreachable("the account is not open"))
+fn ca(accounts: &OpenAccounts, issuer: &ObjectKey) -> Result<Arc<Ca>, AcmeFailure> {
+    let ca = accounts.lock().get(issuer).cloned();
+    ca.ok_or_else(|| AcmeFailure::unreachable("the account is not open"))
 }
 
-fn of_key(error: KeyError) -> Failure {
-    Failure::new(FailureKind::Other, error.to_string())
+fn of_key(error: KeyError) -> AcmeFailure {
+    AcmeFailure::new(FailureKind::Other, error.to_string())
 }
 
 #[cfg(test)]
@@ -413,7 +421,7 @@ mod tests {
     use zeroize::Zeroizing;
 
     use super::super::Budgets;
-    use super::super::effects::{IssuerFact, Record, StoreError, Write, Written};
+    use super::super::effects::{IssuerState, StoreError, StoredSecret, Write, Written};
     use super::*;
     use crate::translate::CertificateRequest;
 
@@ -426,7 +434,7 @@ mod tests {
     }
 
     impl Effects for Faulty {
-        async fn read(&self, _: &ObjectName) -> Result<Option<Record>, StoreError> {
+        async fn read(&self, _: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
             assert!(
                 self.reads.fetch_add(1, Ordering::SeqCst) >= 2,
                 "a fault of the test's"
@@ -451,7 +459,7 @@ mod tests {
 
         fn issuance(&self, _: BTreeMap<ObjectName, Option<Issuance>>) {}
 
-        fn issuers(&self, _: BTreeMap<ObjectKey, IssuerFact>) {}
+        fn issuers(&self, _: BTreeMap<ObjectKey, IssuerState>) {}
 
         fn observe(&self, observation: Observation) {
             if observation == Observation::Panicked {

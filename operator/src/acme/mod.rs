@@ -20,11 +20,11 @@ mod state;
 pub use self::budget::Budgets;
 pub use self::clock::wall;
 pub use self::effects::{
-    Ack, Answered, Effects, Input, IssuerFact, Observation, Outcome, Record, StoreError, Waiting,
-    Write, Written,
+    Answered, ChallengeAck, Effects, Input, IssuerState, Observation, OrderOutcome, StoreError,
+    StoredSecret, Waiting, Write, Written,
 };
 pub use self::engine::Engine;
 pub use self::keys::{KeyError, PrivateKey};
 pub use self::leaf::Leaf;
 pub use self::plan::Settings;
-pub use self::state::{Failed, Issued, Order, STATE_ANNOTATION, State};
+pub use self::state::{Failed, Issued, Order, RememberedState, STATE_ANNOTATION};

@@ -44,7 +44,7 @@ pub(super) enum FailureKind {
 
 /// What went wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct AcmeFailure {
     /// What kind of trouble.
     pub(super) kind: FailureKind,
     /// For people.
@@ -55,7 +55,7 @@ pub(super) struct Failure {
     pub(super) retry_after: Option<Duration>,
 }
 
-impl Failure {
+impl AcmeFailure {
     /// A failure of ours to reach something.
     #[must_use]
     pub(super) fn unreachable(message: impl AsRef<str>) -> Self {
@@ -127,10 +127,10 @@ impl Problem {
     #[must_use]
     pub(super) fn failure(
         &self,
-        asked: Asked,
+        asked: AcmeOperation,
         status: u16,
         retry_after: Option<Duration>,
-    ) -> Failure {
+    ) -> AcmeFailure {
         // The CA's reason for one name says more than that some names have a problem.
         let kind = match self.short() {
             "compound" => self
@@ -139,7 +139,7 @@ impl Problem {
                 .map_or("", |first| short(first.kind.as_deref())),
             kind => kind,
         };
-        Failure {
+        AcmeFailure {
             kind: classify(kind, asked, status),
             message: self.message(kind),
             problem: self.kind.as_deref().map(|kind| clean(kind, MAX_TYPE)),
@@ -186,7 +186,7 @@ impl Problem {
 
 /// What was asked of the CA when it said no.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum AcmeOperation {
     /// For an account.
     Account,
     /// For a new order.
@@ -200,7 +200,7 @@ fn short(kind: Option<&str>) -> &str {
         .unwrap_or_default()
 }
 
-fn classify(kind: &str, asked: Asked, status: u16) -> FailureKind {
+fn classify(kind: &str, asked: AcmeOperation, status: u16) -> FailureKind {
     match kind {
         "badNonce" => FailureKind::Unreachable,
         "rateLimited" => FailureKind::RateLimited,
@@ -213,8 +213,8 @@ fn classify(kind: &str, asked: Asked, status: u16) -> FailureKind {
         | "badPublicKey" => FailureKind::Account,
         "unauthorized" => match asked {
             // The account's key does not speak for the account, or the account is deactivated.
-            Asked::Account | Asked::Order => FailureKind::Account,
-            Asked::Progress => FailureKind::Validation,
+            AcmeOperation::Account | AcmeOperation::Order => FailureKind::Account,
+            AcmeOperation::Progress => FailureKind::Validation,
         },
         "alreadyReplaced" => FailureKind::AlreadyReplaced,
         "rejectedIdentifier" | "unsupportedIdentifier" | "caa" | "invalidProfile" | "badCSR" => {
@@ -224,8 +224,10 @@ fn classify(kind: &str, asked: Asked, status: u16) -> FailureKind {
         "connection" | "dns" | "tls" | "incorrectResponse" => FailureKind::Validation,
         _ if status == 429 => FailureKind::RateLimited,
         _ if status >= 500 => FailureKind::Unreachable,
-        _ if asked == Asked::Progress && matches!(status, 404 | 410) => FailureKind::OrderGone,
-        _ if asked == Asked::Account => FailureKind::Account,
+        _ if asked == AcmeOperation::Progress && matches!(status, 404 | 410) => {
+            FailureKind::OrderGone
+        }
+        _ if asked == AcmeOperation::Account => FailureKind::Account,
         _ => FailureKind::Other,
     }
 }
@@ -296,7 +298,7 @@ mod tests {
         let failure = problem(
             r#"{"type":"urn:ietf:params:acme:error:caa","detail":"CAA record for x.example forbids issuance","status":403}"#,
         )
-        .failure(Asked::Progress, 403, None);
+        .failure(AcmeOperation::Progress, 403, None);
         assert_eq!(failure.kind, FailureKind::Rejected);
         assert_eq!(
             failure.message,
@@ -311,7 +313,7 @@ mod tests {
                 {"type":"urn:ietf:params:acme:error:dns","detail":"NXDOMAIN\u0007","identifier":{"type":"dns","value":"a.example"}},
                 {"type":"urn:ietf:params:acme:error:tls","detail":"no\nroute","identifier":{"type":"dns","value":"b.example"}}]}"#,
         )
-        .failure(Asked::Progress, 400, None);
+        .failure(AcmeOperation::Progress, 400, None);
         assert_eq!(failure.kind, FailureKind::Validation);
         assert!(
             failure
@@ -336,21 +338,30 @@ mod tests {
                 .failure(asked, status, None)
                 .kind
         };
-        assert_eq!(of("unauthorized", Asked::Order, 403), FailureKind::Account);
         assert_eq!(
-            of("unauthorized", Asked::Progress, 403),
+            of("unauthorized", AcmeOperation::Order, 403),
+            FailureKind::Account
+        );
+        assert_eq!(
+            of("unauthorized", AcmeOperation::Progress, 403),
             FailureKind::Validation
         );
         assert_eq!(
-            of("serverInternal", Asked::Order, 500),
+            of("serverInternal", AcmeOperation::Order, 500),
             FailureKind::Unreachable
         );
         assert_eq!(
-            of("malformed", Asked::Progress, 404),
+            of("malformed", AcmeOperation::Progress, 404),
             FailureKind::OrderGone
         );
-        assert_eq!(of("malformed", Asked::Order, 400), FailureKind::Other);
-        assert_eq!(of("other", Asked::Order, 429), FailureKind::RateLimited);
+        assert_eq!(
+            of("malformed", AcmeOperation::Order, 400),
+            FailureKind::Other
+        );
+        assert_eq!(
+            of("other", AcmeOperation::Order, 429),
+            FailureKind::RateLimited
+        );
     }
 
     proptest! {
@@ -365,7 +376,7 @@ mod tests {
                     identifier: Some(Identifier { value }),
                 }).collect(),
             };
-            let failure = problem.failure(Asked::Order, 400, None);
+            let failure = problem.failure(AcmeOperation::Order, 400, None);
             prop_assert!(failure.message.len() <= MAX_MESSAGE);
             prop_assert!(!failure.message.chars().any(char::is_control));
             let kind = failure.problem.unwrap_or_default();

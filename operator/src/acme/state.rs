@@ -20,7 +20,7 @@ pub(super) const MAX_URL: usize = 2048;
 /// What a Secret remembers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct State {
+pub struct RememberedState {
     /// About the certificate that is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub issued: Option<Issued>,
@@ -87,7 +87,7 @@ pub struct Failed {
     pub rate_limited: bool,
 }
 
-impl State {
+impl RememberedState {
     /// Reads the annotation. One that cannot be read is none: at worst an order is made anew.
     #[must_use]
     pub fn read(text: Option<&str>) -> Self {
@@ -150,18 +150,22 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_none() {
         for text in ["", "x", "[]", "{\"order\":1}", "null"] {
-            assert_eq!(State::read(Some(text)), State::default(), "{text}");
+            assert_eq!(
+                RememberedState::read(Some(text)),
+                RememberedState::default(),
+                "{text}"
+            );
         }
         assert_eq!(
-            State::read(Some(&" ".repeat(MAX_STATE + 1))),
-            State::default()
+            RememberedState::read(Some(&" ".repeat(MAX_STATE + 1))),
+            RememberedState::default()
         );
-        assert_eq!(State::read(None), State::default());
+        assert_eq!(RememberedState::read(None), RememberedState::default());
     }
 
     #[test]
     fn a_later_release_may_add_fields() {
-        let state = State::read(Some(
+        let state = RememberedState::read(Some(
             r#"{"orderedAt":7,"new":{"a":1},"order":{"url":"u","x":2}}"#,
         ));
         assert_eq!(state.ordered_at, Some(7));
@@ -169,6 +173,6 @@ mod tests {
             state.order.as_ref().map(|order| order.url.as_str()),
             Some("u")
         );
-        assert_eq!(State::read(Some(&state.write())), state);
+        assert_eq!(RememberedState::read(Some(&state.write())), state);
     }
 }

@@ -14,14 +14,14 @@ mod progress;
 use vestibule_model::key::Kind;
 
 pub use desired::{Certificate, Foreign, desired};
-pub use plan::{Action, Stand, Verdict, judge, stale};
-pub use present::{Attempt, Attempts, Certificates, Present};
+pub use plan::{Availability, CertificateAction, CertificateVerdict, judge, stale};
+pub use present::{Attempt, Attempts, PresentCertificate, PresentCertificates};
 pub use progress::{Condition, Progress};
 
 /// Annotation of the Certificates that Vestibule makes: `<namespace>/<name>` of the release. Labels are the
 /// owner's, as the shim's are.
 pub const MANAGED_BY: &str = "vestibule.dev/managed-by";
-/// Annotation with a digest of what was applied, so that what is no longer wished shows as well.
+/// Annotation with a digest of what was applied, so that what is no longer desired shows as well.
 pub const APPLIED: &str = "vestibule.dev/applied";
 /// Group and version of `Certificate`.
 pub const API_VERSION: &str = "cert-manager.io/v1";

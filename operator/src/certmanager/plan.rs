@@ -5,14 +5,14 @@ use vestibule_model::condition::Reason;
 use vestibule_model::issuance::{Issuance, IssuanceState};
 
 use super::desired::{Certificate, Foreign};
-use super::present::{Attempts, Certificates, Present};
-use super::progress::fact;
+use super::present::{Attempts, PresentCertificate, PresentCertificates};
+use super::progress::issuance_of;
 use super::{Maker, Settings};
 use crate::translate::CertificateRequest;
 
 /// What is to be done with one Certificate.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action {
+pub enum CertificateAction {
     /// It is not there: make it.
     Create(Value),
     /// It is there (with this UID) and differs: make it like this.
@@ -23,16 +23,16 @@ pub enum Action {
 
 /// What follows from a request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct CertificateVerdict {
     /// What to do, if anything.
-    pub action: Option<Action>,
+    pub action: Option<CertificateAction>,
     /// What to say.
     pub issuance: Issuance,
 }
 
-/// Whether there are Certificates at all.
+/// Whether cert-manager's Certificates can be read and made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stand<'a> {
+pub enum Availability<'a> {
     /// They are watched.
     Watched,
     /// The kind is not installed.
@@ -41,35 +41,35 @@ pub enum Stand<'a> {
     Unreadable(&'a str),
 }
 
-/// What is to be done for a request, and what to say. `wished` is what [`super::desired`] makes of it.
+/// What is to be done for a request, and what to say. `desired_certificate` is what [`super::desired`] makes of it.
 #[must_use]
 pub fn judge(
     request: &CertificateRequest,
-    wished: &Result<Certificate, Foreign>,
+    desired_certificate: &Result<Certificate, Foreign>,
     settings: &Settings,
-    stand: Stand<'_>,
-    present: &Certificates,
+    availability: Availability<'_>,
+    present: &PresentCertificates,
     attempts: &Attempts,
-) -> Verdict {
+) -> CertificateVerdict {
     let there = present.get(&request.secret);
-    let progress = |there: &Present| {
+    let progress = |there: &PresentCertificate| {
         let attempt = attempts.latest(&request.secret);
         let name = &request.secret.name;
         there.progress.issuance(name, there.generation, attempt)
     };
-    let say = |state, reason, message: String| Verdict {
+    let say = |state, reason, message: String| CertificateVerdict {
         action: None,
-        issuance: fact(state, reason, message),
+        issuance: issuance_of(state, reason, message),
     };
-    match stand {
-        Stand::Watched => {}
-        Stand::NotInstalled => {
+    match availability {
+        Availability::Watched => {}
+        Availability::NotInstalled => {
             let message = "the issuer is cert-manager's, and cert-manager is not installed: there is no kind Certificate of \
                 cert-manager.io/v1";
             let reason = Reason::EngineNotAvailable;
             return say(IssuanceState::Failed, reason, message.into());
         }
-        Stand::Unreadable(problem) => {
+        Availability::Unreadable(problem) => {
             let message = format!("Vestibule cannot read Certificates: {problem}");
             return say(IssuanceState::Failed, Reason::EngineNotAvailable, message);
         }
@@ -83,12 +83,12 @@ pub fn judge(
     if settings.maker(kind) == Maker::CertManager {
         return theirs(request, there, progress);
     }
-    let wished = match wished {
-        Ok(wished) => wished,
+    let desired_certificate = match desired_certificate {
+        Ok(desired_certificate) => desired_certificate,
         Err(foreign) => {
-            return Verdict {
+            return CertificateVerdict {
                 action: there.and_then(delete),
-                issuance: fact(
+                issuance: issuance_of(
                     IssuanceState::Failed,
                     Reason::InvalidAnnotation,
                     foreign.to_string(),
@@ -97,29 +97,29 @@ pub fn judge(
         }
     };
     match there {
-        Some(there) if there.ours.is_none() => Verdict {
+        Some(there) if there.ours.is_none() => CertificateVerdict {
             action: None,
             issuance: stand_back(request, name, there),
         },
         Some(there) => {
-            let manifest = wished.manifest();
+            let manifest = desired_certificate.manifest();
             let same = there
                 .ours
                 .as_deref()
                 .is_some_and(|ours| holds(ours, &manifest));
-            Verdict {
-                action: (!same).then(|| Action::Apply(there.uid.clone(), manifest)),
+            CertificateVerdict {
+                action: (!same).then(|| CertificateAction::Apply(there.uid.clone(), manifest)),
                 issuance: progress(there),
             }
         }
         None => match present.other_of(&request.secret) {
-            Some((other, there)) => Verdict {
+            Some((other, there)) => CertificateVerdict {
                 action: None,
                 issuance: stand_back(request, other, there),
             },
-            None => Verdict {
-                action: Some(Action::Create(wished.manifest())),
-                issuance: fact(
+            None => CertificateVerdict {
+                action: Some(CertificateAction::Create(desired_certificate.manifest())),
+                issuance: issuance_of(
                     IssuanceState::Pending,
                     Reason::Pending,
                     format!("Certificate {name} is being made"),
@@ -131,20 +131,20 @@ pub fn judge(
 
 /// What is to be done with a Certificate that nobody requests.
 #[must_use]
-pub fn stale(there: &Present) -> Option<Action> {
+pub fn stale(there: &PresentCertificate) -> Option<CertificateAction> {
     delete(there)
 }
 
-fn delete(there: &Present) -> Option<Action> {
-    (there.ours.is_some() && !there.deleting).then(|| Action::Delete(there.uid.clone()))
+fn delete(there: &PresentCertificate) -> Option<CertificateAction> {
+    (there.ours.is_some() && !there.deleting).then(|| CertificateAction::Delete(there.uid.clone()))
 }
 
 /// Where cert-manager's own annotation support makes the Certificates.
 fn theirs(
     request: &CertificateRequest,
-    there: Option<&Present>,
-    progress: impl Fn(&Present) -> Issuance,
-) -> Verdict {
+    there: Option<&PresentCertificate>,
+    progress: impl Fn(&PresentCertificate) -> Issuance,
+) -> CertificateVerdict {
     let name = &request.secret.name;
     let setting = Settings::setting(request.owner.kind);
     let Some(there) = there else {
@@ -152,12 +152,12 @@ fn theirs(
             "cert-manager has made no Certificate {name} yet, and {setting} leaves that to it: cert-manager needs its Gateway \
              API support (and for ListenerSets the gate ListenerSets=true); or set {setting} to vestibule"
         );
-        return Verdict {
+        return CertificateVerdict {
             action: None,
-            issuance: fact(IssuanceState::Pending, Reason::Pending, message),
+            issuance: issuance_of(IssuanceState::Pending, Reason::Pending, message),
         };
     };
-    Verdict {
+    CertificateVerdict {
         // One that Vestibule made before would keep cert-manager from making its own; the Secret stays.
         action: delete(there),
         issuance: progress(there),
@@ -165,7 +165,7 @@ fn theirs(
 }
 
 /// Somebody else's Certificate is in the way: it is left alone.
-fn stand_back(request: &CertificateRequest, name: &str, there: &Present) -> Issuance {
+fn stand_back(request: &CertificateRequest, name: &str, there: &PresentCertificate) -> Issuance {
     let kind = request.owner.kind;
     let setting = Settings::setting(kind);
     let what = if *name == *request.secret.name {
@@ -198,31 +198,35 @@ fn stand_back(request: &CertificateRequest, name: &str, there: &Present) -> Issu
         .all(|wanted| there.names.iter().any(|name| name == wanted.as_str()));
     if covers && there.progress.is_ready(there.generation) {
         let message = format!("{message}. Until then it is ready, and serves");
-        return fact(IssuanceState::Issued, Reason::CertificateNotOurs, message);
+        return issuance_of(IssuanceState::Issued, Reason::CertificateNotOurs, message);
     }
-    fact(IssuanceState::Failed, Reason::CertificateNotOurs, message)
+    issuance_of(IssuanceState::Failed, Reason::CertificateNotOurs, message)
 }
 
-/// Whether everything in `wished` is in `there`. Fields and owners that somebody added are theirs; lists are
+/// Whether everything in `desired_certificate` is in `there`. Fields and owners that somebody added are theirs; lists are
 /// whole, since one more name in a certificate is another certificate.
-fn holds(there: &Value, wished: &Value) -> bool {
-    match (there, wished) {
-        (Value::Object(there), Value::Object(wished)) => wished.iter().all(|(field, wished)| {
-            let Some(there) = there.get(field) else {
-                return false;
-            };
-            match (field.as_str(), there, wished) {
-                ("ownerReferences", Value::Array(there), Value::Array(wished)) => wished
-                    .iter()
-                    .all(|wished| there.iter().any(|there| holds(there, wished))),
-                _ => holds(there, wished),
-            }
-        }),
-        (there, wished) => there == wished,
+fn holds(there: &Value, desired_certificate: &Value) -> bool {
+    match (there, desired_certificate) {
+        (Value::Object(there), Value::Object(desired_certificate)) => desired_certificate
+            .iter()
+            .all(|(field, desired_certificate)| {
+                let Some(there) = there.get(field) else {
+                    return false;
+                };
+                match (field.as_str(), there, desired_certificate) {
+                    ("ownerReferences", Value::Array(there), Value::Array(desired_certificate)) => {
+                        desired_certificate.iter().all(|desired_certificate| {
+                            there.iter().any(|there| holds(there, desired_certificate))
+                        })
+                    }
+                    _ => holds(there, desired_certificate),
+                }
+            }),
+        (there, desired_certificate) => there == desired_certificate,
     }
 }
 
-impl Action {
+impl CertificateAction {
     /// In one word, for logs and metrics.
     #[must_use]
     pub fn verb(&self) -> &'static str {

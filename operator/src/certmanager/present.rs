@@ -11,7 +11,7 @@ use super::{MANAGED_BY, Settings};
 
 /// A Certificate, as the server has it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Present {
+pub struct PresentCertificate {
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.resourceVersion`.
@@ -32,7 +32,7 @@ pub struct Present {
     pub ours: Option<Box<Value>>,
 }
 
-impl Present {
+impl PresentCertificate {
     /// Reads a Certificate.
     #[must_use]
     pub fn of(mut object: Value, settings: &Settings) -> Option<(ObjectName, Self)> {
@@ -132,8 +132,8 @@ impl Attempt {
 
 /// Certificates by name, and by the Secret that they write; and the attempts that wait for their issuers.
 #[derive(Debug, Clone, Default)]
-pub struct Certificates {
-    by_name: BTreeMap<ObjectName, Present>,
+pub struct PresentCertificates {
+    by_name: BTreeMap<ObjectName, PresentCertificate>,
     by_secret: BTreeMap<ObjectName, BTreeSet<Arc<str>>>,
 }
 
@@ -187,15 +187,15 @@ impl Attempts {
     }
 }
 
-impl Certificates {
+impl PresentCertificates {
     /// The one of that name.
     #[must_use]
-    pub fn get(&self, name: &ObjectName) -> Option<&Present> {
+    pub fn get(&self, name: &ObjectName) -> Option<&PresentCertificate> {
         self.by_name.get(name)
     }
 
     /// Those of this release.
-    pub fn ours(&self) -> impl Iterator<Item = (&ObjectName, &Present)> {
+    pub fn ours(&self) -> impl Iterator<Item = (&ObjectName, &PresentCertificate)> {
         self.by_name
             .iter()
             .filter(|(_, present)| present.ours.is_some())
@@ -203,7 +203,7 @@ impl Certificates {
 
     /// The first Certificate of another name that writes this Secret.
     #[must_use]
-    pub fn other_of(&self, secret: &ObjectName) -> Option<(&Arc<str>, &Present)> {
+    pub fn other_of(&self, secret: &ObjectName) -> Option<(&Arc<str>, &PresentCertificate)> {
         let names = self.by_secret.get(secret)?;
         let name = names.iter().find(|name| **name != secret.name)?;
         let object = ObjectName::new(secret.namespace.clone(), name.clone());
@@ -211,7 +211,7 @@ impl Certificates {
     }
 
     /// Takes one in. Says which Secrets it is about, now and before.
-    pub fn insert(&mut self, name: ObjectName, present: Present) -> [ObjectName; 2] {
+    pub fn insert(&mut self, name: ObjectName, present: PresentCertificate) -> [ObjectName; 2] {
         let secret = ObjectName::new(name.namespace.clone(), present.secret.clone());
         let before = self
             .remove(&name)

@@ -90,25 +90,25 @@ impl Progress {
             }
             if let Some(failure) = self.failure() {
                 let _ = write!(message, "; its renewal has failed: {}", failure.message);
-                return fact(IssuanceState::Issued, Reason::RenewalFailed, message);
+                return issuance_of(IssuanceState::Issued, Reason::RenewalFailed, message);
             }
             if let Some(renewal) = &self.renewal {
                 let _ = write!(message, ", and cert-manager renews it at {renewal}");
             }
-            return fact(IssuanceState::Issued, Reason::Issued, message);
+            return issuance_of(IssuanceState::Issued, Reason::Issued, message);
         }
         if let Some(issuing) = self.issuing.as_ref().filter(|issuing| issuing.truth) {
             // That it is issuing, since there is no Secret, is known; what it waits for helps.
             let text = attempt.unwrap_or(&issuing.message);
             let message = format!("cert-manager is issuing Certificate {name}: {text}");
-            return fact(IssuanceState::Pending, Reason::Pending, message);
+            return issuance_of(IssuanceState::Pending, Reason::Pending, message);
         }
         if let Some(failure) = self.failure() {
             let message = format!(
                 "cert-manager could not issue Certificate {name}: {}",
                 failure.message
             );
-            return fact(IssuanceState::Failed, Reason::OrderFailed, message);
+            return issuance_of(IssuanceState::Failed, Reason::OrderFailed, message);
         }
         let message = match &self.ready {
             Some(ready) if ready.observed >= generation => {
@@ -118,12 +118,16 @@ impl Progress {
                 "cert-manager has not looked at Certificate {name} yet; if it stays so, look whether cert-manager runs"
             ),
         };
-        fact(IssuanceState::Pending, Reason::Pending, message)
+        issuance_of(IssuanceState::Pending, Reason::Pending, message)
     }
 }
 
-/// Builds a fact.
-pub(super) fn fact(state: IssuanceState, reason: Reason, message: impl Into<String>) -> Issuance {
+/// Builds the state of an issuance.
+pub(super) fn issuance_of(
+    state: IssuanceState,
+    reason: Reason,
+    message: impl Into<String>,
+) -> Issuance {
     Issuance {
         state,
         reason,

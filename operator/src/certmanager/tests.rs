@@ -16,8 +16,8 @@ use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 
 use super::{
-    APPLIED, Action, Attempt, Attempts, Certificates, MANAGED_BY, Maker, Present, Settings, Stand,
-    Verdict, desired, judge, stale,
+    APPLIED, Attempt, Attempts, Availability, CertificateAction, CertificateVerdict, MANAGED_BY,
+    Maker, PresentCertificate, PresentCertificates, Settings, desired, judge, stale,
 };
 use crate::translate::CertificateRequest;
 
@@ -281,16 +281,16 @@ fn a_common_name_is_no_way_to_another_name() {
 }
 
 /// A Certificate as a server would have it.
-fn there(name: &str, change: impl FnOnce(&mut Value)) -> Certificates {
+fn there(name: &str, change: impl FnOnce(&mut Value)) -> PresentCertificates {
     let mut object = manifest(&request(CertificateOptions::default()));
     object["metadata"]["name"] = name.into();
     object["metadata"]["uid"] = "uid".into();
     object["metadata"]["generation"] = 1.into();
     object["metadata"]["resourceVersion"] = "7".into();
     change(&mut object);
-    let mut all = Certificates::default();
+    let mut all = PresentCertificates::default();
     let settings = settings(Maker::Vestibule);
-    let (name, present) = Present::of(object, &settings).unwrap();
+    let (name, present) = PresentCertificate::of(object, &settings).unwrap();
     all.insert(name, present);
     all
 }
@@ -317,15 +317,15 @@ fn ready(object: &mut Value) {
     });
 }
 
-fn verdict(maker: Maker, present: &Certificates) -> Verdict {
+fn verdict(maker: Maker, present: &PresentCertificates) -> CertificateVerdict {
     let request = request(CertificateOptions::default());
-    let wished = desired(&request, &issuer(), IDENTITY);
+    let desired_certificate = desired(&request, &issuer(), IDENTITY);
     let attempts = Attempts::default();
     judge(
         &request,
-        &wished,
+        &desired_certificate,
         &settings(maker),
-        Stand::Watched,
+        Availability::Watched,
         present,
         &attempts,
     )
@@ -333,8 +333,8 @@ fn verdict(maker: Maker, present: &Certificates) -> Verdict {
 
 #[test]
 fn ours_is_made_kept_and_reported() {
-    let none = verdict(Maker::Vestibule, &Certificates::default());
-    assert!(matches!(none.action, Some(Action::Create(_))));
+    let none = verdict(Maker::Vestibule, &PresentCertificates::default());
+    assert!(matches!(none.action, Some(CertificateAction::Create(_))));
     assert_eq!(none.issuance.state, IssuanceState::Pending);
 
     let made = verdict(Maker::Vestibule, &there("web-tls", ready));
@@ -363,7 +363,7 @@ fn ours_is_made_kept_and_reported() {
             object["spec"]["dnsNames"] = json!(["web.example.com", "other.example.com"]);
         }),
     );
-    assert!(matches!(edited.action, Some(Action::Apply(uid, _)) if uid == "uid"));
+    assert!(matches!(edited.action, Some(CertificateAction::Apply(uid, _)) if uid == "uid"));
     // Until cert-manager has seen the latest, what it says is of before.
     let newer = verdict(
         Maker::Vestibule,
@@ -424,12 +424,12 @@ fn what_is_not_ours_is_left_alone_and_named() {
 
 #[test]
 fn where_cert_manager_makes_them_ours_make_room() {
-    let none = verdict(Maker::CertManager, &Certificates::default());
+    let none = verdict(Maker::CertManager, &PresentCertificates::default());
     assert_eq!(none.action, None);
     assert_eq!(none.issuance.state, IssuanceState::Pending);
     assert!(none.issuance.message.contains("ListenerSets=true"));
     let ours = verdict(Maker::CertManager, &there("web-tls", ready));
-    assert_eq!(ours.action, Some(Action::Delete("uid".into())));
+    assert_eq!(ours.action, Some(CertificateAction::Delete("uid".into())));
     let shim = verdict(
         Maker::CertManager,
         &there("web-tls", |object| {
@@ -446,7 +446,7 @@ fn where_cert_manager_makes_them_ours_make_room() {
 fn nobody_asks_any_more() {
     let name = ObjectName::new("a", "web-tls");
     let of = |change: fn(&mut Value)| stale(there("web-tls", change).get(&name).unwrap());
-    assert_eq!(of(|_| ()), Some(Action::Delete("uid".into())));
+    assert_eq!(of(|_| ()), Some(CertificateAction::Delete("uid".into())));
     assert_eq!(of(foreign), None);
     assert_eq!(of(by_shim), None);
     // Another release's.
@@ -509,14 +509,24 @@ fn cert_managers_words_are_passed_on_in_bounds() {
 #[test]
 fn without_cert_manager_it_is_said_so() {
     let request = request(CertificateOptions::default());
-    let wished = desired(&request, &issuer(), IDENTITY);
-    let say = |stand| {
+    let desired_certificate = desired(&request, &issuer(), IDENTITY);
+    let say = |availability| {
         let settings = settings(Maker::Vestibule);
-        let (none, attempts) = (Certificates::default(), Attempts::default());
-        judge(&request, &wished, &settings, stand, &none, &attempts)
+        let (none, attempts) = (PresentCertificates::default(), Attempts::default());
+        judge(
+            &request,
+            &desired_certificate,
+            &settings,
+            availability,
+            &none,
+            &attempts,
+        )
     };
-    for stand in [Stand::NotInstalled, Stand::Unreadable("forbidden")] {
-        let verdict = say(stand);
+    for availability in [
+        Availability::NotInstalled,
+        Availability::Unreadable("forbidden"),
+    ] {
+        let verdict = say(availability);
         assert_eq!(verdict.action, None);
         assert_eq!(verdict.issuance.reason, Reason::EngineNotAvailable);
     }
@@ -564,14 +574,21 @@ fn an_attempt_says_what_it_waits_for() {
         let web = ObjectName::new("a", "web-tls");
         assert!(about.iter().all(|name| *name == web));
         let request = request(CertificateOptions::default());
-        let wished = desired(&request, &issuer(), IDENTITY);
+        let desired_certificate = desired(&request, &issuer(), IDENTITY);
         let present = there("web-tls", |object| {
             let issuing = json!({"type": "Issuing", "status": "True", "message": "no Secret"});
             object["status"] = json!({"conditions": [issuing]});
         });
         let settings = settings(Maker::Vestibule);
-        let watched = Stand::Watched;
-        let verdict = judge(&request, &wished, &settings, watched, &present, &attempts);
+        let watched = Availability::Watched;
+        let verdict = judge(
+            &request,
+            &desired_certificate,
+            &settings,
+            watched,
+            &present,
+            &attempts,
+        );
         (about.len(), verdict.issuance.message.to_string())
     };
     let (about, text) = set(attempt("web-tls-9", "9", "False", "no such issuer"));

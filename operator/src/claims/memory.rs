@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use vestibule_model::claim::{ClaimKey, Holder};
 
 use super::Time;
-use super::object::Outcome;
+use super::object::WriteOutcome;
 use super::store::{ClaimStore, GatewayState};
 use crate::translate::ClaimState;
 
@@ -44,7 +44,8 @@ impl Memory {
             self.version += 1;
             let seen = request.stored(self.version);
             let is_gone = seen.is_none();
-            self.store.done(&request.name, Outcome::Known(seen), time);
+            self.store
+                .done(&request.name, WriteOutcome::Known(seen), time);
             if is_gone {
                 // There is no watch to show it.
                 self.store.observe(&request.name, None, time);

@@ -17,8 +17,8 @@ mod store;
 use std::time::{Duration, Instant};
 
 pub use memory::Memory;
-pub use object::{Action, Content, Outcome, Request, Seen};
-pub use store::{ClaimStore, Counts, GatewayState, Trouble};
+pub use object::{ClaimAction, ClaimContent, ClaimRequest, SeenClaim, WriteOutcome};
+pub use store::{ClaimStore, Counts, GatewayState, WriteProblem};
 
 /// How long a name stays with a holder that let go of it, towards other namespaces, unless configured.
 pub const GRACE: Duration = Duration::from_mins(1);

@@ -13,11 +13,11 @@ const GATHER: Duration = Duration::from_millis(20);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// An object as the API server has it, with its resourceVersion.
-pub type Seen = (Arc<HostnameClaim>, String);
+pub type SeenClaim = (Arc<HostnameClaim>, String);
 
 /// What an object is to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Content {
+pub struct ClaimContent {
     /// The name or port, and the Gateway, which is in the object's namespace.
     pub key: ClaimKey,
     /// The Gateway's UID at the time of the write.
@@ -32,7 +32,7 @@ pub struct Content {
     pub is_taken: bool,
 }
 
-impl Content {
+impl ClaimContent {
     /// Whether an object says this already. The UID is not compared: a Gateway that is deleted and created again
     /// finds its claims as they are, and every later write has the new UID.
     fn is_said_by(&self, claim: &HostnameClaim) -> bool {
@@ -47,13 +47,13 @@ impl Content {
 
 /// What is to be done with an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum ClaimAction {
     /// To create it. The API server refuses this if there is one.
-    Create(Content),
+    Create(ClaimContent),
     /// To replace this version of it.
     Replace {
         /// What it is to say.
-        content: Content,
+        content: ClaimContent,
         /// The version that is replaced.
         version: String,
         /// The version has to change even if the object says this already: an earlier write that goes by the same
@@ -73,18 +73,19 @@ pub enum Action {
 
 /// A request to the API server about one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct ClaimRequest {
     /// The object.
     pub name: ObjectName,
     /// What is to be done.
-    pub action: Action,
+    pub action: ClaimAction,
 }
 
-impl Request {
+impl ClaimRequest {
     /// The object that it makes, as a server would have it with this resourceVersion; none for a deletion.
     #[must_use]
-    pub fn stored(&self, version: u64) -> Option<Seen> {
-        let (Action::Create(content) | Action::Replace { content, .. }) = &self.action else {
+    pub fn stored(&self, version: u64) -> Option<SeenClaim> {
+        let (ClaimAction::Create(content) | ClaimAction::Replace { content, .. }) = &self.action
+        else {
             return None;
         };
         let claim = HostnameClaim {
@@ -105,9 +106,9 @@ impl Request {
 
 /// What came of a request.
 #[derive(Debug, Clone)]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// It succeeded, and the object is this now, or is gone.
-    Known(Option<Seen>),
+    Known(Option<SeenClaim>),
     /// Nothing was written: the object is not what it was taken for.
     Moved,
     /// Nothing was written.
@@ -135,7 +136,7 @@ struct Doubt {
 /// See the module above.
 #[derive(Debug, Default)]
 pub(super) struct ObjectState {
-    seen: Option<Seen>,
+    seen: Option<SeenClaim>,
     /// Whether it says who holds a name.
     counts: bool,
     in_flight: Option<Attempt>,
@@ -153,7 +154,7 @@ pub(super) struct ObjectState {
 
 impl ObjectState {
     /// The object.
-    pub(super) fn seen(&self) -> Option<&Seen> {
+    pub(super) fn seen(&self) -> Option<&SeenClaim> {
         self.seen.as_ref()
     }
 
@@ -164,7 +165,7 @@ impl ObjectState {
     }
 
     /// Takes what the watch shows. Says whether it is news: events of writes may come late.
-    pub(super) fn observe(&mut self, seen: Option<Seen>) -> bool {
+    pub(super) fn observe(&mut self, seen: Option<SeenClaim>) -> bool {
         if let (Some((_, old)), Some((_, new))) = (&self.seen, &seen)
             && is_older(new, old)
         {
@@ -179,8 +180,8 @@ impl ObjectState {
         true
     }
 
-    fn take(&mut self, seen: Option<Seen>) {
-        let version = |seen: &Option<Seen>| seen.as_ref().map(|(_, version)| version.clone());
+    fn take(&mut self, seen: Option<SeenClaim>) {
+        let version = |seen: &Option<SeenClaim>| seen.as_ref().map(|(_, version)| version.clone());
         self.moved |= version(&self.seen) != version(&seen);
         let key = seen.as_ref().and_then(|(claim, _)| claim.held_key());
         self.counts = key.is_some();
@@ -207,21 +208,21 @@ impl ObjectState {
     }
 
     /// What is to be done so that the object says this, or is gone; nothing if it is right.
-    pub(super) fn next(&self, content: Option<Content>) -> Option<Action> {
+    pub(super) fn next(&self, content: Option<ClaimContent>) -> Option<ClaimAction> {
         if self.doubt.as_ref().is_some_and(|doubt| !doubt.read) {
-            return Some(Action::Read);
+            return Some(ClaimAction::Read);
         }
         match (content, &self.seen) {
             (None, None) => None,
-            (None, Some((claim, version))) => Some(Action::Delete {
+            (None, Some((claim, version))) => Some(ClaimAction::Delete {
                 version: version.clone(),
                 uid: claim.meta.uid.clone(),
             }),
-            (Some(content), None) => Some(Action::Create(content)),
+            (Some(content), None) => Some(ClaimAction::Create(content)),
             (Some(content), Some((claim, version))) => {
                 let fence = self.doubt.is_some();
                 let right = content.is_said_by(claim) && !fence;
-                (!right).then(|| Action::Replace {
+                (!right).then(|| ClaimAction::Replace {
                     content,
                     version: version.clone(),
                     fence,
@@ -230,29 +231,29 @@ impl ObjectState {
         }
     }
 
-    pub(super) fn begin(&mut self, action: &Action, tenant: &Arc<str>) {
+    pub(super) fn begin(&mut self, action: &ClaimAction, tenant: &Arc<str>) {
         self.moved = false;
         self.turn = Some(tenant.clone());
         self.in_flight = Some(match action {
-            Action::Create(_) => Attempt::Create,
-            Action::Replace { version, .. } | Action::Delete { version, .. } => {
+            ClaimAction::Create(_) => Attempt::Create,
+            ClaimAction::Replace { version, .. } | ClaimAction::Delete { version, .. } => {
                 Attempt::Version(version.clone())
             }
-            Action::Read => Attempt::Read,
+            ClaimAction::Read => Attempt::Read,
         });
     }
 
     /// The request has ended.
-    pub(super) fn end(&mut self, outcome: Outcome) {
+    pub(super) fn end(&mut self, outcome: WriteOutcome) {
         let Some(attempt) = self.in_flight.take() else {
             return;
         };
         self.failures = match outcome {
-            Outcome::Known(_) => 0,
+            WriteOutcome::Known(_) => 0,
             _ => self.failures.saturating_add(1),
         };
         match outcome {
-            Outcome::Known(seen) => {
+            WriteOutcome::Known(seen) => {
                 self.end_doubt(&attempt, seen.as_ref());
                 // What the watch has shown meanwhile may be later.
                 if seen.is_some() {
@@ -262,9 +263,9 @@ impl ObjectState {
                     self.take(None);
                 }
             }
-            Outcome::Refused => {}
-            Outcome::Moved | Outcome::Unknown if attempt == Attempt::Read => {}
-            Outcome::Moved | Outcome::Unknown => {
+            WriteOutcome::Refused => {}
+            WriteOutcome::Moved | WriteOutcome::Unknown if attempt == Attempt::Read => {}
+            WriteOutcome::Moved | WriteOutcome::Unknown => {
                 let read = false;
                 self.doubt = Some(Doubt { attempt, read });
             }
@@ -272,7 +273,7 @@ impl ObjectState {
     }
 
     /// A request tells what the object is: whether an earlier write may land still.
-    fn end_doubt(&mut self, attempt: &Attempt, seen: Option<&Seen>) {
+    fn end_doubt(&mut self, attempt: &Attempt, seen: Option<&SeenClaim>) {
         let Some(doubt) = &mut self.doubt else {
             return;
         };

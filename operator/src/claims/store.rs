@@ -12,7 +12,9 @@ use vestibule_model::key::ObjectName;
 
 use super::fair_queue::FairQueue;
 use super::grace::Graces;
-use super::object::{Action, Content, ObjectState, Outcome, Request, Seen};
+use super::object::{
+    ClaimAction, ClaimContent, ClaimRequest, ObjectState, SeenClaim, WriteOutcome,
+};
 use super::{NOTED_AFTER, Time};
 use crate::translate::ClaimState;
 
@@ -52,7 +54,7 @@ pub enum GatewayState {
 
 /// What keeps an object from being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum WriteProblem {
     /// The API server does not take it.
     Refused,
     /// Several times in a row there was no answer, or none that says.
@@ -105,7 +107,7 @@ pub struct ClaimStore {
     updates: BTreeMap<ClaimKey, Option<Holder>>,
     taken: BTreeMap<ClaimKey, Option<Arc<str>>>,
     /// What keeps objects from being written, and for whom they are written.
-    troubles: BTreeMap<Tenant, BTreeMap<ObjectName, Trouble>>,
+    troubles: BTreeMap<Tenant, BTreeMap<ObjectName, WriteProblem>>,
     in_trouble: BTreeMap<ObjectName, Tenant>,
     /// Tenants whose trouble may be another one than it was.
     troubled: BTreeSet<Tenant>,
@@ -156,7 +158,7 @@ impl ClaimStore {
 
     /// Takes an object as the watch shows it; `None`: it is gone. Says whether it is as an operator writes it; if
     /// not, the leader puts it right.
-    pub fn observe(&mut self, name: &ObjectName, seen: Option<Seen>, time: Time) -> bool {
+    pub fn observe(&mut self, name: &ObjectName, seen: Option<SeenClaim>, time: Time) -> bool {
         self.happens(time);
         if let Some(news) = &mut self.listing {
             news.insert(name.clone());
@@ -202,7 +204,7 @@ impl ClaimStore {
     /// Takes a list of all objects that was made after [`Self::list`] was called, and is no older than that: what this
     /// replica has to know before it leads, for from then on its memory counts. Says whether that is all; if not, what
     /// happened meanwhile may be older than the list or newer, and another one is to be made.
-    pub fn catch_up(&mut self, mut objects: BTreeMap<ObjectName, Seen>, time: Time) -> bool {
+    pub fn catch_up(&mut self, mut objects: BTreeMap<ObjectName, SeenClaim>, time: Time) -> bool {
         let Some(news) = self.listing.take() else {
             return false;
         };
@@ -299,7 +301,7 @@ impl ClaimStore {
         &mut self,
         now: Instant,
         gateway: impl Fn(&ObjectName) -> GatewayState,
-    ) -> Option<Request> {
+    ) -> Option<ClaimRequest> {
         if !self.leads {
             return None;
         }
@@ -318,7 +320,7 @@ impl ClaimStore {
                 object.begin(&action, &tenant);
             }
             self.queue.begun(&tenant);
-            return Some(Request { name, action });
+            return Some(ClaimRequest { name, action });
         }
         None
     }
@@ -339,7 +341,7 @@ impl ClaimStore {
         name: &ObjectName,
         now: Instant,
         gateway: &impl Fn(&ObjectName) -> GatewayState,
-    ) -> Option<Action> {
+    ) -> Option<ClaimAction> {
         let object = self.objects.get_mut(name)?;
         object.due = None;
         let key = self.keys.get(name);
@@ -365,7 +367,7 @@ impl ClaimStore {
             (GatewayState::NotOurs, _) | (GatewayState::Gone, Some(_)) => None,
             (GatewayState::Gone | GatewayState::Ours(_), None) => object.next(None),
             (GatewayState::Ours(uid), Some((key, holding, unused, is_taken))) => {
-                object.next(Some(Content {
+                object.next(Some(ClaimContent {
                     key: key.clone(),
                     gateway_uid: uid,
                     holder: holding.holder.clone(),
@@ -378,17 +380,17 @@ impl ClaimStore {
     }
 
     /// Takes what came of a request.
-    pub fn done(&mut self, name: &ObjectName, outcome: Outcome, time: Time) {
+    pub fn done(&mut self, name: &ObjectName, outcome: WriteOutcome, time: Time) {
         self.happens(time);
-        if let Outcome::Known(Some((claim, _))) = &outcome
+        if let WriteOutcome::Known(Some((claim, _))) = &outcome
             && let Some(key) = claim.held_key().cloned()
         {
             self.ensure(&key);
         }
         let trouble = match &outcome {
-            Outcome::Known(_) | Outcome::Moved => None,
-            Outcome::Refused => Some(Trouble::Refused),
-            Outcome::Unknown => Some(Trouble::Unanswered),
+            WriteOutcome::Known(_) | WriteOutcome::Moved => None,
+            WriteOutcome::Refused => Some(WriteProblem::Refused),
+            WriteOutcome::Unknown => Some(WriteProblem::Unanswered),
         };
         let (turn, failures) = self.change_object(name, |object| {
             object.end(outcome);
@@ -396,7 +398,7 @@ impl ClaimStore {
         });
         if let Some(namespace) = turn {
             self.queue.ended(&namespace);
-            let trouble = trouble.filter(|of| *of == Trouble::Refused || failures > 1);
+            let trouble = trouble.filter(|of| *of == WriteProblem::Refused || failures > 1);
             let gateway = self.keys.get(name).map(|key| key.gateway.clone());
             self.note_trouble(
                 name,
@@ -408,7 +410,7 @@ impl ClaimStore {
 
     /// What keeps names of a namespace on a Gateway from being written.
     #[must_use]
-    pub fn trouble(&self, gateway: &ObjectName, namespace: &Arc<str>) -> Option<Trouble> {
+    pub fn trouble(&self, gateway: &ObjectName, namespace: &Arc<str>) -> Option<WriteProblem> {
         let tenant = (gateway.clone(), namespace.clone());
         self.troubles.get(&tenant)?.values().next().copied()
     }

@@ -7,7 +7,9 @@
 pub mod certmanager;
 mod claims;
 mod clock;
+mod controller;
 pub mod events;
+mod failure;
 mod follow;
 pub mod health;
 pub mod issuance;
@@ -23,8 +25,6 @@ pub mod statuses;
 pub mod store;
 mod sync;
 mod text;
-mod trouble;
-mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,9 +38,9 @@ use vestibule_crds::watch::CopiedAnnotations;
 use crate::acme;
 use crate::publish::Publisher;
 use crate::translate;
+use controller::Controller;
 use health::Health;
 use metrics::Metrics;
-use turn::Shell;
 
 /// Label that says who made an object.
 const MANAGED_BY: &str = translate::MANAGED_BY_LABEL;
@@ -98,9 +98,9 @@ pub async fn run(
     end: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
-    let mut shell = Shell::new(&client, settings, publisher, outside, &mut tasks);
-    let outcome = shell.turn(&client, &mut tasks, &end).await;
+    let mut controller = Controller::new(&client, settings, publisher, outside, &mut tasks);
+    let outcome = controller.run(&client, &mut tasks, &end).await;
     // Before this process ends.
-    shell.finish().await;
+    controller.finish().await;
     outcome
 }

@@ -1,5 +1,5 @@
 //! What is known and what follows from it: objects into the translator, resources to the publisher,
-//! wishes to the tasks that write. Synchronous; owned by the loop.
+//! desired ports and Services to the tasks that write. Synchronous; owned by the loop.
 //!
 //! Public for the scale bench, which drives it in the place of the loop and of an API server.
 
@@ -18,18 +18,18 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Port};
 use vestibule_stream::{Encoded, ResourceKey};
 
-use super::events::{News, Teller};
+use super::events::{EventRecorder, ObjectEvent};
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::secrets::Namespaces;
-use super::services::{Front, Fronts, Wishes};
-use super::statuses::plan::{Live, Planner};
+use super::services::{DesiredServices, ServiceState, ServiceStates};
+use super::statuses::plan::{LiveStatus, Planner};
 use super::{claims, clock};
-use crate::claims::{ClaimStore, GatewayState, Outcome, Request};
-use crate::issuance::{Facts as IssuanceFacts, Register, Told};
+use crate::claims::{ClaimRequest, ClaimStore, GatewayState, WriteOutcome};
+use crate::issuance::{CertificateRegistry, EngineUpdate, Issuances};
 use crate::publish::settle::{Pending, Present, Settle};
 use crate::publish::{Changes, Publisher};
-use crate::translate::{Change, Output, PortWish, ServiceWish, Settings, Translator};
+use crate::translate::{Change, DesiredPort, DesiredService, Output, Settings, Translator};
 
 /// What is published waits no longer than this for Secrets and ConfigMaps that are being read.
 const FETCH_PATIENCE: Duration = Duration::from_secs(2);
@@ -40,17 +40,17 @@ const PACE: Duration = Duration::from_millis(100);
 /// Resources of one publication that are remembered.
 const SAMPLE: usize = 16;
 
-/// Wishes to the tasks that write; none as long as not everything is known.
+/// Channels to the tasks that write; empty as long as not everything is known.
 #[derive(Debug)]
-pub struct Wires {
+pub struct Channels {
     /// Ports that need an internal one.
-    pub ports: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
+    pub ports: watch::Sender<Option<Arc<BTreeSet<DesiredPort>>>>,
     /// Services in front of Gateways.
-    pub services: watch::Sender<Option<Arc<Wishes>>>,
+    pub services: watch::Sender<Option<Arc<DesiredServices>>>,
     /// Certificates that are asked for.
-    pub certificates: Register,
+    pub certificates: CertificateRegistry,
     /// Events about objects.
-    pub teller: Teller,
+    pub event_recorder: EventRecorder,
 }
 
 /// The state of the loop.
@@ -61,13 +61,13 @@ pub struct Store {
     pub planner: Planner,
     publisher: Arc<Publisher>,
     metrics: Metrics,
-    ports_wished: watch::Sender<Option<Arc<BTreeSet<PortWish>>>>,
-    services_wished: watch::Sender<Option<Arc<Wishes>>>,
+    desired_ports: watch::Sender<Option<Arc<BTreeSet<DesiredPort>>>>,
+    desired_services: watch::Sender<Option<Arc<DesiredServices>>>,
     /// Which certificates are asked for, and how far they are.
-    pub certificates: Register,
+    pub certificates: CertificateRegistry,
     /// Who holds which name.
     pub claims: ClaimStore,
-    teller: Teller,
+    event_recorder: EventRecorder,
     secret_namespaces: Namespaces,
     /// Kinds that are synced.
     synced: BTreeSet<Kind>,
@@ -90,13 +90,13 @@ pub struct Store {
     known: BTreeSet<ObjectKey>,
     /// ListenerSets that had a status of ours and have lost their Gateway.
     pub orphans: BTreeSet<ObjectKey>,
-    ports: BTreeMap<PortWish, Port>,
+    ports: BTreeMap<DesiredPort, Port>,
     allocation: Arc<Allocation>,
     /// What the Services have come to.
-    pub fronts: Arc<Fronts>,
+    pub service_states: Arc<ServiceStates>,
     /// Sources are watched: what is newly used has to be read.
     sources_live: bool,
-    wishing: bool,
+    is_synced: bool,
     /// When to look on at what overlaps.
     look_at: Option<Instant>,
 }
@@ -111,18 +111,18 @@ impl Store {
         metrics: Metrics,
         secret_namespaces: Namespaces,
         claims: ClaimStore,
-        wires: Wires,
+        channels: Channels,
     ) -> Self {
         Self {
             translator: Translator::new(settings).reading_secrets_of(secret_namespaces.clone()),
             planner,
             publisher,
             metrics,
-            ports_wished: wires.ports,
-            services_wished: wires.services,
-            certificates: wires.certificates,
+            desired_ports: channels.ports,
+            desired_services: channels.services,
+            certificates: channels.certificates,
             claims,
-            teller: wires.teller,
+            event_recorder: channels.event_recorder,
             secret_namespaces,
             synced: BTreeSet::new(),
             used: BTreeSet::new(),
@@ -137,9 +137,9 @@ impl Store {
             orphans: BTreeSet::new(),
             ports: BTreeMap::new(),
             allocation: Arc::default(),
-            fronts: Arc::default(),
+            service_states: Arc::default(),
             sources_live: false,
-            wishing: false,
+            is_synced: false,
             look_at: None,
         }
     }
@@ -193,7 +193,7 @@ impl Store {
         } = touched;
         self.metrics.touched(key.kind);
         if has_status(key.kind) {
-            let live = Live::new(resource_version, generation, &status);
+            let live = LiveStatus::new(resource_version, generation, &status);
             self.planner.observe(&key, live);
         }
     }
@@ -220,7 +220,7 @@ impl Store {
             self.keep(&key, &object);
         }
         if has_status(key.kind) {
-            let live = Live::new(resource_version.clone(), generation(&object), &status);
+            let live = LiveStatus::new(resource_version.clone(), generation(&object), &status);
             self.planner.observe(&key, live);
         }
         self.learn(&key);
@@ -320,45 +320,46 @@ impl Store {
         if Arc::ptr_eq(&allocation, &self.allocation) {
             return;
         }
-        let mut told = BTreeMap::new();
+        let mut changed = BTreeMap::new();
         let mut there = BTreeMap::new();
-        for (wish, port) in allocation.iter() {
+        for (desired, port) in allocation.iter() {
             let Some(port) = Port::new(port) else {
                 continue;
             };
-            if self.ports.remove(wish) != Some(port) {
-                told.insert(wish.clone(), Some(port));
+            if self.ports.remove(desired) != Some(port) {
+                changed.insert(desired.clone(), Some(port));
             }
-            there.insert(wish.clone(), port);
+            there.insert(desired.clone(), port);
         }
         self.allocation = allocation;
         let gone = std::mem::replace(&mut self.ports, there);
-        told.extend(gone.into_keys().map(|wish| (wish, None)));
+        changed.extend(gone.into_keys().map(|desired| (desired, None)));
         self.metrics.ports(self.ports.len());
-        if !told.is_empty() {
-            self.apply(vec![Change::Ports(told)], now);
+        if !changed.is_empty() {
+            self.apply(vec![Change::Ports(changed)], now);
         }
     }
 
     /// Takes what the Services have come to.
-    pub fn fronts(&mut self, fronts: Arc<Fronts>, now: Instant) {
-        if Arc::ptr_eq(&fronts, &self.fronts) {
+    pub fn service_states(&mut self, service_states: Arc<ServiceStates>, now: Instant) {
+        if Arc::ptr_eq(&service_states, &self.service_states) {
             return;
         }
-        let before = std::mem::replace(&mut self.fronts, fronts);
+        let before = std::mem::replace(&mut self.service_states, service_states);
         // Some may have waited for their port.
         self.planner.touch_waiting();
         let mut changes = Vec::new();
-        let uids: BTreeSet<&Arc<str>> = before.keys().chain(self.fronts.keys()).collect();
+        let uids: BTreeSet<&Arc<str>> = before.keys().chain(self.service_states.keys()).collect();
         for uid in uids {
-            let (was, is) = (before.get(uid), self.fronts.get(uid));
-            let assigned = |front: Option<&Front>| front.and_then(|front| front.assigned.clone());
+            let (was, is) = (before.get(uid), self.service_states.get(uid));
+            let assigned =
+                |front: Option<&ServiceState>| front.and_then(|front| front.assigned.clone());
             if assigned(was) != assigned(is) {
                 changes.push(Change::Addresses(uid.clone(), assigned(is)));
             }
-            let alias = |front: Option<&Front>| front.and_then(|front| front.alias.clone());
+            let alias = |front: Option<&ServiceState>| front.and_then(|front| front.alias.clone());
             if alias(was) != alias(is)
-                && let Some(ServiceWish::Make(service)) = self.translator.services().get(uid)
+                && let Some(DesiredService::Make(service)) = self.translator.services().get(uid)
             {
                 self.planner.touch(&ObjectKey {
                     kind: Kind::Gateway,
@@ -371,14 +372,14 @@ impl Store {
         }
     }
 
-    /// Everything is known: what is wished for may be told.
-    pub fn wish(&mut self, now: Instant) {
-        if !self.wishing {
-            self.wishing = true;
+    /// Everything is known: desired ports and Services, and certificate requests, may be sent.
+    pub fn send_desired(&mut self, now: Instant) {
+        if !self.is_synced {
+            self.is_synced = true;
             self.claims.begin(clock::both(now));
             self.apply(Vec::new(), now);
-            self.wish_ports();
-            self.wish_services();
+            self.send_ports();
+            self.send_services();
             self.certificates.begin(&self.translator);
             self.certificates.tell();
             // Before this point much seems to be missing that is only not read yet.
@@ -388,17 +389,17 @@ impl Store {
         }
     }
 
-    fn wish_ports(&self) {
-        if self.wishing {
+    fn send_ports(&self) {
+        if self.is_synced {
             let ports = Arc::new(self.translator.ports().clone());
-            self.ports_wished.send_replace(Some(ports));
+            self.desired_ports.send_replace(Some(ports));
         }
     }
 
-    fn wish_services(&self) {
-        if self.wishing {
+    fn send_services(&self) {
+        if self.is_synced {
             let services = Arc::new(self.translator.services().clone());
-            self.services_wished.send_replace(Some(services));
+            self.desired_services.send_replace(Some(services));
         }
     }
 
@@ -436,7 +437,7 @@ impl Store {
             let begin = Instant::now();
             let changes_now = std::mem::take(&mut changes);
             // What is said first is to be right at once.
-            let most = if self.wishing { overlaps } else { usize::MAX };
+            let most = if self.is_synced { overlaps } else { usize::MAX };
             let output = self.translator.apply_within(changes_now, most);
             overlaps = 0;
             self.metrics.translated(begin.elapsed(), output.work);
@@ -469,7 +470,7 @@ impl Store {
                 }
                 self.planner.touch(&key);
             }
-            if self.wishing {
+            if self.is_synced {
                 for (key, findings) in findings {
                     log_findings(&key, &findings);
                     self.tell(&key, &findings);
@@ -491,12 +492,12 @@ impl Store {
             self.dirty_since.get_or_insert(now);
         }
         if ports {
-            self.wish_ports();
+            self.send_ports();
         }
         if services {
-            self.wish_services();
+            self.send_services();
         }
-        if self.wishing {
+        if self.is_synced {
             self.certificates.tell();
         }
     }
@@ -555,7 +556,7 @@ impl Store {
     }
 
     /// The next request about a `HostnameClaim` that is due.
-    pub fn claim_request(&mut self, now: Instant) -> Option<Request> {
+    pub fn claim_request(&mut self, now: Instant) -> Option<ClaimRequest> {
         let merge = self.translator.merge();
         let request = self
             .claims
@@ -572,7 +573,7 @@ impl Store {
     }
 
     /// Takes what came of a request about a `HostnameClaim`.
-    pub fn claim_answered(&mut self, name: &ObjectName, outcome: Outcome, now: Instant) {
+    pub fn claim_answered(&mut self, name: &ObjectName, outcome: WriteOutcome, now: Instant) {
         self.claims.done(name, outcome, clock::both(now));
         for (_, namespace) in self.claims.take_troubled() {
             let first = ObjectKey::new(Kind::ListenerSet, namespace.clone(), "");
@@ -598,7 +599,7 @@ impl Store {
             .iter()
             .filter(|finding| finding.reason == Reason::ContradictingIssuers);
         for finding in contradictions {
-            self.teller.tell(News {
+            self.event_recorder.record(ObjectEvent {
                 about: key.clone(),
                 uid: uid.clone(),
                 warning: true,
@@ -615,9 +616,9 @@ impl Store {
     }
 
     /// Takes what the built-in engine says.
-    pub fn issued(&mut self, told: Told, now: Instant) {
+    pub fn issued(&mut self, update: EngineUpdate, now: Instant) {
         let knew = self.certificates.is_known();
-        let (changes, issuers) = self.certificates.take(told);
+        let (changes, issuers) = self.certificates.take(update);
         for issuer in issuers {
             self.planner.touch(&issuer);
         }
@@ -628,9 +629,9 @@ impl Store {
     }
 
     /// Takes what cert-manager's engine says.
-    pub fn issued_by_others(&mut self, facts: Option<Arc<IssuanceFacts>>, now: Instant) {
+    pub fn issued_by_others(&mut self, issuances: Option<Arc<Issuances>>, now: Instant) {
         let knew = self.certificates.is_known();
-        let changes = self.certificates.take_others(facts);
+        let changes = self.certificates.take_others(issuances);
         self.apply(changes, now);
         if self.certificates.is_known() != knew {
             self.planner.touch_all();
@@ -685,7 +686,7 @@ impl Store {
             return false;
         }
         self.settle.add(std::mem::take(&mut self.unpublished));
-        let changes = if self.wishing {
+        let changes = if self.is_synced {
             let (publisher, translator) = (&self.publisher, &self.translator);
             self.settle.due(
                 now,

@@ -17,9 +17,10 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::{Meta, Object, Secret};
 use zeroize::Zeroizing;
 
-use super::Desk;
+use super::EngineLink;
 use crate::acme::{
-    Effects, IssuerFact, Observation, Outcome, PrivateKey, Record, StoreError, Write, Written,
+    Effects, IssuerState, Observation, OrderOutcome, PrivateKey, StoreError, StoredSecret, Write,
+    Written,
 };
 use crate::localca::files;
 use crate::translate::Change;
@@ -34,7 +35,7 @@ const MAX_FILE: u16 = 60 << 10;
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    desk: Desk,
+    engine_link: EngineLink,
     state: Mutex<State>,
     changed: watch::Sender<()>,
 }
@@ -50,10 +51,10 @@ struct State {
 impl Directory {
     /// The directory at `path`, which is made when something is written.
     #[must_use]
-    pub fn new(path: PathBuf, desk: Desk) -> Self {
+    pub fn new(path: PathBuf, engine_link: EngineLink) -> Self {
         Self {
             path,
-            desk,
+            engine_link,
             state: Mutex::default(),
             changed: watch::Sender::new(()),
         }
@@ -101,13 +102,13 @@ impl Directory {
             .join(format!("{}_{}", secret.namespace, secret.name)))
     }
 
-    fn load(&self, secret: &ObjectName) -> Result<Option<Record>, StoreError> {
+    fn load(&self, secret: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
         let text =
             files::read_private(&self.file(secret)?, MAX_FILE).map_err(|error| failed(&error))?;
         Ok(text.map(|text| parse(&text)))
     }
 
-    fn tell(&self, name: &ObjectName, record: &Record) {
+    fn tell(&self, name: &ObjectName, record: &StoredSecret) {
         if record.certificate.is_empty() || !record.ours {
             return;
         }
@@ -132,13 +133,13 @@ fn failed(error: &crate::localca::LocalCaError) -> StoreError {
 }
 
 /// Reads what [`format`] wrote.
-fn parse(text: &str) -> Record {
+fn parse(text: &str) -> StoredSecret {
     let [certificate_mark, key_mark, next_mark] = PARTS;
     let (state, rest) = text.split_once(certificate_mark).unwrap_or((text, ""));
     let (certificate, rest) = rest.split_once(key_mark).unwrap_or((rest, ""));
     let (key, next) = rest.split_once(next_mark).unwrap_or((rest, ""));
     let private = |text: &str| PrivateKey::from(Zeroizing::new(text.as_bytes().to_vec()));
-    Record {
+    StoredSecret {
         version: version(text),
         ours: true,
         state: Some(state.into()),
@@ -179,10 +180,10 @@ fn version(text: &str) -> Arc<str> {
 }
 
 impl Effects for Directory {
-    async fn read(&self, secret: &ObjectName) -> Result<Option<Record>, StoreError> {
+    async fn read(&self, secret: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
         if self.state.lock().users.contains(secret) {
             // Whatever it holds, it is the user's.
-            return Ok(Some(Record::default()));
+            return Ok(Some(StoredSecret::default()));
         }
         let record = self.load(secret)?;
         if let Some(record) = &record {
@@ -233,22 +234,26 @@ impl Effects for Directory {
     }
 
     fn challenges(&self, changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>) {
-        self.desk.challenges(changes);
+        self.engine_link.challenges(changes);
     }
 
     fn issuance(&self, changes: BTreeMap<ObjectName, Option<Issuance>>) {
-        self.desk.issuance(changes);
+        self.engine_link.issuance(changes);
     }
 
-    fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerFact>) {
-        for (issuer, fact) in &changes {
-            match fact.ready {
+    fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerState>) {
+        for (issuer, issuer_state) in &changes {
+            match issuer_state.ready {
                 Truth::True => info!(%issuer, "the CA knows the account"),
-                Truth::Unknown => info!(%issuer, reason = fact.reason, "{}", fact.message),
-                Truth::False => warn!(%issuer, reason = fact.reason, "{}", fact.message),
+                Truth::Unknown => {
+                    info!(%issuer, reason = issuer_state.reason, "{}", issuer_state.message);
+                }
+                Truth::False => {
+                    warn!(%issuer, reason = issuer_state.reason, "{}", issuer_state.message);
+                }
             }
         }
-        self.desk.issuers(changes);
+        self.engine_link.issuers(changes);
     }
 
     fn observe(&self, observation: Observation) {
@@ -260,9 +265,9 @@ impl Effects for Directory {
         } = observation
         {
             match outcome {
-                Outcome::Issued => info!(%secret, %issuer, "certificate issued: {message}"),
-                Outcome::Failed => warn!(%secret, %issuer, "no certificate: {message}"),
-                Outcome::Abandoned => {}
+                OrderOutcome::Issued => info!(%secret, %issuer, "certificate issued: {message}"),
+                OrderOutcome::Failed => warn!(%secret, %issuer, "no certificate: {message}"),
+                OrderOutcome::Abandoned => {}
             }
         }
     }
@@ -296,7 +301,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_is_read_by_nobody_else_and_only_over_what_was_read() {
         let path = scratch("acme-directory");
-        let directory = Directory::new(path.clone(), Desk::default());
+        let directory = Directory::new(path.clone(), EngineLink::default());
         let name = ObjectName::new("a", "web-tls");
         assert_eq!(directory.read(&name).await.unwrap(), None);
         let Written::Done(first) = directory

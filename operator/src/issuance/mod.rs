@@ -1,9 +1,9 @@
 //! Between translation and the built-in engine, wherever both run: the engine is given the certificates
 //! that are asked for and what became of its challenges; what it says comes back as input of translation.
 
-mod desk;
 mod directory;
-mod register;
+mod engine_link;
+mod registry;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_stream::{ResourceKey, ResourceKind};
 
-use crate::acme::{self, Ack, Effects, Engine, Input};
+use crate::acme::{self, ChallengeAck, Effects, Engine, Input};
 use crate::publish::Publisher;
 use crate::translate::CertificateRequest;
-pub use desk::{Desk, Told};
 pub use directory::Directory;
-pub use register::Register;
+pub use engine_link::{EngineLink, EngineUpdate};
+pub use registry::CertificateRegistry;
 
 /// Messages to the engine that wait.
 const INPUTS: usize = 64;
@@ -36,76 +36,77 @@ const SETTLING: Duration = Duration::from_secs(20);
 pub type Requests = BTreeMap<ObjectName, Arc<CertificateRequest>>;
 /// Issuers of the built-in engine.
 pub type Issuers = BTreeMap<ObjectKey, Arc<AcmeIssuer>>;
-/// How far certificates are, by Secret, as one engine says.
-pub type Facts = BTreeMap<ObjectName, Issuance>;
+/// The state of certificates by Secret, as one engine says.
+pub type Issuances = BTreeMap<ObjectName, Issuance>;
 
 /// What the engine takes, and where it meets the loop.
 #[derive(Debug, Clone)]
-pub struct Wires {
+pub struct Channels {
     /// Certificates for every engine; none as long as not everything is known.
     pub requests: watch::Receiver<Option<Arc<Requests>>>,
     /// Issuers; as current as the requests.
     pub issuers: watch::Receiver<Arc<Issuers>>,
-    /// The desk.
-    pub desk: Desk,
+    /// The link between the two.
+    pub engine_link: EngineLink,
 }
 
 /// Runs the engine until nobody asks for certificates any more, or it ends by itself. To be begun once
-/// requests are known; dropped, it leaves what is persisted, and [`Desk::end`] is to be called.
+/// requests are known; dropped, it leaves what is persisted, and [`EngineLink::end`] is to be called.
 pub async fn run<E: Effects>(
     settings: acme::Settings,
     effects: Arc<E>,
     wall: fn() -> i64,
     publisher: &Arc<Publisher>,
-    wires: &mut Wires,
+    channels: &mut Channels,
 ) {
     let (inputs, receiver) = mpsc::channel(INPUTS);
     let engine = Engine::new(settings, effects, wall);
-    let mut feeder = Feeder::new(publisher, inputs);
+    let mut input_sender = InputSender::new(publisher, inputs);
     tokio::select! {
         () = engine.run(receiver) => {}
-        () = feeder.feed(wires) => {}
+        () = input_sender.run(channels) => {}
     }
 }
 
 /// In the place of [`run`] where the engine is off: says so to whoever asks for it, for ever.
-pub async fn refuse(mut wires: Wires) {
+pub async fn refuse(mut channels: Channels) {
     let off = Issuance {
         state: IssuanceState::Failed,
         reason: Reason::EngineNotAvailable,
         message: "the built-in ACME engine is off (acme.enabled of the chart)".into(),
     };
     let mut requests: Arc<Requests> = Arc::default();
-    wires.desk.begin(BTreeSet::new());
+    channels.engine_link.begin(BTreeSet::new());
     loop {
-        let now = wires
+        let now = channels
             .requests
             .borrow_and_update()
             .clone()
             .unwrap_or_default();
         let changes = difference(&requests, &now, is_ours);
         requests = now;
-        let facts = |(name, request): (ObjectName, Option<_>)| (name, request.map(|_| off.clone()));
-        wires
-            .desk
-            .issuance(changes.into_iter().map(facts).collect());
-        if wires.requests.changed().await.is_err() {
+        let refused =
+            |(name, request): (ObjectName, Option<_>)| (name, request.map(|_| off.clone()));
+        channels
+            .engine_link
+            .issuance(changes.into_iter().map(refused).collect());
+        if channels.requests.changed().await.is_err() {
             return;
         }
     }
 }
 
-/// Tells the engine what it has to know, and only what has changed.
-struct Feeder<'a> {
+/// Sends inputs to the engine, each when it has changed.
+struct InputSender<'a> {
     publisher: &'a Arc<Publisher>,
     inputs: mpsc::Sender<Input>,
     requests: Arc<Requests>,
     issuers: Arc<Issuers>,
     /// What was said of each challenge last, by the ticket that it was asked for with.
-    acks: BTreeMap<ChallengeKey, (u64, Ack)>,
+    acks: BTreeMap<ChallengeKey, (u64, ChallengeAck)>,
 }
 
-impl<'a> Feeder<'a> {
+impl<'a> InputSender<'a> {
     fn new(publisher: &'a Arc<Publisher>, inputs: mpsc::Sender<Input>) -> Self {
         Self {
             publisher,
@@ -117,29 +118,33 @@ impl<'a> Feeder<'a> {
     }
 
     /// Until nobody asks or listens any more.
-    async fn feed(&mut self, wires: &mut Wires) {
-        let mut facts = self.publisher.facts();
-        let mut desk = wires.desk.for_engine();
-        let first = wires.requests.borrow().clone().unwrap_or_default();
+    async fn run(&mut self, channels: &mut Channels) {
+        let mut acks = self.publisher.acks();
+        let mut engine_link = channels.engine_link.for_engine();
+        let first = channels.requests.borrow().clone().unwrap_or_default();
         let names = first.iter().filter(|(_, request)| is_ours(request));
-        wires
-            .desk
+        channels
+            .engine_link
             .begin(names.map(|(name, _)| name.clone()).collect());
         let begun = Instant::now();
         let mut first = true;
         let mut look = tokio::time::interval(LOOK);
         loop {
-            if self.tell(wires, std::mem::take(&mut first)).await.is_err() {
+            if self
+                .tell(channels, std::mem::take(&mut first))
+                .await
+                .is_err()
+            {
                 return;
             }
             let over = tokio::select! {
-                changed = wires.requests.changed() => changed.is_err(),
-                changed = wires.issuers.changed() => changed.is_err(),
-                changed = facts.changed(), if !wires.desk.seen().is_empty() => changed.is_err(),
-                changed = desk.changed() => changed.is_err(),
+                changed = channels.requests.changed() => changed.is_err(),
+                changed = channels.issuers.changed() => changed.is_err(),
+                changed = acks.changed(), if !channels.engine_link.seen().is_empty() => changed.is_err(),
+                changed = engine_link.changed() => changed.is_err(),
                 _ = look.tick() => {
                     if begun.elapsed() >= SETTLING {
-                        wires.desk.known();
+                        channels.engine_link.known();
                     }
                     false
                 }
@@ -150,14 +155,14 @@ impl<'a> Feeder<'a> {
         }
     }
 
-    async fn tell(&mut self, wires: &mut Wires, first: bool) -> Result<(), Ended> {
-        let issuers = wires.issuers.borrow_and_update().clone();
+    async fn tell(&mut self, channels: &mut Channels, first: bool) -> Result<(), Ended> {
+        let issuers = channels.issuers.borrow_and_update().clone();
         let changes = difference(&self.issuers, &issuers, |_| true);
         self.issuers = issuers;
         if !changes.is_empty() {
             self.send(Input::Issuers(changes)).await?;
         }
-        let requests = wires.requests.borrow_and_update().clone();
+        let requests = channels.requests.borrow_and_update().clone();
         if let Some(requests) = requests {
             let changes = difference(&self.requests, &requests, is_ours);
             self.requests = requests;
@@ -167,13 +172,13 @@ impl<'a> Feeder<'a> {
                 self.send(Input::Requests(changes.collect())).await?;
             }
         }
-        for secret in wires.desk.secrets() {
+        for secret in channels.engine_link.secrets() {
             if self.requests.get(&secret).is_some_and(|r| is_ours(r)) {
                 self.send(Input::SecretChanged(secret)).await?;
             }
         }
-        let acks = self.acks(&wires.desk);
-        let news: BTreeMap<ChallengeKey, Ack> = acks
+        let acks = self.acks(&channels.engine_link);
+        let news: BTreeMap<ChallengeKey, ChallengeAck> = acks
             .iter()
             .filter(|(key, ack)| self.acks.get(*key) != Some(*ack))
             .map(|(key, (_, ack))| (key.clone(), ack.clone()))
@@ -190,28 +195,28 @@ impl<'a> Feeder<'a> {
     }
 
     /// What became of the challenges that the engine wants answered.
-    fn acks(&self, desk: &Desk) -> BTreeMap<ChallengeKey, (u64, Ack)> {
+    fn acks(&self, engine_link: &EngineLink) -> BTreeMap<ChallengeKey, (u64, ChallengeAck)> {
         let ack = |key: &ChallengeKey, published: bool| {
             if !published {
-                return Ack::Refused(
+                return ChallengeAck::Refused(
                     "nobody but the one who serves the name may answer for it".into(),
                 );
             }
             let resource = ResourceKey::new(ResourceKind::Challenge, key.to_string());
-            let facts = self.publisher.programmed(&[resource]);
-            if facts.fact().is_some() {
-                return Ack::Everywhere;
+            let progress = self.publisher.programmed(&[resource]);
+            if progress.acknowledged().is_some() {
+                return ChallengeAck::Everywhere;
             }
-            if let Some((proxy, reject)) = facts.rejects.first() {
+            if let Some((proxy, reject)) = progress.rejects.first() {
                 let why = format!("{proxy} rejected it: {}: {}", reject.reason, reject.message);
-                return Ack::Refused(why.into());
+                return ChallengeAck::Refused(why.into());
             }
-            Ack::Waiting {
-                acked: facts.acked,
-                of: facts.ready,
+            ChallengeAck::Waiting {
+                acked: progress.acked,
+                of: progress.ready,
             }
         };
-        let seen = desk.seen();
+        let seen = engine_link.seen();
         let acks = seen
             .into_iter()
             .map(|(key, (ticket, published))| (key.clone(), (ticket, ack(&key, published))));

@@ -88,7 +88,7 @@ impl Fleets {
 
 /// Who subscribes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct SubscriberIdentity {
     /// Its fleet.
     pub fleet: Fleet,
     /// Its pod.
@@ -195,7 +195,7 @@ pub struct Authenticator {
     reviewer: Box<dyn TokenReviewer>,
     metrics: AuthMetrics,
     clock: Arc<dyn Fn() -> i64 + Send + Sync>,
-    good: Remembered<Identity>,
+    good: Remembered<SubscriberIdentity>,
     bad: Remembered<Denied>,
     buckets: Mutex<Buckets>,
     reviews: Semaphore,
@@ -244,7 +244,7 @@ impl Authenticator {
         &self,
         metadata: &MetadataMap,
         source: IpAddr,
-    ) -> Result<Identity, Status> {
+    ) -> Result<SubscriberIdentity, Status> {
         let outcome = self.identify(metadata, source).await;
         let label = outcome.as_ref().err().map_or("Admitted", Denied::reason);
         let attempt = Outcome { outcome: label };
@@ -260,7 +260,11 @@ impl Authenticator {
         })
     }
 
-    async fn identify(&self, metadata: &MetadataMap, source: IpAddr) -> Result<Identity, Denied> {
+    async fn identify(
+        &self,
+        metadata: &MetadataMap,
+        source: IpAddr,
+    ) -> Result<SubscriberIdentity, Denied> {
         let header = metadata.get("authorization").ok_or(Denied::Missing)?;
         let header = header.to_str().map_err(|_| Denied::Malformed)?;
         let (scheme, token) = header.split_once(' ').ok_or(Denied::Malformed)?;
@@ -312,7 +316,7 @@ impl Authenticator {
         Ok(claims)
     }
 
-    async fn ask(&self, token: &str, claims: &Claims) -> Result<Identity, Denied> {
+    async fn ask(&self, token: &str, claims: &Claims) -> Result<SubscriberIdentity, Denied> {
         let review = async {
             let permit = self.reviews.acquire().await;
             let _permit = permit.map_err(|_| Denied::TooMany)?;
@@ -329,7 +333,7 @@ impl Authenticator {
         self.judge(review, claims)
     }
 
-    fn judge(&self, review: Review, claims: &Claims) -> Result<Identity, Denied> {
+    fn judge(&self, review: Review, claims: &Claims) -> Result<SubscriberIdentity, Denied> {
         if !review.authenticated {
             let why = review.error.unwrap_or_else(|| "no reason given".into());
             return Err(Denied::Rejected(vestibule_stream::limits::cut(why)));
@@ -342,7 +346,7 @@ impl Authenticator {
         let fleet = self.fleets.of(&review.user).ok_or_else(not_a_proxy)?;
         let proxy = review.pod.filter(|pod| !pod.is_empty());
         let left = claims.exp.saturating_sub((self.clock)());
-        Ok(Identity {
+        Ok(SubscriberIdentity {
             fleet: fleet.clone(),
             proxy: proxy.ok_or(Denied::Unbound)?,
             until: Instant::now() + Duration::from_secs(u64::try_from(left).unwrap_or(0)),

@@ -1,4 +1,4 @@
-//! Which proxy acknowledged what, and what follows from that for `Programmed`. Pure.
+//! Which proxy acknowledged what, and what follows from that for `AckProgress`. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::content::Content;
 pub type ProxyId = String;
 
 /// Proof that every ready proxy acknowledged a generation with the last change of what was asked for.
-/// Only [`Programmed::fact`] makes one, so `Programmed=True` cannot be written without an ack.
+/// Only [`AckProgress::acknowledged`] makes one, so `AckProgress=True` cannot be written without an ack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acknowledged(Generation);
 
@@ -22,9 +22,9 @@ impl Acknowledged {
     }
 }
 
-/// The answer to "is it programmed?" for the resources of one object.
+/// How far the proxies have acknowledged the resources of one object.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Programmed {
+pub struct AckProgress {
     /// How many of the expected proxies are there with it: acked, and nothing of it rejected.
     pub acked: usize,
     /// How many are expected: every ready one, connected or not.
@@ -38,14 +38,14 @@ pub struct Programmed {
     /// Resources asked for that are not published: never, or removed longer ago than is remembered, or of
     /// which a change is published later.
     pub unpublished: Vec<ResourceKey>,
-    fact: Option<Acknowledged>,
+    acknowledged: Option<Acknowledged>,
 }
 
-impl Programmed {
-    /// The fact, if it is one.
+impl AckProgress {
+    /// The proof that every ready proxy acknowledged, if all did.
     #[must_use]
-    pub fn fact(&self) -> Option<Acknowledged> {
-        self.fact
+    pub fn acknowledged(&self) -> Option<Acknowledged> {
+        self.acknowledged
     }
 }
 
@@ -186,10 +186,10 @@ impl Ledger {
         keys: &[ResourceKey],
         withheld: Vec<ResourceKey>,
         content: &Content,
-    ) -> Programmed {
-        let mut programmed = Programmed {
+    ) -> AckProgress {
+        let mut programmed = AckProgress {
             unpublished: withheld,
-            ..Programmed::default()
+            ..AckProgress::default()
         };
         let mut need = Generation::default();
         for key in keys {
@@ -221,7 +221,7 @@ impl Ledger {
         }
         let complete = programmed.ready > 0 && programmed.acked == programmed.ready;
         if complete && programmed.unpublished.is_empty() {
-            programmed.fact = Some(Acknowledged(need));
+            programmed.acknowledged = Some(Acknowledged(need));
         }
         programmed
     }

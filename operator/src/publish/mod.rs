@@ -10,9 +10,9 @@ mod content;
 mod in_process;
 mod ledger;
 mod metrics;
-mod seats;
 mod session;
 pub mod settle;
+mod stream_slots;
 pub mod tls;
 
 use std::{
@@ -39,14 +39,14 @@ use vestibule_stream::{
 
 pub use content::Changes;
 pub use in_process::InProcess;
-pub use ledger::{Acknowledged, Programmed, ProxyId, Sent};
+pub use ledger::{AckProgress, Acknowledged, ProxyId, Sent};
 pub use metrics::Metrics;
 
-use auth::{Authenticator, Identity};
+use auth::{Authenticator, SubscriberIdentity};
 use content::Content;
 use ledger::Ledger;
-use seats::Seats;
-use tls::{Guest, Stay};
+use stream_slots::StreamSlots;
+use tls::{ConnectionPermit, StreamGuard};
 
 /// Deadlines and bounds of the publisher.
 #[derive(Debug, Clone)]
@@ -128,12 +128,12 @@ pub struct Publisher {
     /// Moves when the role changes; streams end then.
     epoch: watch::Sender<u64>,
     /// Moves when an answer of [`Publisher::programmed`] may have changed.
-    facts: watch::Sender<u64>,
+    acks: watch::Sender<u64>,
     /// Moves when a stream takes the place of an older one of the same proxy.
     replaced: watch::Sender<u64>,
     sessions: AtomicU64,
     streams: Arc<Semaphore>,
-    seats: Seats,
+    slots: StreamSlots,
 }
 
 impl Publisher {
@@ -156,11 +156,11 @@ impl Publisher {
             }),
             published: watch::Sender::new(Generation::default()),
             epoch: watch::Sender::new(0),
-            facts: watch::Sender::new(0),
+            acks: watch::Sender::new(0),
             replaced: watch::Sender::new(0),
             sessions: AtomicU64::new(0),
             streams,
-            seats: Seats::default(),
+            slots: StreamSlots::default(),
         })
     }
 
@@ -246,7 +246,7 @@ impl Publisher {
     /// Whether the last change of each of `keys` is in force at every proxy that is expected. Ask with
     /// the keys of what is published for an object.
     #[must_use]
-    pub fn programmed(&self, keys: &[ResourceKey]) -> Programmed {
+    pub fn programmed(&self, keys: &[ResourceKey]) -> AckProgress {
         let state = self.state.lock();
         let (withheld, keys): (Vec<_>, Vec<_>) = keys
             .iter()
@@ -264,8 +264,8 @@ impl Publisher {
 
     /// Moves whenever an answer of [`Publisher::programmed`] may have changed.
     #[must_use]
-    pub fn facts(&self) -> watch::Receiver<u64> {
-        self.facts.subscribe()
+    pub fn acks(&self) -> watch::Receiver<u64> {
+        self.acks.subscribe()
     }
 
     /// The last generation given out.
@@ -317,7 +317,7 @@ impl Publisher {
     }
 
     fn moved(&self) {
-        self.facts
+        self.acks
             .send_modify(|moves| *moves = moves.wrapping_add(1));
     }
 }
@@ -369,16 +369,19 @@ pub struct Service {
 
 impl Service {
     /// Who it is that calls, and the stay of its connection.
-    async fn admit<T>(&self, request: &Request<T>) -> Result<Option<(Identity, Stay)>, Status> {
+    async fn admit<T>(
+        &self,
+        request: &Request<T>,
+    ) -> Result<Option<(SubscriberIdentity, StreamGuard)>, Status> {
         let Some(authenticator) = &self.authenticator else {
             return Ok(None);
         };
-        let guest = request.extensions().get::<Arc<Guest>>().cloned();
-        let guest = guest.ok_or_else(|| Status::internal("a connection of nobody"))?;
+        let permit = request.extensions().get::<Arc<ConnectionPermit>>().cloned();
+        let permit = permit.ok_or_else(|| Status::internal("a connection of nobody"))?;
         let identity = authenticator
-            .authenticate(request.metadata(), guest.source())
+            .authenticate(request.metadata(), permit.source())
             .await?;
-        Ok(Some((identity, guest.admit())))
+        Ok(Some((identity, permit.admit())))
     }
 }
 
@@ -396,15 +399,15 @@ impl ConfigStream for Service {
             self.publisher.metrics.ended("TooManyStreams");
             return Err(Status::resource_exhausted("too many streams"));
         };
-        let seat = match &admitted {
+        let slot = match &admitted {
             Some((identity, _)) => {
-                let seat = self.publisher.seats.take(&identity.proxy);
-                if seat.is_none() {
+                let slot = self.publisher.slots.take(&identity.proxy);
+                if slot.is_none() {
                     self.publisher.metrics.ended("TooManyStreams");
                     let text = "this proxy has too many streams";
                     return Err(Status::resource_exhausted(text));
                 }
-                seat
+                slot
             }
             None => None,
         };
@@ -413,9 +416,9 @@ impl ConfigStream for Service {
         let id = self.publisher.sessions.fetch_add(1, Ordering::Relaxed);
         let publisher = Arc::clone(&self.publisher);
         tokio::spawn(async move {
-            let (identity, stay) = admitted.unzip();
+            let (identity, stream_guard) = admitted.unzip();
             session::run(publisher, id, identity, request.into_inner(), outbound).await;
-            drop((permit, seat, stay));
+            drop((permit, slot, stream_guard));
         });
         Ok(Response::new(ReceiverStream::new(messages)))
     }

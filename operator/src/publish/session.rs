@@ -24,7 +24,7 @@ use vestibule_stream::{
     },
 };
 
-use super::{Publisher, Role, State, auth::Identity, content::Difference, metrics};
+use super::{Publisher, Role, State, auth::SubscriberIdentity, content::Difference, metrics};
 
 /// Refusals in a row after which the stream ends; the proxy comes back with a new Hello.
 const MAX_REFUSALS: u32 = 3;
@@ -115,7 +115,7 @@ struct Session {
 pub(super) async fn run(
     publisher: Arc<Publisher>,
     id: u64,
-    identity: Option<Identity>,
+    identity: Option<SubscriberIdentity>,
     mut inbound: impl Stream<Item = Result<ProxyMessage, Status>> + Unpin,
     outbound: mpsc::Sender<Result<OperatorMessage, Status>>,
 ) {

@@ -6,7 +6,7 @@
 //! how long by a deadline. So memory for those who have shown nothing has a fixed limit, and none of
 //! it takes from what proxies need.
 
-mod guests;
+mod connection_limiter;
 
 use std::fmt;
 use std::future::Future;
@@ -34,8 +34,8 @@ use tracing::{debug, warn};
 
 use super::auth::Authenticator;
 use super::{Publisher, secured_service, server};
-use guests::Guests;
-pub(super) use guests::{Guest, Stay};
+use connection_limiter::ConnectionLimiter;
+pub(super) use connection_limiter::{ConnectionPermit, StreamGuard};
 
 /// Bytes that a peer may send ahead on a stream, and on a connection. What proxies send is small.
 const WINDOWS: (u32, u32) = (64 << 10, 128 << 10);
@@ -48,7 +48,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bounds on connections.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Time for the TLS handshake.
     pub handshake: Duration,
     /// Time for a connection without an admitted stream.
@@ -61,7 +61,7 @@ pub struct Limits {
     pub connections: usize,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(5),
@@ -123,7 +123,7 @@ pub struct Secure {
     /// Whom to admit.
     pub authenticator: Arc<Authenticator>,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
     /// Counters.
     pub metrics: ConnectionMetrics,
 }
@@ -140,7 +140,7 @@ impl Secure {
             publisher,
             certificates,
             authenticator,
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
             metrics: ConnectionMetrics::default(),
         }
     }
@@ -186,7 +186,7 @@ impl Secure {
         acceptor: &TlsAcceptor,
         sender: &mpsc::Sender<io::Result<Connection>>,
     ) {
-        let guests = Guests::new(&self.limits);
+        let limiter = ConnectionLimiter::new(&self.limits);
         loop {
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -198,8 +198,8 @@ impl Secure {
             };
             let source = peer.ip().to_canonical();
             // Closed at once: whoever means well tries again, and a queue would be for the others.
-            let guest = match guests.enter(source, &self.metrics.open) {
-                Ok(guest) => guest,
+            let permit = match limiter.enter(source, &self.metrics.open) {
+                Ok(permit) => permit,
                 Err(reason) => {
                     debug!(%source, reason, "connection refused");
                     self.metrics.refuse(reason);
@@ -213,7 +213,7 @@ impl Secure {
                 let _ = stream.set_nodelay(true);
                 match timeout(limits.handshake, acceptor.accept(stream)).await {
                     Ok(Ok(tls)) => {
-                        let connection = Connection::new(tls, guest, limits.strangers_stay);
+                        let connection = Connection::new(tls, permit, limits.strangers_stay);
                         let _ = sender.send(Ok(connection)).await;
                     }
                     Ok(Err(error)) => {
@@ -230,7 +230,7 @@ impl Secure {
 /// One connection: closed when no admitted stream has been on it for a while.
 struct Connection {
     tls: TlsStream<TcpStream>,
-    guest: Arc<Guest>,
+    permit: Arc<ConnectionPermit>,
     stay: Duration,
     /// Runs while there is no admitted stream.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -238,15 +238,15 @@ struct Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Connection").field(&self.guest).finish()
+        f.debug_tuple("Connection").field(&self.permit).finish()
     }
 }
 
 impl Connection {
-    fn new(tls: TlsStream<TcpStream>, guest: Guest, stay: Duration) -> Self {
+    fn new(tls: TlsStream<TcpStream>, permit: ConnectionPermit, stay: Duration) -> Self {
         Self {
             tls,
-            guest: Arc::new(guest),
+            permit: Arc::new(permit),
             stay,
             deadline: None,
         }
@@ -254,7 +254,7 @@ impl Connection {
 
     /// Whether the time without an admitted stream is over.
     fn expired(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.guest.is_admitted() {
+        if self.permit.is_admitted() {
             self.deadline = None;
             return false;
         }
@@ -265,10 +265,10 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Arc<Guest>;
+    type ConnectInfo = Arc<ConnectionPermit>;
 
-    fn connect_info(&self) -> Arc<Guest> {
-        Arc::clone(&self.guest)
+    fn connect_info(&self) -> Arc<ConnectionPermit> {
+        Arc::clone(&self.permit)
     }
 }
 

@@ -50,7 +50,7 @@ pub enum Binds {
 /// A port of one Gateway that needs an internal port on the proxies. Prints as
 /// `<gateway uid>/<port>/<TCP|UDP>`, and is read back from that.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortWish {
+pub struct DesiredPort {
     /// UID of the Gateway: a new one of the same name is another one.
     pub gateway: Arc<str>,
     /// The listeners' port.
@@ -59,8 +59,8 @@ pub struct PortWish {
     pub transport: Transport,
 }
 
-impl PortWish {
-    /// The least one of a Gateway, in the order of wishes.
+impl DesiredPort {
+    /// The least one of a Gateway, in their order.
     pub(super) fn first_of(gateway: &Arc<str>) -> Self {
         Self {
             gateway: gateway.clone(),
@@ -70,7 +70,7 @@ impl PortWish {
     }
 }
 
-impl fmt::Display for PortWish {
+impl fmt::Display for DesiredPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -82,15 +82,15 @@ impl fmt::Display for PortWish {
     }
 }
 
-/// Not the text of a [`PortWish`].
+/// Not the text of a [`DesiredPort`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not <gateway uid>/<port>/<TCP|UDP>")]
-pub struct NotAPortWish(String);
+pub struct InvalidDesiredPort(String);
 
-impl FromStr for PortWish {
-    type Err = NotAPortWish;
+impl FromStr for DesiredPort {
+    type Err = InvalidDesiredPort;
 
-    fn from_str(text: &str) -> Result<Self, NotAPortWish> {
+    fn from_str(text: &str) -> Result<Self, InvalidDesiredPort> {
         let parse = || {
             let (rest, transport) = text.rsplit_once('/')?;
             let (gateway, port) = rest.rsplit_once('/')?;
@@ -100,7 +100,7 @@ impl FromStr for PortWish {
                 transport: Transport::from_text(transport)?,
             })
         };
-        parse().ok_or_else(|| NotAPortWish(text.into()))
+        parse().ok_or_else(|| InvalidDesiredPort(text.into()))
     }
 }
 
@@ -121,13 +121,13 @@ impl Binds {
     }
 
     /// The socket at an allocated port.
-    pub(super) fn allocated(&self, wish: &PortWish, internal: Port) -> Option<Bind> {
+    pub(super) fn allocated(&self, desired: &DesiredPort, internal: Port) -> Option<Bind> {
         match self {
             Self::Direct { .. } => None,
             Self::Allocated { address, .. } => Some(Bind {
                 address: *address,
                 port: internal.get(),
-                transport: wish.transport,
+                transport: desired.transport,
             }),
         }
     }

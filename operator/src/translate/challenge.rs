@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vestibule_model::challenge::{Answer, ChallengeAnswer, ChallengeKey, ChallengeType, Reach};
+use vestibule_model::challenge::{
+    ChallengeAnswer, ChallengeKey, ChallengeProof, ChallengeType, Reach,
+};
 use vestibule_model::conflict::Transport;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
@@ -32,13 +34,13 @@ impl Translator {
                 continue;
             }
             let interest = Interest::Challenge(key.clone());
-            self.doors
+            self.challenge_index
                 .set_interest(&key.gateway, &key.hostname, &interest, there);
             dirty.challenges.insert(key);
         }
     }
 
-    /// Marks whoever a change at the doors concerns.
+    /// Marks whoever a change of the challenge index concerns.
     pub(super) fn mark_interested(&self, interests: BTreeSet<Interest>, dirty: &mut Dirty) {
         for interest in interests {
             match interest {
@@ -70,7 +72,7 @@ impl Translator {
         if reach != Reach::Ours || answer.answer.kind() != key.kind {
             return None;
         }
-        let bind = self.doors.bind(&key.gateway, key.kind)?;
+        let bind = self.challenge_index.bind(&key.gateway, key.kind)?;
         let transport = match bind.transport {
             Transport::Tcp => proto::Transport::Tcp,
             Transport::Udp => proto::Transport::Udp,
@@ -85,14 +87,14 @@ impl Translator {
             hostname: key.hostname.to_string(),
             tenant: answer.tenant.to_string(),
             answer: Some(match &answer.answer {
-                Answer::TlsAlpn01 {
+                ChallengeProof::TlsAlpn01 {
                     certificate,
                     private_key,
                 } => proto::challenge::Answer::TlsAlpn01(proto::TlsAlpn01 {
                     certificate: certificate.clone(),
                     private_key: private_key.to_vec(),
                 }),
-                Answer::Http01 { key_authorization } => {
+                ChallengeProof::Http01 { key_authorization } => {
                     proto::challenge::Answer::Http01(proto::Http01 {
                         token: key.token.to_string(),
                         key_authorization: key_authorization.to_string(),

@@ -10,10 +10,10 @@ use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
 use vestibule_model::merge::{Merge, RouteAsks};
-use vestibule_model::names::{NameDecision, Source, Standing};
+use vestibule_model::names::{NameClaimState, NameDecision, NameSource};
 use vestibule_model::object::Object;
 use vestibule_model::path::PathPrefix;
-use vestibule_model::port::PortStanding;
+use vestibule_model::port::PortClaimState;
 use vestibule_model::reversed::Patterns;
 use vestibule_model::route::Route;
 use vestibule_stream::proto::{self, resource};
@@ -22,15 +22,15 @@ use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 use super::route::Parents;
 use super::{Change, Dirty, Output, Translator};
 
-/// What a name that nobody holds waits for before it is served.
+/// Whether a name that nobody holds is served at once, or when its claim is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Claims {
+pub enum ClaimMode {
     /// For nothing: whoever comes first, by upstream's order, counts as its holder. For verdicts on objects
     /// alone (`vestibule check`).
     #[default]
     Assumed,
     /// Until it is told ([`Change::Claims`]) that it is held: whoever tells has persisted it.
-    Told,
+    Recorded,
 }
 
 /// The state of what somebody holds, or is to hold.
@@ -48,8 +48,8 @@ pub enum ClaimState {
     Revoked,
 }
 
-/// What a route may do with a hostname on a listener.
-enum Part {
+/// Whether a route may serve a hostname on a listener.
+enum HostnameDecision {
     Serves,
     /// Serve it once it is held.
     Waits,
@@ -191,8 +191,8 @@ impl Translator {
             dirty
                 .routes
                 .extend(asking.filter_map(|source| match source {
-                    Source::Route(route) => Some(route.clone()),
-                    Source::Listener(_) | Source::Guest(..) => None,
+                    NameSource::Route(route) => Some(route.clone()),
+                    NameSource::Listener(_) | NameSource::Guest(..) => None,
                 }));
             dirty.routes.extend(
                 self.inner_names
@@ -261,27 +261,31 @@ impl Translator {
                 let asker = self.merge.asker(&key, &listener);
                 let mut hostnames = Vec::new();
                 attached.hostnames.retain(|hostname| {
-                    let part = match &asker {
-                        Some((_, source)) => {
-                            self.part(gateway, source, route, &listener, &hostname.matches)
-                        }
+                    let hostname_decision = match &asker {
+                        Some((_, source)) => self.hostname_decision(
+                            gateway,
+                            source,
+                            route,
+                            &listener,
+                            &hostname.matches,
+                        ),
                         // It uses the listener's names.
                         None => match self.merge.lost_on(&listener, &hostname.matches) {
-                            Some(decision) => Part::Lost(decision),
-                            None => Part::Serves,
+                            Some(decision) => HostnameDecision::Lost(decision),
+                            None => HostnameDecision::Serves,
                         },
                     };
-                    let finding = match part {
-                        Part::Serves => {
+                    let finding = match hostname_decision {
+                        HostnameDecision::Serves => {
                             hostnames.push(hostname.clone());
                             return true;
                         }
-                        Part::Waits => {
+                        HostnameDecision::Waits => {
                             waiting.insert(*index);
                             return true;
                         }
-                        Part::Outside(finding) => Some(finding),
-                        Part::Lost(decision) => {
+                        HostnameDecision::Outside(finding) => Some(finding),
+                        HostnameDecision::Lost(decision) => {
                             let field = route.hostname_field(&hostname.rank);
                             decision.finding(field, &hostname.matches, gateway)
                         }
@@ -348,24 +352,24 @@ impl Translator {
         }
     }
 
-    fn part(
+    fn hostname_decision(
         &self,
         gateway: &ObjectName,
-        source: &Source,
+        source: &NameSource,
         route: Route<'_>,
         listener: &ListenerKey,
         names: &HostPattern,
-    ) -> Part {
+    ) -> HostnameDecision {
         if source.is_own_of(gateway) {
-            return Part::Serves;
+            return HostnameDecision::Serves;
         }
         match self.merge.name_decision(gateway, source, names) {
             Some(NameDecision::Has) => {
                 let outside = self.merge.outside_shared_paths(route, listener, names);
-                outside.map_or(Part::Serves, Part::Outside)
+                outside.map_or(HostnameDecision::Serves, HostnameDecision::Outside)
             }
-            Some(refusal) if refusal.is_refusal() => Part::Lost(refusal),
-            _ => Part::Waits,
+            Some(refusal) if refusal.is_refusal() => HostnameDecision::Lost(refusal),
+            _ => HostnameDecision::Waits,
         }
     }
 
@@ -426,20 +430,20 @@ impl Translator {
         match &key.of {
             Claimed::Names(names) => {
                 let of = self.merge.names(gateway)?;
-                Some(match of.standing(names) {
+                Some(match of.claim_state(names) {
                     None => ClaimState::Wanted(of.next(names)?.clone().into()),
-                    Some(Standing::Used) => ClaimState::Used,
-                    Some(Standing::Idle) => ClaimState::Unused,
-                    Some(Standing::Revoked) => ClaimState::Revoked,
+                    Some(NameClaimState::Used) => ClaimState::Used,
+                    Some(NameClaimState::Idle) => ClaimState::Unused,
+                    Some(NameClaimState::Revoked) => ClaimState::Revoked,
                 })
             }
             Claimed::Port(..) => {
                 let port = self.merge.port(&key.port_key()?)?;
-                Some(match port.standing() {
+                Some(match port.claim_state() {
                     None => ClaimState::Wanted(port.next_holder()?),
-                    Some(PortStanding::Used) => ClaimState::Used,
-                    Some(PortStanding::Passed(to)) => ClaimState::Passed(to),
-                    Some(PortStanding::Idle) => {
+                    Some(PortClaimState::Used) => ClaimState::Used,
+                    Some(PortClaimState::Passed(to)) => ClaimState::Passed(to),
+                    Some(PortClaimState::Idle) => {
                         let holder = port.holder();
                         let may = |of: Holder| self.merge.admits(gateway, &of.namespace);
                         if holder.is_some_and(may) {
@@ -448,7 +452,7 @@ impl Translator {
                             ClaimState::Revoked
                         }
                     }
-                    Some(PortStanding::Revoked) => ClaimState::Revoked,
+                    Some(PortClaimState::Revoked) => ClaimState::Revoked,
                 })
             }
         }

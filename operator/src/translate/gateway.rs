@@ -16,8 +16,8 @@ use vestibule_model::object::{
     Address, Gateway, GatewayClass, GatewayParameters, Object, Port, Reference,
 };
 
-use super::binds::PortWish;
-use super::service::{self, Assigned, ServiceWish};
+use super::binds::DesiredPort;
+use super::service::{self, Assigned, DesiredService};
 use super::{Dirty, Output, Translator};
 
 /// What became of a Gateway.
@@ -41,21 +41,21 @@ pub(super) struct GatewayState {
 impl Translator {
     pub(super) fn take_ports(
         &mut self,
-        ports: BTreeMap<PortWish, Option<Port>>,
+        ports: BTreeMap<DesiredPort, Option<Port>>,
         dirty: &mut Dirty,
     ) {
-        for (wish, internal) in ports {
+        for (desired, internal) in ports {
             let old = match internal {
-                Some(internal) => self.allocated.insert(wish.clone(), internal),
-                None => self.allocated.remove(&wish),
+                Some(internal) => self.allocated.insert(desired.clone(), internal),
+                None => self.allocated.remove(&desired),
             };
             if old == internal {
                 continue;
             }
-            if let Some(listeners) = self.port_users.get(&wish) {
+            if let Some(listeners) = self.port_users.get(&desired) {
                 dirty.listeners.extend(listeners.iter().cloned());
             }
-            dirty.uids.insert(wish.gateway);
+            dirty.uids.insert(desired.gateway);
         }
     }
 
@@ -101,7 +101,7 @@ impl Translator {
         }
         for name in std::mem::take(&mut dirty.gateways) {
             output.work.gateways += 1;
-            let (state, ports, wish) = self.judge_gateway(&name);
+            let (state, ports, desired) = self.judge_gateway(&name);
             let old = match state.clone() {
                 Some(state) => self.gateways.insert(name.clone(), state),
                 None => self.gateways.remove(&name),
@@ -114,7 +114,7 @@ impl Translator {
             }
             if let Some(uid) = after.filter(|_| self.settings.binds.services().is_some()) {
                 self.settle_ports(&uid, &ports, output);
-                self.settle_service(uid, wish, output);
+                self.settle_service(uid, desired, output);
             }
             if old == state {
                 continue;
@@ -140,8 +140,8 @@ impl Translator {
         name: &ObjectName,
     ) -> (
         Option<GatewayState>,
-        BTreeSet<PortWish>,
-        Option<ServiceWish>,
+        BTreeSet<DesiredPort>,
+        Option<DesiredService>,
     ) {
         let Some(gateway) = self.merge.gateway(name) else {
             return self.keep_unreadable(name);
@@ -169,33 +169,38 @@ impl Translator {
         let ports = self.ports_of(gateway);
         let internal: BTreeMap<(Port, Transport), Port> = ports
             .iter()
-            .filter_map(|wish| Some(((wish.port, wish.transport), *self.allocated.get(wish)?)))
+            .filter_map(|desired| {
+                Some((
+                    (desired.port, desired.transport),
+                    *self.allocated.get(desired)?,
+                ))
+            })
             .collect();
         let assigned = self.assigned.get(&state.uid);
         state.addresses = assigned.map(|assigned| assigned.addresses.clone());
         let parameters = parameters.ok().filter(|_| state.refused.is_none());
         let Some(parameters) = parameters else {
-            return (Some(state), ports, Some(ServiceWish::Keep));
+            return (Some(state), ports, Some(DesiredService::Keep));
         };
         // There is none to be left in the status; where Services stay as they are, so does it.
         state.addresses.get_or_insert_default();
         let service = service::build(gateway, settings, &parameters, internal);
-        let wish = match service {
+        let desired = match service {
             Ok(service) => {
                 let asked = (&service.front, service.service_type);
                 state.unreachable = service::unreachable(gateway, asked, assigned);
                 if service.ports.is_empty() {
-                    ServiceWish::Keep
+                    DesiredService::Keep
                 } else {
-                    ServiceWish::Make(Box::new(service))
+                    DesiredService::Make(Box::new(service))
                 }
             }
             Err(finding) => {
                 state.unreachable = Some(finding);
-                ServiceWish::Keep
+                DesiredService::Keep
             }
         };
-        (Some(state), ports, Some(wish))
+        (Some(state), ports, Some(desired))
     }
 
     /// A Gateway that cannot be read, or is not ours. Of the former the Services stay.
@@ -204,8 +209,8 @@ impl Translator {
         name: &ObjectName,
     ) -> (
         Option<GatewayState>,
-        BTreeSet<PortWish>,
-        Option<ServiceWish>,
+        BTreeSet<DesiredPort>,
+        Option<DesiredService>,
     ) {
         let Some(Object::Unreadable(_, meta, _)) = self.get(Kind::Gateway, name) else {
             return (None, BTreeSet::new(), None);
@@ -221,26 +226,26 @@ impl Translator {
             addresses: None,
             findings: Vec::new(),
         };
-        (Some(state), BTreeSet::new(), Some(ServiceWish::Keep))
+        (Some(state), BTreeSet::new(), Some(DesiredService::Keep))
     }
 
     /// The ports that listeners of a Gateway serve. A Service takes at least one, and the address goes
     /// with the Service; so where nothing is served, the first own port stands in, and nothing answers
     /// there.
-    fn ports_of(&self, gateway: &Gateway) -> BTreeSet<PortWish> {
+    fn ports_of(&self, gateway: &Gateway) -> BTreeSet<DesiredPort> {
         let uid = &gateway.meta.uid;
-        let used: BTreeSet<PortWish> = self
+        let used: BTreeSet<DesiredPort> = self
             .port_users
-            .range(PortWish::first_of(uid)..)
-            .map(|(wish, _)| wish)
-            .take_while(|wish| wish.gateway == *uid)
+            .range(DesiredPort::first_of(uid)..)
+            .map(|(desired, _)| desired)
+            .take_while(|desired| desired.gateway == *uid)
             .cloned()
             .collect();
         if !used.is_empty() {
             return used;
         }
         let stand_in = gateway.listeners.iter().find_map(|listener| {
-            Some(PortWish {
+            Some(DesiredPort {
                 gateway: uid.clone(),
                 port: listener.port?,
                 transport: listener.protocol.transport().unwrap_or(Transport::Tcp),
@@ -327,36 +332,41 @@ impl Translator {
         }
     }
 
-    fn settle_ports(&mut self, uid: &Arc<str>, ports: &BTreeSet<PortWish>, output: &mut Output) {
-        let before: BTreeSet<PortWish> = self
-            .port_wishes
-            .range(PortWish::first_of(uid)..)
-            .take_while(|wish| wish.gateway == *uid)
+    fn settle_ports(&mut self, uid: &Arc<str>, ports: &BTreeSet<DesiredPort>, output: &mut Output) {
+        let before: BTreeSet<DesiredPort> = self
+            .desired_ports
+            .range(DesiredPort::first_of(uid)..)
+            .take_while(|desired| desired.gateway == *uid)
             .cloned()
             .collect();
-        for wish in before.symmetric_difference(ports) {
-            let wanted = ports.contains(wish);
+        for desired in before.symmetric_difference(ports) {
+            let wanted = ports.contains(desired);
             if wanted {
-                self.port_wishes.insert(wish.clone());
+                self.desired_ports.insert(desired.clone());
             } else {
-                self.port_wishes.remove(wish);
+                self.desired_ports.remove(desired);
             }
             // Given up and wanted again within one pass is no news.
-            if output.ports.remove(wish).is_none() {
-                output.ports.insert(wish.clone(), wanted);
+            if output.ports.remove(desired).is_none() {
+                output.ports.insert(desired.clone(), wanted);
             }
         }
     }
 
-    fn settle_service(&mut self, uid: Arc<str>, wish: Option<ServiceWish>, output: &mut Output) {
-        if self.services.get(&uid) == wish.as_ref() {
+    fn settle_service(
+        &mut self,
+        uid: Arc<str>,
+        desired: Option<DesiredService>,
+        output: &mut Output,
+    ) {
+        if self.services.get(&uid) == desired.as_ref() {
             return;
         }
-        match wish.clone() {
-            Some(wish) => self.services.insert(uid.clone(), wish),
+        match desired.clone() {
+            Some(desired) => self.services.insert(uid.clone(), desired),
             None => self.services.remove(&uid),
         };
-        output.services.insert(uid, wish);
+        output.services.insert(uid, desired);
     }
 }
 

@@ -202,7 +202,7 @@ impl Translator {
                 .iter()
                 .flat_map(|old| old.hostnames().map(move |h| (old, h)))
             {
-                self.doors
+                self.challenge_index
                     .set_interest(&old.gateway, hostname, &interest, false);
             }
             if !secrets.contains(secret) && self.set_problem(key, secret, None) {
@@ -211,7 +211,7 @@ impl Translator {
         }
         for (secret, want) in wants {
             for hostname in want.hostnames() {
-                self.doors
+                self.challenge_index
                     .set_interest(&want.gateway, hostname, &interest, true);
             }
             if !former.contains(&secret) {

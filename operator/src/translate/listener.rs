@@ -14,11 +14,11 @@ use vestibule_model::object::{Listener, ListenerTls, Object, Port, Protocol, Tls
 use vestibule_stream::proto::{self, resource, tls_listener};
 use vestibule_stream::{Encoded, Resource, ResourceKey};
 
-use super::binds::{Bind, PortWish};
+use super::binds::{Bind, DesiredPort};
 use super::certificate::SecretState;
 use super::frontend::Asked;
 use super::issuance::{Asking, Want, Wants};
-use super::reach::Place as DoorPlace;
+use super::reach::ChallengeListener;
 use super::trust::User;
 use super::{Dirty, Output, Translator, listener_resource, set_user};
 
@@ -49,13 +49,13 @@ pub(super) struct ListenerState {
     /// nobody else takes its connections.
     closed: bool,
     /// The internal port it needs, where ports are allocated.
-    pub(super) port: Option<PortWish>,
+    pub(super) port: Option<DesiredPort>,
     /// Whether its name is held by its namespace, or need not be; until then it is not served.
     pub(super) claimed: bool,
     /// Whether it has a socket, allocated or its own.
     pub(super) bound: bool,
     /// Where CAs meet it, if they do.
-    place: Option<DoorPlace>,
+    challenge_listener: Option<ChallengeListener>,
     /// Why no certificate is asked for although an issuer is named.
     pub(super) unasked: Option<Finding>,
     /// A certificate that it serves has expired.
@@ -78,7 +78,7 @@ impl ListenerState {
 }
 
 /// The internal port a listener needs, and the socket it has.
-type Place = (Option<PortWish>, Option<Bind>);
+type PortAndBind = (Option<DesiredPort>, Option<Bind>);
 
 /// What references to certificates come to.
 #[derive(Debug, Default)]
@@ -117,10 +117,10 @@ impl Translator {
             }
             let place = |state: &'_ Option<ListenerState>| {
                 let state = state.as_ref()?;
-                Some((state.gateway.clone(), state.place.clone()?))
+                Some((state.gateway.clone(), state.challenge_listener.clone()?))
             };
             let (before, after) = (place(&old), place(&state));
-            let moved = self.doors.move_listener(
+            let moved = self.challenge_index.move_listener(
                 &key,
                 before.as_ref().map(|(gateway, place)| (gateway, place)),
                 after.as_ref().map(|(gateway, place)| (gateway, place)),
@@ -167,10 +167,10 @@ impl Translator {
         let port = |state: Option<&ListenerState>| state.and_then(|s| s.port.clone());
         let (before, after) = (port(old), port(new));
         if before != after {
-            for (wish, wanted) in [(before, false), (after, true)] {
-                let Some(wish) = wish else { continue };
-                set_user(&mut self.port_users, &wish, key, wanted);
-                dirty.uids.insert(wish.gateway);
+            for (desired, wanted) in [(before, false), (after, true)] {
+                let Some(desired) = desired else { continue };
+                set_user(&mut self.port_users, &desired, key, wanted);
+                dirty.uids.insert(desired.gateway);
             }
         }
     }
@@ -195,7 +195,7 @@ impl Translator {
         let mut refused = self.refusal(key, &listener, &gateway, conflict).err();
         let (mut port, mut bind) = (None, None);
         if refused.is_none() {
-            match self.place(key, &listener.field, !supported_kinds.is_empty()) {
+            match self.port_and_bind(key, &listener.field, !supported_kinds.is_empty()) {
                 Ok(place) => (port, bind) = place,
                 Err(finding) => refused = Some(finding),
             }
@@ -260,13 +260,13 @@ impl Translator {
             port,
             claimed,
             bound: bind.is_some(),
-            place: None,
+            challenge_listener: None,
             unasked,
             expired,
             findings,
         };
         if state.is_served() {
-            state.place = bind.and_then(|bind| DoorPlace::of(&listener, bind));
+            state.challenge_listener = bind.and_then(|bind| ChallengeListener::of(&listener, bind));
         }
         let bind = bind.filter(|_| state.is_served());
         let resource = bind.and_then(|bind| self.encode(key, &listener, bind, &state));
@@ -359,35 +359,40 @@ impl Translator {
 
     /// Where a listener that is not refused is bound: the internal port it needs, and the socket, which
     /// it does not have before the port is allocated.
-    fn place(&self, key: &ListenerKey, field: &str, takes_routes: bool) -> Result<Place, Finding> {
+    fn port_and_bind(
+        &self,
+        key: &ListenerKey,
+        field: &str,
+        takes_routes: bool,
+    ) -> Result<PortAndBind, Finding> {
         let binds = &self.settings.binds;
         if binds.services().is_none() {
             return Ok((None, Some(self.binds.bind(key, field)?)));
         }
-        let wish = self
+        let desired = self
             .merge
             .claim(key)
             .filter(|_| takes_routes)
             .and_then(|(port, _)| {
-                Some(PortWish {
+                Some(DesiredPort {
                     gateway: self.merge.gateway(&port.gateway)?.meta.uid.clone(),
                     port: port.port,
                     transport: port.transport,
                 })
             });
-        let bind = wish.as_ref().and_then(|wish| {
-            let internal = self.allocated.get(wish)?;
-            binds.allocated(wish, *internal)
+        let bind = desired.as_ref().and_then(|desired| {
+            let internal = self.allocated.get(desired)?;
+            binds.allocated(desired, *internal)
         });
-        Ok((wish, bind))
+        Ok((desired, bind))
     }
 
     /// The port that a listener has on its Gateway's Service, and the internal port that has to be behind it;
     /// none where Gateways have no Services.
     #[must_use]
-    pub fn port_on_service(&self, listener: &ListenerKey) -> Option<(&PortWish, Port)> {
-        let wish = self.listeners.get(listener)?.port.as_ref()?;
-        Some((wish, *self.allocated.get(wish)?))
+    pub fn port_on_service(&self, listener: &ListenerKey) -> Option<(&DesiredPort, Port)> {
+        let desired = self.listeners.get(listener)?.port.as_ref()?;
+        Some((desired, *self.allocated.get(desired)?))
     }
 
     /// Whether a listener that the proxies have as `old` is without a socket only until its name is recorded,

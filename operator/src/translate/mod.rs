@@ -56,15 +56,15 @@ use vestibule_model::route::Route;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
-pub use binds::{Bind, Binds, NotAPortWish, PortWish};
+pub use binds::{Bind, Binds, DesiredPort, InvalidDesiredPort};
 pub use challenge::challenge_resource;
 use claim::InnerNames;
-pub use claim::{ClaimState, Claims};
+pub use claim::{ClaimMode, ClaimState};
 pub use output::{CertificateRequest, Output, Work};
 pub use route_status::RouteNeeds;
 pub use service::{
-    Assigned, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL, ServiceSettings, ServiceWish,
-    UID_LABEL,
+    Assigned, DesiredService, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL,
+    ServiceSettings, UID_LABEL,
 };
 pub use status::Status;
 pub(crate) use status::WAITING_FOR_CLAIM;
@@ -80,7 +80,7 @@ use issuance::Want;
 use listener::ListenerState;
 use overlap::Overlaps;
 use own::OwnAddresses;
-use reach::{Doors, Shared};
+use reach::{ChallengeIndex, SharedListenerRoutes};
 use route::RouteState;
 use tcp_route::Queues;
 use trust::{BundleState, User};
@@ -95,7 +95,7 @@ pub struct Settings {
     /// Where listeners' ports are bound.
     pub binds: Binds,
     /// What names that nobody holds wait for.
-    pub claims: Claims,
+    pub claims: ClaimMode,
     /// cert-manager itself makes the Certificates of ListenerSets (`certManager.listenerSets`). It follows the
     /// annotations of their Gateways for that, whatever ours say.
     pub shim_for_sets: bool,
@@ -117,7 +117,7 @@ pub enum Change {
     Remove(ObjectKey),
     /// Internal ports that were allocated, and (`None`) those that are given up. Only what is
     /// persisted may be told. Counts with [`Binds::Allocated`].
-    Ports(BTreeMap<PortWish, Option<Port>>),
+    Ports(BTreeMap<DesiredPort, Option<Port>>),
     /// Who holds what, and (`None`) what nobody holds any more. Only what is persisted may be told. Beside
     /// these, `HostnameClaim` objects that are put count, for whoever keeps no claims itself.
     Claims(BTreeMap<ClaimKey, Option<Holder>>),
@@ -203,9 +203,9 @@ pub struct Translator {
     /// What stands against it.
     want_problems: BTreeMap<(ListenerKey, ObjectName), Finding>,
     /// Who stands where CAs connect.
-    doors: Doors,
+    challenge_index: ChallengeIndex,
     /// What routes have on Gateways' own listeners.
-    shared: BTreeMap<ObjectKey, Shared>,
+    shared: BTreeMap<ObjectKey, SharedListenerRoutes>,
     /// Time, as [`Change::Time`] told, and when which Secret is to be judged again.
     now: Option<i64>,
     deadlines: BTreeSet<(i64, ObjectName)>,
@@ -237,15 +237,15 @@ pub struct Translator {
     service_routes: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     gateways: BTreeMap<ObjectName, GatewayState>,
     /// Listeners that need an internal port.
-    port_users: BTreeMap<PortWish, BTreeSet<ListenerKey>>,
+    port_users: BTreeMap<DesiredPort, BTreeSet<ListenerKey>>,
     /// Internal ports, as [`Change::Ports`] told.
-    allocated: BTreeMap<PortWish, Port>,
+    allocated: BTreeMap<DesiredPort, Port>,
     /// What Gateways' fronts have come to, as [`Change::Addresses`] told.
     assigned: BTreeMap<Arc<str>, Assigned>,
     /// Addresses that no backend of a tenant may have.
     own: OwnAddresses,
-    port_wishes: BTreeSet<PortWish>,
-    services: BTreeMap<Arc<str>, ServiceWish>,
+    desired_ports: BTreeSet<DesiredPort>,
+    services: BTreeMap<Arc<str>, DesiredService>,
 }
 
 impl Translator {
@@ -254,7 +254,7 @@ impl Translator {
     pub fn new(settings: Settings) -> Self {
         let mut merge = Merge::new(settings.controller.clone())
             .with_names_per_namespace(settings.policy.names_per_namespace);
-        if settings.claims == Claims::Assumed {
+        if settings.claims == ClaimMode::Assumed {
             merge = merge.assuming();
         }
         let patterns = Budgets::new(usize::from(settings.policy.regex_mib) << 20);
@@ -283,7 +283,7 @@ impl Translator {
             requesters: BTreeMap::new(),
             wants: BTreeMap::new(),
             want_problems: BTreeMap::new(),
-            doors: Doors::default(),
+            challenge_index: ChallengeIndex::default(),
             shared: BTreeMap::new(),
             now: None,
             deadlines: BTreeSet::new(),
@@ -309,7 +309,7 @@ impl Translator {
             allocated: BTreeMap::new(),
             assigned: BTreeMap::new(),
             own: OwnAddresses::default(),
-            port_wishes: BTreeSet::new(),
+            desired_ports: BTreeSet::new(),
             services: BTreeMap::new(),
         }
     }
@@ -452,13 +452,13 @@ impl Translator {
 
     /// Every internal port that is needed.
     #[must_use]
-    pub fn ports(&self) -> &BTreeSet<PortWish> {
-        &self.port_wishes
+    pub fn ports(&self) -> &BTreeSet<DesiredPort> {
+        &self.desired_ports
     }
 
     /// What is to become of the Services, by UID of their Gateway.
     #[must_use]
-    pub fn services(&self) -> &BTreeMap<Arc<str>, ServiceWish> {
+    pub fn services(&self) -> &BTreeMap<Arc<str>, DesiredService> {
         &self.services
     }
 

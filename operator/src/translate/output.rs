@@ -13,7 +13,7 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_stream::{Encoded, ResourceKey};
 
-use super::{ClaimState, PortWish, ServiceWish, Status};
+use super::{ClaimState, DesiredPort, DesiredService, Status};
 
 /// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
 /// conflicted, and its hostname is exact.
@@ -81,12 +81,12 @@ pub struct Output {
     pub issuers: BTreeMap<ObjectKey, Option<Arc<AcmeIssuer>>>,
     /// Internal ports: needed from now on (true), or no longer. Ports that lose their last listener
     /// are given up at once; the allocator sees to it that they are not soon used again.
-    pub ports: BTreeMap<PortWish, bool>,
+    pub ports: BTreeMap<DesiredPort, bool>,
     /// How it stands with names and ports that somebody holds or is to hold; `None`: neither.
     pub claims: BTreeMap<ClaimKey, Option<ClaimState>>,
     /// Services by the UID of their Gateway; `None`: the Gateway is gone or not ours, and whatever
     /// carries its UID goes too.
-    pub services: BTreeMap<Arc<str>, Option<ServiceWish>>,
+    pub services: BTreeMap<Arc<str>, Option<DesiredService>>,
     /// Secrets and ConfigMaps that something may use: from now on (true), or no longer. Whoever watches a
     /// cluster keeps only these in memory, and gets one that is newly used before publishing what came out.
     pub sources: BTreeMap<ObjectKey, bool>,
@@ -121,13 +121,13 @@ impl Output {
     }
 }
 
-/// Joins wishes: what was given up and is wanted again (or the other way round) is no news.
-fn join<K: Ord>(wishes: &mut BTreeMap<K, bool>, later: BTreeMap<K, bool>) {
+/// Joins changes: what was given up and is wanted again (or the other way round) is no news.
+fn join<K: Ord>(desired: &mut BTreeMap<K, bool>, later: BTreeMap<K, bool>) {
     for (key, wanted) in later {
-        if wishes.get(&key).is_some_and(|before| *before != wanted) {
-            wishes.remove(&key);
+        if desired.get(&key).is_some_and(|before| *before != wanted) {
+            desired.remove(&key);
         } else {
-            wishes.insert(key, wanted);
+            desired.insert(key, wanted);
         }
     }
 }

@@ -12,17 +12,17 @@ use vestibule_model::key::ListenerKey;
 use vestibule_model::merge::{Merge, PortKey};
 
 /// Names on a port for which TLS listeners came or went.
-type Place = (PortKey, HostPattern);
+type OverlapKey = (PortKey, HostPattern);
 
 /// Where it has not been looked yet.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps {
     /// In turn, so that nobody who changes one again and again keeps the others waiting.
-    queue: VecDeque<Place>,
-    looks: BTreeMap<Place, Look>,
+    queue: VecDeque<OverlapKey>,
+    looks: BTreeMap<OverlapKey, Look>,
 }
 
-/// How far the look at one place is.
+/// How far the look at one entry is.
 #[derive(Debug, Default)]
 struct Look {
     /// The last one that was looked at.
@@ -37,7 +37,7 @@ impl Overlaps {
     }
 
     /// Something has changed there.
-    pub(super) fn mark(&mut self, place: Place) {
+    pub(super) fn mark(&mut self, place: OverlapKey) {
         if let Some(look) = self.looks.get_mut(&place) {
             look.again |= look.last.is_some();
             return;
@@ -49,7 +49,7 @@ impl Overlaps {
     /// The next ones to look at, not many more than `most`.
     pub(super) fn next(&mut self, merge: &Merge, most: usize) -> Vec<ListenerKey> {
         let mut listeners = Vec::new();
-        // A place costs something even where there is nobody.
+        // Each entry costs something even where there is nobody.
         let mut left = most;
         while left > 0
             && let Some(place) = self.queue.pop_front()

@@ -25,15 +25,15 @@ use super::Translator;
 use super::binds::Bind;
 use super::route::RouteState;
 
-/// A listener's place at a door.
+/// A listener on one of the ports where CAs connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ChallengeListener {
     kind: ChallengeType,
     hostname: HostPattern,
     bind: Bind,
 }
 
-impl Place {
+impl ChallengeListener {
     /// Of a listener that is served at `bind`; `None` where no CA connects, or not in its protocol.
     pub(super) fn of(listener: &Listener, bind: Bind) -> Option<Self> {
         let kind = ChallengeType::ALL
@@ -71,11 +71,11 @@ struct OnShared {
     redirects: bool,
 }
 
-/// What a route has on the Gateways' own listeners.
+/// The hostnames that a route serves on Gateways' own listeners.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Shared(BTreeSet<(ListenerKey, HostPattern, OnShared)>);
+pub(super) struct SharedListenerRoutes(BTreeSet<(ListenerKey, HostPattern, OnShared)>);
 
-impl Shared {
+impl SharedListenerRoutes {
     /// Of this route.
     pub(super) fn of(route: Option<Route<'_>>, state: Option<&RouteState>) -> Self {
         let (Some(route), Some(state)) = (route, state) else {
@@ -112,19 +112,19 @@ impl Shared {
     }
 }
 
-type Door = (ObjectName, ChallengeType);
+type ChallengePort = (ObjectName, ChallengeType);
 
 /// The listeners and routes where CAs connect, and the names that matter.
 #[derive(Debug, Default)]
-pub(super) struct Doors {
-    listeners: BTreeMap<Door, BTreeMap<HostPattern, BTreeMap<ListenerKey, Bind>>>,
+pub(super) struct ChallengeIndex {
+    listeners: BTreeMap<ChallengePort, BTreeMap<HostPattern, BTreeMap<ListenerKey, Bind>>>,
     routes: BTreeMap<ListenerKey, BTreeMap<HostPattern, BTreeSet<OnShared>>>,
     /// By Gateway, then by name with its labels reversed.
     names: BTreeMap<ObjectName, BTreeMap<String, BTreeSet<Interest>>>,
 }
 
-/// What a CA that connects for a name meets, to one tenant.
-enum Met {
+/// Who answers a CA that connects for a name, as one tenant sees it.
+enum Answerer {
     Nothing,
     Tenant,
     /// A redirect of the Gateway's namespace, and nothing else.
@@ -132,7 +132,7 @@ enum Met {
     Others,
 }
 
-impl Doors {
+impl ChallengeIndex {
     /// Notes who wants to know of a name, or no longer.
     pub(super) fn set_interest(
         &mut self,
@@ -153,43 +153,45 @@ impl Doors {
         }
     }
 
-    /// Moves a listener, and returns for which names somebody else may stand at a door by that, and whether the door
-    /// itself moved.
+    /// Moves a listener, and returns for which names somebody else may be reached by that, and whether the
+    /// socket moved.
     pub(super) fn move_listener(
         &mut self,
         key: &ListenerKey,
-        from: Option<(&ObjectName, &Place)>,
-        to: Option<(&ObjectName, &Place)>,
+        from: Option<(&ObjectName, &ChallengeListener)>,
+        to: Option<(&ObjectName, &ChallengeListener)>,
     ) -> Vec<(ObjectName, HostPattern, bool)> {
         let mut affected = Vec::new();
         if from == to {
             return affected;
         }
-        for (place, there) in [(from, false), (to, true)] {
-            let Some((gateway, place)) = place else {
+        for (challenge_listener, there) in [(from, false), (to, true)] {
+            let Some((gateway, challenge_listener)) = challenge_listener else {
                 continue;
             };
-            let door = (gateway.clone(), place.kind);
-            let before = self.bind(gateway, place.kind);
-            let listeners = self.listeners.entry(door.clone()).or_default();
-            let same = listeners.entry(place.hostname.clone()).or_default();
+            let challenge_port = (gateway.clone(), challenge_listener.kind);
+            let before = self.bind(gateway, challenge_listener.kind);
+            let listeners = self.listeners.entry(challenge_port.clone()).or_default();
+            let same = listeners
+                .entry(challenge_listener.hostname.clone())
+                .or_default();
             if there {
-                same.insert(key.clone(), place.bind);
+                same.insert(key.clone(), challenge_listener.bind);
             } else {
                 same.remove(key);
             }
             if same.is_empty() {
-                listeners.remove(&place.hostname);
+                listeners.remove(&challenge_listener.hostname);
             }
             if listeners.is_empty() {
-                self.listeners.remove(&door);
+                self.listeners.remove(&challenge_port);
             }
-            // A door that opens, closes or moves is everybody's business.
-            let moved = self.bind(gateway, place.kind) != before;
+            // A socket that opens, closes or moves concerns every name.
+            let moved = self.bind(gateway, challenge_listener.kind) != before;
             let whom = if moved {
                 HostPattern::Any
             } else {
-                place.hostname.clone()
+                challenge_listener.hostname.clone()
             };
             affected.push((gateway.clone(), whom, moved));
         }
@@ -197,7 +199,11 @@ impl Doors {
     }
 
     /// Moves a route, and returns who has to look again.
-    pub(super) fn move_route(&mut self, from: &Shared, to: &Shared) -> BTreeSet<Interest> {
+    pub(super) fn move_route(
+        &mut self,
+        from: &SharedListenerRoutes,
+        to: &SharedListenerRoutes,
+    ) -> BTreeSet<Interest> {
         let mut affected = BTreeSet::new();
         for entry in from.0.symmetric_difference(&to.0) {
             let (listener, matches, on) = entry;
@@ -233,60 +239,60 @@ impl Doors {
     /// Whether the challenges for `hostname` may be answered on `gateway` for `tenant`.
     fn reach(&self, gateway: &ObjectName, hostname: &Hostname, tenant: &Arc<str>) -> Reaches {
         let [tls, http] = ChallengeType::ALL.map(|kind| {
-            let met = self.met(gateway, kind, hostname, tenant);
-            met.unwrap_or(Met::Tenant)
+            let answerer = self.answerer(gateway, kind, hostname, tenant);
+            answerer.unwrap_or(Answerer::Tenant)
         });
         let tls = match tls {
-            Met::Nothing => Reach::NoListener,
-            Met::Tenant => Reach::Ours,
-            Met::Redirect | Met::Others => Reach::Others,
+            Answerer::Nothing => Reach::NoListener,
+            Answerer::Tenant => Reach::Ours,
+            Answerer::Redirect | Answerer::Others => Reach::Others,
         };
         let http = match http {
             _ if tls == Reach::Others => Reach::Others,
-            Met::Nothing => Reach::NoListener,
-            Met::Tenant => Reach::Ours,
-            Met::Redirect if tls == Reach::Ours => Reach::Ours,
-            Met::Redirect | Met::Others => Reach::Others,
+            Answerer::Nothing => Reach::NoListener,
+            Answerer::Tenant => Reach::Ours,
+            Answerer::Redirect if tls == Reach::Ours => Reach::Ours,
+            Answerer::Redirect | Answerer::Others => Reach::Others,
         };
         [tls, http]
     }
 
     /// `None`: nobody is selected for the name.
-    fn met(
+    fn answerer(
         &self,
         gateway: &ObjectName,
         kind: ChallengeType,
         hostname: &Hostname,
         tenant: &Arc<str>,
-    ) -> Option<Met> {
+    ) -> Option<Answerer> {
         let Some(listeners) = self.listeners.get(&(gateway.clone(), kind)) else {
-            return Some(Met::Nothing);
+            return Some(Answerer::Nothing);
         };
         let selected = candidates(hostname).find_map(|pattern| listeners.get(&pattern))?;
         let others = selected
             .keys()
             .filter(|listener| listener.parent.name().namespace != *tenant);
-        let mut met = Met::Tenant;
+        let mut answerer = Answerer::Tenant;
         for listener in others {
-            match self.met_behind(listener, kind, hostname, tenant) {
-                Met::Others => return Some(Met::Others),
-                Met::Redirect => met = Met::Redirect,
-                Met::Nothing | Met::Tenant => {}
+            match self.answerer_behind(listener, kind, hostname, tenant) {
+                Answerer::Others => return Some(Answerer::Others),
+                Answerer::Redirect => answerer = Answerer::Redirect,
+                Answerer::Nothing | Answerer::Tenant => {}
             }
         }
-        Some(met)
+        Some(answerer)
     }
 
     /// Whom a listener of another namespace than the tenant's leads to.
-    fn met_behind(
+    fn answerer_behind(
         &self,
         listener: &ListenerKey,
         kind: ChallengeType,
         hostname: &Hostname,
         tenant: &Arc<str>,
-    ) -> Met {
+    ) -> Answerer {
         let ParentKey::Gateway(gateway) = &listener.parent else {
-            return Met::Others;
+            return Answerer::Others;
         };
         let routes = self.routes.get(listener);
         let matching: Vec<&OnShared> = candidates(hostname)
@@ -301,7 +307,7 @@ impl Doors {
             )
         });
         let Some(first) = first else {
-            return Met::Tenant;
+            return Answerer::Tenant;
         };
         // Behind TLS one route has the name; rules of HTTPRoutes of one rank share it.
         let is_tls = first.route.kind == vestibule_model::key::Kind::TlsRoute;
@@ -318,14 +324,14 @@ impl Doors {
             .filter(|on| on.route.name.namespace != *tenant)
             .peekable();
         if selected.peek().is_none() {
-            return Met::Tenant;
+            return Answerer::Tenant;
         }
         let redirect =
             |on: &&&OnShared| on.redirects && on.route.name.namespace == gateway.namespace;
         if kind == ChallengeType::Http01 && selected.all(|on| redirect(&on)) {
-            Met::Redirect
+            Answerer::Redirect
         } else {
-            Met::Others
+            Answerer::Others
         }
     }
 
@@ -366,19 +372,19 @@ impl Doors {
 }
 
 impl Translator {
-    /// Who has to look again after listeners moved: it matters who stands at a door where the name is no tenant's, or
+    /// Who has to look again after listeners moved: it matters who is reached where the name is no tenant's, or
     /// its own Gateway asks. So somebody's listener for a wide hostname has nobody judged again who holds a name inside.
     pub(super) fn concerned(
         &self,
         moved: Vec<(ObjectName, HostPattern, bool)>,
     ) -> BTreeSet<Interest> {
         let mut concerned = BTreeSet::new();
-        for (gateway, names, door) in moved {
-            if door || matches!(names, HostPattern::Exact(_)) {
-                concerned.extend(self.doors.interested(&gateway, &names));
+        for (gateway, names, challenge_port) in moved {
+            if challenge_port || matches!(names, HostPattern::Exact(_)) {
+                concerned.extend(self.challenge_index.interested(&gateway, &names));
                 continue;
             }
-            for (name, who) in self.doors.matching(&gateway, &names) {
+            for (name, who) in self.challenge_index.matching(&gateway, &names) {
                 let hostname = forward(name);
                 let tenant = hostname.and_then(|hostname| self.tenant_of(&gateway, &hostname));
                 let who = who.iter().filter(|one| match one {
@@ -396,7 +402,7 @@ impl Translator {
     /// Who has to look again after names went to somebody else: nobody whose name belongs to somebody by a pattern
     /// inside these.
     pub(super) fn whose(&self, gateway: &ObjectName, names: &HostPattern) -> BTreeSet<Interest> {
-        let matching = self.doors.matching(gateway, names);
+        let matching = self.challenge_index.matching(gateway, names);
         let concerned = matching.filter(|(name, _)| {
             let Some(hostname) = forward(name) else {
                 return true;
@@ -421,11 +427,11 @@ impl Translator {
         match self.tenant_of(gateway, hostname) {
             // The proxies serve it for nobody else, whatever listeners match it.
             Some(owner) if owner == *tenant => ChallengeType::ALL.map(|kind| {
-                let door = self.doors.bind(gateway, kind);
-                door.map_or(Reach::NoListener, |_| Reach::Ours)
+                let challenge_port = self.challenge_index.bind(gateway, kind);
+                challenge_port.map_or(Reach::NoListener, |_| Reach::Ours)
             }),
             Some(_) if !own => [Reach::Others; 2],
-            _ => self.doors.reach(gateway, hostname, tenant),
+            _ => self.challenge_index.reach(gateway, hostname, tenant),
         }
     }
 }

@@ -17,7 +17,7 @@ use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 use super::backend::{BackendKey, Speaks, speaks};
 use super::claim::Sharing;
 use super::http_route;
-use super::reach::Shared;
+use super::reach::SharedListenerRoutes;
 use super::{Dirty, Output, Translator, set_user};
 
 /// Per parent reference that leads to a Gateway of ours: its index, and where it attached.
@@ -137,13 +137,15 @@ impl Translator {
                 Some(state) => self.routes.insert(key.clone(), state),
                 None => self.routes.remove(&key),
             };
-            let shared = Shared::of(self.route(&key), state.as_ref());
-            let former = if shared == Shared::default() {
+            let shared = SharedListenerRoutes::of(self.route(&key), state.as_ref());
+            let former = if shared == SharedListenerRoutes::default() {
                 self.shared.remove(&key)
             } else {
                 self.shared.insert(key.clone(), shared.clone())
             };
-            let interests = self.doors.move_route(&former.unwrap_or_default(), &shared);
+            let interests = self
+                .challenge_index
+                .move_route(&former.unwrap_or_default(), &shared);
             self.mark_interested(interests, dirty);
             let listeners = |s: &Option<RouteState>| s.as_ref().map(RouteState::listeners);
             let (before, after) = (

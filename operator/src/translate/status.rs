@@ -1,14 +1,14 @@
 //! Statuses and findings: assembled from what became of the parts.
 //!
 //! Everything but Programmed is decided here. Programmed rests on what the proxies acked, so the
-//! status only says what it rests on ([`Programmed`]); `operator::status` resolves it.
+//! status only says what it rests on ([`ProgrammedBasis`]); `operator::status` resolves it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use vestibule_model::condition::{
     ClassStatus, Condition, ConditionType, GrantStatus, ListenerStatus, ListenersStatus,
-    PolicyStatus, Programmed, Reason, RouteStatus,
+    PolicyStatus, ProgrammedBasis, Reason, RouteStatus,
 };
 use vestibule_model::finding::Finding;
 use vestibule_model::issuer;
@@ -159,7 +159,7 @@ impl Translator {
             let accepted = match state.and_then(|state| state.refused.as_ref()) {
                 Some(finding) => {
                     let message = finding.to_string();
-                    status.programmed = Programmed::Never(Reason::Invalid, message);
+                    status.programmed = ProgrammedBasis::NotPublished(Reason::Invalid, message);
                     fails(ACCEPTED, finding)
                 }
                 None if state.is_some_and(|state| state.none_accepted) => Condition::fails(
@@ -192,7 +192,7 @@ impl Translator {
                 let decided = state.refused.is_some() || state.none_accepted;
                 if let Some(finding) = state.unreachable.as_ref().filter(|_| !decided) {
                     let message = finding.to_string();
-                    status.programmed = Programmed::Never(finding.reason, message);
+                    status.programmed = ProgrammedBasis::NotPublished(finding.reason, message);
                 }
                 status.addresses.clone_from(&state.addresses);
             }
@@ -230,15 +230,15 @@ impl Translator {
             let message = format!("Gateway {gateway} is not accepted; see its status");
             let reason = Reason::ParentNotAccepted;
             status.conditions = vec![Condition::fails(ACCEPTED, reason, message.clone())];
-            status.programmed = Programmed::Never(reason, message);
+            status.programmed = ProgrammedBasis::NotPublished(reason, message);
         } else if let Some(finding) = &state.unreachable
-            && matches!(status.programmed, Programmed::WhenHeld(_))
+            && matches!(status.programmed, ProgrammedBasis::WhenAcknowledged(_))
         {
             let message = format!(
                 "Gateway {gateway} is not programmed: {}; see its status",
                 finding.reason
             );
-            status.programmed = Programmed::Never(Reason::ParentNotProgrammed, message);
+            status.programmed = ProgrammedBasis::NotPublished(Reason::ParentNotProgrammed, message);
         }
         status
     }
@@ -309,7 +309,7 @@ impl Translator {
             let mut conditions = listener_conditions(state);
             conditions.extend(self.certificate_condition(&key, state.unasked.as_ref()));
             let programmed = listener_programmed(&key, state);
-            if matches!(programmed, Programmed::WhenHeld(_)) {
+            if matches!(programmed, ProgrammedBasis::WhenAcknowledged(_)) {
                 held.insert(key.clone());
             }
             statuses.push(ListenerStatus {
@@ -321,15 +321,15 @@ impl Translator {
             });
         }
         let waiting = |status: &ListenerStatus| match &status.programmed {
-            Programmed::Never(Reason::Pending, message) => Some(message.clone()),
+            ProgrammedBasis::NotPublished(Reason::Pending, message) => Some(message.clone()),
             _ => None,
         };
         let programmed = if !held.is_empty() {
-            Programmed::WhenHeld(held)
+            ProgrammedBasis::WhenAcknowledged(held)
         } else if let Some(message) = statuses.iter().find_map(waiting) {
-            Programmed::Never(Reason::Pending, message)
+            ProgrammedBasis::NotPublished(Reason::Pending, message)
         } else {
-            Programmed::Never(
+            ProgrammedBasis::NotPublished(
                 Reason::ListenersNotValid,
                 "No listener can serve; see the listeners".into(),
             )
@@ -400,7 +400,7 @@ fn not_allowed(message: String) -> ListenersStatus {
             Reason::NotAllowed,
             message.clone(),
         )],
-        programmed: Programmed::Never(Reason::NotAllowed, message),
+        programmed: ProgrammedBasis::NotPublished(Reason::NotAllowed, message),
         listeners: Vec::new(),
         attached_listener_sets: 0,
         addresses: None,
@@ -476,29 +476,29 @@ fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
     conditions
 }
 
-fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> Programmed {
+fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> ProgrammedBasis {
     if let Some(finding) = &state.refused {
         let reason = match state.conflict {
             Some(conflict) => conflict.reason(),
             None => Reason::Invalid,
         };
-        return Programmed::Never(reason, finding.to_string());
+        return ProgrammedBasis::NotPublished(reason, finding.to_string());
     }
     if !state.is_served() {
-        return Programmed::Never(Reason::Invalid, "It takes no kind of route".into());
+        return ProgrammedBasis::NotPublished(Reason::Invalid, "It takes no kind of route".into());
     }
     if let Some(finding) = &state.unusable {
         let reason = match finding.reason {
             Reason::InvalidTLSConfig => Reason::InvalidTLSConfig,
             _ => Reason::Invalid,
         };
-        return Programmed::Never(reason, finding.to_string());
+        return ProgrammedBasis::NotPublished(reason, finding.to_string());
     }
     if !state.claimed {
-        return Programmed::Never(Reason::Pending, WAITING_FOR_CLAIM.into());
+        return ProgrammedBasis::NotPublished(Reason::Pending, WAITING_FOR_CLAIM.into());
     }
     if !state.bound {
-        return Programmed::Never(Reason::Pending, WAITING_FOR_PORT.into());
+        return ProgrammedBasis::NotPublished(Reason::Pending, WAITING_FOR_PORT.into());
     }
-    Programmed::WhenHeld(BTreeSet::from([key.clone()]))
+    ProgrammedBasis::WhenAcknowledged(BTreeSet::from([key.clone()]))
 }

@@ -14,7 +14,7 @@ use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-use vestibule_model::challenge::{Answer, ChallengeType};
+use vestibule_model::challenge::{ChallengeProof, ChallengeType};
 
 use super::World;
 
@@ -42,7 +42,7 @@ impl ResolvesServerCert for Resolver {
             challenges
                 .iter()
                 .find_map(|(key, answer)| match &answer.answer {
-                    Answer::TlsAlpn01 {
+                    ChallengeProof::TlsAlpn01 {
                         certificate,
                         private_key,
                     } if key.hostname.as_str() == name => {
@@ -121,8 +121,8 @@ async fn http_01(
                 && key.hostname.as_str() == host
         })
         .and_then(|(_, answer)| match &answer.answer {
-            Answer::Http01 { key_authorization } => Some(key_authorization.to_string()),
-            Answer::TlsAlpn01 { .. } => None,
+            ChallengeProof::Http01 { key_authorization } => Some(key_authorization.to_string()),
+            ChallengeProof::TlsAlpn01 { .. } => None,
         })
         .ok_or(StatusCode::NOT_FOUND)
 }

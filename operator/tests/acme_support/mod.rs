@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 /// A Secret.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stored {
-    pub(crate) record: Record,
+    pub(crate) record: StoredSecret,
     pub(crate) entries: BTreeMap<String, Vec<u8>>,
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct World {
     pub(crate) secrets: Mutex<BTreeMap<ObjectName, Stored>>,
     pub(crate) challenges: Mutex<BTreeMap<ChallengeKey, ChallengeAnswer>>,
     pub(crate) said: Mutex<BTreeMap<ObjectName, Issuance>>,
-    pub(crate) issuers: Mutex<BTreeMap<ObjectKey, IssuerFact>>,
-    pub(crate) ended: Mutex<Vec<(ObjectName, Outcome, Arc<str>)>>,
+    pub(crate) issuers: Mutex<BTreeMap<ObjectKey, IssuerState>>,
+    pub(crate) ended: Mutex<Vec<(ObjectName, OrderOutcome, Arc<str>)>>,
     pub(crate) renewals: Mutex<BTreeMap<ObjectName, i64>>,
     pub(crate) hold: Mutex<Option<Hold>>,
     pub(crate) held: AtomicBool,
@@ -136,13 +136,13 @@ impl World {
         })
     }
 
-    pub(crate) fn record(&self, name: &ObjectName) -> Record {
+    pub(crate) fn record(&self, name: &ObjectName) -> StoredSecret {
         let secrets = self.secrets.lock();
         secrets.get(name).expect("a Secret").record.clone()
     }
 
-    pub(crate) fn state(&self, name: &ObjectName) -> State {
-        State::read(self.record(name).state.as_deref())
+    pub(crate) fn state(&self, name: &ObjectName) -> RememberedState {
+        RememberedState::read(self.record(name).state.as_deref())
     }
 
     pub(crate) async fn tell(&self, input: Input) {
@@ -232,7 +232,7 @@ impl World {
 }
 
 impl Effects for World {
-    async fn read(&self, secret: &ObjectName) -> Result<Option<Record>, StoreError> {
+    async fn read(&self, secret: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
         Ok(self
             .secrets
             .lock()
@@ -301,14 +301,16 @@ impl Effects for World {
                 Some(answer) => {
                     assert!(
                         self.secrets.lock().values().any(|stored| {
-                            State::read(stored.record.state.as_deref()).order.is_some()
+                            RememberedState::read(stored.record.state.as_deref())
+                                .order
+                                .is_some()
                         }),
                         "no challenge is published before an order is stored"
                     );
                     if self.deaf.lock().as_ref() != Some(&key.hostname) {
                         self.challenges.lock().insert(key.clone(), answer);
                     }
-                    acks.insert(key, Ack::Everywhere);
+                    acks.insert(key, ChallengeAck::Everywhere);
                 }
                 None => {
                     self.challenges.lock().remove(&key);
@@ -342,7 +344,7 @@ impl Effects for World {
         self.change();
     }
 
-    fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerFact>) {
+    fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerState>) {
         for fact in changes.values() {
             self.say(&format!("{fact:?}"));
         }

@@ -13,7 +13,7 @@ use vestibule_model::policy::Policy;
 use vestibule_operator::certmanager::Maker;
 use vestibule_operator::cluster::certmanager::Requests;
 use vestibule_operator::translate::{
-    Binds, CONTROLLER, Change, Claims, ServiceSettings, Settings, Translator,
+    Binds, CONTROLLER, Change, ClaimMode, ServiceSettings, Settings, Translator,
 };
 
 use crate::support::{Controller, Engine, Server, certificate, eventually};
@@ -110,9 +110,9 @@ impl World {
 
     /// What is asked for, once every port has an internal one.
     fn requests(&mut self) -> Requests {
-        let wishes = self.translator.ports().iter().cloned();
-        let ports = (10_000..).zip(wishes);
-        let ports = ports.map(|(internal, wish)| (wish, Port::new(internal)));
+        let desired_services = self.translator.ports().iter().cloned();
+        let ports = (10_000..).zip(desired_services);
+        let ports = ports.map(|(internal, desired)| (desired, Port::new(internal)));
         let ports = Change::Ports(ports.collect());
         self.translator.apply([ports]);
         let requests = self.translator.requests().iter();
@@ -142,7 +142,7 @@ async fn the_issuer_that_is_chosen_signs_and_nothing_else_is_issued() {
     let translator = Translator::new(Settings {
         controller: CONTROLLER.into(),
         policy: Policy::default(),
-        claims: Claims::Assumed,
+        claims: ClaimMode::Assumed,
         shim_for_sets: false,
         binds: Binds::Allocated {
             address: Ipv6Addr::UNSPECIFIED.into(),

@@ -23,7 +23,7 @@ use vestibule_model::issuer::{IssuerAnnotations, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_operator::certmanager::{Maker, Settings};
-use vestibule_operator::cluster::certmanager::{self, Facts, Requests, Wires};
+use vestibule_operator::cluster::certmanager::{self, Channels, Issuances, Requests};
 use vestibule_operator::cluster::lease::elector::Role;
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::translate::CertificateRequest;
@@ -498,7 +498,7 @@ impl Controller {
 /// An engine that leads.
 pub(crate) struct Engine {
     requests: watch::Sender<Option<Arc<Requests>>>,
-    facts: watch::Receiver<Option<Arc<Facts>>>,
+    issuances: watch::Receiver<Option<Arc<Issuances>>>,
     _role: watch::Sender<Role>,
     registry: Registry,
     task: JoinHandle<()>,
@@ -517,7 +517,7 @@ impl Engine {
         config.headers.push((http::header::USER_AGENT, agent));
         let client = Client::try_from(config).expect("a client");
         let (requests, asked) = watch::channel(None);
-        let (told, facts) = watch::channel(None);
+        let (told, issuances) = watch::channel(None);
         let until = Instant::now() + Duration::from_hours(1);
         let (leads, role) = watch::channel(Role::Leading { term: 1, until });
         let config = certmanager::Config {
@@ -528,20 +528,20 @@ impl Engine {
             },
             manager: "vestibule".into(),
         };
-        let wires = Wires {
+        let channels = Channels {
             requests: asked,
             role,
-            facts: told,
+            issuances: told,
         };
         let metrics = Metrics::default();
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         Self {
             requests,
-            facts,
+            issuances,
             _role: leads,
             registry,
-            task: tokio::spawn(certmanager::run(client, config, wires, metrics)),
+            task: tokio::spawn(certmanager::run(client, config, channels, metrics)),
         }
     }
 
@@ -561,8 +561,8 @@ impl Engine {
     }
 
     pub(crate) fn fact(&self, namespace: &str, secret: &str) -> Option<Issuance> {
-        let facts = self.facts.borrow().clone()?;
-        facts.get(&ObjectName::new(namespace, secret)).cloned()
+        let issuances = self.issuances.borrow().clone()?;
+        issuances.get(&ObjectName::new(namespace, secret)).cloned()
     }
 
     /// Waits for a fact with this state and text.

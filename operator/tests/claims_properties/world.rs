@@ -12,8 +12,10 @@ use vestibule_model::ownership::HostnameGrant;
 use vestibule_model::path::PathPrefix;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
-use vestibule_operator::claims::{Action, ClaimStore, GatewayState, Outcome, Request, Seen, Time};
-use vestibule_operator::translate::{Change, ClaimState, Claims, Settings, Translator};
+use vestibule_operator::claims::{
+    ClaimAction, ClaimRequest, ClaimStore, GatewayState, SeenClaim, Time, WriteOutcome,
+};
+use vestibule_operator::translate::{Change, ClaimMode, ClaimState, Settings, Translator};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
 use crate::common::grants::hostname_grant;
@@ -79,7 +81,7 @@ fn time(clock: (i64, Instant)) -> Time {
 
 fn told() -> Settings {
     Settings {
-        claims: Claims::Told,
+        claims: ClaimMode::Recorded,
         // Wildcards of TLSRoutes as well.
         policy: Policy {
             mode: Mode::Off,
@@ -158,7 +160,7 @@ fn claim_of(object: &Object) -> Arc<HostnameClaim> {
     Arc::new(claim.clone())
 }
 
-fn claim_object((claim, _): &Seen) -> Object {
+fn claim_object((claim, _): &SeenClaim) -> Object {
     Object::HostnameClaim((**claim).clone())
 }
 
@@ -655,10 +657,10 @@ impl World {
             name: request.name.clone(),
         };
         let outcome = match fate {
-            Fate::Unanswered(false) => Outcome::Unknown,
+            Fate::Unanswered(false) => WriteOutcome::Unknown,
             Fate::Unanswered(true) => {
                 self.land(&key, &request);
-                Outcome::Unknown
+                WriteOutcome::Unknown
             }
             Fate::Known | Fate::Fatal => self.land(&key, &request),
         };
@@ -681,25 +683,27 @@ impl World {
         self.replicas[replica] = Replica::new(&self.server, self.clock);
     }
 
-    fn land(&mut self, key: &ObjectKey, request: &Request) -> Outcome {
+    fn land(&mut self, key: &ObjectKey, request: &ClaimRequest) -> WriteOutcome {
         let there = self.server.objects.get(key);
         let present = there.map(|(_, version)| version.to_string());
         let by = match &request.action {
-            Action::Read => {
+            ClaimAction::Read => {
                 let seen = there.map(|(object, version)| (claim_of(object), version.to_string()));
-                return Outcome::Known(seen);
+                return WriteOutcome::Known(seen);
             }
-            Action::Create(_) => None,
-            Action::Replace { version, .. } | Action::Delete { version, .. } => Some(version),
+            ClaimAction::Create(_) => None,
+            ClaimAction::Replace { version, .. } | ClaimAction::Delete { version, .. } => {
+                Some(version)
+            }
         };
         if present.as_ref() != by {
-            return Outcome::Moved;
+            return WriteOutcome::Moved;
         }
         let version = self.server.version + 1;
         let seen = request.stored(version);
         let written = self.put(key, seen.as_ref().map(claim_object));
         assert_eq!(written, version);
-        Outcome::Known(seen)
+        WriteOutcome::Known(seen)
     }
 
     fn pass(&mut self) {

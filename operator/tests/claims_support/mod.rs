@@ -12,7 +12,8 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectName;
 use vestibule_model::merge::PortKey;
 use vestibule_operator::claims::{
-    Action, ClaimStore, Content, GatewayState, Outcome, Request, Seen, Time,
+    ClaimAction, ClaimContent, ClaimRequest, ClaimStore, GatewayState, SeenClaim, Time,
+    WriteOutcome,
 };
 use vestibule_operator::translate::ClaimState;
 
@@ -46,8 +47,8 @@ pub(crate) fn speaking(namespace: &str, group: Group) -> Holder {
 }
 
 /// What the object of a name says if a namespace holds it.
-pub(crate) fn content(hostname: &str, holder: &str) -> Content {
-    Content {
+pub(crate) fn content(hostname: &str, holder: &str) -> ClaimContent {
+    ClaimContent {
         key: name(hostname),
         gateway_uid: "uid-1".into(),
         holder: holder.into(),
@@ -60,7 +61,7 @@ pub(crate) fn content(hostname: &str, holder: &str) -> Content {
 /// An object as a server has it.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
-    pub(crate) content: Content,
+    pub(crate) content: ClaimContent,
     pub(crate) version: u64,
 }
 
@@ -168,7 +169,7 @@ impl World {
     }
 
     /// The next request, if one is due by now.
-    pub(crate) fn begin(&mut self) -> Option<Request> {
+    pub(crate) fn begin(&mut self) -> Option<ClaimRequest> {
         let gateways = &self.gateways;
         let state = |gateway: &ObjectName| match gateways.get(gateway) {
             Some(Some(uid)) => GatewayState::Ours((*uid).into()),
@@ -181,29 +182,31 @@ impl World {
     }
 
     /// The next request, after whatever pause it needs.
-    pub(crate) fn next(&mut self) -> Option<Request> {
+    pub(crate) fn next(&mut self) -> Option<ClaimRequest> {
         self.pass(Duration::from_millis(100));
         self.begin()
     }
 
     /// A request comes to the server: what that makes of it.
-    pub(crate) fn land(&mut self, request: &Request) -> Outcome {
+    pub(crate) fn land(&mut self, request: &ClaimRequest) -> WriteOutcome {
         let name = &request.name;
         let there = self.objects.get(name);
         let is = |by: &String| there.is_some_and(|stored| stored.version.to_string() == *by);
         let (content, fence) = match &request.action {
-            Action::Read => return Outcome::Known(self.seen(name)),
-            Action::Create(_) if there.is_some() => return Outcome::Moved,
-            Action::Create(content) => (content, false),
-            Action::Replace { version, .. } | Action::Delete { version, .. } if !is(version) => {
-                return Outcome::Moved;
+            ClaimAction::Read => return WriteOutcome::Known(self.seen(name)),
+            ClaimAction::Create(_) if there.is_some() => return WriteOutcome::Moved,
+            ClaimAction::Create(content) => (content, false),
+            ClaimAction::Replace { version, .. } | ClaimAction::Delete { version, .. }
+                if !is(version) =>
+            {
+                return WriteOutcome::Moved;
             }
-            Action::Delete { .. } => {
+            ClaimAction::Delete { .. } => {
                 self.objects.remove(name);
                 self.unseen.push_back((name.clone(), None));
-                return Outcome::Known(None);
+                return WriteOutcome::Known(None);
             }
-            Action::Replace { content, fence, .. } => (content, *fence),
+            ClaimAction::Replace { content, fence, .. } => (content, *fence),
         };
         let same = there.is_some_and(|stored| stored.content == *content);
         if !same || fence {
@@ -215,14 +218,14 @@ impl World {
             self.objects.insert(name.clone(), stored.clone());
             self.unseen.push_back((name.clone(), Some(stored)));
         }
-        Outcome::Known(self.seen(name))
+        WriteOutcome::Known(self.seen(name))
     }
 
-    pub(crate) fn seen(&self, name: &ObjectName) -> Option<Seen> {
+    pub(crate) fn seen(&self, name: &ObjectName) -> Option<SeenClaim> {
         seen(name, self.objects.get(name))
     }
 
-    pub(crate) fn done(&mut self, request: &Request, outcome: Outcome) {
+    pub(crate) fn done(&mut self, request: &ClaimRequest, outcome: WriteOutcome) {
         self.store.done(&request.name, outcome, self.time);
         self.news();
     }
@@ -248,7 +251,7 @@ impl World {
             while let Some(request) = self.next().or_else(|| self.next()) {
                 let outcome = self.land(&request);
                 self.done(&request, outcome);
-                writes += usize::from(request.action != Action::Read);
+                writes += usize::from(request.action != ClaimAction::Read);
                 assert!(writes < 10_000, "it does not come to rest: {request:?}");
             }
             if self.unseen.is_empty() {
@@ -280,7 +283,7 @@ impl World {
     }
 
     /// Somebody else makes, changes or deletes an object.
-    pub(crate) fn by_hand(&mut self, name: &ObjectName, content: Option<Content>) -> bool {
+    pub(crate) fn by_hand(&mut self, name: &ObjectName, content: Option<ClaimContent>) -> bool {
         self.version += 1;
         let version = self.version;
         let stored = content.map(|content| Stored { content, version });
@@ -303,11 +306,11 @@ impl World {
     }
 }
 
-fn seen(name: &ObjectName, stored: Option<&Stored>) -> Option<Seen> {
+fn seen(name: &ObjectName, stored: Option<&Stored>) -> Option<SeenClaim> {
     let stored = stored?;
-    let request = Request {
+    let request = ClaimRequest {
         name: name.clone(),
-        action: Action::Create(stored.content.clone()),
+        action: ClaimAction::Create(stored.content.clone()),
     };
     request.stored(stored.version)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
-use vestibule_model::challenge::{Answer, ChallengeAnswer, ChallengeKey, ChallengeType};
+use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeProof, ChallengeType};
 use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::key::ObjectName;
@@ -17,7 +17,7 @@ use vestibule_model::selector::{LabelSelector, Requirement};
 use vestibule_operator::{acme, cluster};
 use vestibule_stream::client::{Client, Config};
 use vestibule_stream::proto::{challenge, resource};
-use vestibule_stream::{Apply, Change, Identity, Reject};
+use vestibule_stream::{Apply, Change, ProxyIdentity, Reject};
 
 use crate::acme_support::World as Challenges;
 use crate::acme_support::answerer::Answerer;
@@ -100,7 +100,7 @@ impl Set {
 
     fn proxy(&self, managers: &[&Manager], name: &str) -> Answering {
         let addresses: Vec<String> = managers.iter().map(|m| m.address.clone()).collect();
-        let config = Config::new(Identity::new(name), addresses);
+        let config = Config::new(ProxyIdentity::new(name), addresses);
         let table = Table(Arc::clone(&self.challenges));
         let (client, state) = Client::new(config, Network::of(managers), table);
         Answering(tokio::spawn(async move {
@@ -197,7 +197,7 @@ fn read(wire: &vestibule_stream::proto::Challenge) -> (ChallengeKey, ChallengeAn
     let (namespace, name) = wire.gateway.split_once('/').expect("namespace/name");
     let (kind, token, answer) = match wire.answer.clone().expect("an answer") {
         challenge::Answer::TlsAlpn01(answer) => {
-            let answer = Answer::TlsAlpn01 {
+            let answer = ChallengeProof::TlsAlpn01 {
                 certificate: answer.certificate.clone(),
                 private_key: answer.private_key.clone().into(),
             };
@@ -209,7 +209,7 @@ fn read(wire: &vestibule_stream::proto::Challenge) -> (ChallengeKey, ChallengeAn
             (
                 ChallengeType::Http01,
                 token,
-                Answer::Http01 { key_authorization },
+                ChallengeProof::Http01 { key_authorization },
             )
         }
     };

@@ -233,8 +233,8 @@ async fn several_gateways_at_once_are_one_write_of_ports_and_never_share_one() {
         1,
         "{writes:#?}"
     );
-    let fronts = world.list("Service", "sys").await;
-    let targets: BTreeSet<u64> = fronts
+    let service_states = world.list("Service", "sys").await;
+    let targets: BTreeSet<u64> = service_states
         .values()
         .filter_map(|front| front["spec"]["ports"][0]["targetPort"].as_u64())
         .collect();

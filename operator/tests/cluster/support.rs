@@ -33,7 +33,7 @@ use vestibule_operator::cluster::lease::{self, elector::Timing};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::{self, Outside, statuses};
 use vestibule_operator::publish::{self, InProcess, Publisher};
-use vestibule_operator::translate::{self, Binds, Claims, ServiceSettings};
+use vestibule_operator::translate::{self, Binds, ClaimMode, ServiceSettings};
 use vestibule_stream::client::{Connect, ConnectError};
 
 use crate::stream_support::Proxy;
@@ -550,7 +550,7 @@ impl Manager {
             translation: translate::Settings {
                 controller: world.controller().into(),
                 policy: Policy::default(),
-                claims: Claims::Told,
+                claims: ClaimMode::Recorded,
                 shim_for_sets: false,
                 binds: Binds::Allocated {
                     address: Ipv6Addr::UNSPECIFIED.into(),

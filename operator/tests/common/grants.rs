@@ -8,7 +8,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Meta, Object, Port};
-use vestibule_model::ownership::{GrantedIssuer, GrantedNamespaces, HostnameGrant, Limits};
+use vestibule_model::ownership::{GrantLimits, GrantedIssuer, GrantedNamespaces, HostnameGrant};
 use vestibule_model::selector::{LabelSelector, Requirement};
 
 use super::pattern;
@@ -37,7 +37,7 @@ pub(crate) fn hostname_grant(
         protocols: BTreeSet::new(),
         issuers: None,
         certificates: Box::default(),
-        limits: Limits::default(),
+        limits: GrantLimits::default(),
         findings: Vec::new(),
     }
 }
@@ -90,10 +90,10 @@ pub(crate) fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strateg
                     });
                     issuer.into_iter().collect()
                 });
-                grant.limits = Limits {
+                grant.limits = GrantLimits {
                     listeners: l,
                     certificates: c,
-                    ..Limits::default()
+                    ..GrantLimits::default()
                 };
                 Object::HostnameGrant(grant)
             },
@@ -196,7 +196,7 @@ impl<'a> Reading<'a> {
     /// How many listeners, and how many names with a certificate from an issuer, it may have there.
     pub(crate) fn limits(self, gateway: &ObjectName, namespace: &str) -> (usize, usize) {
         let grants = self.grants(gateway, namespace).unwrap_or_default();
-        let most = |limit: fn(&Limits) -> Option<u32>| {
+        let most = |limit: fn(&GrantLimits) -> Option<u32>| {
             let stated = grants.iter().filter_map(|grant| limit(&grant.limits));
             stated.max().map_or(usize::MAX, |limit| limit as usize)
         };

@@ -25,7 +25,7 @@ use vestibule_model::policy::Policy;
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::{
-    Binds, CONTROLLER, Change, Claims, ServiceSettings, Settings, Translator,
+    Binds, CONTROLLER, Change, ClaimMode, ServiceSettings, Settings, Translator,
 };
 
 /// Direct binds on loopback.
@@ -39,7 +39,7 @@ pub(crate) fn settings() -> Settings {
             },
             ..Policy::default()
         },
-        claims: Claims::Assumed,
+        claims: ClaimMode::Assumed,
         shim_for_sets: false,
         binds: Binds::Direct {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -51,7 +51,7 @@ pub(crate) fn settings() -> Settings {
 /// Allocated ports behind Services.
 pub(crate) fn cluster_settings() -> Settings {
     Settings {
-        claims: Claims::Assumed,
+        claims: ClaimMode::Assumed,
         shim_for_sets: false,
         binds: Binds::Allocated {
             address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 use vestibule_operator::publish::{InProcess, Publisher};
 use vestibule_stream::{
-    Apply, Change, ContentHash, Encoded, Generation, Identity, Reject, Resource, ResourceKey,
+    Apply, Change, ContentHash, Encoded, Generation, ProxyIdentity, Reject, Resource, ResourceKey,
     ResourceKind,
-    client::{Client, Config, Connect, State},
+    client::{Client, ClientState, Config, Connect},
     proto::{Backend, Endpoint, resource},
 };
 
@@ -93,7 +93,7 @@ pub const BOUND: Duration = Duration::from_secs(30);
 /// A proxy of the real kind; aborted when dropped.
 pub struct Proxy {
     pub table: Table,
-    pub state: watch::Receiver<State>,
+    pub state: watch::Receiver<ClientState>,
     task: JoinHandle<()>,
 }
 
@@ -102,7 +102,7 @@ impl Proxy {
         let config = Config {
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_millis(50),
-            ..Config::new(Identity::new(name), addresses.to_vec())
+            ..Config::new(ProxyIdentity::new(name), addresses.to_vec())
         };
         let table = Table::default();
         let (client, state) = Client::new(config, connector, table.clone());
@@ -114,7 +114,7 @@ impl Proxy {
         Self::start(name, &["leader:1".to_owned()], InProcess::new(publisher))
     }
 
-    pub async fn until(&mut self, wanted: impl FnMut(&State) -> bool) {
+    pub async fn until(&mut self, wanted: impl FnMut(&ClientState) -> bool) {
         timeout(BOUND, self.state.wait_for(wanted))
             .await
             .unwrap()

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use vestibule_operator::publish::auth::{
     Authenticator, Fleets, Review, ReviewError, TokenReviewer,
 };
-use vestibule_operator::publish::tls::{Limits, Secure};
+use vestibule_operator::publish::tls::{ConnectionLimits, Secure};
 use vestibule_operator::publish::{Changes, Config, Publisher};
 use vestibule_stream::Resource;
 use vestibule_stream::client::Tls;
@@ -105,7 +105,7 @@ impl Drop for Operator {
 
 impl Operator {
     /// Leads, and serves on loopback. Its token and roots are good.
-    pub async fn start(limits: Limits) -> Self {
+    pub async fn start(limits: ConnectionLimits) -> Self {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let directory = format!("vestibule-stream-tls-{}-{number}", std::process::id());

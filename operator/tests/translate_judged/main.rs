@@ -12,7 +12,9 @@ use std::net::SocketAddr;
 
 use common::*;
 use proptest::prelude::*;
-use vestibule_model::condition::{Condition, ConditionType, ListenersStatus, Programmed, Truth};
+use vestibule_model::condition::{
+    Condition, ConditionType, ListenersStatus, ProgrammedBasis, Truth,
+};
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
 use vestibule_model::object::{Gateway, Object, Protocol};
 use vestibule_model::policy::{Mode, Policy};
@@ -255,7 +257,7 @@ fn check_listeners(judge: &Judge<'_>, parent: &ParentKey, status: &ListenersStat
             Some(yes(judged.resolved())),
             "{at}"
         );
-        let programmed = matches!(said.programmed, Programmed::WhenHeld(_));
+        let programmed = matches!(said.programmed, ProgrammedBasis::WhenAcknowledged(_));
         assert_eq!(programmed, judged.accepted() && judged.resolved(), "{at}");
         let takes = |route: &_| judge.attached(*route).any(|parent| parent.takes(judged));
         let routes = judge.routes().filter(takes).count();

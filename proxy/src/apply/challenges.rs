@@ -16,7 +16,9 @@ use x509_parser::prelude::GeneralName;
 use super::parse::{self, RejectReason};
 use super::tls::{hex, read_certificate, signing_key};
 use super::{Rejects, State};
-use crate::challenge::{Answer, Challenge, ChallengePlace, HTTP_01, Question, TLS_ALPN_01};
+use crate::challenge::{
+    Challenge, ChallengeLookup, ChallengeQuery, ChallengeReply, HTTP_01, TLS_ALPN_01,
+};
 use crate::table::Layer;
 
 /// Most characters of a token or of an account's thumbprint. RFC 8555 has them at 22 and 43.
@@ -29,7 +31,7 @@ const FORM: &str = "<namespace>/<gateway>/tls-alpn-01/<hostname> or <namespace>/
 pub(super) struct ChallengeSpec {
     gateway: String,
     tenant: String,
-    place: ChallengePlace,
+    selection_key: ChallengeLookup,
     answer: AnswerSpec,
 }
 
@@ -40,7 +42,7 @@ enum AnswerSpec {
 
 /// A challenge in force.
 pub(super) struct HeldChallenge {
-    pub(super) place: ChallengePlace,
+    pub(super) selection_key: ChallengeLookup,
     pub(super) challenge: Arc<Challenge>,
     /// SHA-256 of what a CA gets to see, in hexadecimal.
     pub(super) sha256: Box<str>,
@@ -59,11 +61,11 @@ impl ChallengeSpec {
             None => return Err(RejectReason::UnknownResource("the challenge")),
             Some(Wire::TlsAlpn01(wire)) => {
                 let certified = certificate(&hostname, wire)?;
-                (Question::Tls(hostname), AnswerSpec::Tls(certified))
+                (ChallengeQuery::Tls(hostname), AnswerSpec::Tls(certified))
             }
             Some(Wire::Http01(wire)) => {
                 let body = key_authorization(wire)?;
-                let question = Question::Http(hostname, wire.token.as_str().into());
+                let question = ChallengeQuery::Http(hostname, wire.token.as_str().into());
                 (question, AnswerSpec::Http(body))
             }
         };
@@ -74,7 +76,7 @@ impl ChallengeSpec {
         Ok(Self {
             gateway,
             tenant,
-            place: (bind, question),
+            selection_key: (bind, question),
             answer,
         })
     }
@@ -88,11 +90,11 @@ impl ChallengeSpec {
     }
 }
 
-fn is_name_of(name: &str, gateway: &str, question: &Question) -> bool {
+fn is_name_of(name: &str, gateway: &str, question: &ChallengeQuery) -> bool {
     let parts: Vec<&str> = parse::segments(name).collect();
     let (kind, token) = match question {
-        Question::Tls(_) => (TLS_ALPN_01, None),
-        Question::Http(_, token) => (HTTP_01, Some(&**token)),
+        ChallengeQuery::Tls(_) => (TLS_ALPN_01, None),
+        ChallengeQuery::Http(_, token) => (HTTP_01, Some(&**token)),
     };
     let [namespace, of, named, host, rest @ ..] = &*parts else {
         return false;
@@ -173,15 +175,15 @@ impl State {
             let mut taken = HashSet::with_capacity(challenges.len());
             let mut losers = Vec::new();
             for (name, spec) in &*challenges {
-                let (bind, layer) = (spec.place.0, spec.layer());
+                let (bind, layer) = (spec.selection_key.0, spec.layer());
                 let mut listeners = self.snapshot.listeners(&bind, layer);
-                let holder = self.snapshot.challenge_at(&spec.place);
+                let holder = self.snapshot.challenge_at(&spec.selection_key);
                 let kept = holder.is_some_and(|holder| {
                     *holder.key != **name && !challenges.contains_key(&*holder.key)
                 });
                 if !listeners.any(|listener| *listener.gateway == *spec.gateway) {
                     losers.push((name.clone(), RejectReason::NoListener(bind, layer)));
-                } else if kept || !taken.insert(&spec.place) {
+                } else if kept || !taken.insert(&spec.selection_key) {
                     losers.push((name.clone(), RejectReason::HostnameConflict(bind)));
                 }
             }
@@ -205,11 +207,14 @@ impl State {
                 AnswerSpec::Tls(certified) => {
                     let leaf = certified.cert.first();
                     let digest = Sha256::digest(leaf.map(AsRef::as_ref).unwrap_or_default());
-                    (Answer::Tls(self.configs.challenge(certified)), digest)
+                    (
+                        ChallengeReply::Tls(self.configs.challenge(certified)),
+                        digest,
+                    )
                 }
                 AnswerSpec::Http(body) => {
                     let digest = Sha256::digest(&body);
-                    (Answer::Http(body), digest)
+                    (ChallengeReply::Http(body), digest)
                 }
             };
             let tenant = self.names.intern(&spec.tenant);
@@ -221,9 +226,9 @@ impl State {
                 answer,
             });
             self.snapshot
-                .set_challenge(spec.place.clone(), Arc::clone(&challenge));
+                .set_challenge(spec.selection_key.clone(), Arc::clone(&challenge));
             let held = HeldChallenge {
-                place: spec.place,
+                selection_key: spec.selection_key,
                 sha256: hex(&digest).into(),
                 challenge,
             };
@@ -234,7 +239,7 @@ impl State {
 
     pub(super) fn drop_challenge(&mut self, name: &str) {
         if let Some(old) = self.challenges.remove(name) {
-            self.snapshot.clear_challenge(&old.place);
+            self.snapshot.clear_challenge(&old.selection_key);
         }
     }
 }

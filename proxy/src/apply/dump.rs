@@ -338,7 +338,7 @@ impl State {
                 .map(|(name, held)| ChallengeDump {
                     name: name.to_string(),
                     tenant: held.challenge.tenant.to_string(),
-                    bind: held.place.0.to_string(),
+                    bind: held.selection_key.0.to_string(),
                     sha256: held.sha256.to_string(),
                 })
                 .collect(),

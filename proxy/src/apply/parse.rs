@@ -13,7 +13,7 @@ use super::client_address;
 use super::clients::{ClientMode, ValidationSpec};
 use crate::backend;
 use crate::bounds::Overrides;
-use crate::table::{AttachedNames, BindKey, Layer, Place, Target};
+use crate::table::{AttachedNames, BindKey, Layer, SelectionKey, Target};
 
 /// Why a resource was rejected.
 #[derive(Debug, thiserror::Error)]
@@ -171,7 +171,7 @@ pub(super) struct ListenerSpec {
 }
 
 impl ListenerSpec {
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn selection_key(&self) -> SelectionKey {
         (self.bind, self.protocol.layer(), self.pattern.clone())
     }
 }
@@ -586,7 +586,7 @@ mod tests {
             let http = proto::HttpListener { terminate };
             let protocol = Some(proto::listener::Protocol::Http(http));
             let wire = proto::Listener { protocol, ..wire() };
-            listener(NAME, &wire).unwrap().place().1
+            listener(NAME, &wire).unwrap().selection_key().1
         };
         assert_eq!(with(None), Layer::Plain);
         assert_eq!(with(Some(proto::TlsTerminate::default())), Layer::Tls);

@@ -10,7 +10,7 @@ use futures::task::AtomicWaker;
 use tokio::time::Instant;
 
 use super::budget::Budget;
-use super::held::Held;
+use super::unsent::UnsentBytes;
 use super::{HttpLimits, Version};
 use crate::connection::CloseReason;
 
@@ -43,7 +43,7 @@ pub(super) struct Activity {
     /// Bytes of bodies that came from, and that were taken by, an HTTP/2 client.
     progress: AtomicU64,
     /// What waits for an HTTP/2 client to take it.
-    pub(super) held: Held,
+    pub(super) held: UnsentBytes,
     /// Requests that an HTTP/2 client may cancel.
     cancels: Budget,
     /// Frames of an HTTP/2 client that may ask for nothing.
@@ -95,7 +95,7 @@ impl Activity {
             stalled_since: AtomicU64::new(0),
             stalled_at: AtomicU64::new(0),
             progress: AtomicU64::new(0),
-            held: Held::default(),
+            held: UnsentBytes::default(),
             cancels: Budget::new(limits.cancels, CANCELS_PER_SECOND),
             idle_frames: Budget::new(IDLE_FRAMES, IDLE_FRAMES_PER_SECOND),
             ender: AtomicWaker::new(),
@@ -318,7 +318,7 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::held::Share;
+    use super::super::unsent::Share;
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ const READ_AWAY: usize = 64 * 1024;
 pub(super) struct Upload {
     body: Source,
     state: Arc<UploadState>,
-    screen: Screen,
+    filter_trailers: TrailerFilter,
     /// Most bytes that it may have.
     most: Option<u64>,
 }
@@ -56,7 +56,7 @@ pub(super) enum UploadError {
 
 /// Which trailers of a request do not reach a backend, beside those that never do.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Screen {
+pub(super) struct TrailerFilter {
     pub(super) underscores: Underscores,
     /// Fields that filters set or remove.
     pub(super) edited: Vec<HeaderName>,
@@ -158,7 +158,7 @@ impl Upload {
         Self {
             body,
             state: Arc::clone(state),
-            screen: Screen::default(),
+            filter_trailers: TrailerFilter::default(),
             most: None,
         }
     }
@@ -187,8 +187,8 @@ impl Upload {
     }
 
     /// Says which trailers the backend of this attempt does not get.
-    pub(super) fn screen(&mut self, screen: Screen) {
-        self.screen = screen;
+    pub(super) fn filter_trailers(&mut self, filter_trailers: TrailerFilter) {
+        self.filter_trailers = filter_trailers;
     }
 
     /// Says how many bytes it may have.
@@ -231,7 +231,7 @@ impl Body for Upload {
                 Read::Client(polled) => polled,
                 Read::Kept(frame) => {
                     let polled = Poll::Ready(frame.map(Ok));
-                    return screened(polled, &this.screen).map_err(UploadError::Broken);
+                    return screened(polled, &this.filter_trailers).map_err(UploadError::Broken);
                 }
                 Read::Replaced => return Poll::Ready(Some(Err(UploadError::Replaced))),
             },
@@ -252,7 +252,7 @@ impl Body for Upload {
             Poll::Ready(Some(Err(_))) => state.broken.store(true, Ordering::Relaxed),
             _ => {}
         }
-        screened(polled, &this.screen).map_err(UploadError::Broken)
+        screened(polled, &this.filter_trailers).map_err(UploadError::Broken)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -272,9 +272,13 @@ impl Body for Upload {
     }
 }
 
-fn screened(polled: Polled, screen: &Screen) -> Polled {
+fn screened(polled: Polled, filter_trailers: &TrailerFilter) -> Polled {
     edit_trailers(polled, |trailers| {
-        headers::strip_request_trailers(trailers, screen.underscores, &screen.edited);
+        headers::strip_request_trailers(
+            trailers,
+            filter_trailers.underscores,
+            &filter_trailers.edited,
+        );
     })
 }
 

@@ -5,10 +5,10 @@ use hyper::{Method, Request, Response, StatusCode};
 
 use super::authority::Target;
 use super::body::Download;
-use super::handle::Own;
+use super::handle::LocalReply;
 use super::record::RequestRecord;
 use super::serve::Shared;
-use crate::challenge::{Answer, Outcome, Question};
+use crate::challenge::{ChallengeOutcome, ChallengeQuery, ChallengeReply};
 use crate::table::Snapshot;
 
 /// The answer to a CA that checks a hostname, if there is one: before routes and their redirects.
@@ -21,31 +21,32 @@ pub(super) fn challenge<B>(
     target: &Target,
     request: &Request<B>,
     record: &mut RequestRecord,
-) -> Result<Option<Response<Download>>, Own> {
+) -> Result<Option<Response<Download>>, LocalReply> {
     // A CA asks in plaintext first, and follows a redirect only if it gets one.
     if shared.listener.is_some() || request.uri().query().is_some() {
         return Ok(None);
     }
-    let Some(question) = Question::of_request(target.host.as_ref(), request.uri().path()) else {
+    let Some(question) = ChallengeQuery::of_request(target.host.as_ref(), request.uri().path())
+    else {
         return Ok(None);
     };
     let (plane, kind) = (&shared.plane, question.kind());
     let Some(challenge) = snapshot.challenge(&shared.bind, question) else {
         return Ok(None);
     };
-    let Answer::Http(body) = challenge.answer.clone() else {
+    let ChallengeReply::Http(body) = challenge.answer.clone() else {
         return Ok(None);
     };
     record.challenge = Some(challenge);
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        plane.metrics.challenge(kind, Outcome::Failed);
+        plane.metrics.challenge(kind, ChallengeOutcome::Failed);
         let text = "a challenge is only to be read\n";
-        return Err(Own {
+        return Err(LocalReply {
             allow: "GET, HEAD",
-            ..Own::new(StatusCode::METHOD_NOT_ALLOWED, "Challenge", text)
+            ..LocalReply::new(StatusCode::METHOD_NOT_ALLOWED, "Challenge", text)
         });
     }
-    plane.metrics.challenge(kind, Outcome::Answered);
+    plane.metrics.challenge(kind, ChallengeOutcome::Answered);
     let mut response = Response::new(Download::own(body));
     let stream = HeaderValue::from_static("application/octet-stream");
     response.headers_mut().insert(CONTENT_TYPE, stream);

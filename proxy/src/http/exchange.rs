@@ -54,7 +54,7 @@ pub(super) struct Attempts {
     /// Endpoints that did not take the request.
     tried: Tried,
     /// How the last attempt failed.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<ExchangeFailure>,
     /// The method and the absence of a body let the request be made once more after a connection broke.
     repeatable: bool,
     /// And it was.
@@ -107,7 +107,7 @@ impl Attempts {
 /// How an attempt without an answer ended.
 pub(super) enum Ended {
     /// There is no other attempt to make.
-    Failed(Failure),
+    Failed(ExchangeFailure),
     /// Another one is to be made, with this body.
     Again(Upload),
 }
@@ -146,7 +146,7 @@ pub(super) struct Trace {
 
 /// Why there is no answer of a backend.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum ExchangeFailure {
     /// The backend has no endpoints.
     NoEndpoints,
     /// No connection could be had.
@@ -157,7 +157,7 @@ pub(super) enum Failure {
     Refused,
 }
 
-impl Failure {
+impl ExchangeFailure {
     /// What the client gets.
     pub(super) fn status(&self) -> StatusCode {
         match self {
@@ -186,21 +186,21 @@ enum Unanswered {
     /// It comes back: the connection has not begun with it.
     Unseen(Box<Request<Upload>>),
     /// The backend may have seen it.
-    Seen(Arc<UploadState>, Failure),
+    Seen(Arc<UploadState>, ExchangeFailure),
 }
 
 impl Exchange<'_> {
     /// What keeps the request from every endpoint, if anything does. It takes no time to find out, so it is the answer
     /// also where no time is left.
-    pub(super) fn refusal(&self, attempts: &mut Attempts) -> Option<Failure> {
+    pub(super) fn refusal(&self, attempts: &mut Attempts) -> Option<ExchangeFailure> {
         let target = &self.backend.target;
         if target.endpoints.is_empty() {
             let failure = attempts.failure.take();
-            return Some(failure.unwrap_or(Failure::NoEndpoints));
+            return Some(failure.unwrap_or(ExchangeFailure::NoEndpoints));
         }
         let tls = target.tls.as_ref();
         let refused = tls.and_then(|tls| tls.refusal(&self.credentials));
-        refused.map(Failure::Connect)
+        refused.map(ExchangeFailure::Connect)
     }
 
     /// Gives the request to one endpoint that was not tried yet.
@@ -215,7 +215,9 @@ impl Exchange<'_> {
         let next = attempts.tried.next(&self.backend, attempts.random, shown);
         let Some(endpoint) = next else {
             let failure = attempts.failure.take();
-            return Err(Ended::Failed(failure.unwrap_or(Failure::NoEndpoints)));
+            return Err(Ended::Failed(
+                failure.unwrap_or(ExchangeFailure::NoEndpoints),
+            ));
         };
         let key = self.key(endpoint);
         trace.endpoint = Some(endpoint);
@@ -241,7 +243,7 @@ impl Exchange<'_> {
             trace.reused = false;
             let left = attempts.end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let failure = Failure::Connect(CloseReason::BackendConnectTimeout);
+                let failure = ExchangeFailure::Connect(CloseReason::BackendConnectTimeout);
                 return Err(Ended::Failed(failure));
             }
             let allowed = attempts.tried.share(left, target, shown);
@@ -275,18 +277,23 @@ impl Exchange<'_> {
         };
         // The same for every endpoint, and none of them was asked.
         if reason == CloseReason::BackendTlsInvalid {
-            return Err(Ended::Failed(Failure::Connect(reason)));
+            return Err(Ended::Failed(ExchangeFailure::Connect(reason)));
         }
         self.plane.metrics.connect_failed(reason.reason());
-        let kind = health::Failure::Connect;
+        let kind = health::EndpointFailure::Connect;
         self.plane
             .endpoint_failed(&self.backend, endpoint, kind, reason.reason());
-        attempts.failure = Some(Failure::Connect(reason));
+        attempts.failure = Some(ExchangeFailure::Connect(reason));
         Err(Ended::Again(body))
     }
 
     /// After the connection broke that had the request.
-    fn broken(&self, attempts: &mut Attempts, state: &Arc<UploadState>, failure: Failure) -> Ended {
+    fn broken(
+        &self,
+        attempts: &mut Attempts,
+        state: &Arc<UploadState>,
+        failure: ExchangeFailure,
+    ) -> Ended {
         let repeats = attempts.repeatable && !attempts.repeated && !self.upgrade;
         if !repeats {
             return Ended::Failed(failure);
@@ -300,7 +307,7 @@ impl Exchange<'_> {
     /// Notes that the endpoint that has the request does not answer it.
     pub(super) fn no_answer(&self, trace: &Trace, reason: &'static str) {
         if let Some(endpoint) = trace.endpoint {
-            let failure = health::Failure::Answer;
+            let failure = health::EndpointFailure::Answer;
             self.plane
                 .endpoint_failed(&self.backend, endpoint, failure, reason);
         }
@@ -433,9 +440,9 @@ impl Exchange<'_> {
                 let request = request.map(Box::new);
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
                 let failure = if is_refused(&error) {
-                    Failure::Refused
+                    ExchangeFailure::Refused
                 } else {
-                    Failure::Broken
+                    ExchangeFailure::Broken
                 };
                 Err(request.map_or(Unanswered::Seen(state, failure), Unanswered::Unseen))
             }

@@ -20,7 +20,7 @@ const MAX_REQUEST_ID: usize = 128;
 
 /// What a trusted hop said.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct HopInfo {
     /// The one client: the first address, from the nearest hop on, that is not a trusted hop's.
     pub(super) client: IpAddr,
     /// Everything that the list of addresses has.
@@ -31,7 +31,7 @@ pub(super) struct Said {
     pub(super) request_id: Option<HeaderValue>,
 }
 
-impl Said {
+impl HopInfo {
     /// Reads what is said of a request that comes from `peer`. `None`: `peer` is not trusted.
     pub(super) fn read(
         headers: &HeaderMap,

@@ -116,7 +116,7 @@ enum Framing {
 
 /// What became of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct GuardOutcome {
     /// So many of them, from the first, are for the parser.
     pub passed: usize,
     /// Why it is not all of them.
@@ -239,7 +239,7 @@ impl Guard {
     }
 
     /// Looks at the next bytes of the connection.
-    pub fn check(&mut self, bytes: &[u8]) -> Outcome {
+    pub fn check(&mut self, bytes: &[u8]) -> GuardOutcome {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
             let left = bytes.len() - at;
@@ -276,7 +276,7 @@ impl Guard {
                 _ => {}
             }
         }
-        Outcome {
+        GuardOutcome {
             passed: at,
             stopped: None,
         }
@@ -509,8 +509,8 @@ impl Guard {
     }
 }
 
-fn stopped(passed: usize, stop: Stop) -> Outcome {
-    Outcome {
+fn stopped(passed: usize, stop: Stop) -> GuardOutcome {
+    GuardOutcome {
         passed,
         stopped: Some(stop),
     }

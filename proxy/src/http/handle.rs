@@ -15,14 +15,14 @@ use vestibule_model::client_address::ForwardedHeaders;
 
 use super::Underscores;
 use super::authority::Target;
-use super::body::{Download, Screen, Upload};
+use super::body::{Download, TrailerFilter, Upload};
 use super::challenge::challenge;
 use super::cors::{Cors, Verdict};
-use super::exchange::{Answered, Attempts, Ended, Exchange, Failure};
+use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
-use super::forwarded::Said;
+use super::forwarded::HopInfo;
 use super::grpc;
-use super::headers::{self, Asker, Passed};
+use super::headers::{self, ForwardedInfo, Passed};
 use super::mirror::{self, Mirror};
 use super::path;
 use super::record::{BODY_TOO_LARGE, Logged, RequestRecord};
@@ -36,14 +36,14 @@ use crate::backend::Protocol;
 use crate::deadline::within;
 use crate::lifetime::{Lifetime, in_ticks};
 use crate::metrics::Metrics;
-use crate::overload::Step;
+use crate::overload::OverloadLevel;
 use crate::table::{Layer, Listener, Mode, Snapshot};
 
 /// How long the rest of an answer is read that nobody gets.
 const READ_AWAY: Duration = Duration::from_secs(1);
 
-/// An answer of our own making.
-pub(super) struct Own {
+/// A response that the proxy makes itself.
+pub(super) struct LocalReply {
     pub(super) status: StatusCode,
     /// Of a fixed set: metric label and log field.
     pub(super) reason: &'static str,
@@ -56,7 +56,7 @@ pub(super) struct Own {
     pub(super) close: bool,
 }
 
-impl Own {
+impl LocalReply {
     pub(super) fn new(status: StatusCode, reason: &'static str, text: &'static str) -> Self {
         Self {
             status,
@@ -97,15 +97,15 @@ impl Own {
     }
 }
 
-impl From<Late> for Own {
+impl From<Late> for LocalReply {
     fn from(late: Late) -> Self {
         let text = "the backend did not answer in time\n";
         Self::new(StatusCode::GATEWAY_TIMEOUT, late.reason(), text)
     }
 }
 
-impl From<Failure> for Own {
-    fn from(failure: Failure) -> Self {
+impl From<ExchangeFailure> for LocalReply {
+    fn from(failure: ExchangeFailure) -> Self {
         let text = match failure.status() {
             StatusCode::BAD_GATEWAY => "the backend broke off\n",
             StatusCode::SERVICE_UNAVAILABLE => "no backend is there for this request\n",
@@ -116,13 +116,13 @@ impl From<Failure> for Own {
     }
 }
 
-type Answer = Response<Logged<Download>>;
+type Reply = Response<Logged<Download>>;
 
 /// Answers one request. In a box: an idle connection has none.
 pub(super) fn handle(
     shared: Arc<Shared>,
     request: Request<Incoming>,
-) -> Pin<Box<dyn Future<Output = Answer> + Send>> {
+) -> Pin<Box<dyn Future<Output = Reply> + Send>> {
     Box::pin(async move {
         let mut record = RequestRecord::new(Arc::clone(&shared), &request);
         let one = request.version() < Version::HTTP_2;
@@ -130,7 +130,7 @@ pub(super) fn handle(
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
         let mut close = shared.activity.is_old()
             || shared.plane.is_leaving()
-            || shared.plane.overload().step() >= Step::KeepAlive;
+            || shared.plane.overload().step() >= OverloadLevel::KeepAlive;
         let mut response = match outcome {
             Ok(Outcome::Answer(response)) => {
                 record.status = response.status();
@@ -186,7 +186,7 @@ pub(super) fn handle(
 }
 
 /// Says it in the way of the request: a call of gRPC gets a status of gRPC.
-fn own_response(own: Own, record: &mut RequestRecord) -> Response<Download> {
+fn own_response(own: LocalReply, record: &mut RequestRecord) -> Response<Download> {
     if let Some(call) = &record.call
         && let Some(status) = grpc::Status::instead_of(own.status, own.reason)
     {
@@ -229,7 +229,7 @@ async fn outcome(
     request: Request<Incoming>,
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
-) -> Result<Outcome, Own> {
+) -> Result<Outcome, LocalReply> {
     let mut request = request.map(|body| Upload::new(body, &record.upload));
     // HTTP/1.1 alone can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
@@ -252,7 +252,7 @@ async fn outcome(
             Forwarded::Answer(response) => return Ok(Outcome::Answer(response)),
             Forwarded::Upgrade(response, backend) => {
                 let Some(client) = client else {
-                    return Err(Own::unasked());
+                    return Err(LocalReply::unasked());
                 };
                 let mut response = response;
                 for edit in &*edits {
@@ -293,23 +293,23 @@ fn whom<B>(
     shared: &Shared,
     request: &Request<B>,
     record: &mut RequestRecord,
-) -> Result<Target, Own> {
+) -> Result<Target, LocalReply> {
     if request.method() == Method::CONNECT {
         let text = "there are no tunnels here\n";
-        let answer = Own::new(StatusCode::METHOD_NOT_ALLOWED, "Connect", text);
-        return Err(Own {
+        let answer = LocalReply::new(StatusCode::METHOD_NOT_ALLOWED, "Connect", text);
+        return Err(LocalReply {
             close: true,
             ..answer
         });
     }
     let target = Target::of(request).map_err(|_| {
         let text = "it is not clear which host the request is for\n";
-        Own::unclear("UnclearHost", text)
+        LocalReply::unclear("UnclearHost", text)
     })?;
     record.authority.clone_from(&target.text);
     let slashes = shared.plane.limits.http.escaped_slashes;
     path::check(request.uri().path(), slashes)
-        .map_err(|unclear| Own::unclear("UnclearPath", unclear.text()))?;
+        .map_err(|unclear| LocalReply::unclear("UnclearPath", unclear.text()))?;
     Ok(target)
 }
 
@@ -321,13 +321,13 @@ fn decide<'a>(
     (attempts, upgradable): (&mut Attempts, bool),
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
-) -> Result<Decision<'a>, Own> {
+) -> Result<Decision<'a>, LocalReply> {
     let snapshot = shared.plane.snapshot.load();
     let how = snapshot.client_address(&shared.bind);
     let trust = how.and_then(|how| how.forwarded.as_ref());
     let peer = shared.client.ip();
-    let said = trust.and_then(|trust| Said::read(request.headers(), trust, peer));
-    let request_id = record.introduce(said.as_ref());
+    let hop_info = trust.and_then(|trust| HopInfo::read(request.headers(), trust, peer));
+    let request_id = record.introduce(hop_info.as_ref());
     let target = whom(shared, request, record)?;
     if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
         return Ok(Decision::Challenge(response));
@@ -335,43 +335,43 @@ fn decide<'a>(
     let underscores = shared.plane.limits.http.underscores;
     if underscores == Underscores::Refuse && headers::have_underscores(request.headers()) {
         let text = "the name of a header has an underscore, which some read as a dash\n";
-        return Err(Own::unclear("UnclearHeader", text));
+        return Err(LocalReply::unclear("UnclearHeader", text));
     }
     headers::drop_claims(request.headers_mut(), underscores);
     headers::join_cookies(request.headers_mut());
     let (listener, found) = select(&snapshot, shared, &target, request, record)?;
     request.body_mut().bound(record.bounds.request_body);
     if request.body().is_said_too_large() {
-        return Err(Own::body_too_large());
+        return Err(LocalReply::body_too_large());
     }
     let passed = Passed::of(request.headers()).ok_or_else(|| {
         let text = "the request goes round in circles\n";
-        Own::new(StatusCode::LOOP_DETECTED, "Loop", text)
+        LocalReply::new(StatusCode::LOOP_DETECTED, "Loop", text)
     })?;
     let upgrade = headers::strip_request(request.headers_mut());
     let scheme = match shared.listener {
         Some(_) => Scheme::Https,
         None => Scheme::Http,
     };
-    let asker = Asker {
+    let info = ForwardedInfo {
         address: peer,
         scheme,
         authority: target.text.as_deref(),
         port: listener.port,
         header: trust.map(ForwardedHeaders::header),
-        said: said.as_ref(),
+        hop_info: hop_info.as_ref(),
         request_id: &request_id,
     };
-    headers::say_asker(request.headers_mut(), &asker);
+    headers::set_forwarded(request.headers_mut(), &info);
     let head = Head {
         host: target.host_text(),
-        scheme: asker.scheme(),
-        port: asker.port(),
+        scheme: info.scheme(),
+        port: info.port(),
         found: &found,
         metrics: &shared.plane.metrics,
     };
     let Some(rule) = found.rule() else {
-        return Err(Own::internal("NoBackend"));
+        return Err(LocalReply::internal("NoBackend"));
     };
     let authority = target.text.as_deref();
     let mut to = Changed {
@@ -383,17 +383,17 @@ fn decide<'a>(
     };
     head.apply(&rule.filters, request, &mut to, edits)?;
     let Some(picked) = rule.pick(attempts.random) else {
-        return Err(Own::internal("NoBackend"));
+        return Err(LocalReply::internal("NoBackend"));
     };
     let backend = picked.backend.and_then(|slot| snapshot.backend(slot));
     let Some(backend) = backend else {
-        return Err(Own::internal("InvalidBackend"));
+        return Err(LocalReply::internal("InvalidBackend"));
     };
     record.backend = Some(Arc::clone(backend));
     head.apply(&picked.filters, request, &mut to, edits)?;
     passed.say(request.headers_mut());
 
-    let screen = Screen {
+    let filter_trailers = TrailerFilter {
         underscores,
         edited: to.edited.take().unwrap_or_default(),
     };
@@ -407,12 +407,12 @@ fn decide<'a>(
             shared,
             way,
             request,
-            (&to, &path, &screen),
+            (&to, &path, &filter_trailers),
             attempts,
             record,
         );
     }
-    request.body_mut().screen(screen);
+    request.body_mut().filter_trailers(filter_trailers);
     // HTTP/1.1 alone can be upgraded, on either side.
     let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
     let exchange = Exchange {
@@ -432,7 +432,7 @@ fn copy(
     shared: &Shared,
     (snapshot, listener, found): (&Snapshot, &Listener, &Found),
     request: &mut Request<Upload>,
-    (to, path, screen): (&Changed, &PathAndQuery, &Screen),
+    (to, path, filter_trailers): (&Changed, &PathAndQuery, &TrailerFilter),
     attempts: &mut Attempts,
     record: &mut RequestRecord,
 ) {
@@ -454,7 +454,7 @@ fn copy(
             authority: to.authority.clone(),
             path: path.clone(),
             head: Original::of(request).0,
-            screen: screen.clone(),
+            filter_trailers: filter_trailers.clone(),
             state: Arc::clone(&record.upload),
             grpc: found.route.grpc,
         };
@@ -485,9 +485,9 @@ async fn forward(
     mut request: Request<Upload>,
     attempts: &mut Attempts,
     record: &mut RequestRecord,
-) -> Result<Forwarded, Own> {
+) -> Result<Forwarded, LocalReply> {
     let Some(rule) = found.rule() else {
-        return Err(Own::internal("NoBackend"));
+        return Err(LocalReply::internal("NoBackend"));
     };
     if exchange.upgrade {
         headers::ask_upgrade(request.headers_mut());
@@ -529,25 +529,25 @@ async fn forward(
             return Ok(Forwarded::Again(body));
         }
         Ok(Ok(answered)) => Ok(answered),
-        Ok(Err(Ended::Failed(failure))) => Err(Own::from(failure)),
-        Ok(Err(Ended::Again(_))) => Err(Own::from(Failure::Broken)),
+        Ok(Err(Ended::Failed(failure))) => Err(LocalReply::from(failure)),
+        Ok(Err(Ended::Again(_))) => Err(LocalReply::from(ExchangeFailure::Broken)),
         // The client itself is what was waited for.
         Err(Late::Idle) if record.upload.is_owed() => {
             let text = "the body did not come in time\n";
             let reason = Late::Idle.reason();
-            Err(Own {
+            Err(LocalReply {
                 close: true,
-                ..Own::new(StatusCode::REQUEST_TIMEOUT, reason, text)
+                ..LocalReply::new(StatusCode::REQUEST_TIMEOUT, reason, text)
             })
         }
-        Err(late) => Err(Own::from(late)),
+        Err(late) => Err(LocalReply::from(late)),
     };
     record.upload.answered();
     let (mut response, lease) = match answered {
-        Err(_) if record.upload.is_too_large() => return Err(Own::body_too_large()),
+        Err(_) if record.upload.is_too_large() => return Err(LocalReply::body_too_large()),
         Err(_) if record.upload.is_broken() => {
             let text = "the body did not come to its end\n";
-            return Err(Own::unclear("BodyBroken", text));
+            return Err(LocalReply::unclear("BodyBroken", text));
         }
         answered => answered?,
     };
@@ -560,7 +560,7 @@ async fn forward(
         return Ok(Forwarded::Answer(response));
     }
     if !(exchange.upgrade && agreed) {
-        return Err(Own::unasked());
+        return Err(LocalReply::unasked());
     }
     let backend = hyper::upgrade::on(&mut response);
     headers::ask_upgrade(response.headers_mut());
@@ -591,7 +591,7 @@ async fn retried(
     // No backend has been asked, or one whose request may be repeated, and there is another endpoint.
     if let Ok(Err(Ended::Again(body))) = tried {
         if is_last {
-            let failure = attempts.failure.take().unwrap_or(Failure::Broken);
+            let failure = attempts.failure.take().unwrap_or(ExchangeFailure::Broken);
             return Err(Ok(Err(Ended::Failed(failure))));
         }
         if retry.backoff.is_some() {
@@ -645,8 +645,8 @@ fn select<B>(
     target: &Target,
     request: &Request<B>,
     record: &mut RequestRecord,
-) -> Result<(Arc<Listener>, Found), Own> {
-    let not_found = |reason, text| Own::new(StatusCode::NOT_FOUND, reason, text);
+) -> Result<(Arc<Listener>, Found), LocalReply> {
+    let not_found = |reason, text| LocalReply::new(StatusCode::NOT_FOUND, reason, text);
     let host = target.host.as_ref();
     let layer = match &shared.listener {
         None => Layer::Plain,
@@ -664,7 +664,7 @@ fn select<B>(
     if let Some(own) = &shared.listener {
         let misdirected = |text| {
             let status = StatusCode::MISDIRECTED_REQUEST;
-            Own::new(status, "Misdirected", text)
+            LocalReply::new(status, "Misdirected", text)
         };
         // A client may reuse a connection for every name in the certificate (GEP-3567). The connection is
         // right if a new one for its server name would get the listener that the request is for.
@@ -677,7 +677,7 @@ fn select<B>(
         // TLS that does not end here any more, or clients that are validated otherwise.
         if !matches!(listener.mode, Mode::Https(_)) || !shared.is_admitted(&listener) {
             let text = "this host is served otherwise now; ask again on a new connection\n";
-            return Err(Own {
+            return Err(LocalReply {
                 close: true,
                 ..misdirected(text)
             });
@@ -691,7 +691,7 @@ fn select<B>(
     if view.steps.have_run_out() {
         let text = "it takes too long to find out who serves this request\n";
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        return Err(Own::new(status, "TooMuchToMatch", text));
+        return Err(LocalReply::new(status, "TooMuchToMatch", text));
     }
     let Some(found) = found else {
         return Err(not_found("NoRoute", "no route is for this request\n"));
@@ -699,9 +699,9 @@ fn select<B>(
     record.found = Some(found.clone());
     if !shared.charge(&found.route.account) {
         let text = "there are too many connections for this host\n";
-        return Err(Own {
+        return Err(LocalReply {
             close: true,
-            ..Own::new(StatusCode::SERVICE_UNAVAILABLE, "TenantLimit", text)
+            ..LocalReply::new(StatusCode::SERVICE_UNAVAILABLE, "TenantLimit", text)
         });
     }
     Ok((listener, found))
@@ -737,7 +737,7 @@ impl Head<'_> {
         filters: &[Filter],
         request: &Request<B>,
         edits: &mut Vec<HeaderEdit>,
-    ) -> Result<(), Own> {
+    ) -> Result<(), LocalReply> {
         let (verdict, edit) = cors.judge(request.method(), request.headers());
         edits.push(edit);
         // Nothing can be made of the rule.
@@ -748,12 +748,12 @@ impl Head<'_> {
             Verdict::Goes => Ok(()),
             Verdict::Preflight => {
                 self.metrics.preflight("Allowed");
-                Err(Own::new(StatusCode::NO_CONTENT, "CorsPreflight", ""))
+                Err(LocalReply::new(StatusCode::NO_CONTENT, "CorsPreflight", ""))
             }
             Verdict::Refused => {
                 self.metrics.preflight("Refused");
                 let text = "pages of this origin may not ask here\n";
-                Err(Own::new(StatusCode::FORBIDDEN, "CorsRefused", text))
+                Err(LocalReply::new(StatusCode::FORBIDDEN, "CorsRefused", text))
             }
         }
     }
@@ -765,7 +765,7 @@ impl Head<'_> {
         request: &mut Request<B>,
         to: &mut Changed,
         edits: &mut Vec<HeaderEdit>,
-    ) -> Result<(), Own> {
+    ) -> Result<(), LocalReply> {
         // Before all others: a browser follows no redirect in answer to a preflight request.
         for filter in filters {
             if let Filter::Cors(cors) = filter {
@@ -799,7 +799,7 @@ impl Head<'_> {
                             Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
                             None => PathAndQuery::try_from(&*path),
                         };
-                        to.path = Some(path.map_err(|_| Own::internal("RewriteFailed"))?);
+                        to.path = Some(path.map_err(|_| LocalReply::internal("RewriteFailed"))?);
                     }
                 }
                 Filter::Redirect(redirect) => {
@@ -812,15 +812,15 @@ impl Head<'_> {
                         prefix: self.found.prefix(),
                     });
                     let location = HeaderValue::try_from(location);
-                    let location = location.map_err(|_| Own::internal("RedirectFailed"))?;
-                    return Err(Own {
+                    let location = location.map_err(|_| LocalReply::internal("RedirectFailed"))?;
+                    return Err(LocalReply {
                         location: Some(location),
-                        ..Own::new(redirect.status, "Redirected", "")
+                        ..LocalReply::new(redirect.status, "Redirected", "")
                     });
                 }
                 Filter::Fail(status) => {
                     let text = "the route for this request cannot be followed\n";
-                    return Err(Own::new(*status, "Failed", text));
+                    return Err(LocalReply::new(*status, "Failed", text));
                 }
             }
         }

@@ -11,7 +11,7 @@ use vestibule_model::client_address::ForwardedHeader;
 
 use super::Underscores;
 use super::filter::Scheme;
-use super::forwarded::{self, Said};
+use super::forwarded::{self, HopInfo};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -120,8 +120,8 @@ pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
     has_token(headers, &UPGRADE, "websocket")
 }
 
-/// Who asked, how, and for what: by the connection, and by what a trusted hop said.
-pub(super) struct Asker<'a> {
+/// What forwarded headers tell the backend: by the connection, and by what a trusted hop said.
+pub(super) struct ForwardedInfo<'a> {
     /// Whose the connection is: the client, or the nearest hop.
     pub(super) address: IpAddr,
     /// Of the connection.
@@ -133,26 +133,29 @@ pub(super) struct Asker<'a> {
     /// Where hops in front list addresses, if there are such.
     pub(super) header: Option<ForwardedHeader>,
     /// What the nearest hop said, if it is trusted.
-    pub(super) said: Option<&'a Said>,
+    pub(super) hop_info: Option<&'a HopInfo>,
     pub(super) request_id: &'a HeaderValue,
 }
 
-impl Asker<'_> {
+impl ForwardedInfo<'_> {
     /// The one client.
     pub(super) fn client(&self) -> IpAddr {
-        self.said.map_or(self.address, |said| said.client)
+        self.hop_info
+            .map_or(self.address, |hop_info| hop_info.client)
     }
 
     /// How the client asked.
     pub(super) fn scheme(&self) -> Scheme {
-        self.said
-            .and_then(|said| said.scheme)
+        self.hop_info
+            .and_then(|hop_info| hop_info.scheme)
             .unwrap_or(self.scheme)
     }
 
     /// The port that the client connected to.
     pub(super) fn port(&self) -> u16 {
-        self.said.and_then(|said| said.port).unwrap_or(self.port)
+        self.hop_info
+            .and_then(|hop_info| hop_info.port)
+            .unwrap_or(self.port)
     }
 }
 
@@ -272,45 +275,45 @@ impl Passed {
 }
 
 /// Says who asked.
-pub(super) fn say_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
+pub(super) fn set_forwarded(headers: &mut HeaderMap, info: &ForwardedInfo<'_>) {
     let mut say = |name: HeaderName, value: Result<HeaderValue, _>| {
         if let Ok(value) = value {
             let _: Result<_, hyper::header::MaxSizeReached> = headers.try_insert(name, value);
         }
     };
-    let client = HeaderValue::try_from(asker.client().to_string());
+    let client = HeaderValue::try_from(info.client().to_string());
     if let Ok(client) = &client {
         say(X_REAL_IP, Ok(client.clone()));
     }
-    let list = asker.said.and_then(|said| said.list.as_deref());
+    let list = info.hop_info.and_then(|hop_info| hop_info.list.as_deref());
     // A list that hops wrote is kept, with the last hop behind it.
     let with = |last: String| match list {
         Some(list) => HeaderValue::try_from([list, last.as_bytes()].join(&b", "[..])),
         None => HeaderValue::try_from(last),
     };
-    match asker.header {
+    match info.header {
         Some(ForwardedHeader::XForwardedFor) => {
-            say(X_FORWARDED_FOR, with(asker.address.to_string()));
+            say(X_FORWARDED_FOR, with(info.address.to_string()));
         }
         Some(ForwardedHeader::Forwarded) => {
             say(X_FORWARDED_FOR, client);
-            let element = forwarded::element(asker.address, asker.scheme, asker.authority);
+            let element = forwarded::element(info.address, info.scheme, info.authority);
             say(FORWARDED, with(element));
         }
         None => say(X_FORWARDED_FOR, client),
     }
-    let scheme = asker.scheme().as_str();
+    let scheme = info.scheme().as_str();
     say(X_FORWARDED_PROTO, Ok(HeaderValue::from_static(scheme)));
-    say(X_FORWARDED_PORT, Ok(HeaderValue::from(asker.port())));
+    say(X_FORWARDED_PORT, Ok(HeaderValue::from(info.port())));
     match (
-        asker.said.and_then(|said| said.host.clone()),
-        asker.authority,
+        info.hop_info.and_then(|hop_info| hop_info.host.clone()),
+        info.authority,
     ) {
         (Some(host), _) => say(X_FORWARDED_HOST, Ok(host)),
         (None, Some(authority)) => say(X_FORWARDED_HOST, HeaderValue::try_from(authority)),
         (None, None) => {}
     }
-    say(X_REQUEST_ID, Ok(asker.request_id.clone()));
+    say(X_REQUEST_ID, Ok(info.request_id.clone()));
 }
 
 /// Copies the values of a head. As they come they are parts of the buffer that the head was read into, and keep all of it
@@ -402,15 +405,15 @@ mod tests {
             ("x-other", "stays"),
         ]);
         drop_claims(&mut request, Underscores::default());
-        say_asker(
+        set_forwarded(
             &mut request,
-            &Asker {
+            &ForwardedInfo {
                 address: [198, 51, 100, 7].into(),
                 scheme: Scheme::Https,
                 authority: Some("a.example.com:8443"),
                 port: 443,
                 header: None,
-                said: None,
+                hop_info: None,
                 request_id: &HeaderValue::from_static("made"),
             },
         );
@@ -428,7 +431,7 @@ mod tests {
 
     #[test]
     fn what_a_trusted_hop_says_is_kept_and_added_to() {
-        let said = Said {
+        let hop_info = HopInfo {
             client: [203, 0, 113, 9].into(),
             list: Some(b"192.0.2.1, 203.0.113.9".to_vec()),
             scheme: Some(Scheme::Https),
@@ -437,17 +440,17 @@ mod tests {
             request_id: None,
         };
         let say = |header| {
-            let asker = Asker {
+            let info = ForwardedInfo {
                 address: [198, 51, 100, 7].into(),
                 scheme: Scheme::Http,
                 authority: Some("inner:80"),
                 port: 80,
                 header: Some(header),
-                said: Some(&said),
+                hop_info: Some(&hop_info),
                 request_id: &HeaderValue::from_static("kept"),
             };
             let mut request = HeaderMap::new();
-            say_asker(&mut request, &asker);
+            set_forwarded(&mut request, &info);
             request
         };
         let of_both = [

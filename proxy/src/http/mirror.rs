@@ -11,7 +11,7 @@ use hyper::Request;
 use hyper::header::{EXPECT, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 
-use super::body::{Download, Screen, Upload, UploadState};
+use super::body::{Download, TrailerFilter, Upload, UploadState};
 use super::exchange::{Attempts, Exchange, Trace};
 use super::kept::{Kept, Whole};
 use super::shares::Shares;
@@ -78,7 +78,7 @@ pub(super) struct Parts {
     pub(super) authority: Option<HeaderValue>,
     pub(super) path: PathAndQuery,
     pub(super) head: Request<()>,
-    pub(super) screen: Screen,
+    pub(super) filter_trailers: TrailerFilter,
     pub(super) state: Arc<UploadState>,
     /// It is a call of gRPC, which backends are spoken to in HTTP/2 for.
     pub(super) grpc: bool,
@@ -127,7 +127,7 @@ async fn exchange(parts: Parts, body: Option<Whole>) -> &'static str {
             None => return FAILED,
         },
     };
-    upload.screen(parts.screen);
+    upload.filter_trailers(parts.filter_trailers);
     let exchange = Exchange {
         plane,
         credentials: parts.credentials,

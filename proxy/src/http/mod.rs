@@ -19,7 +19,6 @@ mod grpc;
 pub mod guard;
 mod handle;
 mod headers;
-mod held;
 mod kept;
 pub(crate) mod mirror;
 pub mod path;
@@ -35,6 +34,7 @@ mod throttle;
 mod timeouts;
 mod transport;
 pub(crate) mod tunnel;
+mod unsent;
 pub(crate) mod view;
 
 use std::sync::Arc;
@@ -46,13 +46,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use crate::accesslog::Record;
+use crate::accesslog::ConnectionRecord;
 use crate::connection::CloseReason;
 use crate::deadline::within;
-use crate::gate::{self, Entrant};
-use crate::overload::Step;
+use crate::gate::{self, HandshakeCost};
+use crate::overload::OverloadLevel;
 use crate::plane::HelloPermit;
-use crate::terminate::Agreed;
+use crate::terminate::NegotiatedTls;
 
 pub use route::HttpRoute;
 pub(crate) use serve::serve;
@@ -105,12 +105,12 @@ pub struct HttpLimits {
 
 impl HttpLimits {
     /// What is left of them at a step of overload.
-    pub(crate) fn at(&self, step: Step) -> Self {
+    pub(crate) fn at(&self, step: OverloadLevel) -> Self {
         let mut limits = self.clone();
-        if step >= Step::KeepAlive {
+        if step >= OverloadLevel::KeepAlive {
             limits.idle = limits.idle.min(SHORT_IDLE);
         }
-        if step >= Step::Timeouts {
+        if step >= OverloadLevel::Timeouts {
             limits.idle = limits.idle.min(SHORTEST_IDLE);
             limits.head_deadline = limits.head_deadline.min(SHORTEST_HEAD);
             limits.stall = limits.stall.min(SHORTEST_STALL);
@@ -185,7 +185,7 @@ pub(crate) enum Version {
 pub(crate) struct Begun {
     transport: Transport,
     version: Version,
-    record: Record,
+    record: ConnectionRecord,
     /// What the client showed, its own certificate first; empty if it was not asked.
     client_chain: Vec<CertificateDer<'static>>,
     /// Where it is not known yet which tenant the connection is for.
@@ -197,7 +197,7 @@ impl Begun {
     pub(crate) fn plain(
         client: TcpStream,
         (head, version): (Vec<u8>, Version),
-        record: Record,
+        record: ConnectionRecord,
         permit: HelloPermit,
     ) -> Self {
         Self {
@@ -213,14 +213,14 @@ impl Begun {
     pub(crate) async fn tls(
         client: TcpStream,
         config: Arc<ServerConfig>,
-        entrant: Entrant,
+        cost: HandshakeCost,
         replay: Vec<u8>,
-        mut record: Record,
-    ) -> Result<Self, (Record, CloseReason)> {
+        mut record: ConnectionRecord,
+    ) -> Result<Self, (ConnectionRecord, CloseReason)> {
         let plane = Arc::clone(record.plane());
         let begun = tokio::time::Instant::now();
         let accept = TlsAcceptor::from(config).accept(Replayed::new(replay, client));
-        let accept = gate::pass(entrant, accept);
+        let accept = gate::pass(cost, accept);
         let stream = match within(plane.limits.handshake_deadline, accept).await {
             Ok(Ok(Ok(stream))) => Box::new(stream),
             Ok(Err(crowded)) => return Err((record, crowded.into())),
@@ -238,16 +238,18 @@ impl Begun {
             Err(_) => return Err((record, CloseReason::HandshakeTimeout)),
         };
         let (_, session) = stream.get_ref();
-        let agreed = Agreed::of(session);
+        let negotiated = NegotiatedTls::of(session);
         let client_chain = session.peer_certificates().map(<[_]>::to_vec);
-        let version = match agreed.alpn.as_deref() {
+        let version = match negotiated.alpn.as_deref() {
             Some(H2) => Version::Two,
             _ => Version::One,
         };
         let took = begun.elapsed().as_secs_f64();
         plane.metrics.handshake_seconds.observe(took);
-        plane.metrics.handshake(agreed.version, agreed.resumed);
-        record.agree(agreed);
+        plane
+            .metrics
+            .handshake(negotiated.version, negotiated.resumed);
+        record.set_negotiated(negotiated);
         Ok(Self {
             transport: Transport::Tls(stream),
             version,

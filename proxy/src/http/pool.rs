@@ -22,7 +22,7 @@ use super::body::Upload;
 use super::throttle::Throttle;
 use crate::plane::DataPlane;
 use crate::table::{Backend, Snapshot};
-use crate::upstream::{Alpn, Identity};
+use crate::upstream::{Alpn, TlsIdentity};
 
 /// Idle HTTP/1.1 connections that a worker keeps to one endpoint.
 const IDLE_PER_ENDPOINT: usize = 64;
@@ -50,11 +50,11 @@ pub(super) struct Key {
     pub(super) endpoint: SocketAddr,
     /// What it was opened to speak.
     pub(super) alpn: Alpn,
-    pub(super) tls: Option<Identity>,
+    pub(super) tls: Option<TlsIdentity>,
 }
 
 impl Key {
-    fn parts(&self) -> (usize, SocketAddr, Alpn, Option<Identity>) {
+    fn parts(&self) -> (usize, SocketAddr, Alpn, Option<TlsIdentity>) {
         (self.backend.identity(), self.endpoint, self.alpn, self.tls)
     }
 }

@@ -16,13 +16,13 @@ use vestibule_model::hostname::Hostname;
 
 use super::body::{Download, UploadState};
 use super::exchange::Trace;
-use super::forwarded::Said;
+use super::forwarded::HopInfo;
 use super::grpc::{Call, Status};
-use super::held::{Piece, Share};
 use super::request_id;
 use super::serve::Shared;
 use super::table::Found;
 use super::timeouts::{Allowed, AnswerCut, Late, Watch};
+use super::unsent::{Piece, Share};
 use crate::accesslog::TARGET;
 use crate::bounds::Bounds;
 use crate::challenge::Challenge;
@@ -110,9 +110,9 @@ impl RequestRecord {
 
     /// Takes note of what a trusted hop said of the request. Returns what the request is called, which stays the same
     /// when it is tried again.
-    pub(super) fn introduce(&mut self, said: Option<&Said>) -> HeaderValue {
-        self.client = said.map(|said| said.client);
-        let kept = said.and_then(|said| said.request_id.clone());
+    pub(super) fn introduce(&mut self, hop_info: Option<&HopInfo>) -> HeaderValue {
+        self.client = hop_info.map(|hop_info| hop_info.client);
+        let kept = hop_info.and_then(|hop_info| hop_info.request_id.clone());
         let request_id = || kept.unwrap_or_else(request_id::fresh);
         self.request_id.get_or_insert_with(request_id).clone()
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hyper::Method;
 
-use super::exchange::{Answered, Ended, Failure};
+use super::exchange::{Answered, Ended, ExchangeFailure};
 use super::kept::Kept;
 use super::timeouts::Late;
 use crate::backend::Backend;
@@ -50,8 +50,8 @@ impl Retry {
                 let listed = self.codes.contains(&response.status().as_u16());
                 listed.then_some("Status")
             }
-            Ok(Err(Ended::Failed(Failure::Refused))) => Some("Refused"),
-            Ok(Err(Ended::Failed(Failure::Connect(reason)))) => {
+            Ok(Err(Ended::Failed(ExchangeFailure::Refused))) => Some("Refused"),
+            Ok(Err(Ended::Failed(ExchangeFailure::Connect(reason)))) => {
                 let certain = [CloseReason::BackendTlsInvalid, CloseReason::BackendLoop];
                 (!certain.contains(reason)).then_some("Connect")
             }

@@ -25,13 +25,13 @@ use super::timeouts::AnswerCut;
 use super::transport::Counted;
 use super::tunnel::Tunnel;
 use super::{Begun, HttpLimits, Version};
-use crate::accesslog::Record;
+use crate::accesslog::ConnectionRecord;
 use crate::connection::CloseReason;
 use crate::cut::unless_cut;
 use crate::gate::{self, InTurn, Moves};
-use crate::overload::Step;
+use crate::overload::OverloadLevel;
 use crate::plane::{DataPlane, HelloPermit};
-use crate::quota::{Account, Place};
+use crate::quota::{Account, QuotaGuard};
 use crate::relay::Moved;
 use crate::table::{BindKey, Layer, Listener, Mode, NotServing};
 use crate::validation::ClientValidation;
@@ -69,15 +69,15 @@ pub(super) struct Shared {
     pub(super) activity: Arc<Activity>,
     /// What is to be done once HTTP is over.
     pub(super) tunnel: Mutex<Option<Tunnel>>,
-    counts: Mutex<Among>,
+    counts: Mutex<TenantCounts>,
 }
 
 /// Among which connections one counts: always one of the two.
-struct Among {
+struct TenantCounts {
     /// Those of which it is not known which tenant they are for.
     unknown: Option<HelloPermit>,
     /// Those of the tenant that the last request was for, or the handshake.
-    tenant: Option<Place>,
+    tenant: Option<QuotaGuard>,
 }
 
 impl Shared {
@@ -106,15 +106,15 @@ impl Shared {
     /// Has the connection count towards what this tenant may have, and no longer towards anything else. `false`: the
     /// tenant has all that it may have.
     pub(super) fn charge(&self, account: &Arc<Account>) -> bool {
-        let mut among = self.counts.lock();
-        if among.tenant.as_ref().is_some_and(|of| of.is_of(account)) {
+        let mut counts = self.counts.lock();
+        if counts.tenant.as_ref().is_some_and(|of| of.is_of(account)) {
             return true;
         }
-        let Some(place) = account.take(self.plane.places()) else {
+        let Some(quota_guard) = account.take(self.plane.quota_limits()) else {
             return false;
         };
-        among.tenant = Some(place);
-        drop(among.unknown.take());
+        counts.tenant = Some(quota_guard);
+        drop(counts.unknown.take());
         true
     }
 }
@@ -142,15 +142,15 @@ pub(crate) async fn serve(begun: Begun) {
         server_name: record.server_name.clone(),
         client_chain,
         passed: Mutex::new(record.listener().and_then(|of| of.validation.clone())),
-        tls_version: record.agreed().map(|agreed| agreed.version),
+        tls_version: record.negotiated().map(|negotiated| negotiated.version),
         activity: Arc::clone(&activity),
         tunnel: Mutex::default(),
-        counts: Mutex::new(Among {
+        counts: Mutex::new(TenantCounts {
             unknown: permit,
             tenant: record.take_place(),
         }),
     });
-    let _untie = Untie(&shared);
+    let _untie = TunnelCleanup(&shared);
     let io = TokioIo::new(Counted::new(
         transport,
         Arc::clone(&activity),
@@ -232,15 +232,15 @@ impl<F> Moves for Served<F> {
     }
 
     fn line(&self) -> Option<usize> {
-        let among = self.shared.counts.lock();
-        let tenant = among.tenant.as_ref();
-        tenant.map(|place| gate::line(place.account()))
+        let counts = self.shared.counts.lock();
+        let tenant = counts.tenant.as_ref();
+        tenant.map(|quota_guard| gate::line(quota_guard.account()))
     }
 }
 
 /// The age at which a connection is to end. In plaintext each request has a listener of its own; all of one
 /// bind are of one Gateway, and so have the same limits.
-fn age(record: &Record) -> Option<Duration> {
+fn age(record: &ConnectionRecord) -> Option<Duration> {
     let plane = record.plane();
     let bounds = if record.listener().is_some() {
         record.bounds()
@@ -252,10 +252,10 @@ fn age(record: &Record) -> Option<Duration> {
     plane.age(&bounds)
 }
 
-/// Takes a tunnel that nobody came to run: it knows of what it is in.
-struct Untie<'a>(&'a Shared);
+/// Drops a tunnel that nobody came to run. It refers to what holds it, so nothing else would.
+struct TunnelCleanup<'a>(&'a Shared);
 
-impl Drop for Untie<'_> {
+impl Drop for TunnelCleanup<'_> {
     fn drop(&mut self) {
         drop(self.0.tunnel.lock().take());
     }
@@ -362,7 +362,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
                 }
                 (None, Verdict::Idle) => {
                     reason = Some(match step {
-                        Step::Normal => CloseReason::IdleTimeout,
+                        OverloadLevel::Normal => CloseReason::IdleTimeout,
                         _ => CloseReason::Overload,
                     });
                     told = true;

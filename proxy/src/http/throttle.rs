@@ -14,7 +14,7 @@ use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::held::{LAST_PIECE, Share};
+use super::unsent::{LAST_PIECE, Share};
 
 /// Most bytes of the first read of an answer. Most answers fit; of one that does not the client may take nothing.
 const FIRST: usize = LAST_PIECE;
@@ -146,7 +146,7 @@ mod tests {
 
     use super::super::HttpLimits;
     use super::super::activity::Activity;
-    use super::super::held::{MOST, Piece};
+    use super::super::unsent::{MOST, Piece};
     use super::*;
 
     #[derive(Default)]

@@ -9,7 +9,7 @@ use hyper::{Method, Request};
 use vestibule_model::pattern::Steps;
 
 use super::grpc;
-use crate::owners::Guard;
+use crate::owners::HostnameGuard;
 
 /// A request as matches see it.
 pub(crate) struct View<'a> {
@@ -20,7 +20,7 @@ pub(crate) struct View<'a> {
     /// As the client wrote it.
     authority: Option<&'a str>,
     /// Whose routes may serve it.
-    pub(crate) guard: Guard<'a>,
+    pub(crate) guard: HostnameGuard<'a>,
     headers: &'a HeaderMap,
     raw_query: Option<&'a str>,
     /// What finding a match may still cost.
@@ -35,7 +35,7 @@ impl<'a> View<'a> {
     pub(crate) fn new<B>(
         request: &'a Request<B>,
         authority: Option<&'a str>,
-        guard: Guard<'a>,
+        guard: HostnameGuard<'a>,
     ) -> Self {
         Self {
             method: request.method(),
@@ -133,7 +133,7 @@ mod tests {
             .header("host", "ignored")
             .body(())
             .unwrap();
-        let view = View::new(&request, Some("a.example.com:80"), Guard::OPEN);
+        let view = View::new(&request, Some("a.example.com:80"), HostnameGuard::OPEN);
         let header = |name: &'static str| {
             let value = view.header(&HeaderName::from_static(name))?;
             Some(String::from_utf8(value.into_owned()).unwrap())

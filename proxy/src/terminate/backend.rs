@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 /// A connection to a backend. One that is cut where it must not be reads as `UnexpectedEof`.
-pub trait Far: AsyncRead + AsyncWrite + Unpin {
+pub trait BackendIo: AsyncRead + AsyncWrite + Unpin {
     /// The socket below.
     fn socket(&self) -> &TcpStream;
 
@@ -15,7 +15,7 @@ pub trait Far: AsyncRead + AsyncWrite + Unpin {
     fn try_read_more(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 }
 
-impl Far for TcpStream {
+impl BackendIo for TcpStream {
     fn socket(&self) -> &TcpStream {
         self
     }
@@ -25,7 +25,7 @@ impl Far for TcpStream {
     }
 }
 
-impl Far for TlsStream<TcpStream> {
+impl BackendIo for TlsStream<TcpStream> {
     fn socket(&self) -> &TcpStream {
         self.get_ref().0
     }

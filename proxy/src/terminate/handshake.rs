@@ -8,7 +8,7 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, Unbuffered
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{Agreed, Session, discard_unread, payload_length};
+use super::{NegotiatedTls, TlsSession, discard_unread, payload_length};
 use crate::record::{HEADER, Keys, MAX_PROTECTED};
 
 /// Handshake bytes of a client that are held unread: more than a whole record, whatever its length.
@@ -43,7 +43,7 @@ pub async fn handshake(
     client: &mut TcpStream,
     config: Arc<ServerConfig>,
     replay: Vec<u8>,
-) -> Result<(Box<Session>, Agreed), HandshakeError> {
+) -> Result<(Box<TlsSession>, NegotiatedTls), HandshakeError> {
     let mut tls = UnbufferedServerConnection::new(config)?;
     let mut incoming = replay;
     let mut outgoing = Vec::new();
@@ -101,9 +101,9 @@ pub async fn handshake(
         }
     }
     let version = tls.protocol_version().ok_or(HandshakeError::NotPrepared)?;
-    let agreed = Agreed::of(&tls);
+    let negotiated = NegotiatedTls::of(&tls);
     let (secrets, kernel) = tls.dangerous_into_kernel_connection()?;
-    let session = Session {
+    let session = TlsSession {
         kernel,
         opening: Keys::new(version, secrets.rx).ok_or(HandshakeError::NotPrepared)?,
         sealing: Keys::new(version, secrets.tx).ok_or(HandshakeError::NotPrepared)?,
@@ -111,7 +111,7 @@ pub async fn handshake(
         control: 0,
         data: 0,
     };
-    Ok((Box::new(session), agreed))
+    Ok((Box::new(session), negotiated))
 }
 
 /// The length of the record at the front of `bytes` with its header, if all of it is there.

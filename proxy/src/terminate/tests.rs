@@ -13,7 +13,7 @@ use super::*;
 struct Rig {
     client: TcpStream,
     backend: TcpStream,
-    session: Box<Session>,
+    session: Box<TlsSession>,
     moved: Moved,
     tls: ClientConnection,
     far_client: std::net::TcpStream,

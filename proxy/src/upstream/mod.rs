@@ -68,7 +68,7 @@ impl Alpn {
 
 /// TLS settings of a connection: one that was opened with others must not be used in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
+pub(crate) struct TlsIdentity {
     settings: u64,
     /// 0: none is shown.
     certificate: u64,
@@ -81,9 +81,9 @@ fn next_id() -> u64 {
 }
 
 /// Which settings a connection to `target` that shows `credentials` has; none in plaintext.
-pub(crate) fn identity(target: &Target, credentials: &Credentials) -> Option<Identity> {
+pub(crate) fn identity(target: &Target, credentials: &Credentials) -> Option<TlsIdentity> {
     let settings = target.tls.as_ref()?.id;
-    Some(Identity {
+    Some(TlsIdentity {
         settings,
         certificate: credentials.id(),
     })

@@ -19,7 +19,7 @@ use tonic::{Code, Request, Status};
 use tracing::{debug, info, warn};
 
 use crate::{
-    Apply, Held, Identity,
+    Apply, Held, ProxyIdentity,
     limits::{MAX_MESSAGE_BYTES, cut},
     negotiate,
     proto::{
@@ -36,7 +36,7 @@ pub use tls::{Tls, TlsError};
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Who the proxy is.
-    pub identity: Identity,
+    pub identity: ProxyIdentity,
     /// Operator replicas to ask, `host:port`, in turn.
     pub addresses: Vec<String>,
     /// A connection attempt that takes longer has failed.
@@ -57,7 +57,7 @@ pub struct Config {
 impl Config {
     /// The defaults for a proxy that asks `addresses`.
     #[must_use]
-    pub fn new(identity: Identity, addresses: Vec<String>) -> Self {
+    pub fn new(identity: ProxyIdentity, addresses: Vec<String>) -> Self {
         Self {
             identity,
             addresses,
@@ -73,7 +73,7 @@ impl Config {
 
 /// What the client is doing; for readiness, metrics and the admin endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct ClientState {
     /// The replica that welcomed this proxy, while the stream is up.
     pub connected: Option<String>,
     /// The generation in force; the proxy is ready once there is one.
@@ -179,12 +179,12 @@ pub struct Client<C, A> {
     connector: C,
     sink: A,
     held: Held,
-    state: watch::Sender<State>,
+    state: watch::Sender<ClientState>,
 }
 
 impl<C: Connect, A: Apply + Send> Client<C, A> {
     /// A client that holds nothing yet and applies to `sink`, and its state.
-    pub fn new(config: Config, connector: C, sink: A) -> (Self, watch::Receiver<State>) {
+    pub fn new(config: Config, connector: C, sink: A) -> (Self, watch::Receiver<ClientState>) {
         Self::resume(config, connector, sink, Held::new())
     }
 
@@ -194,10 +194,10 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
         connector: C,
         sink: A,
         held: Held,
-    ) -> (Self, watch::Receiver<State>) {
-        let (state, watch) = watch::channel(State {
+    ) -> (Self, watch::Receiver<ClientState>) {
+        let (state, watch) = watch::channel(ClientState {
             held: held.generation(),
-            ..State::default()
+            ..ClientState::default()
         });
         let client = Self {
             config,

@@ -106,7 +106,7 @@ pub const UNKNOWN_RESOURCE: &str = "UnknownResource";
 
 /// Who the proxy says it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct ProxyIdentity {
     /// Stable for the life of the process: the pod's name.
     pub proxy: String,
     /// Release, for logs.
@@ -115,7 +115,7 @@ pub struct Identity {
     pub capabilities: Vec<String>,
 }
 
-impl Identity {
+impl ProxyIdentity {
     /// A proxy of this release.
     #[must_use]
     pub fn new(proxy: impl Into<String>) -> Self {
@@ -165,7 +165,7 @@ impl Held {
 
     /// The first message on a stream.
     #[must_use]
-    pub fn hello(&self, identity: &Identity) -> Hello {
+    pub fn hello(&self, identity: &ProxyIdentity) -> Hello {
         Hello {
             protocol: PROTOCOL_VERSION,
             release: identity.release.clone(),

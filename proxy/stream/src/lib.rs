@@ -23,7 +23,7 @@ pub mod recording;
 
 pub use encoded::{Encoded, Invalid};
 pub use hash::{ContentHash, Digest};
-pub use held::{Apply, Change, Held, Identity, Refusal, UNKNOWN_RESOURCE, decode_and_hold};
+pub use held::{Apply, Change, Held, ProxyIdentity, Refusal, UNKNOWN_RESOURCE, decode_and_hold};
 pub use proto::{Batch, Generation, Reject, Resource, ResourceKey, ResourceKind};
 
 /// The messages of `proto/stream.proto`.

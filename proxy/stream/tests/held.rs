@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use prost::Message;
 use vestibule_stream::{
-    Apply, Batch, Change, ContentHash, Digest, Encoded, Generation, Held, Identity, Invalid,
-    PROTOCOL_VERSION, Reject, Resource, ResourceKey, ResourceKind, decode_and_hold,
+    Apply, Batch, Change, ContentHash, Digest, Encoded, Generation, Held, Invalid,
+    PROTOCOL_VERSION, ProxyIdentity, Reject, Resource, ResourceKey, ResourceKind, decode_and_hold,
     limits::{INVENTORY_CHUNK, MAX_NAME_BYTES},
     negotiate,
     proto::{
@@ -285,7 +285,7 @@ fn the_inventory_lists_everything_in_chunks() {
         .collect();
     assert_eq!(sizes, [(INVENTORY_CHUNK, false), (1, true)]);
 
-    let hello = held.hello(&Identity::new("p"));
+    let hello = held.hello(&ProxyIdentity::new("p"));
     assert_eq!(
         (hello.held, hello.held_digest),
         (Some(at(1)), held.digest().to_vec())

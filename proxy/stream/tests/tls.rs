@@ -23,12 +23,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
-use vestibule_stream::client::{Client, Config, Connect, State, Tls};
+use vestibule_stream::client::{Client, ClientState, Config, Connect, Tls};
 use vestibule_stream::proto::config_stream_server::{ConfigStream, ConfigStreamServer};
 use vestibule_stream::proto::{
     NotLeader, OperatorMessage, ProxyMessage, Welcome, operator_message::Message,
 };
-use vestibule_stream::{Apply, Change, Identity, PROTOCOL_VERSION, Reject};
+use vestibule_stream::{Apply, Change, PROTOCOL_VERSION, ProxyIdentity, Reject};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const NAME: &str = "edge-operator.vestibule.svc";
@@ -237,25 +237,29 @@ impl Files {
     }
 }
 
-fn run(address: String, tls: Tls) -> watch::Receiver<State> {
+fn run(address: String, tls: Tls) -> watch::Receiver<ClientState> {
     let config = Config {
         backoff_min: Duration::from_millis(5),
         backoff_max: Duration::from_millis(50),
-        ..Config::new(Identity::new("edge-proxy-0"), vec![address])
+        ..Config::new(ProxyIdentity::new("edge-proxy-0"), vec![address])
     };
     let (client, state) = Client::new(config, tls, Nothing);
     tokio::spawn(client.run());
     state
 }
 
-async fn until(state: &mut watch::Receiver<State>, what: &str, is: impl Fn(&State) -> bool) {
+async fn until(
+    state: &mut watch::Receiver<ClientState>,
+    what: &str,
+    is: impl Fn(&ClientState) -> bool,
+) {
     let reached = tokio::time::timeout(PATIENCE, state.wait_for(|state| is(state))).await;
     let reached = reached.map(|result| result.map(|state| state.clone()));
     assert!(matches!(reached, Ok(Ok(_))), "{what}: {:?}", state.borrow());
 }
 
 /// Waits for a failure of `reason` whose message has `words`.
-async fn until_failed(state: &mut watch::Receiver<State>, reason: &str, words: &str) {
+async fn until_failed(state: &mut watch::Receiver<ClientState>, reason: &str, words: &str) {
     until(state, words, |state| {
         let last = state.last_refusal.as_ref();
         last.is_some_and(|last| last.reason == reason && last.message.contains(words))

@@ -20,7 +20,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use vestibule_proxy::apply::State;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::metrics::Metrics;
-use vestibule_proxy::plane::{DataPlane, Limits};
+use vestibule_proxy::plane::{DataPlane, ProxyLimits};
 use vestibule_proxy::table::Snapshot;
 use vestibule_proxy::worker::Workers;
 use vestibule_stream::{Change, Generation, Resource, ResourceKey, ResourceKind, proto};
@@ -46,7 +46,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Starts two workers. `configure` gets the port and says what is served.
-    pub(crate) fn start(limits: &Limits, configure: impl Fn(u16) -> Vec<Resource>) -> Self {
+    pub(crate) fn start(limits: &ProxyLimits, configure: impl Fn(u16) -> Vec<Resource>) -> Self {
         // A free port may be taken by somebody else before it is bound here: try another one.
         for _ in 0..20 {
             let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

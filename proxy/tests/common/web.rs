@@ -145,10 +145,10 @@ pub(crate) fn http_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>
 }
 
 /// No log lines.
-pub(crate) fn quiet() -> Limits {
-    Limits {
+pub(crate) fn quiet() -> ProxyLimits {
+    ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     }
 }
 

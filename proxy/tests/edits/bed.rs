@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 use vestibule_proxy::apply::State;
 use vestibule_proxy::http::HttpLimits;
 use vestibule_proxy::metrics::Metrics;
-use vestibule_proxy::plane::{DataPlane, Limits};
+use vestibule_proxy::plane::{DataPlane, ProxyLimits};
 use vestibule_proxy::table::Snapshot;
 use vestibule_proxy::worker::Workers;
 use vestibule_stream::{Change, Generation, Resource, ResourceKey};
@@ -97,9 +97,9 @@ impl Bed {
 }
 
 /// Nothing ends because a machine is slow.
-fn limits() -> Limits {
+fn limits() -> ProxyLimits {
     let long = Duration::from_mins(10);
-    Limits {
+    ProxyLimits {
         hello_deadline: long,
         handshake_deadline: long,
         connect_deadline: long,
@@ -110,6 +110,6 @@ fn limits() -> Limits {
             stall: long,
             ..HttpLimits::default()
         },
-        ..Limits::default()
+        ..ProxyLimits::default()
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use vestibule_proxy::plane::Limits;
+use vestibule_proxy::plane::ProxyLimits;
 use vestibule_stream::{Resource, ResourceKey, ResourceKind as Kind, proto};
 
 use super::gate::{Gate, Stop};
@@ -38,10 +38,10 @@ const INNER: &str = "backend.internal";
 const SHOWN: &str = "infra/gateway";
 const CERT: &str = "team-a/cert";
 
-fn quiet() -> Limits {
-    Limits {
+fn quiet() -> ProxyLimits {
+    ProxyLimits {
         access_log: false,
-        ..Limits::default()
+        ..ProxyLimits::default()
     }
 }
 

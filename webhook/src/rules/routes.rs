@@ -14,7 +14,7 @@ use vestibule_model::object::Object;
 use vestibule_model::route::{Route, field_of_hostname};
 
 use super::{not_permitted, warning};
-use crate::facts::Facts;
+use crate::admission_state::AdmissionState;
 
 const HOSTNAMES: &str = "spec.hostnames";
 /// What a route without names may not have is a port.
@@ -28,8 +28,12 @@ const MOST_HOSTNAMES: usize = 8192;
 /// A hostname is refused where it comes to nothing at all. One that is left out of one listener and stays on
 /// another is told, and so is one that the former version had on the same parents: a grant that is gone does
 /// not stop every edit. The same goes for a match that reaches outside of what is shared of a hostname.
-pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) -> Vec<Finding> {
-    let merge = facts.merge();
+pub(super) fn findings(
+    state: &AdmissionState,
+    old: Option<&Object>,
+    route: Route<'_>,
+) -> Vec<Finding> {
+    let merge = state.merge();
     let (key, namespace) = (route.key(), &route.name().namespace);
     let fields = fields_of(route);
     let old = old
@@ -58,7 +62,7 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
         };
         // That a parent takes no part (yet), or does not take it (yet), refuses nothing.
         let Some((listeners, gateway)) =
-            merge.listeners(&parent).filter(|_| is_open(facts, &parent))
+            merge.listeners(&parent).filter(|_| is_open(state, &parent))
         else {
             continue;
         };
@@ -123,7 +127,7 @@ pub(super) fn findings(facts: &Facts, old: Option<&Object>, route: Route<'_>) ->
     let backends = route
         .backends_and_mirrors()
         .map(|backend| &backend.reference);
-    findings.extend(not_permitted(facts, &key, backends).map(warning));
+    findings.extend(not_permitted(state, &key, backends).map(warning));
     findings
 }
 
@@ -151,8 +155,8 @@ fn told_if_had(had: &BTreeSet<&str>, finding: Finding) -> Finding {
 }
 
 /// Whether a parent takes part in anything, as its Gateway has it.
-fn is_open(facts: &Facts, parent: &ParentKey) -> bool {
-    let merge = facts.merge();
+fn is_open(state: &AdmissionState, parent: &ParentKey) -> bool {
+    let merge = state.merge();
     match parent {
         ParentKey::Gateway(name) => merge.gateway(name).is_some(),
         ParentKey::ListenerSet(name) => merge

@@ -42,7 +42,7 @@ pub(super) enum Phase {
 
 /// Bounds of connections.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Connections at one time, shared fairly between sources; those beyond are closed.
     pub connections: usize,
     /// From accept to the end of the TLS handshake.
@@ -55,7 +55,7 @@ pub struct Limits {
     pub request: Duration,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections: 2048,
@@ -71,7 +71,7 @@ impl Default for Limits {
 pub(super) struct Acceptor {
     pub(super) tls: TlsAcceptor,
     pub(super) router: Router,
-    pub(super) limits: Limits,
+    pub(super) limits: ConnectionLimits,
     pub(super) metrics: Arc<Metrics>,
     pub(super) phase: watch::Receiver<Phase>,
 }
@@ -212,7 +212,7 @@ struct Activity {
 }
 
 impl Activity {
-    fn new(limits: &Limits) -> Self {
+    fn new(limits: &ConnectionLimits) -> Self {
         Self {
             idle: limits.idle,
             request: limits.request,

@@ -15,10 +15,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{timeout, timeout_at};
 use vestibule_serve::places::{Place, Places, Source};
 
-use crate::admission::Met;
-use crate::envelope::{self, Answer, MAX_BYTES, Outcome, Record};
+use crate::admission::Recheck;
+use crate::envelope::{self, MAX_BYTES, ReviewOutcome, ReviewRecord, ReviewResponse};
 use crate::server::Shared;
-use crate::server::turns::{Limits, Turns};
+use crate::server::judging_queue::{JudgingQueue, QueueLimits};
 
 /// Longest wait for a request's body, and for a review's turn.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,13 +33,13 @@ const SHORT: usize = 512 << 10;
 /// Longest part of a body that is among the heads.
 const HEAD: usize = 64 << 10;
 /// Reviews of short bodies in judging at one time.
-const OF_SHORT: Limits = Limits {
+const OF_SHORT: QueueLimits = QueueLimits {
     all: 4,
     of_source: 3,
     of_namespace: 2,
 };
 /// Reviews of long ones.
-const OF_LONG: Limits = Limits {
+const OF_LONG: QueueLimits = QueueLimits {
     all: 1,
     of_source: 1,
     of_namespace: 1,
@@ -55,8 +55,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(super) struct Bounds {
     heads: Places,
     rests: Places,
-    short: Turns,
-    long: Turns,
+    short: JudgingQueue,
+    long: JudgingQueue,
     waiting: Places,
 }
 
@@ -65,8 +65,8 @@ impl Default for Bounds {
         Self {
             heads: Places::new(MAX_HEADS),
             rests: Places::new(MAX_RESTS),
-            short: Turns::new(OF_SHORT),
-            long: Turns::new(OF_LONG),
+            short: JudgingQueue::new(OF_SHORT),
+            long: JudgingQueue::new(OF_LONG),
             waiting: Places::new(MAX_WAITING),
         }
     }
@@ -98,20 +98,20 @@ async fn review(
     source: IpAddr,
     headers: &HeaderMap,
     body: Body,
-) -> Result<Answer, Failure> {
+) -> Result<ReviewResponse, Failure> {
     if !is_json(headers) {
         return Err(Failure::NotJson);
     }
     let (body, held) = collect(shared, source, headers, body).await?;
-    let asker = Asker {
+    let review_source = ReviewSource {
         source,
         namespace: envelope::namespace_of(&body).unwrap_or_default(),
     };
     let begun = Instant::now();
-    let judged = match judge(shared, &asker, body, begun, false).await? {
-        Judged::Met(met, body) => {
-            wait(shared, source, &met).await;
-            judge(shared, &asker, body, begun, true).await?
+    let judged = match judge(shared, &review_source, body, begun, false).await? {
+        Judged::Recheck(recheck, body) => {
+            wait(shared, source, &recheck).await;
+            judge(shared, &review_source, body, begun, true).await?
         }
         answered @ Judged::Answered(_) => answered,
     };
@@ -119,12 +119,12 @@ async fn review(
     match judged {
         Judged::Answered(answer) => Ok(answer),
         // The last time it always answers.
-        Judged::Met(..) => Err(Failure::Broken),
+        Judged::Recheck(..) => Err(Failure::Broken),
     }
 }
 
-/// For whom a review is judged.
-struct Asker {
+/// The API server that sent a review, and the namespace of its object. The queue is fair between both.
+struct ReviewSource {
     source: IpAddr,
     /// The namespace of its object, as the envelope has it; empty without one.
     namespace: String,
@@ -132,24 +132,24 @@ struct Asker {
 
 /// What came of judging.
 enum Judged {
-    Answered(Answer),
-    /// It has to wait, and is to be judged once more.
-    Met(Met, Vec<u8>),
+    Answered(ReviewResponse),
+    /// It has to wait, and is then judged once more.
+    Recheck(Recheck, Vec<u8>),
 }
 
 /// Judges on a thread of its own, when it is its turn; what it takes is given back after it is freed.
 async fn judge(
     shared: &Arc<Shared>,
-    asker: &Asker,
+    review_source: &ReviewSource,
     body: Vec<u8>,
     begun: Instant,
     last: bool,
 ) -> Result<Judged, Failure> {
-    let turn = {
+    let permit = {
         let _queued = Queued::new(&shared.metrics.queued);
-        let turns = shared.bounds.turns(body.len());
-        let turn = turns.wait(asker.source, &asker.namespace);
-        timeout(PATIENCE, turn).await.map_err(|_| Failure::Busy)?
+        let queue = shared.bounds.queue(body.len());
+        let permit = queue.wait(review_source.source, &review_source.namespace);
+        timeout(PATIENCE, permit).await.map_err(|_| Failure::Busy)?
     };
     let shared = Arc::clone(shared);
     let task = tokio::task::spawn_blocking(move || {
@@ -157,13 +157,13 @@ async fn judge(
         let answer = if last {
             envelope::review_bytes(&body, admission, now)
         } else {
-            match envelope::review_bytes_unless_met(&body, admission, now) {
+            match envelope::review_bytes_or_recheck(&body, admission, now) {
                 Ok(answer) => answer,
-                Err(met) => return Judged::Met(met, body),
+                Err(recheck) => return Judged::Recheck(recheck, body),
             }
         };
         drop(body);
-        drop(turn);
+        drop(permit);
         shared.metrics.reviewed(&answer.record, begun.elapsed());
         tell(&answer.record);
         Judged::Answered(answer)
@@ -172,13 +172,13 @@ async fn judge(
 }
 
 /// Until what it met is there, or is waited for no longer.
-async fn wait(shared: &Shared, source: IpAddr, met: &Met) {
+async fn wait(shared: &Shared, source: IpAddr, recheck: &Recheck) {
     let Some(_place) = shared.bounds.waiting.take(Source::of_peer(source), 1) else {
         return;
     };
     shared.metrics.waits.inc();
     let deadline = Instant::now() + shared.admission.patience();
-    while shared.admission.is_met(met, Instant::now()) && Instant::now() < deadline {
+    while shared.admission.is_pending(recheck, Instant::now()) && Instant::now() < deadline {
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -201,7 +201,7 @@ impl Drop for Queued<'_> {
 
 impl Bounds {
     /// Where a body of this length waits for its turn.
-    fn turns(&self, length: usize) -> &Turns {
+    fn queue(&self, length: usize) -> &JudgingQueue {
         if length > SHORT {
             &self.long
         } else {
@@ -268,13 +268,13 @@ async fn collect(
 }
 
 /// One line for each refusal: who, what, why; nothing of the object.
-fn tell(record: &Record) {
+fn tell(record: &ReviewRecord) {
     let reasons = || {
         let words: Vec<&str> = record.reasons.iter().map(|r| r.as_str()).collect();
         words.join(",")
     };
     match record.outcome {
-        Outcome::Refused => tracing::info!(
+        ReviewOutcome::Refused => tracing::info!(
             kind = record.kind_label(),
             namespace = record.namespace,
             name = record.name,
@@ -284,8 +284,8 @@ fn tell(record: &Record) {
             reasons = reasons(),
             "refused"
         ),
-        Outcome::Malformed => tracing::warn!("a request is not a review"),
-        Outcome::Passed | Outcome::Allowed | Outcome::Warned => tracing::debug!(
+        ReviewOutcome::Malformed => tracing::warn!("a request is not a review"),
+        ReviewOutcome::Passed | ReviewOutcome::Allowed | ReviewOutcome::Warned => tracing::debug!(
             kind = record.kind_label(),
             namespace = record.namespace,
             name = record.name,
@@ -296,7 +296,7 @@ fn tell(record: &Record) {
     }
 }
 
-fn respond(answer: Answer) -> Response {
+fn respond(answer: ReviewResponse) -> Response {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let media = if status == StatusCode::OK {
         "application/json"
@@ -373,8 +373,8 @@ mod tests {
     use super::*;
     use crate::admission::Admission;
     use crate::server::accept::Phase;
+    use crate::server::judging_queue::JudgingPermit;
     use crate::server::metrics::Metrics;
-    use crate::server::turns::Turn;
 
     fn shared() -> Arc<Shared> {
         Arc::new(Shared {
@@ -401,7 +401,11 @@ mod tests {
             .to_string()
     }
 
-    async fn reviewed(shared: &Arc<Shared>, last: u8, body: String) -> Result<Answer, Failure> {
+    async fn reviewed(
+        shared: &Arc<Shared>,
+        last: u8,
+        body: String,
+    ) -> Result<ReviewResponse, Failure> {
         let mut headers = HeaderMap::new();
         headers.insert(
             header::CONTENT_TYPE,
@@ -411,16 +415,16 @@ mod tests {
     }
 
     /// Every turn that a namespace of a source may have.
-    async fn take_all(shared: &Arc<Shared>, last: u8, namespace: &str) -> Vec<Turn> {
-        let turns = shared.bounds.turns(0);
+    async fn take_all(shared: &Arc<Shared>, last: u8, namespace: &str) -> Vec<JudgingPermit> {
+        let queue = shared.bounds.queue(0);
         let mut taken = Vec::new();
-        while let Ok(turn) = timeout(
+        while let Ok(permit) = timeout(
             Duration::from_millis(1),
-            turns.wait(source(last), namespace),
+            queue.wait(source(last), namespace),
         )
         .await
         {
-            taken.push(turn);
+            taken.push(permit);
         }
         taken
     }
@@ -466,10 +470,10 @@ mod tests {
     async fn long_ones_are_judged_one_at_a_time() {
         let bounds = Bounds::default();
         for length in [SHORT + 1, 3 << 20, MAX_BYTES, usize::MAX] {
-            assert!(std::ptr::eq(bounds.turns(length), &raw const bounds.long));
+            assert!(std::ptr::eq(bounds.queue(length), &raw const bounds.long));
         }
         for length in [0, SHORT] {
-            assert!(std::ptr::eq(bounds.turns(length), &raw const bounds.short));
+            assert!(std::ptr::eq(bounds.queue(length), &raw const bounds.short));
         }
         let _held = bounds.long.wait(source(1), "a").await;
         let second = bounds.long.wait(source(2), "b");

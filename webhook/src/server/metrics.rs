@@ -12,7 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use vestibule_model::policy::Mode;
 
-use crate::envelope::Record;
+use crate::envelope::ReviewRecord;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReviewLabels {
@@ -129,7 +129,7 @@ impl Metrics {
         }
     }
 
-    pub(super) fn reviewed(&self, record: &Record, took: Duration) {
+    pub(super) fn reviewed(&self, record: &ReviewRecord, took: Duration) {
         self.review_seconds.observe(took.as_secs_f64());
         self.reviews
             .get_or_create(&ReviewLabels {

@@ -5,8 +5,8 @@ mod admin;
 mod certificate;
 mod clock;
 mod handler;
+mod judging_queue;
 mod metrics;
-mod turns;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,7 +34,7 @@ use accept::{Acceptor, Phase};
 use certificate::{Follower, Serving};
 use metrics::Metrics;
 
-pub use accept::Limits;
+pub use accept::ConnectionLimits;
 
 /// What admission judges from. Nothing else is read of the API server: neither Secrets, nor routes, of
 /// which there may be very many.
@@ -63,7 +63,7 @@ pub struct Config {
     /// How often that is looked at.
     pub tls_poll: Duration,
     /// Bounds of connections.
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
 }
 
 impl Config {
@@ -74,7 +74,7 @@ impl Config {
             admin,
             tls_dir: tls_dir.into(),
             tls_poll: Duration::from_secs(5),
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
         }
     }
 }

@@ -16,18 +16,20 @@ use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Address, Object, ServiceParameters};
 use vestibule_model::policy::Policy;
-use vestibule_operator::claims::{self, Action, ClaimStore, Outcome, Request, Seen};
-use vestibule_operator::cluster::events::{News, Teller};
+use vestibule_operator::claims::{
+    self, ClaimAction, ClaimRequest, ClaimStore, SeenClaim, WriteOutcome,
+};
+use vestibule_operator::cluster::events::{EventRecorder, ObjectEvent};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::ports::allocation::Allocation;
-use vestibule_operator::cluster::services::{Front, FrontPorts, Wishes};
-use vestibule_operator::cluster::statuses::plan::{Live, Next, Planner, Timing};
-use vestibule_operator::cluster::statuses::{self, Facts};
-use vestibule_operator::cluster::store::{Store, Wires};
-use vestibule_operator::issuance::{self, Desk, Register, Requests};
+use vestibule_operator::cluster::services::{DesiredServices, ServicePorts, ServiceState};
+use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, Timing};
+use vestibule_operator::cluster::statuses::{self, StatusInputs};
+use vestibule_operator::cluster::store::{Channels, Store};
+use vestibule_operator::issuance::{self, CertificateRegistry, EngineLink, Requests};
 use vestibule_operator::publish::Publisher;
 use vestibule_operator::translate::{
-    Assigned, Binds, CONTROLLER, Claims, PortWish, ServiceSettings, ServiceWish, Settings,
+    Assigned, Binds, CONTROLLER, ClaimMode, DesiredPort, DesiredService, ServiceSettings, Settings,
 };
 
 use super::world::{Id, World};
@@ -73,13 +75,13 @@ pub(crate) struct Control {
     pub(crate) world: World,
     store: Store,
     publisher: Arc<Publisher>,
-    ports: watch::Receiver<Option<Arc<BTreeSet<PortWish>>>>,
+    ports: watch::Receiver<Option<Arc<BTreeSet<DesiredPort>>>>,
     allocation: Arc<Allocation>,
-    services: watch::Receiver<Option<Arc<Wishes>>>,
+    services: watch::Receiver<Option<Arc<DesiredServices>>>,
     requests: watch::Receiver<Option<Arc<Requests>>>,
-    desk: Desk,
-    desk_news: watch::Receiver<()>,
-    told: mpsc::Receiver<News>,
+    engine_link: EngineLink,
+    engine_link_changed: watch::Receiver<()>,
+    told: mpsc::Receiver<ObjectEvent>,
     /// The last resource version.
     version: u64,
     /// Written, and not come back.
@@ -92,18 +94,18 @@ impl Control {
     /// An operator that knows nothing yet, whose proxies bind loopback; internal ports are given out from
     /// `port` on.
     pub(crate) fn new(world: World, publisher: Arc<Publisher>, port: u16) -> Result<Self> {
-        let (ports_wished, ports) = watch::channel(None);
-        let (services_wished, services) = watch::channel(None);
-        let (register, wires) = Register::new();
-        let desk = wires.desk.clone();
-        let (desk_news, requests) = (desk.for_loop(), wires.requests.clone());
+        let (desired_ports, ports) = watch::channel(None);
+        let (desired_services, services) = watch::channel(None);
+        let (registry, channels) = CertificateRegistry::new();
+        let engine_link = channels.engine_link.clone();
+        let (engine_link_changed, requests) = (engine_link.for_loop(), channels.requests.clone());
         // The built-in engine is off; certificates are asked of another one.
-        tokio::spawn(issuance::refuse(wires));
-        let (teller, told) = Teller::new();
+        tokio::spawn(issuance::refuse(channels));
+        let (event_recorder, told) = EventRecorder::new();
         let settings = Settings {
             controller: CONTROLLER.into(),
             policy: Policy::default(),
-            claims: Claims::Told,
+            claims: ClaimMode::Recorded,
             shim_for_sets: false,
             binds: Binds::Allocated {
                 address: Ipv4Addr::LOCALHOST.into(),
@@ -124,11 +126,11 @@ impl Control {
             Metrics::default(),
             None,
             ClaimStore::new(claims::GRACE),
-            Wires {
-                ports: ports_wished,
-                services: services_wished,
-                certificates: register,
-                teller,
+            Channels {
+                ports: desired_ports,
+                services: desired_services,
+                certificates: registry,
+                event_recorder,
             },
         );
         store.time(NOW, Instant::now());
@@ -140,8 +142,8 @@ impl Control {
             allocation: Arc::new(Allocation::from_json(&format!("{{\"next\":{port}}}"))?),
             services,
             requests,
-            desk,
-            desk_news,
+            engine_link,
+            engine_link_changed,
             told,
             version: 0,
             echoes: VecDeque::new(),
@@ -153,7 +155,7 @@ impl Control {
     pub(crate) fn lead(&mut self) -> Result<()> {
         let now = Instant::now();
         self.store.sources_are_watched();
-        self.store.wish(now);
+        self.store.send_desired(now);
         self.publisher.lead(TERM).context("leading")?;
         self.store.list_claims();
         ensure!(
@@ -181,7 +183,9 @@ impl Control {
             .world
             .key(id)
             .and_then(|key| self.store.planner.live(&key));
-        let status = live.map(Live::status).filter(|status| !status.is_null());
+        let status = live
+            .map(LiveStatus::status)
+            .filter(|status| !status.is_null());
         self.event_with(id, status)
     }
 
@@ -220,9 +224,9 @@ impl Control {
     /// What came of earlier wishes and writes.
     fn come_back(&mut self, now: Instant) -> Result<bool> {
         let mut more = false;
-        if self.desk_news.has_changed()? {
-            self.desk_news.mark_unchanged();
-            self.store.issued(self.desk.take(), now);
+        if self.engine_link_changed.has_changed()? {
+            self.engine_link_changed.mark_unchanged();
+            self.store.issued(self.engine_link.take(), now);
             more = true;
         }
         if self.ports.has_changed()?
@@ -235,25 +239,25 @@ impl Control {
             more = true;
         }
         if self.services.has_changed()?
-            && let Some(wishes) = self.services.borrow_and_update().clone()
+            && let Some(desired_services) = self.services.borrow_and_update().clone()
         {
-            let front = |wish: &ServiceWish| Front {
+            let front = |desired: &DesiredService| ServiceState {
                 assigned: Some(Assigned {
                     addresses: vec![Address::Ip(Ipv4Addr::new(192, 0, 2, 1).into())],
                     sockets: BTreeSet::new(),
                     problem: None,
                 }),
-                ports: match wish {
-                    ServiceWish::Make(service) => service.ports.clone(),
-                    ServiceWish::Keep => FrontPorts::new(),
+                ports: match desired {
+                    DesiredService::Make(service) => service.ports.clone(),
+                    DesiredService::Keep => ServicePorts::new(),
                 },
                 alias: None,
             };
-            let fronts = wishes
+            let service_states = desired_services
                 .iter()
-                .map(|(uid, wish)| (uid.clone(), front(wish)))
+                .map(|(uid, desired)| (uid.clone(), front(desired)))
                 .collect();
-            self.store.fronts(Arc::new(fronts), now);
+            self.store.service_states(Arc::new(service_states), now);
             more = true;
         }
         while self.told.try_recv().is_ok() {}
@@ -274,24 +278,24 @@ impl Control {
             self.asked.claims += 1;
             let seen = self.write(&request)?;
             self.store
-                .claim_answered(&request.name, Outcome::Known(seen), now);
+                .claim_answered(&request.name, WriteOutcome::Known(seen), now);
         }
         Ok(more)
     }
 
     /// Makes a write: the answer is the object, and the watch shows it.
-    fn write(&mut self, request: &Request) -> Result<Option<Seen>> {
+    fn write(&mut self, request: &ClaimRequest) -> Result<Option<SeenClaim>> {
         let name = &request.name;
         let content = match &request.action {
-            Action::Create(content) | Action::Replace { content, .. } => content,
-            Action::Delete { .. } => {
+            ClaimAction::Create(content) | ClaimAction::Replace { content, .. } => content,
+            ClaimAction::Delete { .. } => {
                 self.echoes.push_back(Event::Remove(ObjectKey {
                     kind: Kind::HostnameClaim,
                     name: name.clone(),
                 }));
                 return Ok(None);
             }
-            Action::Read => anyhow::bail!("every write was answered, and {name} is read"),
+            ClaimAction::Read => anyhow::bail!("every write was answered, and {name} is read"),
         };
         self.version += 1;
         let spec = HostnameClaimSpec::new(
@@ -349,16 +353,16 @@ impl Control {
             let Store {
                 planner,
                 translator,
-                fronts,
+                service_states,
                 orphans,
                 certificates,
                 ..
             } = &mut self.store;
-            let facts = Facts {
+            let facts = StatusInputs {
                 translator,
                 publisher: &self.publisher,
                 controller: CONTROLLER,
-                fronts,
+                service_states,
                 orphans,
                 issuers: certificates.issuers(),
                 issuer_selector: None,
@@ -374,7 +378,7 @@ impl Control {
             self.asked.statuses += 1;
             self.version += 1;
             let generation = planner.live(&job.key).map_or(1, |live| live.generation);
-            let live = Live::new(self.version.to_string().into(), generation, &job.status);
+            let live = LiveStatus::new(self.version.to_string().into(), generation, &job.status);
             planner.done(&job.key, Ok(live), now);
             let id = World::find(job.key.kind.as_str(), &job.key.name.name);
             written.extend(id.map(|id| (id, job.status)));
@@ -388,7 +392,7 @@ impl Control {
     }
 
     /// What the proxies acknowledged has moved.
-    pub(crate) fn facts_moved(&mut self) {
+    pub(crate) fn acks_moved(&mut self) {
         self.store.planner.touch_waiting();
         self.store.look_at_certificates();
     }
@@ -431,7 +435,7 @@ impl Control {
     /// The internal port that stands for a port of the Gateway.
     pub(crate) fn internal(&self, port: u16) -> Result<u16> {
         let mut given = self.allocation.iter();
-        let found = given.find(|(wish, _)| wish.port.get() == port);
+        let found = given.find(|(desired, _)| desired.port.get() == port);
         let (_, internal) = found.with_context(|| format!("no internal port for {port}"))?;
         Ok(internal)
     }
@@ -458,7 +462,7 @@ impl Control {
                 .store
                 .planner
                 .live(key)
-                .map(Live::status)
+                .map(LiveStatus::status)
                 .unwrap_or_default();
             let conditions = status
                 .get("conditions")

@@ -207,7 +207,7 @@ impl Part {
         let mut part = Self {
             sets: args.sets,
             control: Control::new(world, Arc::clone(&publisher), args.port + 2)?,
-            facts: publisher.facts(),
+            facts: publisher.acks(),
             publisher,
             probe: Probe::new()?,
             proxy: Some(proxy(args, "first")?),
@@ -243,7 +243,7 @@ impl Part {
                 self.control.put(batch)?;
                 if self.facts.has_changed()? {
                     self.facts.mark_unchanged();
-                    self.control.facts_moved();
+                    self.control.acks_moved();
                 }
                 self.control.turn()?;
                 tokio::task::yield_now().await;
@@ -342,7 +342,7 @@ impl Part {
         loaded.fresh_bytes = now.sent.bytes - before.sent.bytes;
         loaded.fresh_used = Used::of(self.proxy_pid());
         self.traffic().await?;
-        self.control.facts_moved();
+        self.control.acks_moved();
         self.settle().await
     }
 
@@ -430,7 +430,7 @@ impl Part {
         loop {
             if self.facts.has_changed()? {
                 self.facts.mark_unchanged();
-                self.control.facts_moved();
+                self.control.acks_moved();
             }
             let more = self.control.turn()?;
             if !self.control.is_under_way() && self.control.behind() == 0 {
@@ -458,7 +458,7 @@ impl Part {
             let wait = self.control.deadline().map_or(LOOK, left).min(LOOK);
             if let Ok(changed) = tokio::time::timeout(wait, self.facts.changed()).await {
                 changed?;
-                self.control.facts_moved();
+                self.control.acks_moved();
             }
         }
     }
@@ -482,7 +482,7 @@ impl Part {
             let wait = self.control.deadline().map_or(LOOK, left).min(LOOK);
             if let Ok(changed) = tokio::time::timeout(wait, self.facts.changed()).await {
                 changed?;
-                self.control.facts_moved();
+                self.control.acks_moved();
             }
         }
     }

@@ -8,7 +8,9 @@ use std::sync::{Arc, LazyLock};
 use proptest::prelude::*;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey};
-use vestibule_model::names::{Affected, GatewayNames, NameDecision, Rank, Source, Standing};
+use vestibule_model::names::{
+    Affected, GatewayNames, NameClaimState, NameDecision, NameSource, Rank,
+};
 
 use super::grants::Entry;
 use super::reference::{Facts, OWN};
@@ -45,15 +47,15 @@ static HOSTS: LazyLock<Vec<Hostname>> = LazyLock::new(|| {
     texts.iter().map(|text| host(text)).collect()
 });
 
-static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(|| {
+static SOURCES: LazyLock<Vec<NameSource>> = LazyLock::new(|| {
     let listener_key = |source| match source {
-        Source::Listener(key) => Some(key),
+        NameSource::Listener(key) => Some(key),
         _ => None,
     };
     let guest = |key: Option<ListenerKey>| {
         let name = name("b/guest");
         let kind = Kind::HttpRoute;
-        key.map(|key| Source::Guest(key, ObjectKey { kind, name }))
+        key.map(|key| NameSource::Guest(key, ObjectKey { kind, name }))
     };
     let mut sources = vec![
         listener("a/s", "l"),
@@ -79,7 +81,7 @@ enum Op {
     /// The record says this.
     Hold(HostPattern, Option<Arc<str>>),
     /// A listener or route names these.
-    Put(Source, i64, BTreeSet<HostPattern>),
+    Put(NameSource, i64, BTreeSet<HostPattern>),
     /// These are the grants.
     Grants(Vec<Entry>),
     /// The Gateway lets a namespace in, or not.
@@ -220,8 +222,8 @@ impl World {
                     None => Affected::default(),
                 }
             }
-            Op::Record(names) => match self.names.standing(&names) {
-                None | Some(Standing::Revoked) => {
+            Op::Record(names) => match self.names.claim_state(&names) {
+                None | Some(NameClaimState::Revoked) => {
                     let next = self.names.next(&names).cloned();
                     let mut affected = self.hold(&names, next);
                     // The object of the next holder does not say that it is taken from the former one.
@@ -230,10 +232,10 @@ impl World {
                     }
                     affected
                 }
-                Some(Standing::Used | Standing::Idle) => Affected::default(),
+                Some(NameClaimState::Used | NameClaimState::Idle) => Affected::default(),
             },
-            Op::Free(names) => match self.names.standing(&names) {
-                Some(Standing::Idle) => self.hold(&names, None),
+            Op::Free(names) => match self.names.claim_state(&names) {
+                Some(NameClaimState::Idle) => self.hold(&names, None),
                 _ => Affected::default(),
             },
             Op::Take(names, namespace) => self.take_from(&names, namespace),
@@ -267,7 +269,7 @@ impl World {
         affected
     }
 
-    fn put(&mut self, source: &Source, created: i64, names: BTreeSet<HostPattern>) -> Affected {
+    fn put(&mut self, source: &NameSource, created: i64, names: BTreeSet<HostPattern>) -> Affected {
         let rank = rank(source, created);
         let affected = if names.is_empty() {
             self.names.remove(&self.facts.grants, source)
@@ -302,12 +304,12 @@ impl World {
     }
 }
 
-fn rank(source: &Source, created: i64) -> Rank {
+fn rank(source: &NameSource, created: i64) -> Rank {
     match source {
-        Source::Listener(listener) | Source::Guest(listener, _) => {
+        NameSource::Listener(listener) | NameSource::Guest(listener, _) => {
             Rank::of(created, listener.parent.name())
         }
-        Source::Route(route) => Rank::of(created, &route.name),
+        NameSource::Route(route) => Rank::of(created, &route.name),
     }
 }
 
@@ -320,8 +322,8 @@ fn add(affected: &mut Affected, more: Affected) {
 /// Everything that it says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Answers {
-    records: BTreeMap<HostPattern, (Option<Arc<str>>, Option<Standing>)>,
-    asks: BTreeMap<(HostPattern, Source), NameDecision>,
+    records: BTreeMap<HostPattern, (Option<Arc<str>>, Option<NameClaimState>)>,
+    asks: BTreeMap<(HostPattern, NameSource), NameDecision>,
     owners: BTreeMap<Hostname, Option<Arc<str>>>,
 }
 
@@ -329,7 +331,7 @@ impl Answers {
     fn of(names: &GatewayNames) -> Self {
         let mut answers = Self::default();
         for pattern in PATTERNS.iter() {
-            let record = (names.next(pattern).cloned(), names.standing(pattern));
+            let record = (names.next(pattern).cloned(), names.claim_state(pattern));
             answers.records.insert(pattern.clone(), record);
             for source in SOURCES.iter() {
                 let key = (pattern.clone(), source.clone());
@@ -394,8 +396,8 @@ fn compare(world: &World) -> Result<(), TestCaseError> {
         );
         prop_assert_eq!(names.next(pattern), facts.next(pattern), "{:?}", pattern);
         prop_assert_eq!(
-            names.standing(pattern),
-            facts.standing(pattern),
+            names.claim_state(pattern),
+            facts.claim_state(pattern),
             "{:?}",
             pattern
         );
@@ -442,24 +444,24 @@ fn reason(
     world: &World,
     hostname: &Hostname,
     (claimed, former): (&HostPattern, &Arc<str>),
-    before: (&Claims, Option<Standing>),
+    before: (&Claims, Option<NameClaimState>),
     op: &Op,
 ) -> Option<&'static str> {
-    let (claims, standing) = before;
+    let (claims, claim_state) = before;
     let World { facts, names } = world;
-    if names.standing(claimed) == Some(Standing::Revoked)
+    if names.claim_state(claimed) == Some(NameClaimState::Revoked)
         && facts.claims.get(claimed) == Some(former)
     {
         return Some("it was revoked");
     }
     if names.holder(claimed) != Some(former) {
-        if standing == Some(Standing::Revoked)
+        if claim_state == Some(NameClaimState::Revoked)
             && matches!(op, Op::Record(names) if names == claimed)
         {
             return Some("an admin took it");
         }
         let freed = matches!(op, Op::Free(names) if names == claimed);
-        return (freed && standing == Some(Standing::Idle)).then_some("it let go");
+        return (freed && claim_state == Some(NameClaimState::Idle)).then_some("it let go");
     }
     let narrower = |pattern: &HostPattern| claimed.covers(pattern) && claimed != pattern;
     if facts
@@ -552,22 +554,22 @@ proptest! {
         let mut world = World::new();
         for op in ops {
             let claims = world.facts.claims.clone();
-            let served: Vec<(Hostname, HostPattern, Arc<str>, Option<Standing>)> = HOSTS
+            let served: Vec<(Hostname, HostPattern, Arc<str>, Option<NameClaimState>)> = HOSTS
                 .iter()
                 .filter_map(|hostname| {
                     let (pattern, holder) = claim_on(&world.names, hostname, &claims)?;
                     let owner = world.names.owner(hostname);
-                    let standing = world.names.standing(pattern);
+                    let claim_state = world.names.claim_state(pattern);
                     (owner.as_ref() == Some(holder) && **holder != *OWN)
-                        .then(|| (hostname.clone(), pattern.clone(), holder.clone(), standing))
+                        .then(|| (hostname.clone(), pattern.clone(), holder.clone(), claim_state))
                 })
                 .collect();
             world.take(&op);
-            for (hostname, pattern, holder, standing) in served {
+            for (hostname, pattern, holder, claim_state) in served {
                 if world.names.owner(&hostname).as_ref() == Some(&holder) {
                     continue;
                 }
-                let why = reason(&world, &hostname, (&pattern, &holder), (&claims, standing), &op);
+                let why = reason(&world, &hostname, (&pattern, &holder), (&claims, claim_state), &op);
                 prop_assert!(why.is_some(), "{:?}: {} left {}", op, hostname, holder);
             }
         }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{ListenerKey, ParentKey};
-use vestibule_model::names::{AskedBy, NameDecision, Permissions, Rank, Source, Standing};
+use vestibule_model::names::{
+    AskedBy, NameClaimState, NameDecision, NameSource, Permissions, Rank,
+};
 
 use super::grants::Grants;
 
@@ -18,13 +20,13 @@ pub(crate) struct Facts {
     pub(crate) claims: BTreeMap<HostPattern, Arc<str>>,
     /// From whom an admin takes what.
     pub(crate) taken: BTreeMap<HostPattern, Arc<str>>,
-    pub(crate) sources: BTreeMap<Source, (Rank, BTreeSet<HostPattern>)>,
+    pub(crate) sources: BTreeMap<NameSource, (Rank, BTreeSet<HostPattern>)>,
     pub(crate) grants: Grants,
 }
 
 impl Facts {
     /// What the Gateway itself names: its own listeners, and routes of its namespace on them.
-    fn own(&self) -> impl Iterator<Item = (&Source, &HostPattern)> {
+    fn own(&self) -> impl Iterator<Item = (&NameSource, &HostPattern)> {
         let own = self.sources.iter().filter(|(source, _)| is_own(source));
         own.flat_map(|(source, (_, names))| names.iter().map(move |names| (source, names)))
     }
@@ -54,14 +56,16 @@ impl Facts {
         if !matches!(names, HostPattern::Exact(_)) {
             return None;
         }
-        let own: Vec<&Source> = self
+        let own: Vec<&NameSource> = self
             .own()
             .filter(|(_, own)| *own == names)
             .map(|(source, _)| source)
             .collect();
-        let by_route = own.iter().any(|source| matches!(source, Source::Route(_)));
+        let by_route = own
+            .iter()
+            .any(|source| matches!(source, NameSource::Route(_)));
         let admitted = own.iter().any(|source| match source {
-            Source::Listener(listener) => self.admits(listener, namespace),
+            NameSource::Listener(listener) => self.admits(listener, namespace),
             _ => false,
         });
         let excepted = by != AskedBy::Listener && admitted && !by_route;
@@ -135,7 +139,7 @@ impl Facts {
     }
 
     /// What asks for a pattern.
-    fn asking(&self, names: &HostPattern) -> impl Iterator<Item = (&Rank, &Source)> {
+    fn asking(&self, names: &HostPattern) -> impl Iterator<Item = (&Rank, &NameSource)> {
         let asking = self.sources.iter().filter(|(source, _)| !is_own(source));
         let asking = asking.filter(move |(_, (_, all))| all.contains(names));
         asking.map(|(source, (rank, _))| (rank, source))
@@ -152,18 +156,22 @@ impl Facts {
         order.map(|(_, source)| source.namespace())
     }
 
-    pub(crate) fn standing(&self, names: &HostPattern) -> Option<Standing> {
+    pub(crate) fn claim_state(&self, names: &HostPattern) -> Option<NameClaimState> {
         let holder = self.claims.get(names)?;
         let is_taken = self.taken.get(names) == Some(holder) && self.next(names).is_some();
         if self.holder(names).is_none() || is_taken {
-            return Some(Standing::Revoked);
+            return Some(NameClaimState::Revoked);
         }
         let mut asking = self
             .asking(names)
             .filter(|(_, source)| source.namespace() == holder);
         let used = asking
             .any(|(_, source)| self.decide(holder, names, source.asked_by()) == NameDecision::Has);
-        Some(if used { Standing::Used } else { Standing::Idle })
+        Some(if used {
+            NameClaimState::Used
+        } else {
+            NameClaimState::Idle
+        })
     }
 
     pub(crate) fn owner(&self, hostname: &Hostname) -> Option<Arc<str>> {
@@ -180,7 +188,7 @@ impl Facts {
     /// Whether a source that has `names` may serve a hostname that they match, which is this owner's.
     pub(crate) fn serves(
         &self,
-        source: &Source,
+        source: &NameSource,
         names: &HostPattern,
         hostname: &Hostname,
         owner: Option<&Arc<str>>,
@@ -195,10 +203,10 @@ impl Facts {
     }
 }
 
-fn is_own(source: &Source) -> bool {
+fn is_own(source: &NameSource) -> bool {
     match source {
-        Source::Listener(listener) => matches!(listener.parent, ParentKey::Gateway(_)),
-        Source::Route(route) => *route.name.namespace == *OWN,
-        Source::Guest(..) => false,
+        NameSource::Listener(listener) => matches!(listener.parent, ParentKey::Gateway(_)),
+        NameSource::Route(route) => *route.name.namespace == *OWN,
+        NameSource::Guest(..) => false,
     }
 }

@@ -19,15 +19,15 @@ use vestibule_model::object::{AcmeIssuer, ExternalAccount};
 use zeroize::Zeroizing;
 
 use super::super::clock::wall;
-use super::super::effects::{Effects, Observation, Record, Write, Written};
+use super::super::effects::{Effects, Observation, StoredSecret, Write, Written};
 use super::super::keys::PrivateKey;
-use super::super::problem::{Asked, Failure, FailureKind};
+use super::super::problem::{AcmeFailure, AcmeOperation, FailureKind};
 use super::http::{Gate, Http, host_of};
 use super::{Ca, Directory, failure, refused};
 
 /// What planning needs to know of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::acme) struct Facts {
+pub(in crate::acme) struct AccountInfo {
     /// Its URL.
     pub(in crate::acme) url: String,
     /// Of its key (RFC 7638): the second half of key authorizations.
@@ -76,7 +76,7 @@ struct Remembered {
 }
 
 impl Remembered {
-    fn read(record: &Record) -> Self {
+    fn read(record: &StoredSecret) -> Self {
         record
             .state
             .as_deref()
@@ -96,7 +96,7 @@ pub(in crate::acme) async fn open<E: Effects>(
     registering: &Registering,
     created: &Arc<AtomicBool>,
     again: bool,
-) -> Result<Opened<Ca>, Failure> {
+) -> Result<Opened<Ca>, AcmeFailure> {
     let count = {
         let (effects, issuer) = (effects.clone(), issuer.key.clone());
         Arc::new(move |answered| {
@@ -110,7 +110,7 @@ pub(in crate::acme) async fn open<E: Effects>(
     let record = effects
         .read(&secret)
         .await
-        .map_err(|error| Failure::unreachable(error.to_string()))?;
+        .map_err(|error| AcmeFailure::unreachable(error.to_string()))?;
     let remembered = record.as_ref().map(Remembered::read).unwrap_or_default();
     let known = !again
         && record
@@ -166,9 +166,9 @@ pub(in crate::acme) async fn open<E: Effects>(
     })
 }
 
-async fn directory(http: &Http, issuer: &AcmeIssuer) -> Result<Directory, Failure> {
+async fn directory(http: &Http, issuer: &AcmeIssuer) -> Result<Directory, AcmeFailure> {
     let (body, _) = http.get(&issuer.directory).await.map_err(|error| {
-        match refused(&error, Asked::Account) {
+        match refused(&error, AcmeOperation::Account) {
             // The CA's words are for accounts; this may be anything.
             failure if failure.kind == FailureKind::Account => not_acme(),
             failure => failure,
@@ -195,12 +195,12 @@ async fn directory(http: &Http, issuer: &AcmeIssuer) -> Result<Directory, Failur
     Ok(directory)
 }
 
-fn not_acme() -> Failure {
+fn not_acme() -> AcmeFailure {
     account_failure("what spec.directory names is not the directory of an ACME server")
 }
 
-fn account_failure(message: impl AsRef<str>) -> Failure {
-    Failure::new(FailureKind::Account, message)
+fn account_failure(message: impl AsRef<str>) -> AcmeFailure {
+    AcmeFailure::new(FailureKind::Account, message)
 }
 
 /// A Secret beside the issuer: in its namespace, or in the release's for one of the cluster.
@@ -222,7 +222,7 @@ struct Opening<'a, E> {
 
 impl<E: Effects> Opening<'_, E> {
     /// An account with the key that there is, or a new one.
-    async fn register(&self, record: Option<Record>) -> Result<Account, Failure> {
+    async fn register(&self, record: Option<StoredSecret>) -> Result<Account, AcmeFailure> {
         let record = match record {
             Some(record) if !record.private_key.is_empty() => record,
             other => match &self.issuer.external_account {
@@ -237,7 +237,7 @@ impl<E: Effects> Opening<'_, E> {
                 self.issuer.directory.to_string(),
             )
             .await
-            .map_err(|error| self.explain(failure(error, Asked::Account)))?;
+            .map_err(|error| self.explain(failure(error, AcmeOperation::Account)))?;
         self.pass();
         if !self.issuer.contact.is_empty() {
             self.update_contact(&account).await?;
@@ -247,7 +247,11 @@ impl<E: Effects> Opening<'_, E> {
     }
 
     /// An account whose URL is known: nothing is asked of the CA unless the contact changed.
-    async fn known(&self, record: &Record, remembered: Remembered) -> Result<Account, Failure> {
+    async fn known(
+        &self,
+        record: &StoredSecret,
+        remembered: Remembered,
+    ) -> Result<Account, AcmeFailure> {
         let account = self.open(record, remembered.url.clone()).await?;
         let same = remembered
             .contact
@@ -266,26 +270,26 @@ impl<E: Effects> Opening<'_, E> {
         Ok(account)
     }
 
-    async fn open(&self, record: &Record, url: String) -> Result<Account, Failure> {
+    async fn open(&self, record: &StoredSecret, url: String) -> Result<Account, AcmeFailure> {
         let (_, pkcs8) = key(&record.private_key)?;
         Account::builder_with_http(self.client())
             .from_parts(url, pkcs8, self.issuer.directory.to_string())
             .await
-            .map_err(|error| failure(error, Asked::Account))
+            .map_err(|error| failure(error, AcmeOperation::Account))
     }
 
     /// An account bound to one that the CA knows otherwise.
     async fn bound(
         &self,
-        record: Option<&Record>,
+        record: Option<&StoredSecret>,
         external: &ExternalAccount,
-    ) -> Result<Account, Failure> {
+    ) -> Result<Account, AcmeFailure> {
         let secret = beside(self.issuer, &external.secret, self.namespace);
         let entry = self
             .effects
             .entry(&secret, &external.key)
             .await
-            .map_err(|error| Failure::unreachable(error.to_string()))?
+            .map_err(|error| AcmeFailure::unreachable(error.to_string()))?
             .ok_or_else(|| {
                 account_failure(format!(
                     "spec.externalAccountBinding: Secret {secret} has no {:?}",
@@ -308,7 +312,7 @@ impl<E: Effects> Opening<'_, E> {
         let (account, credentials) = Account::builder_with_http(self.client())
             .create(&new, self.issuer.directory.to_string(), Some(&binding))
             .await
-            .map_err(|error| self.explain(failure(error, Asked::Account)))?;
+            .map_err(|error| self.explain(failure(error, AcmeOperation::Account)))?;
         self.pass();
         let key = PrivateKey::from_der(credentials.private_key().secret_pkcs8_der());
         self.store(record, Some(key), &account).await?;
@@ -316,22 +320,22 @@ impl<E: Effects> Opening<'_, E> {
     }
 
     /// A new key, stored.
-    async fn make(&self, record: Option<&Record>) -> Result<Record, Failure> {
+    async fn make(&self, record: Option<&StoredSecret>) -> Result<StoredSecret, AcmeFailure> {
         if self.directory.meta.external_account_required {
             return Err(account_failure(
                 "the CA registers only accounts that it knows already: set spec.externalAccountBinding",
             ));
         }
         let private_key =
-            PrivateKey::generate().map_err(|error| Failure::unreachable(error.to_string()))?;
+            PrivateKey::generate().map_err(|error| AcmeFailure::unreachable(error.to_string()))?;
         let version = self
             .write(record, Some(private_key.clone()), &Remembered::default())
             .await?;
-        Ok(Record {
+        Ok(StoredSecret {
             version,
             ours: true,
             private_key,
-            ..Record::default()
+            ..StoredSecret::default()
         })
     }
 
@@ -344,10 +348,10 @@ impl<E: Effects> Opening<'_, E> {
 
     async fn store(
         &self,
-        record: Option<&Record>,
+        record: Option<&StoredSecret>,
         key: Option<PrivateKey>,
         account: &Account,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AcmeFailure> {
         let host = self.gate.and_then(Gate::created_at);
         let remembered = Remembered {
             directory: self.issuer.directory.to_string(),
@@ -362,10 +366,10 @@ impl<E: Effects> Opening<'_, E> {
 
     async fn write(
         &self,
-        record: Option<&Record>,
+        record: Option<&StoredSecret>,
         key: Option<PrivateKey>,
         remembered: &Remembered,
-    ) -> Result<Arc<str>, Failure> {
+    ) -> Result<Arc<str>, AcmeFailure> {
         let write = Write {
             expected: record.map(|record| record.version.clone()),
             state: serde_json::to_string(remembered).unwrap_or_default().into(),
@@ -374,7 +378,7 @@ impl<E: Effects> Opening<'_, E> {
         };
         match self.effects.write(&self.secret, write).await {
             Ok(Written::Done(version)) => Ok(version),
-            Ok(Written::Conflict) => Err(Failure::unreachable(format!(
+            Ok(Written::Conflict) => Err(AcmeFailure::unreachable(format!(
                 "Secret {} was changed by somebody else meanwhile",
                 self.secret
             ))),
@@ -382,16 +386,16 @@ impl<E: Effects> Opening<'_, E> {
                 "the account's key cannot be stored in Secret {}: {why}",
                 self.secret
             ))),
-            Err(error) => Err(Failure::unreachable(error.to_string())),
+            Err(error) => Err(AcmeFailure::unreachable(error.to_string())),
         }
     }
 
-    async fn update_contact(&self, account: &Account) -> Result<(), Failure> {
+    async fn update_contact(&self, account: &Account) -> Result<(), AcmeFailure> {
         let contact: Vec<&str> = self.contact().collect();
         account
             .update_contacts(&contact)
             .await
-            .map_err(|error| self.explain(failure(error, Asked::Account)))
+            .map_err(|error| self.explain(failure(error, AcmeOperation::Account)))
     }
 
     fn contact(&self) -> impl Iterator<Item = &str> {
@@ -403,7 +407,7 @@ impl<E: Effects> Opening<'_, E> {
     }
 
     /// Says what to do where a key of ours is what the CA does not take.
-    fn explain(&self, mut failure: Failure) -> Failure {
+    fn explain(&self, mut failure: AcmeFailure) -> AcmeFailure {
         if failure.kind == FailureKind::Account
             && failure.message.contains("deactivated")
             && self.issuer.external_account.is_none()
@@ -412,7 +416,7 @@ impl<E: Effects> Opening<'_, E> {
                 "{}: delete Secret {}, and a new account is registered",
                 failure.message, self.secret
             );
-            failure = Failure {
+            failure = AcmeFailure {
                 problem: failure.problem,
                 ..account_failure(advice)
             };
@@ -421,13 +425,13 @@ impl<E: Effects> Opening<'_, E> {
     }
 }
 
-fn key(pem: &PrivateKey) -> Result<(Key, PrivatePkcs8KeyDer<'static>), Failure> {
+fn key(pem: &PrivateKey) -> Result<(Key, PrivatePkcs8KeyDer<'static>), AcmeFailure> {
     let der = pem
         .der()
         .map_err(|error| account_failure(format!("the account's key: {error}")))?;
     let pkcs8 = PrivatePkcs8KeyDer::from(der.to_vec());
-    let key =
-        Key::from_pkcs8_der(pkcs8.clone_key()).map_err(|error| failure(error, Asked::Account))?;
+    let key = Key::from_pkcs8_der(pkcs8.clone_key())
+        .map_err(|error| failure(error, AcmeOperation::Account))?;
     Ok((key, pkcs8))
 }
 

@@ -18,11 +18,11 @@ use vestibule_model::hostname::Hostname;
 
 use self::http::{Http, HttpError, with_retry_after};
 use super::leaf::Leaf;
-use super::problem::{self, Asked, Failure, FailureKind, Problem, Subproblem};
+use super::problem::{self, AcmeFailure, AcmeOperation, FailureKind, Problem, Subproblem};
 use super::renewal::Window;
 use super::state::MAX_URL;
 
-pub(super) use self::account::{Facts, Opened, Registering, open};
+pub(super) use self::account::{AccountInfo, Opened, Registering, open};
 pub(super) use self::http::host_of;
 
 /// Longest chain in PEM that is taken.
@@ -55,7 +55,7 @@ pub(super) struct View {
     /// Its names. Only of a pending order.
     pub(super) names: Vec<Name>,
     /// Why it failed.
-    pub(super) problem: Option<Failure>,
+    pub(super) problem: Option<AcmeFailure>,
     /// When the CA wants to be asked again.
     pub(super) retry_after: Option<Duration>,
 }
@@ -144,8 +144,8 @@ impl Ca {
     }
 
     /// What planning needs to know of the account.
-    pub(super) fn facts(&self) -> Facts {
-        Facts {
+    pub(super) fn account_info(&self) -> AccountInfo {
+        AccountInfo {
             url: self.account.id().to_owned(),
             thumbprint: self.account.key_thumbprint().to_owned(),
             renewal_info: self.directory.renewal_info.is_some(),
@@ -158,7 +158,7 @@ impl Ca {
         hostnames: &BTreeSet<Hostname>,
         profile: Option<&str>,
         replaces: Option<&Leaf>,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, AcmeFailure> {
         let replaces = replaces
             .filter(|_| self.directory.renewal_info.is_some())
             .and_then(identifier);
@@ -182,7 +182,7 @@ impl Ca {
         hostnames: &BTreeSet<Hostname>,
         profile: Option<&str>,
         replaces: Option<CertificateIdentifier<'static>>,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, AcmeFailure> {
         let names: Vec<Identifier> = hostnames
             .iter()
             .map(|name| Identifier::Dns(name.as_str().to_owned()))
@@ -198,10 +198,10 @@ impl Ca {
             .account
             .new_order(&new)
             .await
-            .map_err(|error| failure(error, Asked::Order))?;
+            .map_err(|error| failure(error, AcmeOperation::Order))?;
         let url = order.url().to_owned();
         if url.len() > MAX_URL || !url.starts_with("https://") {
-            return Err(Failure::new(
+            return Err(AcmeFailure::new(
                 FailureKind::Other,
                 "the CA gave the order a URL that cannot be used",
             ));
@@ -211,7 +211,7 @@ impl Ca {
     }
 
     /// Looks how far an order is.
-    pub(super) async fn look(&self, url: &str) -> Result<View, Failure> {
+    pub(super) async fn look(&self, url: &str) -> Result<View, AcmeFailure> {
         let kept = self.kept.lock().remove(url);
         let (result, retry_after) = with_retry_after(async {
             let mut order = match kept {
@@ -238,7 +238,7 @@ impl Ca {
         &self,
         url: &str,
         names: &[(Hostname, ChallengeType)],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AcmeFailure> {
         let mut order = self.take(url).await?;
         if let Err(failure) = say_ready(&mut order, names).await {
             if failure.kind == FailureKind::Unreachable {
@@ -260,7 +260,7 @@ impl Ca {
         &self,
         url: &str,
         request: &CertificateSigningRequestDer<'_>,
-    ) -> Result<View, Failure> {
+    ) -> Result<View, AcmeFailure> {
         let mut order = self.take(url).await?;
         let (result, retry_after) = with_retry_after(order.finalize_csr(request)).await;
         result.map_err(progress)?;
@@ -277,12 +277,12 @@ impl Ca {
     }
 
     /// Gets the certificate of an order that is valid.
-    pub(super) async fn download(&self, url: &str) -> Result<Vec<u8>, Failure> {
+    pub(super) async fn download(&self, url: &str) -> Result<Vec<u8>, AcmeFailure> {
         let mut order = self.take(url).await?;
         let chain = order.certificate().await.map_err(progress)?;
         let chain = chain.map(String::into_bytes).unwrap_or_default();
         if chain.is_empty() || chain.len() > MAX_CHAIN {
-            return Err(Failure::new(
+            return Err(AcmeFailure::new(
                 FailureKind::Other,
                 "the CA gave no certificate, or a chain that is too long",
             ));
@@ -291,7 +291,10 @@ impl Ca {
     }
 
     /// When the CA wants a certificate to be renewed (RFC 9773), and when it wants to be asked again.
-    pub(super) async fn window(&self, leaf: &Leaf) -> Result<(Window, Option<Duration>), Failure> {
+    pub(super) async fn window(
+        &self,
+        leaf: &Leaf,
+    ) -> Result<(Window, Option<Duration>), AcmeFailure> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Info {
@@ -302,7 +305,7 @@ impl Ca {
             start: jiff::Timestamp,
             end: jiff::Timestamp,
         }
-        let none = || Failure::new(FailureKind::Other, "no renewal information");
+        let none = || AcmeFailure::new(FailureKind::Other, "no renewal information");
         let base = self.directory.renewal_info.as_deref().ok_or_else(none)?;
         let identifier = identifier(leaf).ok_or_else(none)?;
         let url = format!("{}/{identifier}", base.trim_end_matches('/'));
@@ -317,7 +320,7 @@ impl Ca {
 
     /// Says that nothing will come of an order: names that the CA still waits to check are taken back, which
     /// would count for the account until they expire. Names that were checked stay so.
-    pub(super) async fn close(&self, url: &str) -> Result<(), Failure> {
+    pub(super) async fn close(&self, url: &str) -> Result<(), AcmeFailure> {
         self.forget(url);
         let mut order = self.order_at(url).await?;
         let open = [OrderStatus::Pending, OrderStatus::Invalid];
@@ -339,7 +342,7 @@ impl Ca {
         self.kept.lock().remove(url);
     }
 
-    async fn take(&self, url: &str) -> Result<Order, Failure> {
+    async fn take(&self, url: &str) -> Result<Order, AcmeFailure> {
         let kept = self.kept.lock().remove(url);
         match kept {
             Some(kept) => Ok(kept.order),
@@ -347,7 +350,7 @@ impl Ca {
         }
     }
 
-    async fn order_at(&self, url: &str) -> Result<Order, Failure> {
+    async fn order_at(&self, url: &str) -> Result<Order, AcmeFailure> {
         let url = self.of_ours(url).map_err(progress)?;
         self.account.order(url).await.map_err(progress)
     }
@@ -372,7 +375,10 @@ impl Ca {
 
 /// Says that these challenges are answered, but for those of which a leader before us has said so: a CA may
 /// refuse to hear it twice.
-async fn say_ready(order: &mut Order, names: &[(Hostname, ChallengeType)]) -> Result<(), Failure> {
+async fn say_ready(
+    order: &mut Order,
+    names: &[(Hostname, ChallengeType)],
+) -> Result<(), AcmeFailure> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization.map_err(progress)?;
@@ -483,7 +489,7 @@ async fn view(order: &mut Order) -> Result<View, Error> {
             failed.detail.clone_from(&only.detail);
             failed.subproblems.clear();
         }
-        view.problem = Some(failed.failure(Asked::Progress, 403, None));
+        view.problem = Some(failed.failure(AcmeOperation::Progress, 403, None));
     }
     Ok(view)
 }
@@ -529,31 +535,31 @@ fn known(problem: &instant_acme::Problem) -> Problem {
     }
 }
 
-fn embedded(problem: &instant_acme::Problem) -> Failure {
-    known(problem).failure(Asked::Progress, 403, None)
+fn embedded(problem: &instant_acme::Problem) -> AcmeFailure {
+    known(problem).failure(AcmeOperation::Progress, 403, None)
 }
 
-fn progress(error: Error) -> Failure {
-    failure(error, Asked::Progress)
+fn progress(error: Error) -> AcmeFailure {
+    failure(error, AcmeOperation::Progress)
 }
 
-fn plain(error: &HttpError) -> Failure {
-    refused(error, Asked::Progress)
+fn plain(error: &HttpError) -> AcmeFailure {
+    refused(error, AcmeOperation::Progress)
 }
 
-fn refused(error: &HttpError, asked: Asked) -> Failure {
+fn refused(error: &HttpError, asked: AcmeOperation) -> AcmeFailure {
     match error {
         HttpError::Unreachable(words) => {
-            Failure::unreachable(format!("the CA cannot be reached: {words}"))
+            AcmeFailure::unreachable(format!("the CA cannot be reached: {words}"))
         }
-        HttpError::NotAllowed(host) => Failure::new(
+        HttpError::NotAllowed(host) => AcmeFailure::new(
             FailureKind::NotAllowed,
             format!(
                 "{host} has no public address, and Vestibule connects to no other for an ACMEIssuer: use another CA, \
                  or ask the platform admin (acme.tenantIssuers.allowCidrs of the chart)"
             ),
         ),
-        HttpError::OtherOrigin => Failure::new(
+        HttpError::OtherOrigin => AcmeFailure::new(
             FailureKind::OrderGone,
             "the order that the Secret names is not one of this CA",
         ),
@@ -566,10 +572,10 @@ fn refused(error: &HttpError, asked: Asked) -> Failure {
             status,
             problem: None,
             retry_after,
-        } => Failure {
+        } => AcmeFailure {
             kind: match *status {
                 429 => FailureKind::RateLimited,
-                404 | 410 if asked == Asked::Progress => FailureKind::OrderGone,
+                404 | 410 if asked == AcmeOperation::Progress => FailureKind::OrderGone,
                 _ => FailureKind::Unreachable,
             },
             message: format!("the CA answers with status {status} and says no more"),
@@ -579,21 +585,21 @@ fn refused(error: &HttpError, asked: Asked) -> Failure {
     }
 }
 
-fn failure(error: Error, asked: Asked) -> Failure {
+fn failure(error: Error, asked: AcmeOperation) -> AcmeFailure {
     match error {
         Error::Other(other) => match other.downcast_ref::<HttpError>() {
             Some(error) => refused(error, asked),
-            None => Failure::new(
+            None => AcmeFailure::new(
                 FailureKind::Other,
                 "the CA's answer is not what was asked for",
             ),
         },
         Error::Api(problem) => known(&problem).failure(asked, 403, None),
-        Error::Crypto | Error::KeyRejected => Failure::new(
+        Error::Crypto | Error::KeyRejected => AcmeFailure::new(
             FailureKind::Account,
             "the account's key cannot be used: it must be an ECDSA key on P-256 in PKCS#8",
         ),
         // What is wrong with a document is not said: it might be any document.
-        _ => Failure::unreachable("the CA's answer is not one of an ACME server"),
+        _ => AcmeFailure::unreachable("the CA's answer is not one of an ACME server"),
     }
 }

@@ -8,13 +8,13 @@ use vestibule_model::key::ObjectName;
 use vestibule_model::object::AcmeIssuer;
 
 use super::super::clock::Now;
-use super::super::effects::{Ack, Record};
+use super::super::effects::{ChallengeAck, StoredSecret};
 use super::super::leaf::Leaf;
-use super::super::problem::Failure;
+use super::super::problem::AcmeFailure;
 use super::super::renewal;
-use super::super::state::{State, Wanted, hex};
+use super::super::state::{RememberedState, Wanted, hex};
 use super::run::LIFETIME;
-use super::{Entry, LONGEST_REST, Lane, Phase, Planner, Running, Seen, Step, Task};
+use super::{Entry, LONGEST_REST, Lane, Phase, PlanStep, Planner, Running, Seen, Task};
 
 /// After this long an order is not gone on with: CAs let them expire after seven days.
 const ORDER_AGE: i64 = 6 * 86_400;
@@ -30,9 +30,9 @@ pub(super) enum Need {
     Turn(Lane),
 }
 
-/// Why there is nothing to do, for people.
+/// What keeps a certificate from being ordered now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Hindrance {
+pub(super) enum Blocker {
     /// The Secret is somebody's.
     NotOurs,
     /// No such issuer.
@@ -49,14 +49,14 @@ pub(super) enum Hindrance {
     Backoff,
 }
 
-/// How a certificate stands.
+/// What is known of a certificate, and what it needs.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct Assessment {
     /// The certificate that is there is from the issuer and for the names.
     pub(super) current: bool,
     /// When that one is renewed, on our clock.
     pub(super) renew_at: Option<i64>,
-    pub(super) hindrance: Option<Hindrance>,
+    pub(super) blocker: Option<Blocker>,
     pub(super) need: Need,
 }
 
@@ -76,7 +76,7 @@ impl Planner {
             Phase::Queued(lane)
                 if !entry.stale
                     && entry.running.is_none()
-                    && self.standing(entry, now).need == Need::Turn(lane) => {}
+                    && self.assessment(entry, now).need == Need::Turn(lane) => {}
             Phase::Queued(_) => {
                 self.unqueue(secret);
                 self.assess(secret, now);
@@ -106,13 +106,13 @@ impl Planner {
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
-        let standing = self.standing(entry, now);
-        if standing.hindrance.is_some() && !entry.published.is_empty() {
+        let assessment = self.assessment(entry, now);
+        if assessment.blocker.is_some() && !entry.published.is_empty() {
             // What hinders it may last: nobody else waits for the names meanwhile.
             self.give_way(secret);
             return;
         }
-        if standing.hindrance == Some(Hindrance::IssuerNotReady)
+        if assessment.blocker == Some(Blocker::IssuerNotReady)
             && let Some(issuer) = entry.issuer.clone()
         {
             self.issuer_needed(&issuer, now);
@@ -120,12 +120,12 @@ impl Planner {
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
-        match standing.need {
+        match assessment.need {
             Need::Turn(lane) => self.enqueue(secret, lane),
             Need::Wait(until) => {
                 let longest = now.steady + LONGEST_REST;
                 let until = until.map_or(longest, |until| until.min(longest));
-                if entry.running.is_none() && self.ask_window(secret, &standing, now) {
+                if entry.running.is_none() && self.ask_window(secret, &assessment, now) {
                     return;
                 }
                 // Clocks have no less than milliseconds.
@@ -165,7 +165,7 @@ impl Planner {
                 None => None,
             };
             if let (Some(maker), Some(url)) = (&maker, before) {
-                self.steps.push(Step::Close(maker.clone(), url));
+                self.steps.push(PlanStep::Close(maker.clone(), url));
             }
             if let Some(issuer) = maker.or(next) {
                 self.abandoned(secret, issuer, running.url);
@@ -206,12 +206,12 @@ impl Planner {
     }
 
     /// Asks the CA when to renew, if it is time.
-    fn ask_window(&mut self, secret: &ObjectName, standing: &Standing, now: Now) -> bool {
+    fn ask_window(&mut self, secret: &ObjectName, assessment: &Assessment, now: Now) -> bool {
         let Some(entry) = self.entries.get(secret) else {
             return false;
         };
-        let asks = standing.current
-            && standing.renew_at.is_some_and(|at| at > now.wall)
+        let asks = assessment.current
+            && assessment.renew_at.is_some_and(|at| at > now.wall)
             && self
                 .account_of(entry)
                 .is_some_and(|account| account.renewal_info);
@@ -224,7 +224,7 @@ impl Planner {
         };
         if now.steady < entry.ask_window {
             let at = entry.ask_window.min(now.steady + LONGEST_REST);
-            let renew = standing
+            let renew = assessment
                 .renew_at
                 .map_or(0, |at| at.saturating_sub(now.wall));
             let renew = now.steady + Duration::from_secs(u64::try_from(renew).unwrap_or_default());
@@ -250,32 +250,32 @@ impl Planner {
         Some(Wanted::new(&issuer.spec, &entry.request.hostnames))
     }
 
-    pub(super) fn account_of(&self, entry: &Entry) -> Option<&super::Facts> {
+    pub(super) fn account_of(&self, entry: &Entry) -> Option<&super::AccountInfo> {
         let issuer = self.issuers.get(entry.issuer.as_ref()?)?;
         issuer.account.as_ref()
     }
 
-    /// How a certificate stands.
-    pub(super) fn standing(&self, entry: &Entry, now: Now) -> Standing {
-        let mut standing = Standing {
+    /// What is known of a certificate, and what it needs.
+    pub(super) fn assessment(&self, entry: &Entry, now: Now) -> Assessment {
+        let mut assessment = Assessment {
             current: false,
             renew_at: None,
-            hindrance: None,
+            blocker: None,
             need: Need::Wait(None),
         };
-        let hindered = |standing: Standing, hindrance, until| Standing {
-            hindrance: Some(hindrance),
+        let blocked = |assessment: Assessment, blocker, until| Assessment {
+            blocker: Some(blocker),
             need: Need::Wait(until),
-            ..standing
+            ..assessment
         };
         if entry.record.as_ref().is_some_and(|record| !record.ours) {
-            return hindered(standing, Hindrance::NotOurs, None);
+            return blocked(assessment, Blocker::NotOurs, None);
         }
         let Some(issuer) = entry.issuer.as_ref().and_then(|key| self.issuers.get(key)) else {
-            return hindered(standing, Hindrance::NoIssuer, None);
+            return blocked(assessment, Blocker::NoIssuer, None);
         };
         if issuer.foreign {
-            return hindered(standing, Hindrance::ForeignIssuer, None);
+            return blocked(assessment, Blocker::ForeignIssuer, None);
         }
         let wanted = Wanted::new(&issuer.spec, &entry.request.hostnames);
         let leaf = entry
@@ -284,32 +284,32 @@ impl Planner {
             .and_then(|record| record.leaf.as_ref());
         let stored = entry.state.issued.as_ref();
         if let (Some(leaf), Some(origin)) = (leaf, stored) {
-            standing.current = origin.by == wanted.by
+            assessment.current = origin.by == wanted.by
                 && origin.serial == hex(&leaf.serial)
                 && leaf.hostnames.is_superset(&entry.request.hostnames);
             let at = renewal::renew_at(leaf, Some(origin.at), entry.window, now.wall);
-            standing.renew_at = standing.current.then_some(at);
+            assessment.renew_at = assessment.current.then_some(at);
         }
         let runs = entry.running.is_some();
-        let lane = match standing.renew_at {
+        let lane = match assessment.renew_at {
             _ if runs => Lane::Resume,
             Some(at) if at <= now.wall => Lane::Renew,
             Some(at) => {
                 let rest = u64::try_from(at.saturating_sub(now.wall)).unwrap_or_default();
-                standing.need = Need::Wait(Some(now.steady + Duration::from_secs(rest)));
-                return standing;
+                assessment.need = Need::Wait(Some(now.steady + Duration::from_secs(rest)));
+                return assessment;
             }
             None => Lane::New,
         };
-        if let Some(hindrance) = entry.unreachable(&issuer.spec) {
-            return hindered(standing, hindrance, None);
+        if let Some(blocker) = entry.unreachable(&issuer.spec) {
+            return blocked(assessment, blocker, None);
         }
         if let Some(until) = entry.backs_off(&wanted, now) {
-            return hindered(standing, Hindrance::Backoff, Some(until));
+            return blocked(assessment, Blocker::Backoff, Some(until));
         }
         // The last one: only who lacks nothing else needs the account.
         if issuer.account.is_none() {
-            return hindered(standing, Hindrance::IssuerNotReady, None);
+            return blocked(assessment, Blocker::IssuerNotReady, None);
         }
         // Told when they have them.
         if entry.held_up()
@@ -318,21 +318,21 @@ impl Planner {
                 .as_ref()
                 .is_some_and(|running| !running.declared)
         {
-            return standing;
+            return assessment;
         }
         if now.steady < entry.not_before {
-            standing.need = Need::Wait(Some(entry.not_before));
-            return standing;
+            assessment.need = Need::Wait(Some(entry.not_before));
+            return assessment;
         }
-        standing.need = Need::Turn(lane);
-        standing
+        assessment.need = Need::Turn(lane);
+        assessment
     }
 
     /// Takes in what was read from the Secret.
     pub(super) fn take_in(
         &mut self,
         secret: &ObjectName,
-        read: Option<(Record, Option<Leaf>)>,
+        read: Option<(StoredSecret, Option<Leaf>)>,
         now: Now,
     ) {
         let Some(entry) = self.entries.get_mut(secret) else {
@@ -343,9 +343,9 @@ impl Planner {
         let (record, next_key, mut state) = match read {
             Some((record, leaf)) => {
                 let state = if record.ours {
-                    State::read(record.state.as_deref())
+                    RememberedState::read(record.state.as_deref())
                 } else {
-                    State::default()
+                    RememberedState::default()
                 };
                 let seen = Seen {
                     version: record.version,
@@ -354,7 +354,11 @@ impl Planner {
                 };
                 (Some(seen), record.next_key, state)
             }
-            None => (None, super::PrivateKey::default(), State::default()),
+            None => (
+                None,
+                super::PrivateKey::default(),
+                RememberedState::default(),
+            ),
         };
         // A Secret that was deleted is no way to make the CA be asked again.
         if state.failure.is_none() {
@@ -407,7 +411,7 @@ impl Planner {
     }
 
     /// The Secret could not be read.
-    pub(super) fn unread(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
+    pub(super) fn unread(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         self.unseen.remove(secret);
         self.pause(secret, failure, now);
         if let Some(entry) = self.entries.get_mut(secret) {
@@ -436,7 +440,7 @@ impl Entry {
     /// Whether not every proxy has its challenges.
     pub(super) fn held_up(&self) -> bool {
         let mut acks = self.published.values();
-        acks.any(|ack| matches!(ack, Ack::Waiting { .. }))
+        acks.any(|ack| matches!(ack, ChallengeAck::Waiting { .. }))
     }
 
     /// The way in which a name is checked: the first of the issuer's that leads to us.
@@ -445,7 +449,7 @@ impl Entry {
         kinds.find(|kind| self.reach(hostname, *kind) == Reach::Ours)
     }
 
-    fn unreachable(&self, issuer: &AcmeIssuer) -> Option<Hindrance> {
+    fn unreachable(&self, issuer: &AcmeIssuer) -> Option<Blocker> {
         let hostname = self
             .request
             .hostnames
@@ -456,9 +460,9 @@ impl Entry {
             .iter()
             .any(|kind| self.reach(hostname, *kind) == Reach::Others);
         Some(if others {
-            Hindrance::Others(hostname.clone())
+            Blocker::Others(hostname.clone())
         } else {
-            Hindrance::NoListener(hostname.clone())
+            Blocker::NoListener(hostname.clone())
         })
     }
 

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::super::budget::REGISTRATION_PERIOD;
 use super::super::client::{Name, Status};
-use super::super::effects::Outcome;
+use super::super::effects::OrderOutcome;
 use super::super::problem::FailureKind;
 use super::run::LIFETIME;
 use super::*;
@@ -43,7 +43,7 @@ struct World {
     issuers: BTreeMap<ObjectKey, Arc<AcmeIssuer>>,
     /// By namespace of the issuer.
     behaviour: BTreeMap<String, Behaviour>,
-    secrets: BTreeMap<ObjectName, Record>,
+    secrets: BTreeMap<ObjectName, StoredSecret>,
     /// What orders have come to, by URL.
     declared: BTreeSet<String>,
     finalized: BTreeMap<String, usize>,
@@ -54,8 +54,8 @@ struct World {
     /// Requests to CAs, by namespace of the certificate, in order.
     asked: Vec<(ObjectName, &'static str)>,
     issued: BTreeSet<ObjectName>,
-    ended: Vec<(ObjectName, Outcome, Arc<str>)>,
-    said: BTreeMap<ObjectKey, IssuerFact>,
+    ended: Vec<(ObjectName, OrderOutcome, Arc<str>)>,
+    said: BTreeMap<ObjectKey, IssuerState>,
     words: BTreeMap<ObjectName, Issuance>,
     orders: usize,
     most_active: usize,
@@ -233,9 +233,9 @@ impl World {
         }
     }
 
-    fn perform(&mut self, step: Step) -> bool {
+    fn perform(&mut self, step: PlanStep) -> bool {
         match step {
-            Step::Task(secret, ticket, task) => {
+            PlanStep::Task(secret, ticket, task) => {
                 let asks = match &task {
                     Task::Read | Task::Write(_) => None,
                     Task::Order { .. } => Some("order"),
@@ -257,7 +257,7 @@ impl World {
                     .learn(Event::Done(secret, ticket, done), self.now);
                 true
             }
-            Step::Account {
+            PlanStep::Account {
                 issuer,
                 ticket,
                 registering,
@@ -267,19 +267,19 @@ impl World {
                     .push((issuer.key.clone(), ticket, registering));
                 false
             }
-            Step::Publish(key, _) => {
-                self.tell(Input::Challenges([(key, Ack::Everywhere)].into()));
+            PlanStep::Publish(key, _) => {
+                self.tell(Input::Challenges([(key, ChallengeAck::Everywhere)].into()));
                 true
             }
-            Step::Issuance(secret, Some(said)) => {
+            PlanStep::Issuance(secret, Some(said)) => {
                 self.words.insert(secret, said);
                 false
             }
-            Step::Issuer(key, fact) => {
-                self.said.insert(key, fact);
+            PlanStep::Issuer(key, issuer_state) => {
+                self.said.insert(key, issuer_state);
                 false
             }
-            Step::Observe(Observation::OrderEnded {
+            PlanStep::Observe(Observation::OrderEnded {
                 secret,
                 outcome,
                 message,
@@ -341,7 +341,7 @@ impl World {
                 Done::Downloaded(Ok((b"chain".to_vec(), Some(leaf))))
             }
             Task::Window { .. } => {
-                Done::Window(Err(Failure::new(FailureKind::Other, "there is none")))
+                Done::Window(Err(AcmeFailure::new(FailureKind::Other, "there is none")))
             }
         }
     }
@@ -391,7 +391,7 @@ impl World {
         let result = Ok(match account {
             None => Opened::Unregistered { host: None },
             Some(_) => Opened::Open {
-                account: Facts {
+                account: AccountInfo {
                     url: format!("https://{issuer}/account"),
                     thumbprint: "thumb".into(),
                     renewal_info: false,
@@ -411,7 +411,7 @@ impl World {
     /// One of the requests that silent CAs sit on is given up.
     fn give_up(&mut self, place: usize) -> ObjectName {
         let (secret, ticket, task) = self.stuck.swap_remove(place % self.stuck.len());
-        let failure = Failure::unreachable("it does not answer in time");
+        let failure = AcmeFailure::unreachable("it does not answer in time");
         let done = match task {
             Task::Order { .. } => Done::Ordered(Err(failure)),
             Task::Declare { .. } => Done::Declared(Err(failure)),
@@ -569,12 +569,12 @@ fn an_order_has_one_lifetime_through_every_step_and_leader() {
             }
             world.run(Duration::from_mins(4));
             let (_, outcome, message) = world.ended.first().expect("it is over");
-            assert_eq!(*outcome, Outcome::Failed);
+            assert_eq!(*outcome, OrderOutcome::Failed);
             if behaviour != Behaviour::Forgetful {
                 assert!(message.contains("not done within an hour"), "{message}");
                 assert_eq!(world.ended.len(), 1, "{:?}", world.ended);
             }
-            let state = State::read(world.secrets[&secret].state.as_deref());
+            let state = RememberedState::read(world.secrets[&secret].state.as_deref());
             assert!(state.order.is_none() || world.orders > 1);
             let failure = state.failure.expect("it is remembered");
             assert!(failure.retry_at > failure.at);
@@ -600,7 +600,7 @@ fn an_order_that_waited_for_proxies_or_a_network_does_not_wait_longer_each_time(
             world.give_up(0);
         }
     }
-    let state = State::read(world.secrets[&secret].state.as_deref());
+    let state = RememberedState::read(world.secrets[&secret].state.as_deref());
     let failure = state.failure.expect("the order is given up");
     assert_eq!(failure.count, 1);
     assert!(failure.problem.contains("within an hour"), "{failure:?}");
@@ -682,11 +682,16 @@ fn registrations_at_one_host_are_bounded_and_shared() {
     world.open_all();
     let registered = |world: &World, namespace: &str| {
         let all = world.said.iter();
-        all.filter(|(key, fact)| &*key.name.namespace == namespace && fact.ready == Truth::True)
-            .count()
+        all.filter(|(key, issuer_state)| {
+            &*key.name.namespace == namespace && issuer_state.ready == Truth::True
+        })
+        .count()
     };
     assert_eq!(registered(&world, "hog"), 2);
-    let waits = world.said.values().find(|fact| fact.reason == "OverBudget");
+    let waits = world
+        .said
+        .values()
+        .find(|issuer_state| issuer_state.reason == "OverBudget");
     let waits = waits.expect("one that waits").clone();
     assert_eq!(waits.ready, Truth::Unknown);
     assert!(
@@ -747,7 +752,7 @@ fn what_comes_to_no_account_is_not_counted_and_another_host_is() {
                 issuer,
                 ticket,
                 created: false,
-                result: Err(Failure::new(FailureKind::NotAllowed, "not public")),
+                result: Err(AcmeFailure::new(FailureKind::NotAllowed, "not public")),
             },
             world.now,
         );

@@ -15,13 +15,13 @@ use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::AcmeIssuer;
 
 use super::super::backoff;
-use super::super::client::{Facts, Opened, Registering, host_of};
+use super::super::client::{AccountInfo, Opened, Registering, host_of};
 use super::super::clock::Now;
-use super::super::effects::IssuerFact;
-use super::super::problem::{Failure, FailureKind, clean};
-use super::assess::Hindrance;
-use super::say::time;
-use super::{Planner, Step, Ticket};
+use super::super::effects::IssuerState;
+use super::super::problem::{AcmeFailure, FailureKind, clean};
+use super::assess::Blocker;
+use super::messages::time;
+use super::{PlanStep, Planner, Ticket};
 use crate::translate::CertificateRequest;
 
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ pub(super) struct Issuer {
     pub(super) spec: Arc<AcmeIssuer>,
     /// It is for another release: nothing is asked of its CA.
     pub(super) foreign: bool,
-    pub(super) account: Option<Facts>,
+    pub(super) account: Option<AccountInfo>,
     ticket: Option<Ticket>,
     /// How often in a row its account was of no use.
     count: u32,
@@ -61,7 +61,7 @@ pub(super) struct Issuer {
     host: Option<Arc<str>>,
     /// It waits for the budget of registrations.
     pub(super) waits: Option<Waits>,
-    pub(super) trouble: Option<Failure>,
+    pub(super) trouble: Option<AcmeFailure>,
 }
 
 /// What a registration waits for.
@@ -179,14 +179,14 @@ impl Planner {
                         trouble: None,
                     };
                     if let Some(refusal) = issuer.spec.refusal().filter(|_| !issuer.foreign) {
-                        let fact = IssuerFact {
+                        let issuer_state = IssuerState {
                             ready: Truth::False,
                             reason: "Invalid",
                             message: format!("{}: {}", refusal.field, refusal.message),
                             account_url: None,
                             problem: None,
                         };
-                        self.steps.push(Step::Issuer(key.clone(), fact));
+                        self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
                     }
                     self.issuers.all.insert(key.clone(), issuer);
                 }
@@ -215,8 +215,8 @@ impl Planner {
         users
             .filter_map(|secret| self.entries.get(secret))
             .any(|entry| {
-                let hindrance = self.standing(entry, now).hindrance;
-                entry.seen && hindrance == Some(Hindrance::IssuerNotReady)
+                let blocker = self.assessment(entry, now).blocker;
+                entry.seen && blocker == Some(Blocker::IssuerNotReady)
             })
     }
 
@@ -322,7 +322,7 @@ impl Planner {
             };
             self.issuers.opening.insert(ticket, opening);
         }
-        self.steps.push(Step::Account {
+        self.steps.push(PlanStep::Account {
             issuer: issuer.spec.clone(),
             ticket,
             registering,
@@ -350,7 +350,7 @@ impl Planner {
              those of one namespace a quarter; it is registered at {} at the earliest",
             time(until)
         );
-        let fact = IssuerFact {
+        let issuer_state = IssuerState {
             ready: Truth::Unknown,
             reason: "OverBudget",
             message: words.clone(),
@@ -358,7 +358,7 @@ impl Planner {
             problem: None,
         };
         issuer.waits = Some(Waits { until, words });
-        self.steps.push(Step::Issuer(key.clone(), fact));
+        self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
         let users = self.by_issuer.get(key).into_iter().flatten();
         self.touched.extend(users.cloned());
     }
@@ -368,7 +368,7 @@ impl Planner {
         key: &ObjectKey,
         ticket: Ticket,
         created: bool,
-        result: Result<Opened<Facts>, Failure>,
+        result: Result<Opened<AccountInfo>, AcmeFailure>,
         now: Now,
     ) {
         let namespace = &key.name.namespace;
@@ -392,14 +392,14 @@ impl Planner {
                 account,
                 registered,
             }) => {
-                let fact = IssuerFact {
+                let issuer_state = IssuerState {
                     ready: Truth::True,
                     reason: "Registered",
                     message: "the account is registered with the CA".into(),
                     account_url: Some(account.url.clone()),
                     problem: None,
                 };
-                self.steps.push(Step::Issuer(key.clone(), fact));
+                self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
                 if let Some((host, age)) = registered
                     && issuer.is_tenants()
                 {
@@ -422,7 +422,7 @@ impl Planner {
             Ok(Opened::Unregistered { host: None }) => {
                 issuer.unregistered = true;
                 issuer.trouble = None;
-                let fact = IssuerFact {
+                let issuer_state = IssuerState {
                     ready: Truth::Unknown,
                     reason: "NotRegistered",
                     message:
@@ -431,7 +431,7 @@ impl Planner {
                     account_url: None,
                     problem: None,
                 };
-                self.steps.push(Step::Issuer(key.clone(), fact));
+                self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
             }
             Err(failure) => self.issuer_failed(key, failure, now),
         }
@@ -439,7 +439,7 @@ impl Planner {
     }
 
     /// The CA does not take the account, or it cannot be opened.
-    pub(super) fn issuer_failed(&mut self, key: &ObjectKey, failure: Failure, now: Now) {
+    pub(super) fn issuer_failed(&mut self, key: &ObjectKey, failure: AcmeFailure, now: Now) {
         let Some(issuer) = self.issuers.all.get_mut(key) else {
             return;
         };
@@ -453,7 +453,7 @@ impl Planner {
         issuer.count = issuer.count.saturating_add(1);
         issuer.not_before =
             now.steady + backoff::of_issuer(issuer.count, &failure, &mut self.random);
-        let fact = IssuerFact {
+        let issuer_state = IssuerState {
             ready: Truth::False,
             reason: match failure.kind {
                 FailureKind::Unreachable => "Unreachable",
@@ -465,7 +465,7 @@ impl Planner {
             problem: failure.problem.clone(),
         };
         issuer.trouble = Some(failure);
-        self.steps.push(Step::Issuer(key.clone(), fact));
+        self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
         self.issuer_news(key, now);
     }
 

@@ -1,5 +1,5 @@
 //! Planning: which certificate's next step is what. Pure: time, chance and everything that is learnt are
-//! inputs; what is to be done comes out as [`Step`]s.
+//! inputs; what is to be done comes out as [`PlanStep`]s.
 //!
 //! ```text
 //!            ┌────────────────────────────── rest ◄────────────────────────────┐
@@ -20,9 +20,9 @@
 mod assess;
 mod grant;
 mod issuers;
+mod messages;
 mod queue;
 mod run;
-mod say;
 mod store;
 mod tally;
 
@@ -45,19 +45,19 @@ use self::queue::Queue;
 use self::tally::Tally;
 use super::backoff::Random;
 use super::budget::{Budget, Budgets, Registrations};
-use super::client::{Facts, Opened, Registering, View};
+use super::client::{AccountInfo, Opened, Registering, View};
 use super::clock::Now;
-use super::effects::{Ack, Input, IssuerFact, Observation, Record, Write, Written};
+use super::effects::{ChallengeAck, Input, IssuerState, Observation, StoredSecret, Write, Written};
 use super::keys::PrivateKey;
 use super::leaf::Leaf;
-use super::problem::Failure;
+use super::problem::AcmeFailure;
 use super::renewal::Window;
-use super::state::State;
+use super::state::RememberedState;
 use crate::translate::CertificateRequest;
 
 /// What is to be done.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum PlanStep {
     /// A task of a certificate; its result comes back as [`Event::Done`] with the ticket.
     Task(ObjectName, Ticket, Task),
     /// Open the account of an issuer. `again`: the CA did not know it.
@@ -74,7 +74,7 @@ pub(super) enum Step {
     /// Say how far a certificate is; `None`: nothing any more.
     Issuance(ObjectName, Option<Issuance>),
     /// Say how an issuer is.
-    Issuer(ObjectKey, IssuerFact),
+    Issuer(ObjectKey, IssuerState),
     /// Count, or tell people.
     Observe(Observation),
     /// Nobody will ask about this order again.
@@ -148,19 +148,19 @@ pub(super) type Ticket = u64;
 #[derive(Debug)]
 pub(super) enum Done {
     /// Of [`Task::Read`], with what the chain and key in it say.
-    Read(Result<Option<(Record, Option<Leaf>)>, Failure>),
+    Read(Result<Option<(StoredSecret, Option<Leaf>)>, AcmeFailure>),
     /// Of [`Task::Write`].
-    Wrote(Result<Written, Failure>),
+    Wrote(Result<Written, AcmeFailure>),
     /// Of [`Task::Order`]: its URL, and a new key.
-    Ordered(Result<(String, PrivateKey), Failure>),
+    Ordered(Result<(String, PrivateKey), AcmeFailure>),
     /// Of [`Task::Look`] and [`Task::Finalize`].
-    Looked(Result<View, Failure>),
+    Looked(Result<View, AcmeFailure>),
     /// Of [`Task::Declare`].
-    Declared(Result<(), Failure>),
+    Declared(Result<(), AcmeFailure>),
     /// Of [`Task::Download`], with what the chain says if it fits the key.
-    Downloaded(Result<(Vec<u8>, Option<Leaf>), Failure>),
+    Downloaded(Result<(Vec<u8>, Option<Leaf>), AcmeFailure>),
     /// Of [`Task::Window`].
-    Window(Result<(Window, Option<Duration>), Failure>),
+    Window(Result<(Window, Option<Duration>), AcmeFailure>),
 }
 
 /// What is learnt.
@@ -176,7 +176,7 @@ pub(super) enum Event {
         ticket: Ticket,
         /// The CA may have made a new one, whatever came of it.
         created: bool,
-        result: Result<Opened<Facts>, Failure>,
+        result: Result<Opened<AccountInfo>, AcmeFailure>,
     },
 }
 
@@ -233,11 +233,11 @@ struct Entry {
     seen: bool,
     /// What the Secret holds; `None`: there is none.
     record: Option<Seen>,
-    state: State,
+    state: RememberedState,
     /// An order that is in memory, and whether it is in the Secret.
     running: Option<Running>,
     /// Challenges that are out.
-    published: BTreeMap<ChallengeKey, Ack>,
+    published: BTreeMap<ChallengeKey, ChallengeAck>,
     /// When to look again.
     wake: Option<Duration>,
     /// Not before then: something could not be reached, or an order was made just now.
@@ -251,7 +251,7 @@ struct Entry {
     /// An order of the same account that is given up, until the next one.
     given_up: Option<String>,
     /// Why it waits, where nothing else says so.
-    trouble: Option<Failure>,
+    trouble: Option<AcmeFailure>,
     /// When the CA wants it renewed.
     window: Option<Window>,
     /// When to ask for it again.
@@ -350,7 +350,7 @@ pub(super) struct Planner {
     /// Questions for renewal windows that run.
     asking: usize,
     tickets: Ticket,
-    steps: Vec<Step>,
+    steps: Vec<PlanStep>,
     /// Certificates about which there may be something new to say.
     touched: BTreeSet<ObjectName>,
     waiting: super::effects::Waiting,
@@ -426,7 +426,7 @@ impl Planner {
     }
 
     /// What is to be done now.
-    pub(super) fn advance(&mut self, now: Now) -> Vec<Step> {
+    pub(super) fn advance(&mut self, now: Now) -> Vec<PlanStep> {
         while let Some((at, _)) = self.timers.first()
             && *at <= now.steady
             && let Some((_, secret)) = self.timers.pop_first()
@@ -476,7 +476,8 @@ impl Planner {
         let ticket = self.ticket();
         if let Some(entry) = self.entries.get_mut(secret) {
             entry.ticket = Some(ticket);
-            self.steps.push(Step::Task(secret.clone(), ticket, task));
+            self.steps
+                .push(PlanStep::Task(secret.clone(), ticket, task));
         }
     }
 
@@ -515,7 +516,7 @@ impl Planner {
             stale: true,
             seen: false,
             record: None,
-            state: State::default(),
+            state: RememberedState::default(),
             running: None,
             published: BTreeMap::new(),
             wake: None,
@@ -571,17 +572,17 @@ impl Planner {
         if let (Some(running), Some(issuer)) = (entry.running, entry.issuer) {
             self.abandoned(secret, issuer, running.url);
         }
-        self.steps.push(Step::Issuance(secret.clone(), None));
+        self.steps.push(PlanStep::Issuance(secret.clone(), None));
         if entry.said_renewal.is_some() {
             let gone = Observation::RenewAt(secret.clone(), None);
-            self.steps.push(Step::Observe(gone));
+            self.steps.push(PlanStep::Observe(gone));
         }
     }
 
     fn abandoned(&mut self, secret: &ObjectName, issuer: ObjectKey, url: String) {
-        let outcome = super::effects::Outcome::Abandoned;
-        self.steps.push(Step::Forget(issuer.clone(), url));
-        self.steps.push(Step::Observe(Observation::OrderEnded {
+        let outcome = super::effects::OrderOutcome::Abandoned;
+        self.steps.push(PlanStep::Forget(issuer.clone(), url));
+        self.steps.push(PlanStep::Observe(Observation::OrderEnded {
             secret: secret.clone(),
             issuer,
             outcome,
@@ -618,12 +619,12 @@ impl Planner {
     fn withdraw(&mut self, secret: &ObjectName) {
         if let Some(entry) = self.entries.get_mut(secret) {
             for (key, _) in std::mem::take(&mut entry.published) {
-                self.steps.push(Step::Withdraw(key));
+                self.steps.push(PlanStep::Withdraw(key));
             }
         }
     }
 
-    fn acked(&mut self, key: &ChallengeKey, ack: Ack) {
+    fn acked(&mut self, key: &ChallengeKey, ack: ChallengeAck) {
         let holder = self.locks.get(&(key.gateway.clone(), key.hostname.clone()));
         if let Some(secret) = holder.cloned()
             && let Some(entry) = self.entries.get_mut(&secret)

@@ -9,11 +9,11 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use super::super::backoff;
 use super::super::client::{Status, View};
 use super::super::clock::Now;
-use super::super::effects::Ack;
+use super::super::effects::ChallengeAck;
 use super::super::leaf::Leaf;
-use super::super::problem::{Failure, FailureKind};
+use super::super::problem::{AcmeFailure, FailureKind};
 use super::super::renewal;
-use super::{After, Done, Phase, Planner, Publish, Running, Stage, Step, Task, Ticket};
+use super::{After, Done, Phase, PlanStep, Planner, Publish, Running, Stage, Task, Ticket};
 
 /// An order that is not done this long after it was made is given up.
 pub(super) const LIFETIME: Duration = Duration::from_hours(1);
@@ -115,13 +115,13 @@ impl Planner {
             return;
         };
         let refused = entry.published.values().find_map(|ack| match ack {
-            Ack::Refused(why) => Some(why.clone()),
+            ChallengeAck::Refused(why) => Some(why.clone()),
             _ => None,
         });
         if let Some(why) = refused {
             self.withdraw(secret);
             let message = format!("the challenge cannot be answered: {why}");
-            self.pause(secret, Failure::unreachable(message), now);
+            self.pause(secret, AcmeFailure::unreachable(message), now);
             return;
         }
         if entry.held_up() {
@@ -174,7 +174,7 @@ impl Planner {
     }
 
     /// Something cannot be reached: the same is tried again soon.
-    pub(super) fn pause(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
+    pub(super) fn pause(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         self.rest(secret);
         let Some(entry) = self.entries.get_mut(secret) else {
             return;
@@ -238,7 +238,7 @@ impl Planner {
     pub(super) fn window(
         &mut self,
         secret: &ObjectName,
-        result: Result<(renewal::Window, Option<Duration>), Failure>,
+        result: Result<(renewal::Window, Option<Duration>), AcmeFailure>,
         now: Now,
     ) {
         let Some(entry) = self.entries.get_mut(secret) else {
@@ -265,7 +265,7 @@ impl Planner {
     pub(super) fn ordered(
         &mut self,
         secret: &ObjectName,
-        result: Result<(String, super::PrivateKey), Failure>,
+        result: Result<(String, super::PrivateKey), AcmeFailure>,
         now: Now,
     ) {
         let Some(entry) = self.entries.get_mut(secret) else {
@@ -355,7 +355,8 @@ impl Planner {
                     // Of several names one failed, and the others are still waited for.
                     running.over = entry.request.hostnames.len() == 1;
                 }
-                let unknown = || Failure::new(FailureKind::Validation, "the CA gave the order up");
+                let unknown =
+                    || AcmeFailure::new(FailureKind::Validation, "the CA gave the order up");
                 self.fail(secret, view.problem.unwrap_or_else(unknown), now);
             }
         }
@@ -391,7 +392,11 @@ impl Planner {
                         "the CA offers no way to check {} that the issuer allows",
                         name.hostname
                     );
-                    self.fail(secret, Failure::new(FailureKind::Rejected, message), now);
+                    self.fail(
+                        secret,
+                        AcmeFailure::new(FailureKind::Rejected, message),
+                        now,
+                    );
                 }
                 return;
             };
@@ -417,17 +422,17 @@ impl Planner {
             .into_iter()
             .partition(|(key, _)| needed(key));
         entry.published = kept;
-        self.steps.extend(gone.into_keys().map(Step::Withdraw));
+        self.steps.extend(gone.into_keys().map(PlanStep::Withdraw));
         for (key, key_authorization) in keys {
             // What is out already stays as far as it is.
             if !entry.published.contains_key(&key) {
-                let waiting = Ack::Waiting { acked: 0, of: 0 };
+                let waiting = ChallengeAck::Waiting { acked: 0, of: 0 };
                 entry.published.insert(key.clone(), waiting);
                 let publish = Publish {
                     tenant: secret.namespace.clone(),
                     key_authorization,
                 };
-                self.steps.push(Step::Publish(key, publish));
+                self.steps.push(PlanStep::Publish(key, publish));
             }
         }
         // It goes on when the proxies have them, and takes up no slot until then.
@@ -443,7 +448,7 @@ impl Planner {
     }
 
     /// Gives up an order that has had its time; why it waited last, if that is known.
-    pub(super) fn expire(&mut self, secret: &ObjectName, why: Option<&Failure>, now: Now) {
+    pub(super) fn expire(&mut self, secret: &ObjectName, why: Option<&AcmeFailure>, now: Now) {
         let (declared, held_up) = self.entries.get(secret).map_or((false, false), |entry| {
             let declared = entry
                 .running
@@ -463,7 +468,7 @@ impl Planner {
         } else {
             FailureKind::Unreachable
         };
-        self.fail(secret, Failure::new(kind, message), now);
+        self.fail(secret, AcmeFailure::new(kind, message), now);
     }
 
     /// Asks again, a little later each time, and takes up no slot until then.
@@ -496,7 +501,7 @@ impl Planner {
             return;
         };
         if running.finalized >= FINALIZED {
-            let failure = Failure::new(FailureKind::Other, "the CA does not finish the order");
+            let failure = AcmeFailure::new(FailureKind::Other, "the CA does not finish the order");
             self.fail(secret, failure, now);
             return;
         }
@@ -528,7 +533,7 @@ impl Planner {
         let leaf = leaf.filter(|leaf| leaf.hostnames.is_superset(&entry.request.hostnames));
         let Some(leaf) = leaf else {
             let message = "the CA's certificate is not for the key and names that were asked for";
-            self.fail(secret, Failure::new(FailureKind::Other, message), now);
+            self.fail(secret, AcmeFailure::new(FailureKind::Other, message), now);
             return;
         };
         if let Some(running) = &mut entry.running {

@@ -6,10 +6,10 @@ use vestibule_model::key::ObjectName;
 
 use super::super::backoff;
 use super::super::clock::Now;
-use super::super::effects::{Observation, Outcome, Write, Written};
-use super::super::problem::{Failure, FailureKind};
+use super::super::effects::{Observation, OrderOutcome, Write, Written};
+use super::super::problem::{AcmeFailure, FailureKind};
 use super::super::state::{Failed, Issued, Order, Wanted, hex};
-use super::{After, Phase, Planner, Seen, Stage, Step, Task};
+use super::{After, Phase, PlanStep, Planner, Seen, Stage, Task};
 
 /// How often in a row a Secret may have changed under a write.
 const MAX_CONFLICTS: u32 = 5;
@@ -68,7 +68,7 @@ impl Planner {
         &mut self,
         secret: &ObjectName,
         after: After,
-        result: Result<Written, Failure>,
+        result: Result<Written, AcmeFailure>,
         now: Now,
     ) {
         match (result, after) {
@@ -108,7 +108,7 @@ impl Planner {
                     if let Some(running) = self.running(secret) {
                         running.conflicts = 0;
                     }
-                    let failure = Failure::unreachable(format!(
+                    let failure = AcmeFailure::unreachable(format!(
                         "Secret {secret} changes all the time: somebody else writes it"
                     ));
                     self.pause(secret, failure, now);
@@ -121,7 +121,7 @@ impl Planner {
                 self.start(secret, Task::Read);
             }
             (Ok(Written::Refused(why)), _) => {
-                let failure = Failure::new(
+                let failure = AcmeFailure::new(
                     FailureKind::Other,
                     format!("Secret {secret} cannot be written: {why}"),
                 );
@@ -148,7 +148,11 @@ impl Planner {
         match after {
             // Somebody else's: what is left of the order is said when it is looked at.
             _ if !ours => {
-                self.end(secret, Outcome::Abandoned, "the Secret is somebody else's");
+                self.end(
+                    secret,
+                    OrderOutcome::Abandoned,
+                    "the Secret is somebody else's",
+                );
                 self.leave(secret);
             }
             After::Failed => self.write(secret, after),
@@ -171,12 +175,12 @@ impl Planner {
             entry.window = None;
             entry.ask_window = now.steady + wait;
         }
-        self.end(secret, Outcome::Issued, "the certificate is stored");
+        self.end(secret, OrderOutcome::Issued, "the certificate is stored");
         self.leave(secret);
     }
 
     /// Something about an order went wrong.
-    pub(super) fn hitch(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
+    pub(super) fn hitch(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         let finalizing = self.entries.get(secret).map(|entry| entry.phase)
             == Some(Phase::Active(Stage::Finalize));
         match failure.kind {
@@ -205,13 +209,13 @@ impl Planner {
     }
 
     /// An order failed: it is given up, and the failure waited out, also by the next leader.
-    pub(super) fn fail(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
+    pub(super) fn fail(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         self.withdraw(secret);
         self.note_failure(secret, failure, now);
         self.write(secret, After::Failed);
     }
 
-    pub(super) fn note_failure(&mut self, secret: &ObjectName, failure: Failure, now: Now) {
+    pub(super) fn note_failure(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
@@ -224,7 +228,7 @@ impl Planner {
         let count = before.map_or(1, |failure| failure.count.saturating_add(more));
         let wait = backoff::of_order(count, &failure, &mut self.random);
         let wait = i64::try_from(wait.as_secs()).unwrap_or(86_400);
-        self.end(secret, Outcome::Failed, &failure.message);
+        self.end(secret, OrderOutcome::Failed, &failure.message);
         if let Some(entry) = self.entries.get_mut(secret) {
             entry.failed_since = now.steady;
             entry.trouble = None;
@@ -240,7 +244,7 @@ impl Planner {
     }
 
     /// An order is over.
-    pub(super) fn end(&mut self, secret: &ObjectName, outcome: Outcome, message: &str) {
+    pub(super) fn end(&mut self, secret: &ObjectName, outcome: OrderOutcome, message: &str) {
         let Some(entry) = self.entries.get_mut(secret) else {
             return;
         };
@@ -250,14 +254,14 @@ impl Planner {
             return;
         };
         if let Some(running) = running {
-            let step = if outcome == Outcome::Issued || running.over {
-                Step::Forget
+            let step = if outcome == OrderOutcome::Issued || running.over {
+                PlanStep::Forget
             } else {
-                Step::Close
+                PlanStep::Close
             };
             self.steps.push(step(issuer.clone(), running.url));
         }
-        self.steps.push(Step::Observe(Observation::OrderEnded {
+        self.steps.push(PlanStep::Observe(Observation::OrderEnded {
             secret: secret.clone(),
             issuer,
             outcome,

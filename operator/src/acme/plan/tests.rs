@@ -83,7 +83,7 @@ fn request(namespace: u8, hosts: &[u8], reach: [Reach; 2]) -> CertificateRequest
     }
 }
 
-fn opened(issuer: ObjectKey, ticket: Ticket, account: Facts) -> Event {
+fn opened(issuer: ObjectKey, ticket: Ticket, account: AccountInfo) -> Event {
     let result = Ok(Opened::Open {
         account,
         registered: None,
@@ -121,7 +121,7 @@ struct Sim {
     in_flight: usize,
     requests: BTreeMap<ObjectName, CertificateRequest>,
     issuer: Arc<AcmeIssuer>,
-    secrets: BTreeMap<ObjectName, (Record, Option<Leaf>)>,
+    secrets: BTreeMap<ObjectName, (StoredSecret, Option<Leaf>)>,
     orders: Vec<Ordered>,
     tasks: Vec<(ObjectName, Ticket, Task)>,
     accounts: Vec<Ticket>,
@@ -212,7 +212,7 @@ impl Sim {
         let now = self.now();
         for step in self.planner.advance(now) {
             match step {
-                Step::Task(secret, ticket, task) => {
+                PlanStep::Task(secret, ticket, task) => {
                     if let Task::Order { hostnames, .. } = &task {
                         let request = self.requests.get(&secret).expect("it is requested");
                         assert_eq!(request.hostnames, *hostnames);
@@ -226,13 +226,13 @@ impl Sim {
                     }
                     self.tasks.push((secret, ticket, task));
                 }
-                Step::Account { ticket, .. } => self.accounts.push(ticket),
-                Step::Publish(key, publish) => self.publish(&key, &publish),
-                Step::Withdraw(key) => {
+                PlanStep::Account { ticket, .. } => self.accounts.push(ticket),
+                PlanStep::Publish(key, publish) => self.publish(&key, &publish),
+                PlanStep::Withdraw(key) => {
                     self.published.remove(&key).expect("it was published");
                 }
-                Step::Close(_, url) => self.close(&url),
-                Step::Observe(Observation::OrderEnded { message, .. })
+                PlanStep::Close(_, url) => self.close(&url),
+                PlanStep::Observe(Observation::OrderEnded { message, .. })
                     if message.contains("not done within an hour") =>
                 {
                     self.excuses += 1;
@@ -267,7 +267,10 @@ impl Sim {
     fn has_order(&self, secret: &ObjectName) -> bool {
         self.deleted.contains(secret)
             || self.secrets.get(secret).is_some_and(|(record, _)| {
-                State::read(record.state.as_deref()).order.is_some() && !record.next_key.is_empty()
+                RememberedState::read(record.state.as_deref())
+                    .order
+                    .is_some()
+                    && !record.next_key.is_empty()
             })
     }
 
@@ -299,13 +302,14 @@ impl Sim {
 
     fn complete(&mut self, place: usize, fate: Fate) {
         while let Some(ticket) = self.accounts.pop() {
-            let facts = Facts {
+            let account_info = AccountInfo {
                 url: "https://ca.test/account/1".into(),
                 thumbprint: "thumb".into(),
                 renewal_info: true,
             };
             let now = self.now();
-            self.planner.learn(opened(issuer_key(), ticket, facts), now);
+            self.planner
+                .learn(opened(issuer_key(), ticket, account_info), now);
         }
         if self.tasks.is_empty() {
             return;
@@ -459,7 +463,7 @@ impl Sim {
         let acks = self
             .published
             .keys()
-            .map(|key| (key.clone(), Ack::Everywhere));
+            .map(|key| (key.clone(), ChallengeAck::Everywhere));
         let acks = acks.collect();
         self.tell(Input::Challenges(acks));
     }
@@ -530,7 +534,7 @@ fn allows(request: &CertificateRequest, key: &ChallengeKey) -> bool {
 }
 
 fn lost(task: &Task) -> Done {
-    let failure = Failure::new(FailureKind::Unreachable, "lost");
+    let failure = AcmeFailure::new(FailureKind::Unreachable, "lost");
     match task {
         Task::Read => Done::Read(Err(failure)),
         Task::Write(_) => Done::Wrote(Err(failure)),
@@ -709,7 +713,7 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
         planner.learn(event, now);
         let new = planner.advance(now);
         let task = new.iter().rev().find_map(|step| match step {
-            Step::Task(_, ticket, task) => Some((*ticket, task.clone())),
+            PlanStep::Task(_, ticket, task) => Some((*ticket, task.clone())),
             _ => None,
         });
         steps.extend(new);
@@ -719,12 +723,12 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
     let secret = one.secret.clone();
     let known = BTreeMap::from([(issuer_key(), Some(issuer(None)))]);
     learn(&mut planner, Event::Input(Input::Issuers(known)));
-    let facts = Facts {
+    let account_info = AccountInfo {
         url: "account".into(),
         thumbprint: "t".into(),
         renewal_info: false,
     };
-    learn(&mut planner, opened(issuer_key(), 1, facts));
+    learn(&mut planner, opened(issuer_key(), 1, account_info));
     let wanted = BTreeMap::from([(secret.clone(), Some(one.clone()))]);
     let (ticket, task) = learn(&mut planner, Event::Input(Input::Requests(wanted))).expect("read");
     assert_eq!(task, Task::Read);
@@ -755,7 +759,7 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
     assert_eq!(hostnames.len(), 2);
     assert_eq!(given_up.as_deref(), Some("first"));
     assert!(
-        !steps.iter().any(|step| matches!(step, Step::Close(..))),
+        !steps.iter().any(|step| matches!(step, PlanStep::Close(..))),
         "not while the next one may be made"
     );
 }
@@ -785,22 +789,23 @@ fn an_issuer_of_another_release_is_asked_for_nothing() {
             [(issuer_key(), Some(Arc::new(issuer)))].into(),
         ))
     };
-    let accounts = |steps: &[Step]| {
-        let asks = |step: &&Step| matches!(step, Step::Account { .. } | Step::Issuer(..));
+    let accounts = |steps: &[PlanStep]| {
+        let asks =
+            |step: &&PlanStep| matches!(step, PlanStep::Account { .. } | PlanStep::Issuer(..));
         steps.iter().filter(asks).count()
     };
     planner.learn(labelled("theirs"), now);
     let steps = planner.advance(now);
     assert_eq!(accounts(&steps), 0);
     let ticket = steps.iter().find_map(|step| match step {
-        Step::Task(_, ticket, Task::Read) => Some(*ticket),
+        PlanStep::Task(_, ticket, Task::Read) => Some(*ticket),
         _ => None,
     });
     let read = Event::Done(secret, ticket.expect("it is read"), Done::Read(Ok(None)));
     planner.learn(read, now);
     let steps = planner.advance(now);
     let said = steps.iter().find_map(|step| match step {
-        Step::Issuance(_, said) => said.clone(),
+        PlanStep::Issuance(_, said) => said.clone(),
         _ => None,
     });
     let said = said.expect("something is said");

@@ -6,7 +6,7 @@ use std::time::Instant;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::key::ObjectName;
 
-use super::{ClaimStore, ObjectState, Record, Tenant, Trouble};
+use super::{ClaimStore, ObjectState, Record, Tenant, WriteProblem};
 
 /// What of a record and its object others depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -181,7 +181,11 @@ impl ClaimStore {
         self.queue.insert(at, &tenant, name);
     }
 
-    pub(super) fn note_trouble(&mut self, name: &ObjectName, trouble: Option<(Tenant, Trouble)>) {
+    pub(super) fn note_trouble(
+        &mut self,
+        name: &ObjectName,
+        trouble: Option<(Tenant, WriteProblem)>,
+    ) {
         if let Some(tenant) = self.in_trouble.remove(name)
             && let Some(troubles) = self.troubles.get_mut(&tenant)
         {

@@ -2,7 +2,7 @@
 //! leader makes, keeps and removes its own ([`crate::certmanager`] decides). One Certificate that the API
 //! server refuses waits by itself; the others go on.
 
-mod keeper;
+mod reconciler;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -22,17 +22,17 @@ use super::clock;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::text::problem;
-use crate::certmanager::{Action, Present, Settings};
+use crate::certmanager::{CertificateAction, PresentCertificate, Settings};
 use crate::translate::CertificateRequest;
-use keeper::Keeper;
+use reconciler::Reconciler;
 
 /// Events that wait.
 const EVENTS: usize = 256;
 
 /// Certificates that are asked for, by Secret, whatever the engine.
 pub type Requests = BTreeMap<ObjectName, Arc<CertificateRequest>>;
-/// How far the certificates of this engine are, by Secret.
-pub type Facts = BTreeMap<ObjectName, Issuance>;
+/// The state of the certificates of this engine, by Secret.
+pub type Issuances = BTreeMap<ObjectName, Issuance>;
 
 /// Who makes Certificates, and as whom.
 #[derive(Debug, Clone)]
@@ -45,79 +45,83 @@ pub struct Config {
 
 /// What the task takes and gives.
 #[derive(Debug)]
-pub struct Wires {
+pub struct Channels {
     /// Certificates that are asked for; none as long as not everything is known.
     pub requests: channel::Receiver<Option<Arc<Requests>>>,
     /// Only the leader writes.
     pub role: channel::Receiver<Role>,
     /// How far they are; none as long as that is not known.
-    pub facts: channel::Sender<Option<Arc<Facts>>>,
+    pub issuances: channel::Sender<Option<Arc<Issuances>>>,
 }
 
 /// Keeps the Certificates for ever.
-pub async fn run(client: Client, config: Config, mut wires: Wires, metrics: Metrics) {
+pub async fn run(client: Client, config: Config, mut channels: Channels, metrics: Metrics) {
     let (sender, mut seen) = mpsc::channel(EVENTS);
     let mut watching = JoinSet::new();
-    for kind in [watch::Kind::Certificate, watch::Kind::Attempt] {
+    for kind in [watch::WatchedKind::Certificate, watch::WatchedKind::Attempt] {
         watching.spawn(watch::run(client.clone(), kind, sender.clone()));
     }
     drop(sender);
-    let hand = Hand {
+    let api_client = ApiClient {
         client,
         manager: config.manager.as_str().into(),
         settings: Arc::new(config.settings.clone()),
     };
-    let mut keeper = Keeper::new(hand, config.settings, metrics);
+    let mut reconciler = Reconciler::new(api_client, config.settings, metrics);
     let mut requests = JoinSet::new();
     let mut batch = Vec::with_capacity(EVENTS);
     loop {
-        let due = keeper.due();
+        let due = reconciler.due();
         tokio::select! {
             count = seen.recv_many(&mut batch, EVENTS) => {
                 if count == 0 {
                     return;
                 }
                 for seen in batch.drain(..) {
-                    keeper.seen(seen);
+                    reconciler.seen(seen);
                 }
             }
-            changed = wires.requests.changed() => if changed.is_err() { return },
-            changed = wires.role.changed() => if changed.is_err() { return },
+            changed = channels.requests.changed() => if changed.is_err() { return },
+            changed = channels.role.changed() => if changed.is_err() { return },
             Some(done) = requests.join_next() => match done {
-                Ok(done) => keeper.done(done),
+                Ok(done) => reconciler.done(done),
                 Err(error) => warn!(%error, "a request about a Certificate ended early"),
             },
             () = clock::at(due) => {}
         }
-        let wanted = wires.requests.borrow_and_update().clone();
-        let role = wires.role.borrow_and_update().term(Instant::now());
+        let wanted = channels.requests.borrow_and_update().clone();
+        let role = channels.role.borrow_and_update().term(Instant::now());
         if let Some(wanted) = wanted {
-            keeper.requested(&wanted);
-            keeper.judge();
+            reconciler.requested(&wanted);
+            reconciler.judge();
             if role.is_some() {
-                keeper.act(&mut requests);
+                reconciler.act(&mut requests);
             }
-            keeper.tell(&wires.facts);
+            reconciler.tell(&channels.issuances);
         }
     }
 }
 
-/// What makes the requests.
+/// Makes the requests to the API server.
 #[derive(Clone)]
-struct Hand {
+struct ApiClient {
     client: Client,
     manager: Arc<str>,
     settings: Arc<Settings>,
 }
 
-impl Hand {
+impl ApiClient {
     /// Does it; what came out, if there is something.
-    async fn act(&self, name: &ObjectName, action: &Action) -> Result<Option<Present>, String> {
-        let resource = watch::resource(watch::Kind::Certificate);
+    async fn act(
+        &self,
+        name: &ObjectName,
+        action: &CertificateAction,
+    ) -> Result<Option<PresentCertificate>, String> {
+        let resource = watch::resource(watch::WatchedKind::Certificate);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &name.namespace, &resource);
         let made = match action {
-            Action::Create(manifest) => {
+            CertificateAction::Create(manifest) => {
                 // The watch has not shown it, so it would be somebody's who was quicker: the watch will.
                 if api.get_opt(&name.name).await.map_err(problem)?.is_some() {
                     return Err(format!(
@@ -129,7 +133,7 @@ impl Hand {
                 api.patch(&name.name, &parameters, &Patch::Apply(manifest))
                     .await
             }
-            Action::Apply(uid, manifest) => {
+            CertificateAction::Apply(uid, manifest) => {
                 let mut manifest = manifest.clone();
                 if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut)
                 {
@@ -139,7 +143,7 @@ impl Hand {
                 api.patch(&name.name, &parameters, &Patch::Apply(&manifest))
                     .await
             }
-            Action::Delete(uid) => {
+            CertificateAction::Delete(uid) => {
                 let parameters = DeleteParams {
                     preconditions: Some(Preconditions {
                         uid: Some(uid.clone()),
@@ -159,6 +163,6 @@ impl Hand {
             }
         };
         let object = serde_json::to_value(made.map_err(problem)?).unwrap_or_default();
-        Ok(Present::of(object, &self.settings).map(|(_, present)| present))
+        Ok(PresentCertificate::of(object, &self.settings).map(|(_, present)| present))
     }
 }

@@ -21,16 +21,16 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A kind of cert-manager's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum WatchedKind {
     /// `Certificate`.
     Certificate,
     /// `CertificateRequest`: an attempt to get one.
     Attempt,
 }
 
-/// What is seen of a kind.
+/// What the watch of a kind has to say.
 #[derive(Debug)]
-pub(super) enum Sight {
+pub(super) enum WatchUpdate {
     /// The kind is not installed.
     NotInstalled,
     /// They cannot be listed, and why.
@@ -39,10 +39,10 @@ pub(super) enum Sight {
     Event(Box<Event<DynamicObject>>),
 }
 
-/// What is seen, and of which kind.
-pub(super) type Seen = (Kind, Sight);
+/// An update, and the kind that it is about.
+pub(super) type KindUpdate = (WatchedKind, WatchUpdate);
 
-impl Kind {
+impl WatchedKind {
     fn name(self) -> &'static str {
         match self {
             Self::Certificate => "Certificate",
@@ -52,7 +52,7 @@ impl Kind {
 }
 
 /// The kind as requests name it.
-pub(super) fn resource(kind: Kind) -> ApiResource {
+pub(super) fn resource(kind: WatchedKind) -> ApiResource {
     let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, "v1"));
     ApiResource {
         group: group.into(),
@@ -64,7 +64,7 @@ pub(super) fn resource(kind: Kind) -> ApiResource {
 }
 
 /// Tells what is seen, until nobody listens.
-pub(super) async fn run(client: Client, kind: Kind, sender: mpsc::Sender<Seen>) {
+pub(super) async fn run(client: Client, kind: WatchedKind, sender: mpsc::Sender<KindUpdate>) {
     let mut said = None;
     let mut trouble = None;
     loop {
@@ -75,10 +75,10 @@ pub(super) async fn run(client: Client, kind: Kind, sender: mpsc::Sender<Seen>) 
                     Ended::Closed => return,
                     Ended::Gone { listed: true } => continue,
                     // A kind that is being deleted is still said to be there.
-                    Ended::Gone { listed: false } => Sight::NotInstalled,
+                    Ended::Gone { listed: false } => WatchUpdate::NotInstalled,
                 }
             }
-            Ok(false) => Sight::NotInstalled,
+            Ok(false) => WatchUpdate::NotInstalled,
             Err(problem) => {
                 if said.as_ref() != Some(&problem) {
                     let kind = kind.name();
@@ -88,7 +88,7 @@ pub(super) async fn run(client: Client, kind: Kind, sender: mpsc::Sender<Seen>) 
                     );
                     said = Some(problem.clone());
                 }
-                Sight::Unreadable(problem)
+                WatchUpdate::Unreadable(problem)
             }
         };
         if sender.send((kind, seen)).await.is_err() {
@@ -101,7 +101,7 @@ pub(super) async fn run(client: Client, kind: Kind, sender: mpsc::Sender<Seen>) 
     }
 }
 
-async fn installed(client: &Client, kind: Kind) -> Result<bool, String> {
+async fn installed(client: &Client, kind: WatchedKind) -> Result<bool, String> {
     let asked = client.list_api_group_resources(API_VERSION);
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(Ok(list)) => Ok(list.resources.iter().any(|r| r.kind == kind.name())),
@@ -123,8 +123,8 @@ enum Ended {
 /// Follows them as long as the kind is there. `trouble`: what was said to be wrong last.
 async fn follow(
     client: &Client,
-    kind: Kind,
-    sender: &mpsc::Sender<Seen>,
+    kind: WatchedKind,
+    sender: &mpsc::Sender<KindUpdate>,
     trouble: &mut Option<String>,
 ) -> Ended {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
@@ -140,7 +140,7 @@ async fn follow(
                     listed = true;
                     info!(kind = kind.name(), "watching cert-manager's objects");
                 }
-                Sight::Event(Box::new(event))
+                WatchUpdate::Event(Box::new(event))
             }
             Err(error) => {
                 if is_gone(&error) {
@@ -154,7 +154,7 @@ async fn follow(
                 }
                 // A watch that broke is taken up again, and what is known stays known.
                 match error {
-                    Error::InitialListFailed(error) => Sight::Unreadable(problem(error)),
+                    Error::InitialListFailed(error) => WatchUpdate::Unreadable(problem(error)),
                     _ => continue,
                 }
             }

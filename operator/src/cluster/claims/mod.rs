@@ -20,7 +20,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Meta, Object};
 
 use super::metrics::{Metrics, WriteResult};
-use crate::claims::{Action, Content, Outcome, Request, Seen};
+use crate::claims::{ClaimAction, ClaimContent, ClaimRequest, SeenClaim, WriteOutcome};
 
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -68,25 +68,25 @@ impl ClaimWriter {
     }
 
     /// Makes one request.
-    pub(super) async fn make(self, request: Request) -> (ObjectName, Outcome) {
-        let Request { name, action } = request;
+    pub(super) async fn make(self, request: ClaimRequest) -> (ObjectName, WriteOutcome) {
+        let ClaimRequest { name, action } = request;
         let kind = Sort::of(&action);
         let answer = tokio::time::timeout(PATIENCE, self.ask(&name, action)).await;
         let (outcome, result) = match answer {
             Ok(Ok(seen)) => {
                 debug!(claim = %name, there = seen.is_some(), "known");
-                (Outcome::Known(seen), WriteResult::Written)
+                (WriteOutcome::Known(seen), WriteResult::Written)
             }
             Ok(Err(error)) => {
                 let (outcome, result) = outcome_of(&error, kind);
                 match &outcome {
-                    Outcome::Known(_) | Outcome::Moved => {
+                    WriteOutcome::Known(_) | WriteOutcome::Moved => {
                         debug!(claim = %name, %error, "not written: the object is another one");
                     }
-                    Outcome::Refused => {
+                    WriteOutcome::Refused => {
                         warn!(claim = %name, %error, "cannot write a HostnameClaim; its name waits");
                     }
-                    Outcome::Unknown => {
+                    WriteOutcome::Unknown => {
                         warn!(claim = %name, %error, "perhaps not written; the name waits until that is known");
                     }
                 }
@@ -94,7 +94,7 @@ impl ClaimWriter {
             }
             Err(_) => {
                 warn!(claim = %name, "no answer about a HostnameClaim; its name waits until there is one");
-                (Outcome::Unknown, WriteResult::Unknown)
+                (WriteOutcome::Unknown, WriteResult::Unknown)
             }
         };
         if kind != Sort::Read {
@@ -103,15 +103,19 @@ impl ClaimWriter {
         (name, outcome)
     }
 
-    async fn ask(&self, name: &ObjectName, action: Action) -> Result<Option<Seen>, kube::Error> {
+    async fn ask(
+        &self,
+        name: &ObjectName,
+        action: ClaimAction,
+    ) -> Result<Option<SeenClaim>, kube::Error> {
         let api: Api<HostnameClaim> = Api::namespaced(self.client.clone(), &name.namespace);
         let parameters = PostParams::default();
         let written = match action {
-            Action::Create(content) => {
+            ClaimAction::Create(content) => {
                 let object = self.object(name, &content, None, false);
                 api.create(&parameters, &object).await?
             }
-            Action::Replace {
+            ClaimAction::Replace {
                 content,
                 version,
                 fence,
@@ -119,7 +123,7 @@ impl ClaimWriter {
                 let object = self.object(name, &content, Some(version), fence);
                 api.replace(&name.name, &parameters, &object).await?
             }
-            Action::Delete { version, uid } => {
+            ClaimAction::Delete { version, uid } => {
                 let parameters = DeleteParams {
                     preconditions: Some(Preconditions {
                         resource_version: Some(version),
@@ -135,7 +139,7 @@ impl ClaimWriter {
                 return Ok(None);
             }
             // No resourceVersion is asked for, so what comes is no older than the request.
-            Action::Read => return self.read(name).await,
+            ClaimAction::Read => return self.read(name).await,
         };
         let version = written
             .metadata
@@ -146,7 +150,7 @@ impl ClaimWriter {
         seen(value, version).map(Some)
     }
 
-    async fn read(&self, name: &ObjectName) -> Result<Option<Seen>, kube::Error> {
+    async fn read(&self, name: &ObjectName) -> Result<Option<SeenClaim>, kube::Error> {
         // Of any form: somebody may have made it.
         let resource = ApiResource::erase::<HostnameClaim>(&());
         let api: Api<DynamicObject> =
@@ -162,7 +166,7 @@ impl ClaimWriter {
     fn object(
         &self,
         name: &ObjectName,
-        content: &Content,
+        content: &ClaimContent,
         version: Option<String>,
         fence: bool,
     ) -> HostnameClaim {
@@ -196,7 +200,7 @@ impl ClaimWriter {
 }
 
 /// What an answer shows.
-fn seen(value: Value, version: String) -> Result<Seen, kube::Error> {
+fn seen(value: Value, version: String) -> Result<SeenClaim, kube::Error> {
     let object = decode(value).into_object();
     let claim = object.and_then(|(object, _)| read(&object));
     let unread = || kube::Error::Service("the answer is no HostnameClaim".into());
@@ -213,32 +217,32 @@ enum Sort {
 }
 
 impl Sort {
-    fn of(action: &Action) -> Self {
+    fn of(action: &ClaimAction) -> Self {
         match action {
-            Action::Read => Self::Read,
-            Action::Create(_) => Self::Create,
-            Action::Replace { .. } | Action::Delete { .. } => Self::Change,
+            ClaimAction::Read => Self::Read,
+            ClaimAction::Create(_) => Self::Create,
+            ClaimAction::Replace { .. } | ClaimAction::Delete { .. } => Self::Change,
         }
     }
 }
 
 /// What came of a request that failed.
-fn outcome_of(error: &kube::Error, sort: Sort) -> (Outcome, WriteResult) {
+fn outcome_of(error: &kube::Error, sort: Sort) -> (WriteOutcome, WriteResult) {
     match (error, sort) {
         // A create conflicts with other things as well, such as a quota that somebody else updates.
         (kube::Error::Api(status), Sort::Create) if status.is_already_exists() => {
-            (Outcome::Moved, WriteResult::Conflict)
+            (WriteOutcome::Moved, WriteResult::Conflict)
         }
         (kube::Error::Api(status), Sort::Change)
             if status.is_conflict() || status.is_not_found() =>
         {
-            (Outcome::Moved, WriteResult::Conflict)
+            (WriteOutcome::Moved, WriteResult::Conflict)
         }
         (kube::Error::Api(status), _) if (400..500).contains(&status.code) => {
-            (Outcome::Refused, WriteResult::Failed)
+            (WriteOutcome::Refused, WriteResult::Failed)
         }
         // The connection was lost, or the server does not know itself, such as when etcd does not answer.
-        _ => (Outcome::Unknown, WriteResult::Unknown),
+        _ => (WriteOutcome::Unknown, WriteResult::Unknown),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Events of Kubernetes about objects of tenants: what happened to their certificates. Only the leader
-//! tells; what is told is bounded, in length and in rate, and nothing waits for it.
+//! writes them. They are bounded in length and in rate, and nothing waits for them.
 
 mod rate;
 
@@ -24,7 +24,7 @@ const MAX_NOTE: usize = 900;
 
 /// Something that happened to an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct News {
+pub struct ObjectEvent {
     /// The object.
     pub about: ObjectKey,
     /// Its UID.
@@ -39,31 +39,31 @@ pub struct News {
     pub note: String,
 }
 
-/// Where news are told.
+/// Takes events of Kubernetes to be written. Clones write to the same queue.
 #[derive(Debug, Clone)]
-pub struct Teller(mpsc::Sender<News>);
+pub struct EventRecorder(mpsc::Sender<ObjectEvent>);
 
-impl Teller {
-    /// A teller, and what [`run`] takes.
+impl EventRecorder {
+    /// A recorder, and the queue that [`run`] takes.
     #[must_use]
-    pub fn new() -> (Self, mpsc::Receiver<News>) {
+    pub fn new() -> (Self, mpsc::Receiver<ObjectEvent>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self(sender), receiver)
     }
 
-    /// Tells, unless too much waits already.
-    pub fn tell(&self, news: News) {
-        let _ = self.0.try_send(news);
+    /// Records an event, unless too many wait already.
+    pub fn record(&self, object_event: ObjectEvent) {
+        let _ = self.0.try_send(object_event);
     }
 }
 
-/// Writes what is told while this replica leads, for ever.
+/// Writes what is recorded while this replica leads, for ever.
 pub async fn run(
     client: Client,
     controller: String,
     instance: String,
     role: tokio::sync::watch::Receiver<Role>,
-    mut told: mpsc::Receiver<News>,
+    mut queue: mpsc::Receiver<ObjectEvent>,
 ) {
     let reporter = Reporter {
         controller,
@@ -71,39 +71,39 @@ pub async fn run(
     };
     let recorder = Recorder::new(client, reporter);
     let mut rate = Rate::new(Instant::now());
-    while let Some(news) = told.recv().await {
+    while let Some(object_event) = queue.recv().await {
         let now = Instant::now();
         let leads = role.borrow().term(now).is_some();
-        if !leads || !rate.takes(&news, now) {
+        if !leads || !rate.takes(&object_event, now) {
             continue;
         }
-        let (event, reference) = (event(&news), reference(&news));
+        let (event, reference) = (event(&object_event), reference(&object_event));
         let written = recorder.publish(&event, &reference);
         match tokio::time::timeout(PATIENCE, written).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(object = %news.about, %error, "cannot write an event"),
-            Err(_) => debug!(object = %news.about, "no answer to an event"),
+            Ok(Err(error)) => debug!(object = %object_event.about, %error, "cannot write an event"),
+            Err(_) => debug!(object = %object_event.about, "no answer to an event"),
         }
     }
 }
 
-fn event(news: &News) -> Event {
-    let kind = if news.warning {
+fn event(object_event: &ObjectEvent) -> Event {
+    let kind = if object_event.warning {
         EventType::Warning
     } else {
         EventType::Normal
     };
     Event {
         type_: kind,
-        reason: news.reason.to_owned(),
-        note: Some(text::bounded(&news.note, MAX_NOTE)),
-        action: news.action.to_owned(),
+        reason: object_event.reason.to_owned(),
+        note: Some(text::bounded(&object_event.note, MAX_NOTE)),
+        action: object_event.action.to_owned(),
         secondary: None,
     }
 }
 
-fn reference(news: &News) -> k8s_openapi::api::core::v1::ObjectReference {
-    let ObjectKey { kind, name } = &news.about;
+fn reference(object_event: &ObjectEvent) -> k8s_openapi::api::core::v1::ObjectReference {
+    let ObjectKey { kind, name } = &object_event.about;
     let version = match kind.group() {
         "vestibule.dev" => "v1alpha1",
         _ => "v1",
@@ -117,7 +117,7 @@ fn reference(news: &News) -> k8s_openapi::api::core::v1::ObjectReference {
         kind: Some(kind.as_str().to_owned()),
         name: Some(name.name.to_string()),
         namespace: Some(name.namespace.to_string()).filter(|namespace| !namespace.is_empty()),
-        uid: Some(news.uid.to_string()),
+        uid: Some(object_event.uid.to_string()),
         ..k8s_openapi::api::core::v1::ObjectReference::default()
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::News;
+use super::ObjectEvent;
 
 /// Events that may be written at once.
 const BURST: u32 = 50;
@@ -20,7 +20,7 @@ const REMEMBERED: usize = 1024;
 pub(super) struct Rate {
     left: u32,
     filled: Instant,
-    said: VecDeque<(Instant, News)>,
+    said: VecDeque<(Instant, ObjectEvent)>,
 }
 
 impl Rate {
@@ -33,13 +33,13 @@ impl Rate {
     }
 
     /// Whether this may be written, and if so, that it is.
-    pub(super) fn takes(&mut self, news: &News, now: Instant) -> bool {
+    pub(super) fn takes(&mut self, object_event: &ObjectEvent, now: Instant) -> bool {
         while let Some((at, _)) = self.said.front()
             && (now.duration_since(*at) >= SAME || self.said.len() > REMEMBERED)
         {
             self.said.pop_front();
         }
-        if self.said.iter().any(|(_, said)| said == news) {
+        if self.said.iter().any(|(_, said)| said == object_event) {
             return false;
         }
         self.fill(now);
@@ -47,7 +47,7 @@ impl Rate {
             return false;
         };
         self.left = left;
-        self.said.push_back((now, news.clone()));
+        self.said.push_back((now, object_event.clone()));
         true
     }
 
@@ -68,8 +68,8 @@ mod tests {
 
     use super::*;
 
-    fn news(note: &str) -> News {
-        News {
+    fn object_event(note: &str) -> ObjectEvent {
+        ObjectEvent {
             about: ObjectKey {
                 kind: Kind::ListenerSet,
                 name: ObjectName::new("a", "set"),
@@ -87,17 +87,17 @@ mod tests {
         let start = Instant::now();
         let mut rate = Rate::new(start);
         for index in 0..BURST {
-            assert!(rate.takes(&news(&index.to_string()), start));
+            assert!(rate.takes(&object_event(&index.to_string()), start));
         }
-        assert!(!rate.takes(&news("one more"), start));
+        assert!(!rate.takes(&object_event("one more"), start));
         let later = start + REFILL;
-        assert!(!rate.takes(&news("0"), later), "it was said");
-        assert!(rate.takes(&news("one more"), later));
-        assert!(!rate.takes(&news("and another"), later));
-        assert!(rate.takes(&news("0"), start + SAME), "long ago");
+        assert!(!rate.takes(&object_event("0"), later), "it was said");
+        assert!(rate.takes(&object_event("one more"), later));
+        assert!(!rate.takes(&object_event("and another"), later));
+        assert!(rate.takes(&object_event("0"), start + SAME), "long ago");
         // Rest is worth no more than a burst.
         let taken = (0..2 * BURST)
-            .filter(|index| rate.takes(&news(&format!("b{index}")), start + 10 * SAME))
+            .filter(|index| rate.takes(&object_event(&format!("b{index}")), start + 10 * SAME))
             .count();
         assert_eq!(taken, BURST as usize);
     }

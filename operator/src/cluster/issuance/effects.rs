@@ -11,30 +11,31 @@ use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use zeroize::Zeroizing;
 
-use super::doors::Doors;
+use super::address_probes::AddressProbes;
 use crate::acme::{
-    Effects, IssuerFact, Observation, Outcome, Record, StoreError, Waiting, Write, Written,
+    Effects, IssuerState, Observation, OrderOutcome, StoreError, StoredSecret, Waiting, Write,
+    Written,
 };
-use crate::cluster::events::{News, Teller};
+use crate::cluster::events::{EventRecorder, ObjectEvent};
 use crate::cluster::lease::elector::Role;
 use crate::cluster::metrics::Metrics;
 use crate::cluster::secrets::Secrets;
-use crate::issuance::{Desk, Requests};
+use crate::issuance::{EngineLink, Requests};
 
-/// The engine's hand in the cluster.
-pub(in super::super) struct Hand {
+/// The effects of the engine in a cluster.
+pub(in super::super) struct ClusterEffects {
     pub(in super::super) secrets: Secrets,
-    pub(in super::super) desk: Desk,
+    pub(in super::super) engine_link: EngineLink,
     pub(in super::super) role: watch::Receiver<Role>,
     pub(in super::super) metrics: Metrics,
-    pub(in super::super) teller: Teller,
-    pub(in super::super) doors: Doors,
+    pub(in super::super) event_recorder: EventRecorder,
+    pub(in super::super) address_probes: AddressProbes,
     /// Who asked for which certificate.
     pub(in super::super) requests: watch::Receiver<Option<Arc<Requests>>>,
 }
 
-impl Effects for Hand {
-    async fn read(&self, secret: &ObjectName) -> Result<Option<Record>, StoreError> {
+impl Effects for ClusterEffects {
+    async fn read(&self, secret: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
         self.secrets.read(secret).await
     }
 
@@ -66,19 +67,19 @@ impl Effects for Hand {
             return;
         };
         let ports = kinds.iter().map(|kind| kind.port()).collect();
-        self.doors.open(gateway, &uid, &ports).await;
+        self.address_probes.open(gateway, &uid, &ports).await;
     }
 
     fn challenges(&self, changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>) {
-        self.desk.challenges(changes);
+        self.engine_link.challenges(changes);
     }
 
     fn issuance(&self, changes: BTreeMap<ObjectName, Option<Issuance>>) {
-        self.desk.issuance(changes);
+        self.engine_link.issuance(changes);
     }
 
-    fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerFact>) {
-        self.desk.issuers(changes);
+    fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerState>) {
+        self.engine_link.issuers(changes);
     }
 
     fn observe(&self, observation: Observation) {
@@ -116,19 +117,19 @@ impl Effects for Hand {
     }
 }
 
-impl Hand {
+impl ClusterEffects {
     /// Tells whoever asked for a certificate what became of its order.
-    fn tell(&self, secret: &ObjectName, outcome: Outcome, message: &str) {
+    fn tell(&self, secret: &ObjectName, outcome: OrderOutcome, message: &str) {
         let requests = self.requests.borrow();
         let Some(request) = requests.as_ref().and_then(|all| all.get(secret)) else {
             return;
         };
         let (warning, reason) = match outcome {
-            Outcome::Issued => (false, "CertificateIssued"),
-            Outcome::Failed => (true, "CertificateFailed"),
-            Outcome::Abandoned => return,
+            OrderOutcome::Issued => (false, "CertificateIssued"),
+            OrderOutcome::Failed => (true, "CertificateFailed"),
+            OrderOutcome::Abandoned => return,
         };
-        self.teller.tell(News {
+        self.event_recorder.record(ObjectEvent {
             about: request.owner.clone(),
             uid: request.owner_uid.clone(),
             warning,

@@ -1,7 +1,7 @@
 //! The built-in engine in a cluster: it runs while this replica leads. What it holds is persisted or worth
 //! nothing, so the end of leadership just ends it.
 
-mod doors;
+mod address_probes;
 mod effects;
 
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tracing::{info, warn};
 
 use super::lease::elector::Role;
 use crate::acme;
-use crate::issuance::{self, Wires};
+use crate::issuance::{self, Channels};
 use crate::publish::Publisher;
-pub(super) use doors::Doors;
-pub(super) use effects::Hand;
+pub(super) use address_probes::AddressProbes;
+pub(super) use effects::ClusterEffects;
 
 /// Leadership is looked at this often, though nothing happens.
 const LOOK: Duration = Duration::from_secs(1);
@@ -25,12 +25,12 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Runs the engine whenever this replica leads, for ever.
 pub(super) async fn run(
     settings: acme::Settings,
-    hand: Hand,
+    cluster_effects: ClusterEffects,
     publisher: Arc<Publisher>,
-    mut wires: Wires,
+    mut channels: Channels,
 ) {
-    let mut role = hand.role.clone();
-    let hand = Arc::new(hand);
+    let mut role = cluster_effects.role.clone();
+    let cluster_effects = Arc::new(cluster_effects);
     loop {
         if !leads(&role) {
             if role.changed().await.is_err() {
@@ -38,28 +38,28 @@ pub(super) async fn run(
             }
             continue;
         }
-        if wires.requests.borrow().is_none() {
+        if channels.requests.borrow().is_none() {
             tokio::select! {
-                changed = wires.requests.changed() => if changed.is_err() { return },
+                changed = channels.requests.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(LOOK) => {}
             }
             continue;
         }
         info!("the built-in engine begins");
-        let effects = Arc::clone(&hand);
+        let effects = Arc::clone(&cluster_effects);
         let engine = issuance::run(
             settings.clone(),
             effects,
             acme::wall,
             &publisher,
-            &mut wires,
+            &mut channels,
         );
         let ended = tokio::select! {
             () = engine => true,
             () = lost(&mut role) => false,
         };
-        wires.desk.end();
-        hand.metrics.certificates.renews_nothing();
+        channels.engine_link.end();
+        cluster_effects.metrics.certificates.renews_nothing();
         if ended {
             warn!("the built-in engine ended; it begins again");
             tokio::time::sleep(PAUSE).await;

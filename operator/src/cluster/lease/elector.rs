@@ -30,7 +30,7 @@ impl Default for Timing {
 
 /// A Lease as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct LeaseRecord {
     /// Who holds it; empty: nobody.
     pub holder: String,
     /// How long it lasts without renewal, as its holder says.
@@ -47,7 +47,7 @@ pub struct Record {
 
 /// What to write into the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredLease {
     /// Who holds it; empty when it is released.
     pub holder: String,
     /// How long it lasts without renewal.
@@ -64,13 +64,13 @@ pub struct Wanted {
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum ElectionStep {
     /// Nothing, for now.
     Wait,
     /// Create the Lease, which is not there.
-    Create(Wanted),
+    Create(DesiredLease),
     /// Write the Lease, provided that it still has this version.
-    Replace(String, Wanted),
+    Replace(String, DesiredLease),
 }
 
 /// What this replica is.
@@ -108,7 +108,7 @@ pub struct Elector {
     address: String,
     timing: Timing,
     /// What was read last, and since when it has been so.
-    seen: Option<(Record, Instant)>,
+    seen: Option<(LeaseRecord, Instant)>,
     /// The Lease is not there (what was seen of it still counts until it would have ended).
     absent: bool,
     leading: Option<(u64, Instant)>,
@@ -129,7 +129,7 @@ impl Elector {
     }
 
     /// Takes what was read: the Lease, or that there is none.
-    pub fn observe(&mut self, record: Option<Record>, now: Instant) {
+    pub fn observe(&mut self, record: Option<LeaseRecord>, now: Instant) {
         let Some(record) = record else {
             self.absent = true;
             return;
@@ -148,7 +148,7 @@ impl Elector {
     }
 
     /// A write of this candidate succeeded: the Lease as it is now, and when the write was sent.
-    pub fn written(&mut self, record: Record, sent: Instant) {
+    pub fn written(&mut self, record: LeaseRecord, sent: Instant) {
         self.absent = false;
         self.leading =
             (record.holder == self.identity).then_some((record.term, sent + self.timing.deadline));
@@ -159,7 +159,7 @@ impl Elector {
     /// have been led: a new term is above both the last one and that, and not below the clock, so that
     /// it rises even where the Lease was deleted.
     #[must_use]
-    pub fn plan(&self, now: Instant, clock: u64, floor: u64) -> Step {
+    pub fn plan(&self, now: Instant, clock: u64, floor: u64) -> ElectionStep {
         let seen = self.seen.as_ref();
         if let Some((term, until)) = self.leading
             && now < until
@@ -171,7 +171,7 @@ impl Elector {
         if let Some((record, since)) = seen {
             let held = !record.holder.is_empty() && record.holder != self.identity;
             if held && now < *since + record.duration {
-                return Step::Wait;
+                return ElectionStep::Wait;
             }
         }
         let term = last.max(floor).saturating_add(1).max(clock);
@@ -181,12 +181,12 @@ impl Elector {
 
     /// How to give the Lease up, if this candidate holds it.
     #[must_use]
-    pub fn release(&self) -> Option<Step> {
+    pub fn release(&self) -> Option<ElectionStep> {
         let (record, _) = self.seen.as_ref()?;
         if record.holder != self.identity || self.absent {
             return None;
         }
-        let wanted = Wanted {
+        let wanted = DesiredLease {
             holder: String::new(),
             // What client-go writes: nobody waits for it.
             duration: Duration::from_secs(1),
@@ -195,7 +195,7 @@ impl Elector {
             transitions: record.transitions,
             acquired: false,
         };
-        Some(Step::Replace(record.version.clone(), wanted))
+        Some(ElectionStep::Replace(record.version.clone(), wanted))
     }
 
     /// Leads no more, whatever the Lease says.
@@ -221,8 +221,8 @@ impl Elector {
         Role::Following { leader }
     }
 
-    fn hold(&self, term: u64, transitions: i32, acquired: bool) -> Wanted {
-        Wanted {
+    fn hold(&self, term: u64, transitions: i32, acquired: bool) -> DesiredLease {
+        DesiredLease {
             holder: self.identity.clone(),
             duration: self.timing.duration,
             term,
@@ -232,10 +232,12 @@ impl Elector {
         }
     }
 
-    fn write(&self, wanted: Wanted) -> Step {
+    fn write(&self, wanted: DesiredLease) -> ElectionStep {
         match &self.seen {
-            Some((record, _)) if !self.absent => Step::Replace(record.version.clone(), wanted),
-            _ => Step::Create(wanted),
+            Some((record, _)) if !self.absent => {
+                ElectionStep::Replace(record.version.clone(), wanted)
+            }
+            _ => ElectionStep::Create(wanted),
         }
     }
 }

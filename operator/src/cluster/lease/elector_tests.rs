@@ -9,21 +9,23 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The API server: one Lease, with optimistic concurrency.
 #[derive(Debug, Default)]
 struct Server {
-    lease: Option<Record>,
+    lease: Option<LeaseRecord>,
     version: u64,
     /// Terms in the order in which they were acquired.
     terms: Vec<u64>,
 }
 
 impl Server {
-    fn apply(&mut self, step: &Step) -> Option<Record> {
+    fn apply(&mut self, step: &ElectionStep) -> Option<LeaseRecord> {
         let wanted = match (step, &self.lease) {
-            (Step::Create(wanted), None) => wanted,
-            (Step::Replace(version, wanted), Some(lease)) if *version == lease.version => wanted,
+            (ElectionStep::Create(wanted), None) => wanted,
+            (ElectionStep::Replace(version, wanted), Some(lease)) if *version == lease.version => {
+                wanted
+            }
             _ => return None,
         };
         self.version += 1;
-        let record = Record {
+        let record = LeaseRecord {
             holder: wanted.holder.clone(),
             duration: wanted.duration,
             term: wanted.term,
@@ -122,7 +124,7 @@ fn terms_rise_where_the_lease_was_deleted_and_where_the_clock_fell() {
     // And what this replica's proxies know counts as well.
     let d = elector("d");
     match d.plan(later, 3, 9_000) {
-        Step::Create(wanted) => assert_eq!(wanted.term, 9_001),
+        ElectionStep::Create(wanted) => assert_eq!(wanted.term, 9_001),
         other => panic!("{other:?}"),
     }
 }
@@ -193,8 +195,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 #[derive(Debug)]
 struct Candidate {
     elector: Elector,
-    sent: Option<(Step, Instant)>,
-    answer: Option<(Option<Record>, Instant)>,
+    sent: Option<(ElectionStep, Instant)>,
+    answer: Option<(Option<LeaseRecord>, Instant)>,
 }
 
 struct World {

@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 
 use super::clock;
 use crate::publish::Publisher;
-use elector::{Elector, Record, Role, Step, Timing, Wanted};
+use elector::{DesiredLease, ElectionStep, Elector, LeaseRecord, Role, Timing};
 
 /// Annotation with the term.
 const TERM: &str = "vestibule.dev/term";
@@ -132,13 +132,13 @@ impl Candidate {
         true
     }
 
-    async fn write(&mut self, step: Step) {
+    async fn write(&mut self, step: ElectionStep) {
         let sent = Instant::now();
         let parameters = PostParams::default();
         let (wanted, version) = match step {
-            Step::Wait => return,
-            Step::Create(wanted) => (wanted, None),
-            Step::Replace(version, wanted) => (wanted, Some(version)),
+            ElectionStep::Wait => return,
+            ElectionStep::Create(wanted) => (wanted, None),
+            ElectionStep::Replace(version, wanted) => (wanted, Some(version)),
         };
         let lease = self.lease_with(&wanted, version.as_deref());
         let patience = self.patience();
@@ -262,7 +262,7 @@ impl Candidate {
         }
     }
 
-    fn lease_with(&self, wanted: &Wanted, version: Option<&str>) -> Lease {
+    fn lease_with(&self, wanted: &DesiredLease, version: Option<&str>) -> Lease {
         let mut lease = match (version, &self.lease) {
             (Some(_), Some(lease)) => lease.clone(),
             _ => Lease {
@@ -293,14 +293,14 @@ impl Candidate {
     }
 }
 
-fn record(lease: &Lease) -> Record {
+fn record(lease: &Lease) -> LeaseRecord {
     let spec = lease.spec.clone().unwrap_or_default();
     let none = BTreeMap::new();
     let annotations = lease.metadata.annotations.as_ref().unwrap_or(&none);
     let seconds = spec
         .lease_duration_seconds
         .and_then(|seconds| u64::try_from(seconds).ok());
-    Record {
+    LeaseRecord {
         holder: spec.holder_identity.unwrap_or_default(),
         duration: Duration::from_secs(seconds.unwrap_or_default()),
         term: annotations

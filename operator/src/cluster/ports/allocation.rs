@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::translate::PortWish;
+use crate::translate::DesiredPort;
 
 /// Ports that are given out: above the privileged ones, below the ephemeral ones.
 pub const RANGE: RangeInclusive<u16> = 10_000..=32_767;
@@ -27,7 +27,7 @@ const MOST_OF_A_GATEWAY: usize = 1_000;
 pub struct Allocation {
     /// The port to try first next time.
     next: u16,
-    ports: BTreeMap<PortWish, u16>,
+    ports: BTreeMap<DesiredPort, u16>,
 }
 
 impl Default for Allocation {
@@ -81,12 +81,12 @@ impl Allocation {
 
     /// The port that stands for `id`.
     #[must_use]
-    pub fn get(&self, id: &PortWish) -> Option<u16> {
+    pub fn get(&self, id: &DesiredPort) -> Option<u16> {
         self.ports.get(id).copied()
     }
 
     /// Everything given out.
-    pub fn iter(&self) -> impl Iterator<Item = (&PortWish, u16)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&DesiredPort, u16)> {
         self.ports.iter().map(|(id, port)| (id, *port))
     }
 
@@ -105,7 +105,7 @@ impl Allocation {
     /// This allocation with a port for each of `wanted` and for nothing else. Those that there is no
     /// port left for are without one; whoever has one keeps it.
     #[must_use]
-    pub fn settle(&self, wanted: &BTreeSet<PortWish>) -> Self {
+    pub fn settle(&self, wanted: &BTreeSet<DesiredPort>) -> Self {
         let mut settled = self.clone();
         settled.ports.retain(|id, _| wanted.contains(id));
         // What is freed now stays taken for this time: it is not to be given out in the same breath.
@@ -138,7 +138,7 @@ impl Allocation {
 
     /// Takes up a port that is known to be in use for `id`, if neither has another.
     #[must_use]
-    pub fn with(mut self, id: PortWish, port: u16) -> Self {
+    pub fn with(mut self, id: DesiredPort, port: u16) -> Self {
         let free = is_usable(port) && !self.ports.values().any(|taken| *taken == port);
         if free && !self.ports.contains_key(&id) {
             self.ports.insert(id, port);

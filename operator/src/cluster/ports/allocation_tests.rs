@@ -5,15 +5,15 @@ use vestibule_model::object::Port;
 
 use super::*;
 
-fn id(gateway: &str, port: u16) -> PortWish {
-    PortWish {
+fn id(gateway: &str, port: u16) -> DesiredPort {
+    DesiredPort {
         gateway: gateway.into(),
         port: Port::new(port).expect("it is not 0"),
         transport: Transport::Tcp,
     }
 }
 
-fn ids(names: &[&str]) -> BTreeSet<PortWish> {
+fn ids(names: &[&str]) -> BTreeSet<DesiredPort> {
     names.iter().map(|name| id(name, 443)).collect()
 }
 
@@ -35,7 +35,7 @@ fn counts_up_and_keeps_what_is_given_out() {
 #[test]
 fn wraps_and_leaves_out_what_the_proxies_use_themselves() {
     let text = |next: u16| format!(r#"{{"next":{next},"ports":{{"x/1/TCP":10000}}}}"#);
-    let wanted: BTreeSet<PortWish> = [id("x", 1)].into_iter().chain(ids(&["y", "z"])).collect();
+    let wanted: BTreeSet<DesiredPort> = [id("x", 1)].into_iter().chain(ids(&["y", "z"])).collect();
     let settled = |next| {
         let allocation = Allocation::from_json(&text(next))
             .expect("it is JSON")
@@ -60,7 +60,7 @@ fn what_was_tampered_with_never_makes_two_gateways_meet() {
 
 #[test]
 fn without_a_port_left_the_others_keep_theirs() {
-    let all: BTreeSet<PortWish> = (0..40_000_u32)
+    let all: BTreeSet<DesiredPort> = (0..40_000_u32)
         .map(|n| id(&format!("{n:05}"), 443))
         .collect();
     let full = Allocation::default().settle(&all);
@@ -71,7 +71,7 @@ fn without_a_port_left_the_others_keep_theirs() {
 #[test]
 fn no_gateway_takes_the_ports_of_all_and_what_is_persisted_fits() {
     let uid = |n: u32| format!("{n:08}-0000-0000-0000-000000000000");
-    let all: BTreeSet<PortWish> = (0..20)
+    let all: BTreeSet<DesiredPort> = (0..20)
         .flat_map(|gateway| (1..=2_000).map(move |port| id(&uid(gateway), port)))
         .collect();
     let full = Allocation::default().settle(&all);
@@ -85,7 +85,7 @@ fn no_gateway_takes_the_ports_of_all_and_what_is_persisted_fits() {
     assert_eq!(full.settle(&all), full);
     // Who has one keeps it, though others come before it in order.
     let kept = Allocation::default().settle(&[id("g", 60_000)].into());
-    let crowd: BTreeSet<PortWish> = (1..=2_000)
+    let crowd: BTreeSet<DesiredPort> = (1..=2_000)
         .chain([60_000])
         .map(|port| id("g", port))
         .collect();
@@ -115,7 +115,7 @@ proptest! {
     fn any_history(history in prop::collection::vec(prop::collection::btree_set(0..40_u8, 0..20), 1..40)) {
         let mut allocation = Allocation::default();
         for wanted in history {
-            let wanted: BTreeSet<PortWish> =
+            let wanted: BTreeSet<DesiredPort> =
                 wanted.iter().map(|n| id(&n.to_string(), 443)).collect();
             let before = allocation;
             allocation = before.settle(&wanted);

@@ -20,7 +20,7 @@ use vestibule_model::object::Port;
 
 use super::lease::elector::Role;
 use super::{clock, follow};
-use crate::translate::PortWish;
+use crate::translate::DesiredPort;
 use allocation::Allocation;
 
 /// Key of the ConfigMap.
@@ -46,9 +46,9 @@ pub struct Config {
 }
 
 /// What the task takes and gives.
-pub struct Wires {
+pub struct Channels {
     /// Every port that is needed; none as long as that is not known.
-    pub wanted: watch::Receiver<Option<Arc<BTreeSet<PortWish>>>>,
+    pub wanted: watch::Receiver<Option<Arc<BTreeSet<DesiredPort>>>>,
     /// Only the leader writes.
     pub role: watch::Receiver<Role>,
     /// What is persisted; none as long as that is not known.
@@ -56,7 +56,7 @@ pub struct Wires {
 }
 
 /// Keeps the allocation for ever.
-pub async fn run(client: kube::Client, config: Config, mut wires: Wires) {
+pub async fn run(client: kube::Client, config: Config, mut channels: Channels) {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &config.namespace);
     let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
     let mut events = pin!(follow::objects(
@@ -72,7 +72,7 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires) {
         listed: None,
         listing: false,
         synced: false,
-        persisted: wires.persisted,
+        persisted: channels.persisted,
         failures: 0,
     };
     let mut due: Option<Instant> = None;
@@ -82,18 +82,18 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires) {
                 Some(event) => store.take(event),
                 None => return,
             },
-            changed = wires.wanted.changed() => if changed.is_err() { return },
-            changed = wires.role.changed() => if changed.is_err() { return },
+            changed = channels.wanted.changed() => if changed.is_err() { return },
+            changed = channels.role.changed() => if changed.is_err() { return },
             () = clock::at(due) => {
-                let wanted = wires.wanted.borrow_and_update().clone();
+                let wanted = channels.wanted.borrow_and_update().clone();
                 if let Some(wanted) = wanted {
                     store.persist(&wanted).await;
                 }
                 due = None;
             }
         }
-        let leads = wires.role.borrow().term(Instant::now()).is_some();
-        let wanted = wires.wanted.borrow().clone();
+        let leads = channels.role.borrow().term(Instant::now()).is_some();
+        let wanted = channels.wanted.borrow().clone();
         let wanting = wanted.is_some_and(|wanted| leads && store.lacks(&wanted));
         if wanting {
             due.get_or_insert_with(|| Instant::now() + store.pause());
@@ -168,7 +168,7 @@ impl Store {
     }
 
     /// Whether what is persisted is not what is wanted.
-    fn lacks(&self, wanted: &BTreeSet<PortWish>) -> bool {
+    fn lacks(&self, wanted: &BTreeSet<DesiredPort>) -> bool {
         if !self.synced || self.listing {
             return false;
         }
@@ -179,7 +179,7 @@ impl Store {
         }
     }
 
-    async fn persist(&mut self, wanted: &BTreeSet<PortWish>) {
+    async fn persist(&mut self, wanted: &BTreeSet<DesiredPort>) {
         let outcome = tokio::time::timeout(PATIENCE, self.write(wanted)).await;
         match outcome {
             Ok(Ok(written)) => {
@@ -204,7 +204,7 @@ impl Store {
         }
     }
 
-    async fn write(&self, wanted: &BTreeSet<PortWish>) -> Result<ConfigMap, kube::Error> {
+    async fn write(&self, wanted: &BTreeSet<DesiredPort>) -> Result<ConfigMap, kube::Error> {
         let base = match (self.stored(), &*self.persisted.borrow()) {
             (Some(Ok(stored)), _) => Some(stored),
             (_, Some(last)) if !last.is_empty() => Some((**last).clone()),
@@ -253,8 +253,8 @@ impl Store {
         let list = services.list(&ListParams::default().labels(&ours)).await?;
         let mut allocation = Allocation::default();
         for service in list {
-            for (wish, port) in ports_of(&service) {
-                allocation = allocation.with(wish, port);
+            for (desired, port) in ports_of(&service) {
+                allocation = allocation.with(desired, port);
             }
         }
         Ok(allocation)
@@ -272,7 +272,7 @@ impl Store {
 }
 
 /// The allocation that shows in a Service in front of the proxies.
-fn ports_of(service: &Service) -> Vec<(PortWish, u16)> {
+fn ports_of(service: &Service) -> Vec<(DesiredPort, u16)> {
     use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
     let labels = service.metadata.labels.as_ref();
     let Some(uid) = labels.and_then(|labels| labels.get(super::GATEWAY_UID)) else {
@@ -283,12 +283,12 @@ fn ports_of(service: &Service) -> Vec<(PortWish, u16)> {
         let IntOrString::Int(internal) = port.target_port.as_ref()? else {
             return None;
         };
-        let wish = PortWish {
+        let desired = DesiredPort {
             gateway: uid.as_str().into(),
             port: Port::new(u16::try_from(port.port).ok()?)?,
             transport: Transport::from_text(port.protocol.as_deref().unwrap_or("TCP"))?,
         };
-        Some((wish, u16::try_from(*internal).ok()?))
+        Some((desired, u16::try_from(*internal).ok()?))
     };
     ports.into_iter().flatten().filter_map(one).collect()
 }

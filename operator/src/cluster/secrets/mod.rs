@@ -19,7 +19,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::MANAGED_BY;
 use super::text::problem;
-use crate::acme::{PrivateKey, Record, STATE_ANNOTATION, StoreError, Write, Written};
+use crate::acme::{PrivateKey, STATE_ANNOTATION, StoreError, StoredSecret, Write, Written};
 
 /// Label of Secrets that the built-in engine writes.
 pub const ACME_LABEL: &str = "vestibule.dev/acme";
@@ -58,13 +58,13 @@ impl Secrets {
     }
 
     /// A Secret as it is on the server now.
-    pub async fn read(&self, name: &ObjectName) -> Result<Option<Record>, StoreError> {
+    pub async fn read(&self, name: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
         let Some(mut secret) = self.get(name).await? else {
             return Ok(None);
         };
         let annotations = secret.metadata.annotations.as_ref();
         let state = annotations.and_then(|all| all.get(STATE_ANNOTATION));
-        let record = Record {
+        let record = StoredSecret {
             version: secret
                 .metadata
                 .resource_version

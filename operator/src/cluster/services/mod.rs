@@ -1,4 +1,4 @@
-//! The Services in front of Gateways: made, kept as wished, and swept by the leader ([`plan`] decides);
+//! The Services in front of Gateways: made, kept as desired, and swept by the leader ([`plan`] decides);
 //! their addresses are read by every replica.
 
 pub mod plan;
@@ -20,13 +20,13 @@ use vestibule_model::conflict::Transport;
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::Port;
 
+use super::failure::RepeatedFailure;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::text::problem;
-use super::trouble::Trouble;
 use super::{clock, follow};
-use crate::translate::{Assigned, ServiceWish};
-use plan::{Action, Present, Release, Services};
+use crate::translate::{Assigned, DesiredService};
+use plan::{PresentService, PresentServices, Release, ServiceAction};
 
 /// Requests under way at a time.
 const CONCURRENT: usize = 4;
@@ -42,38 +42,38 @@ pub struct Config {
     pub release: Release,
 }
 
-/// Wishes by the UID of the Gateway.
-pub type Wishes = BTreeMap<Arc<str>, ServiceWish>;
+/// Desired Services by the UID of the Gateway.
+pub type DesiredServices = BTreeMap<Arc<str>, DesiredService>;
 
-/// What came of the wishes, by the UID of the Gateway. A Gateway of which nothing is known is not in it.
-pub type Fronts = BTreeMap<Arc<str>, Front>;
+/// The state of the Services, by the UID of the Gateway. A Gateway of which nothing is known is not in it.
+pub type ServiceStates = BTreeMap<Arc<str>, ServiceState>;
 
-/// What came of the Services of one Gateway.
+/// The state of the Services of one Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Front {
+pub struct ServiceState {
     /// What the front has come to, if it is there or is refused.
     pub assigned: Option<Assigned>,
     /// The internal ports that the front leads to.
-    pub ports: FrontPorts,
-    /// Why the alias is not as wished, if it is not: an inconvenience, no reason not to serve.
+    pub ports: ServicePorts,
+    /// Why the alias is not as desired, if it is not: an inconvenience, no reason not to serve.
     pub alias: Option<String>,
 }
 
 /// The ports of a front, and the internal port behind each.
-pub type FrontPorts = BTreeMap<(Port, Transport), Port>;
+pub type ServicePorts = BTreeMap<(Port, Transport), Port>;
 
 /// What the task takes and gives.
-pub struct Wires {
+pub struct Channels {
     /// What there should be; none as long as that is not known.
-    pub wishes: watch::Receiver<Option<Arc<Wishes>>>,
+    pub desired_services: watch::Receiver<Option<Arc<DesiredServices>>>,
     /// Only the leader writes.
     pub role: watch::Receiver<Role>,
     /// What there is; none as long as that is not known.
-    pub fronts: watch::Sender<Option<Arc<Fronts>>>,
+    pub service_states: watch::Sender<Option<Arc<ServiceStates>>>,
 }
 
 /// Keeps the Services for ever.
-pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics: Metrics) {
+pub async fn run(client: kube::Client, config: Config, mut channels: Channels, metrics: Metrics) {
     let api: Api<Service> = Api::all(client.clone());
     let ours = format!("{}={}", super::MANAGED_BY, config.manager);
     let selection = watcher::Config::default().labels(&ours);
@@ -82,14 +82,14 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
         selection,
         "the Services in front of Gateways"
     ));
-    let mut keeper = Keeper {
-        hand: Hand {
+    let mut reconciler = Reconciler {
+        api_client: ApiClient {
             client,
             manager: config.manager.as_str().into(),
         },
         owner: config.release.owner.as_ref().map(plan::owner),
         release: config.release,
-        present: Services::new(),
+        present: PresentServices::new(),
         listed: None,
         synced: false,
         under_way: BTreeSet::new(),
@@ -100,63 +100,63 @@ pub async fn run(client: kube::Client, config: Config, mut wires: Wires, metrics
     };
     let mut requests: JoinSet<Done> = JoinSet::new();
     loop {
-        let due = keeper.due();
+        let due = reconciler.due();
         tokio::select! {
             event = events.next() => match event {
-                Some(event) => keeper.take(event),
+                Some(event) => reconciler.take(event),
                 None => return,
             },
-            changed = wires.wishes.changed() => if changed.is_err() { return },
-            changed = wires.role.changed() => if changed.is_err() { return },
+            changed = channels.desired_services.changed() => if changed.is_err() { return },
+            changed = channels.role.changed() => if changed.is_err() { return },
             Some(done) = requests.join_next() => match done {
-                Ok(done) => keeper.done(done),
+                Ok(done) => reconciler.done(done),
                 Err(error) => warn!(%error, "a request about a Service ended early"),
             },
             () = clock::at(due) => {}
         }
-        let wishes = wires.wishes.borrow_and_update().clone();
-        let leads = wires
+        let desired_services = channels.desired_services.borrow_and_update().clone();
+        let leads = channels
             .role
             .borrow_and_update()
             .term(Instant::now())
             .is_some();
-        if let Some(wishes) = &wishes {
+        if let Some(desired_services) = &desired_services {
             if leads {
-                keeper.act(wishes, &mut requests);
+                reconciler.act(desired_services, &mut requests);
             }
-            keeper.tell(wishes, &wires.fronts);
+            reconciler.tell(desired_services, &channels.service_states);
         }
     }
 }
 
-struct Keeper {
-    hand: Hand,
+struct Reconciler {
+    api_client: ApiClient,
     owner: Option<Value>,
     release: Release,
-    present: Services,
-    listed: Option<Services>,
+    present: PresentServices,
+    listed: Option<PresentServices>,
     synced: bool,
     under_way: BTreeSet<ObjectName>,
     /// UIDs of those that went while a request about them was under way: its answer may be older.
     ended: BTreeMap<ObjectName, String>,
-    troubles: BTreeMap<ObjectName, Trouble>,
-    /// What was written last and in which version it came out. If that is not as wished, somebody
+    troubles: BTreeMap<ObjectName, RepeatedFailure>,
+    /// What was written last and in which version it came out. If that is not as desired, somebody
     /// (an admission webhook) changes it on the way, and it is left alone until it changes again.
-    written: BTreeMap<ObjectName, (Action, String)>,
+    written: BTreeMap<ObjectName, (ServiceAction, String)>,
     metrics: Metrics,
 }
 
 /// One request and what came of it.
 struct Done {
     name: ObjectName,
-    action: Action,
+    action: ServiceAction,
     outcome: Result<Option<Service>, String>,
 }
 
-impl Keeper {
+impl Reconciler {
     fn take(&mut self, event: Event<Service>) {
         match event {
-            Event::Init => self.listed = Some(Services::new()),
+            Event::Init => self.listed = Some(PresentServices::new()),
             Event::InitApply(service) => {
                 if self.release.has(&service) {
                     let (name, present) = present(service);
@@ -187,12 +187,12 @@ impl Keeper {
     }
 
     /// Begins what is due.
-    fn act(&mut self, wishes: &Wishes, requests: &mut JoinSet<Done>) {
+    fn act(&mut self, desired_services: &DesiredServices, requests: &mut JoinSet<Done>) {
         if !self.synced || self.listed.is_some() {
             return;
         }
         let now = Instant::now();
-        let mut actions = plan::plan(wishes, &self.present, self.owner.as_ref());
+        let mut actions = plan::plan(desired_services, &self.present, self.owner.as_ref());
         self.troubles.retain(|name, _| actions.contains_key(name));
         self.written
             .retain(|name, _| self.present.contains_key(name));
@@ -212,9 +212,9 @@ impl Keeper {
                 return;
             }
             self.under_way.insert(name.clone());
-            let hand = self.hand.clone();
+            let api_client = self.api_client.clone();
             requests.spawn(async move {
-                let outcome = clock::answered(PATIENCE, hand.act(&name, &action)).await;
+                let outcome = clock::answered(PATIENCE, api_client.act(&name, &action)).await;
                 Done {
                     name,
                     action,
@@ -235,10 +235,10 @@ impl Keeper {
             self.ended.remove(&name);
         }
         let what = match action {
-            Action::Create(_) => "create",
-            Action::Apply(..) => "apply",
-            Action::Anew(..) => "delete to make it anew",
-            Action::Delete(_) => "delete",
+            ServiceAction::Create(_) => "create",
+            ServiceAction::Apply(..) => "apply",
+            ServiceAction::Anew(..) => "delete to make it anew",
+            ServiceAction::Delete(_) => "delete",
         };
         self.metrics.service(what, outcome.is_ok());
         match outcome {
@@ -267,7 +267,7 @@ impl Keeper {
                 if before.is_none_or(|trouble| trouble.problem != problem) {
                     warn!(service = %name, what, %problem, "Service in front of a Gateway");
                 }
-                let trouble = Trouble::after(before, problem);
+                let trouble = RepeatedFailure::after(before, problem);
                 self.troubles.insert(name, trouble);
             }
         }
@@ -284,15 +284,23 @@ impl Keeper {
     }
 
     /// Says what the fronts have come to.
-    fn tell(&self, wishes: &Wishes, fronts: &watch::Sender<Option<Arc<Fronts>>>) {
+    fn tell(
+        &self,
+        desired_services: &DesiredServices,
+        service_states: &watch::Sender<Option<Arc<ServiceStates>>>,
+    ) {
         if !self.synced || self.listed.is_some() {
             return;
         }
-        let mut now = Fronts::new();
-        for (uid, wish) in wishes {
-            let ServiceWish::Make(service) = wish else {
+        let mut now = ServiceStates::new();
+        for (uid, desired) in desired_services {
+            let DesiredService::Make(service) = desired else {
                 // What is known of it stays as it is.
-                if let Some(before) = fronts.borrow().as_ref().and_then(|all| all.get(uid)) {
+                if let Some(before) = service_states
+                    .borrow()
+                    .as_ref()
+                    .and_then(|all| all.get(uid))
+                {
                     now.insert(uid.clone(), before.clone());
                 }
                 continue;
@@ -312,7 +320,7 @@ impl Keeper {
             let alias = problem(&service.alias);
             if assigned.is_some() || alias.is_some() {
                 let ports = plan::ports(service, &self.present);
-                let front = Front {
+                let front = ServiceState {
                     assigned,
                     ports,
                     alias,
@@ -320,10 +328,10 @@ impl Keeper {
                 now.insert(uid.clone(), front);
             }
         }
-        fronts.send_if_modified(|fronts| {
-            let differs = fronts.as_deref() != Some(&now);
+        service_states.send_if_modified(|service_states| {
+            let differs = service_states.as_deref() != Some(&now);
             if differs {
-                *fronts = Some(Arc::new(now));
+                *service_states = Some(Arc::new(now));
             }
             differs
         });
@@ -331,15 +339,17 @@ impl Keeper {
 }
 
 /// Whether two actions come to the same; the UID is the server's.
-fn same(a: &Action, b: &Action) -> bool {
-    let manifest = |action: &Action| match action {
-        Action::Create(manifest) | Action::Apply(_, manifest) => Some(manifest.clone()),
-        Action::Anew(..) | Action::Delete(_) => None,
+fn same(a: &ServiceAction, b: &ServiceAction) -> bool {
+    let manifest = |action: &ServiceAction| match action {
+        ServiceAction::Create(manifest) | ServiceAction::Apply(_, manifest) => {
+            Some(manifest.clone())
+        }
+        ServiceAction::Anew(..) | ServiceAction::Delete(_) => None,
     };
     manifest(a).is_some() && manifest(a) == manifest(b)
 }
 
-fn present(mut service: Service) -> (ObjectName, Present) {
+fn present(mut service: Service) -> (ObjectName, PresentService) {
     service.metadata.managed_fields = None;
     let metadata = &service.metadata;
     let name = ObjectName::new(
@@ -350,7 +360,7 @@ fn present(mut service: Service) -> (ObjectName, Present) {
         .labels
         .as_ref()
         .and_then(|labels| labels.get(super::GATEWAY_UID));
-    let present = Present {
+    let present = PresentService {
         uid: metadata.uid.clone().unwrap_or_default(),
         version: metadata.resource_version.clone().unwrap_or_default(),
         gateway: label.map(String::as_str).unwrap_or_default().into(),
@@ -360,18 +370,22 @@ fn present(mut service: Service) -> (ObjectName, Present) {
     (name, present)
 }
 
-/// What makes the requests.
+/// Makes the requests to the API server.
 #[derive(Clone)]
-struct Hand {
+struct ApiClient {
     client: kube::Client,
     manager: Arc<str>,
 }
 
-impl Hand {
-    async fn act(&self, name: &ObjectName, action: &Action) -> Result<Option<Service>, String> {
+impl ApiClient {
+    async fn act(
+        &self,
+        name: &ObjectName,
+        action: &ServiceAction,
+    ) -> Result<Option<Service>, String> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
         match action {
-            Action::Create(manifest) => {
+            ServiceAction::Create(manifest) => {
                 // Not ours, or the watch would have shown it; nobody else's Service is touched.
                 if api.get_opt(&name.name).await.map_err(problem)?.is_some() {
                     return Err(format!(
@@ -385,7 +399,7 @@ impl Hand {
                     .await;
                 made.map(Some).map_err(problem)
             }
-            Action::Apply(uid, manifest) => {
+            ServiceAction::Apply(uid, manifest) => {
                 let mut manifest = manifest.clone();
                 if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut)
                 {
@@ -397,12 +411,12 @@ impl Hand {
                     .await;
                 made.map(Some).map_err(problem)
             }
-            Action::Anew(uid, manifest) => {
+            ServiceAction::Anew(uid, manifest) => {
                 // What would be refused must not cost the Gateway the address that it has.
                 self.rehearse(&api, manifest).await?;
                 delete(&api, &name.name, uid).await
             }
-            Action::Delete(uid) => delete(&api, &name.name, uid).await,
+            ServiceAction::Delete(uid) => delete(&api, &name.name, uid).await,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What is to be done about the Services in front of Gateways: wished ones against present ones. Pure.
+//! What is to be done about the Services in front of Gateways: desired ones against present ones. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use vestibule_model::conflict::Transport;
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::{Address, Port};
 
-use super::FrontPorts;
-use crate::translate::{GatewayService, ServiceWish};
+use super::ServicePorts;
+use crate::translate::{DesiredService, GatewayService};
 
-/// Annotation with a digest of what was applied, so that what is no longer wished shows as well.
+/// Annotation with a digest of what was applied, so that what is no longer desired shows as well.
 pub const APPLIED: &str = "vestibule.dev/applied";
 
 /// A Service with the label of this release, as the server has it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Present {
+pub struct PresentService {
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.resourceVersion`.
@@ -33,7 +33,7 @@ pub struct Present {
     pub object: Value,
 }
 
-impl Present {
+impl PresentService {
     /// Whether this, the answer to a write, is later than what the watch has shown. The answer may
     /// come after events about what it led to: a load balancer is quick, and its address was once
     /// forgotten here for good. Versions of one kind are numbers that rise (KEP-5504); where they are
@@ -48,11 +48,11 @@ impl Present {
 }
 
 /// Services by name.
-pub type Services = BTreeMap<ObjectName, Present>;
+pub type PresentServices = BTreeMap<ObjectName, PresentService>;
 
 /// What is to be done with one Service.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action {
+pub enum ServiceAction {
     /// It is not there: make it, unless somebody else's has its name.
     Create(Value),
     /// It is there (with this UID) and differs: make it like this.
@@ -117,13 +117,13 @@ pub fn owner(reference: &OwnerReference) -> Value {
 /// What is to be done, by Service. A Service that nothing is to be done about is not in it.
 #[must_use]
 pub fn plan(
-    wishes: &BTreeMap<Arc<str>, ServiceWish>,
-    present: &Services,
+    desired_services: &BTreeMap<Arc<str>, DesiredService>,
+    present: &PresentServices,
     owner: Option<&Value>,
-) -> BTreeMap<ObjectName, Action> {
+) -> BTreeMap<ObjectName, ServiceAction> {
     let mut actions = BTreeMap::new();
-    for wish in wishes.values() {
-        let ServiceWish::Make(service) = wish else {
+    for desired in desired_services.values() {
+        let DesiredService::Make(service) = desired else {
             continue;
         };
         for (name, manifest, anew) in [
@@ -132,13 +132,13 @@ pub fn plan(
         ] {
             let manifest = complete(manifest, owner);
             let action = match present.get(name) {
-                None => Some(Action::Create(manifest)),
+                None => Some(ServiceAction::Create(manifest)),
                 Some(there) if there.deleting => None,
                 Some(there) if anew && service.must_be_made_anew(&there.object) => {
-                    Some(Action::Anew(there.uid.clone(), manifest))
+                    Some(ServiceAction::Anew(there.uid.clone(), manifest))
                 }
-                Some(there) if covers(&there.object, &manifest) => None,
-                Some(there) => Some(Action::Apply(there.uid.clone(), manifest)),
+                Some(there) if contains(&there.object, &manifest) => None,
+                Some(there) => Some(ServiceAction::Apply(there.uid.clone(), manifest)),
             };
             if let Some(action) = action {
                 actions.insert(name.clone(), action);
@@ -146,13 +146,13 @@ pub fn plan(
         }
     }
     for (name, there) in present {
-        let keep = match wishes.get(&there.gateway) {
-            Some(ServiceWish::Keep) => true,
-            Some(ServiceWish::Make(service)) => *name == service.front || *name == service.alias,
+        let keep = match desired_services.get(&there.gateway) {
+            Some(DesiredService::Keep) => true,
+            Some(DesiredService::Make(service)) => *name == service.front || *name == service.alias,
             None => false,
         };
         if !keep && !there.deleting && !actions.contains_key(name) {
-            actions.insert(name.clone(), Action::Delete(there.uid.clone()));
+            actions.insert(name.clone(), ServiceAction::Delete(there.uid.clone()));
         }
     }
     actions
@@ -160,7 +160,7 @@ pub fn plan(
 
 /// The addresses that the front of a Gateway has, if it is there.
 #[must_use]
-pub fn addresses(service: &GatewayService, present: &Services) -> Option<Vec<Address>> {
+pub fn addresses(service: &GatewayService, present: &PresentServices) -> Option<Vec<Address>> {
     let front = present.get(&service.front)?;
     if front.gateway != service.uid || front.deleting {
         return None;
@@ -186,7 +186,7 @@ pub fn addresses(service: &GatewayService, present: &Services) -> Option<Vec<Add
 
 /// Every address that leads to the front of a Gateway, with each of its TCP ports.
 #[must_use]
-pub fn sockets(service: &GatewayService, present: &Services) -> BTreeSet<(IpAddr, Port)> {
+pub fn sockets(service: &GatewayService, present: &PresentServices) -> BTreeSet<(IpAddr, Port)> {
     let front = present.get(&service.front);
     let Some(front) = front.filter(|front| front.gateway == service.uid) else {
         return BTreeSet::new();
@@ -210,7 +210,7 @@ pub fn sockets(service: &GatewayService, present: &Services) -> BTreeSet<(IpAddr
 
 /// The ports that a Gateway's front has, and the internal port behind each.
 #[must_use]
-pub fn ports(service: &GatewayService, present: &Services) -> FrontPorts {
+pub fn ports(service: &GatewayService, present: &PresentServices) -> ServicePorts {
     let front = present.get(&service.front);
     let front = front.filter(|front| front.gateway == service.uid && !front.deleting);
     let ports = front.and_then(|front| front.object.pointer("/spec/ports")?.as_array());
@@ -246,20 +246,24 @@ fn complete(mut manifest: Value, owner: Option<&Value>) -> Value {
     manifest
 }
 
-/// Whether everything in `wished` is in `there`; what else is there is somebody else's. Elements of
+/// Whether everything in `desired_value` is in `there`; what else is there is somebody else's. Elements of
 /// lists are looked for anywhere: others may add some.
-fn covers(there: &Value, wished: &Value) -> bool {
-    match (there, wished) {
-        (Value::Object(there), Value::Object(wished)) => wished.iter().all(|(field, wished)| {
-            let empty = wished.as_object().is_some_and(serde_json::Map::is_empty);
-            there
-                .get(field)
-                .map_or(empty, |there| covers(there, wished))
-        }),
-        (Value::Array(there), Value::Array(wished)) => wished
+fn contains(there: &Value, desired_value: &Value) -> bool {
+    match (there, desired_value) {
+        (Value::Object(there), Value::Object(desired_value)) => {
+            desired_value.iter().all(|(field, desired_value)| {
+                let empty = desired_value
+                    .as_object()
+                    .is_some_and(serde_json::Map::is_empty);
+                there
+                    .get(field)
+                    .map_or(empty, |there| contains(there, desired_value))
+            })
+        }
+        (Value::Array(there), Value::Array(desired_value)) => desired_value
             .iter()
-            .all(|wished| there.iter().any(|there| covers(there, wished))),
-        (there, wished) => there == wished,
+            .all(|desired_value| there.iter().any(|there| contains(there, desired_value))),
+        (there, desired_value) => there == desired_value,
     }
 }
 

@@ -6,7 +6,7 @@ fn port(number: u16) -> Port {
     Port::new(number).expect("it is not 0")
 }
 
-fn wish(uid: &str) -> GatewayService {
+fn desired(uid: &str) -> GatewayService {
     let labels = BTreeMap::from([
         ("app.kubernetes.io/managed-by".to_owned(), "r".to_owned()),
         ("vestibule.dev/gateway-uid".to_owned(), uid.to_owned()),
@@ -32,18 +32,18 @@ fn wish(uid: &str) -> GatewayService {
     }
 }
 
-fn wishes(all: &[&GatewayService]) -> BTreeMap<Arc<str>, ServiceWish> {
-    let make = |wish: &&GatewayService| {
+fn desired_services(all: &[&GatewayService]) -> BTreeMap<Arc<str>, DesiredService> {
+    let make = |desired: &&GatewayService| {
         (
-            wish.uid.clone(),
-            ServiceWish::Make(Box::new((*wish).clone())),
+            desired.uid.clone(),
+            DesiredService::Make(Box::new((*desired).clone())),
         )
     };
     all.iter().map(make).collect()
 }
 
 /// What the API server makes of it: defaults, numbers, an address.
-fn served(manifest: &Value) -> Present {
+fn served(manifest: &Value) -> PresentService {
     let mut object = manifest.clone();
     let label = object
         .pointer("/metadata/labels/vestibule.dev~1gateway-uid")
@@ -55,7 +55,7 @@ fn served(manifest: &Value) -> Present {
         object["spec"]["clusterIPs"] = json!(["10.96.0.9"]);
         object["spec"]["ports"][0]["nodePort"] = json!(31_000);
     }
-    Present {
+    PresentService {
         uid: "u".into(),
         version: "7".into(),
         gateway: label
@@ -67,13 +67,13 @@ fn served(manifest: &Value) -> Present {
 }
 
 /// Does all that is planned.
-fn carry_out(actions: &BTreeMap<ObjectName, Action>, present: &mut Services) {
+fn carry_out(actions: &BTreeMap<ObjectName, ServiceAction>, present: &mut PresentServices) {
     for (name, action) in actions {
         match action {
-            Action::Create(manifest) | Action::Apply(_, manifest) => {
+            ServiceAction::Create(manifest) | ServiceAction::Apply(_, manifest) => {
                 present.insert(name.clone(), served(manifest));
             }
-            Action::Anew(..) | Action::Delete(_) => {
+            ServiceAction::Anew(..) | ServiceAction::Delete(_) => {
                 present.remove(name);
             }
         }
@@ -82,39 +82,47 @@ fn carry_out(actions: &BTreeMap<ObjectName, Action>, present: &mut Services) {
 
 #[test]
 fn what_is_made_is_not_made_again() {
-    let (mut wish, mut present) = (wish("one"), Services::new());
+    let (mut desired, mut present) = (desired("one"), PresentServices::new());
     let owner = json!({"kind": "ClusterRole", "name": "r", "uid": "o"});
-    let actions = plan(&wishes(&[&wish]), &present, Some(&owner));
+    let actions = plan(&desired_services(&[&desired]), &present, Some(&owner));
     assert_eq!(actions.len(), 2);
     assert!(
         actions
             .values()
-            .all(|action| matches!(action, Action::Create(_)))
+            .all(|action| matches!(action, ServiceAction::Create(_)))
     );
     carry_out(&actions, &mut present);
     assert_eq!(
-        plan(&wishes(&[&wish]), &present, Some(&owner)),
+        plan(&desired_services(&[&desired]), &present, Some(&owner)),
         BTreeMap::new()
     );
     assert_eq!(
-        present[&wish.front].object["metadata"]["ownerReferences"],
+        present[&desired.front].object["metadata"]["ownerReferences"],
         json!([owner])
     );
     let address = Address::Ip("10.96.0.9".parse().expect("an address"));
-    assert_eq!(addresses(&wish, &present), Some(vec![address]));
-    assert_eq!(ports(&wish, &present), wish.ports);
+    assert_eq!(addresses(&desired, &present), Some(vec![address]));
+    assert_eq!(ports(&desired, &present), desired.ports);
     // A port that is wished for is not there before it is written.
-    wish.ports.insert((port(80), Transport::Tcp), port(10_001));
-    assert_eq!(ports(&wish, &present).len(), 1);
-    assert_eq!(ports(&wish, &Services::new()), FrontPorts::new());
+    desired
+        .ports
+        .insert((port(80), Transport::Tcp), port(10_001));
+    assert_eq!(ports(&desired, &present).len(), 1);
+    assert_eq!(
+        ports(&desired, &PresentServices::new()),
+        ServicePorts::new()
+    );
 }
 
 #[test]
 fn edits_are_undone_and_additions_are_left() {
-    let (wish, mut present) = (wish("one"), Services::new());
-    carry_out(&plan(&wishes(&[&wish]), &present, None), &mut present);
+    let (desired, mut present) = (desired("one"), PresentServices::new());
+    carry_out(
+        &plan(&desired_services(&[&desired]), &present, None),
+        &mut present,
+    );
     let before = present.clone();
-    let front = &mut present.get_mut(&wish.front).expect("it is there").object;
+    let front = &mut present.get_mut(&desired.front).expect("it is there").object;
     front["metadata"]["annotations"]["cloud"] = json!("x");
     front["spec"]["sessionAffinity"] = json!("None");
     let more = json!({"name": "more", "port": 1, "targetPort": 1, "protocol": "TCP"});
@@ -122,23 +130,29 @@ fn edits_are_undone_and_additions_are_left() {
         .as_array_mut()
         .expect("ports")
         .push(more);
-    assert_eq!(plan(&wishes(&[&wish]), &present, None), BTreeMap::new());
-    front_of(&mut present, &wish)["spec"]["ports"][0]["targetPort"] = json!(1);
-    let actions = plan(&wishes(&[&wish]), &present, None);
-    assert!(matches!(&actions[&wish.front], Action::Apply(uid, _) if uid == "u"));
+    assert_eq!(
+        plan(&desired_services(&[&desired]), &present, None),
+        BTreeMap::new()
+    );
+    front_of(&mut present, &desired)["spec"]["ports"][0]["targetPort"] = json!(1);
+    let actions = plan(&desired_services(&[&desired]), &present, None);
+    assert!(matches!(&actions[&desired.front], ServiceAction::Apply(uid, _) if uid == "u"));
     // What is no longer wished shows by the digest alone.
-    let mut less = wish.clone();
+    let mut less = desired.clone();
     less.alias_annotations.clear();
-    let actions = plan(&wishes(&[&less]), &before, None);
-    assert_eq!(actions.keys().collect::<Vec<_>>(), [&wish.alias]);
+    let actions = plan(&desired_services(&[&less]), &before, None);
+    assert_eq!(actions.keys().collect::<Vec<_>>(), [&desired.alias]);
 }
 
 #[test]
 fn every_address_of_a_front_is_told_with_its_tcp_ports() {
-    let (mut wish, mut present) = (wish("one"), Services::new());
-    wish.service_type = ServiceType::ClusterIp;
-    carry_out(&plan(&wishes(&[&wish]), &present, None), &mut present);
-    let front = front_of(&mut present, &wish);
+    let (mut desired, mut present) = (desired("one"), PresentServices::new());
+    desired.service_type = ServiceType::ClusterIp;
+    carry_out(
+        &plan(&desired_services(&[&desired]), &present, None),
+        &mut present,
+    );
+    let front = front_of(&mut present, &desired);
     front["spec"]["clusterIPs"] = json!(["10.96.0.9", "fd00::9"]);
     front["spec"]["externalIPs"] = json!(["198.51.100.1"]);
     front["spec"]["ports"] = json!([
@@ -149,7 +163,7 @@ fn every_address_of_a_front_is_told_with_its_tcp_ports() {
     front["status"] = json!({"loadBalancer": {"ingress": [
         {"ip": "203.0.113.5"}, {"hostname": "lb.example.com"},
     ]}});
-    let all = sockets(&wish, &present);
+    let all = sockets(&desired, &present);
     let all: Vec<String> = all
         .iter()
         .map(|(ip, port)| format!("{ip} {port}"))
@@ -159,28 +173,34 @@ fn every_address_of_a_front_is_told_with_its_tcp_ports() {
         .flat_map(|ip| [443, 8443].map(|port| format!("{ip} {port}")))
         .collect();
     assert_eq!(all, expected);
-    wish.uid = "another".into();
-    assert!(sockets(&wish, &present).is_empty());
+    desired.uid = "another".into();
+    assert!(sockets(&desired, &present).is_empty());
 }
 
-fn front_of<'a>(present: &'a mut Services, wish: &GatewayService) -> &'a mut Value {
-    &mut present.get_mut(&wish.front).expect("it is there").object
+fn front_of<'a>(present: &'a mut PresentServices, desired: &GatewayService) -> &'a mut Value {
+    &mut present.get_mut(&desired.front).expect("it is there").object
 }
 
 #[test]
 fn what_is_immutable_is_made_anew_with_the_ports_it_had() {
-    let (mut wish, mut present) = (wish("one"), Services::new());
-    carry_out(&plan(&wishes(&[&wish]), &present, None), &mut present);
-    wish.requested = vec!["10.96.0.77".parse().expect("an address")];
-    let actions = plan(&wishes(&[&wish]), &present, None);
-    assert!(matches!(&actions[&wish.front], Action::Anew(uid, _) if uid == "u"));
+    let (mut desired, mut present) = (desired("one"), PresentServices::new());
+    carry_out(
+        &plan(&desired_services(&[&desired]), &present, None),
+        &mut present,
+    );
+    desired.requested = vec!["10.96.0.77".parse().expect("an address")];
+    let actions = plan(&desired_services(&[&desired]), &present, None);
+    assert!(matches!(&actions[&desired.front], ServiceAction::Anew(uid, _) if uid == "u"));
     // While it goes, nothing more is done, and it has no address.
-    present.get_mut(&wish.front).expect("it is there").deleting = true;
-    assert!(!plan(&wishes(&[&wish]), &present, None).contains_key(&wish.front));
-    assert_eq!(addresses(&wish, &present), None);
-    present.remove(&wish.front);
-    let actions = plan(&wishes(&[&wish]), &present, None);
-    let Action::Create(manifest) = &actions[&wish.front] else {
+    present
+        .get_mut(&desired.front)
+        .expect("it is there")
+        .deleting = true;
+    assert!(!plan(&desired_services(&[&desired]), &present, None).contains_key(&desired.front));
+    assert_eq!(addresses(&desired, &present), None);
+    present.remove(&desired.front);
+    let actions = plan(&desired_services(&[&desired]), &present, None);
+    let ServiceAction::Create(manifest) = &actions[&desired.front] else {
         panic!("{actions:?}");
     };
     assert_eq!(manifest["spec"]["ports"][0]["targetPort"], 10_000);
@@ -188,16 +208,19 @@ fn what_is_immutable_is_made_anew_with_the_ports_it_had() {
 
 #[test]
 fn what_belongs_to_no_gateway_goes_and_what_is_kept_stays() {
-    let (one, two) = (wish("one"), wish("two"));
-    let mut present = Services::new();
-    carry_out(&plan(&wishes(&[&one]), &present, None), &mut present);
+    let (one, two) = (desired("one"), desired("two"));
+    let mut present = PresentServices::new();
+    carry_out(
+        &plan(&desired_services(&[&one]), &present, None),
+        &mut present,
+    );
     // A Gateway of the same name comes in its place: the alias changes hands, the front goes.
-    let actions = plan(&wishes(&[&two]), &present, None);
-    assert!(matches!(actions[&one.front], Action::Delete(_)));
-    assert!(matches!(actions[&two.front], Action::Create(_)));
-    assert!(matches!(actions[&two.alias], Action::Apply(..)));
+    let actions = plan(&desired_services(&[&two]), &present, None);
+    assert!(matches!(actions[&one.front], ServiceAction::Delete(_)));
+    assert!(matches!(actions[&two.front], ServiceAction::Create(_)));
+    assert!(matches!(actions[&two.alias], ServiceAction::Apply(..)));
     // One that is not accepted keeps what it has.
-    let keep = BTreeMap::from([(one.uid.clone(), ServiceWish::Keep)]);
+    let keep = BTreeMap::from([(one.uid.clone(), DesiredService::Keep)]);
     assert_eq!(plan(&keep, &present, None), BTreeMap::new());
     // None at all.
     let actions = plan(&BTreeMap::new(), &present, None);
@@ -205,24 +228,27 @@ fn what_belongs_to_no_gateway_goes_and_what_is_kept_stays() {
     assert!(
         actions
             .values()
-            .all(|action| *action == Action::Delete("u".into()))
+            .all(|action| *action == ServiceAction::Delete("u".into()))
     );
 }
 
 #[test]
 fn a_load_balancers_addresses_are_those_it_was_given() {
-    let (mut wish, mut present) = (wish("one"), Services::new());
-    wish.service_type = ServiceType::LoadBalancer;
-    carry_out(&plan(&wishes(&[&wish]), &present, None), &mut present);
-    assert_eq!(addresses(&wish, &present), Some(Vec::new()));
-    front_of(&mut present, &wish)["status"] = json!({"loadBalancer": {"ingress": [
+    let (mut desired, mut present) = (desired("one"), PresentServices::new());
+    desired.service_type = ServiceType::LoadBalancer;
+    carry_out(
+        &plan(&desired_services(&[&desired]), &present, None),
+        &mut present,
+    );
+    assert_eq!(addresses(&desired, &present), Some(Vec::new()));
+    front_of(&mut present, &desired)["status"] = json!({"loadBalancer": {"ingress": [
         {"ip": "192.0.2.1"}, {"hostname": "lb.example.com"}, {"ip": "nonsense", "hostname": ""}, {},
     ]}});
     let expected = vec![
         Address::Ip("192.0.2.1".parse().expect("an address")),
         Address::Hostname("lb.example.com".into()),
     ];
-    assert_eq!(addresses(&wish, &present), Some(expected));
+    assert_eq!(addresses(&desired, &present), Some(expected));
 }
 
 #[test]
@@ -265,7 +291,7 @@ fn another_release_of_the_same_name_is_left_alone() {
 
 #[test]
 fn an_answer_that_comes_late_takes_nothing_back() {
-    let at = |version: &str| Present {
+    let at = |version: &str| PresentService {
         version: version.into(),
         ..served(&json!({"metadata": {"name": "front", "namespace": "infra"}}))
     };

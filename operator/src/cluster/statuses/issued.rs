@@ -8,7 +8,7 @@ use vestibule_model::condition::{
 use vestibule_model::object::AcmeIssuer;
 
 use super::super::text::bounded;
-use crate::acme::IssuerFact;
+use crate::acme::IssuerState;
 
 /// Longest message.
 const MAX_MESSAGE: usize = 1024;
@@ -17,7 +17,7 @@ const MAX_MESSAGE: usize = 1024;
 /// is. Whoever writes it first owns it, since a write is of the version that was seen.
 pub(super) fn issuer(
     issuer: &AcmeIssuer,
-    fact: Option<&IssuerFact>,
+    state: Option<&IssuerState>,
     old: &Value,
     controller: &str,
     observed: Observed,
@@ -27,29 +27,29 @@ pub(super) fn issuer(
         return None;
     }
     let ready = ConditionType::Ready;
-    let condition = match (issuer.refusal(), fact) {
+    let condition = match (issuer.refusal(), state) {
         (Some(finding), _) => Condition::fails(ready, finding.reason, finding.to_string()),
-        (None, Some(fact)) => {
+        (None, Some(state)) => {
             // The engine has words of its own for an account that cannot be opened.
-            let reason = Reason::from_text(fact.reason).unwrap_or(Reason::IssuerNotReady);
-            let message = bounded(&fact.message, MAX_MESSAGE);
+            let reason = Reason::from_text(state.reason).unwrap_or(Reason::IssuerNotReady);
+            let message = bounded(&state.message, MAX_MESSAGE);
             Condition {
-                truth: fact.ready,
+                truth: state.ready,
                 ..Condition::holds(ready, reason, message)
             }
         }
         (None, None) => return None,
     };
-    let failing = fact.filter(|fact| fact.ready == Truth::False && issuer.refusal().is_none());
-    let last_error = failing.map(|fact| IssuerError {
-        kind: fact.problem.as_deref().map(Into::into),
+    let failing = state.filter(|state| state.ready == Truth::False && issuer.refusal().is_none());
+    let last_error = failing.map(|state| IssuerError {
+        kind: state.problem.as_deref().map(Into::into),
         message: condition.message.as_str().into(),
         at: since(old, &condition.message).unwrap_or(observed.now),
     });
     let status = IssuerStatus {
         conditions: vec![condition],
         // An account that was made stays known while the CA is away.
-        account_url: fact.and_then(|fact| fact.account_url.as_deref().map(Into::into)),
+        account_url: state.and_then(|state| state.account_url.as_deref().map(Into::into)),
         last_error,
     };
     Some(wire::issuer(old, &status, controller, observed))
@@ -127,7 +127,7 @@ mod tests {
             findings: Vec::new(),
         };
         let kind = "urn:ietf:params:acme:error:externalAccountRequired";
-        let mut fact = IssuerFact {
+        let mut state = IssuerState {
             ready: Truth::False,
             reason: "AccountRefused",
             message: "the CA says no".into(),
@@ -135,35 +135,35 @@ mod tests {
             problem: Some(kind.into()),
         };
         let observed = |now| Observed { generation: 1, now };
-        let said = |fact: &IssuerFact, old: &Value, now| {
+        let said = |state: &IssuerState, old: &Value, now| {
             issuer(
                 &issuer_of,
-                Some(fact),
+                Some(state),
                 old,
                 "vestibule.dev/one",
                 observed(now),
             )
             .expect("a status")
         };
-        let first = said(&fact, &json!({}), 60);
+        let first = said(&state, &json!({}), 60);
         let error =
             json!({"type": kind, "message": "the CA says no", "time": "1970-01-01T00:01:00Z"});
         assert_eq!(first["lastError"], error);
-        assert_eq!(said(&fact, &first, 120), first, "it is the same one still");
-        fact.problem = None;
-        assert_eq!(said(&fact, &first, 120)["lastError"].get("type"), None);
+        assert_eq!(said(&state, &first, 120), first, "it is the same one still");
+        state.problem = None;
+        assert_eq!(said(&state, &first, 120)["lastError"].get("type"), None);
         // Another release has its own opinion, and keeps it to itself.
         let other = |old: &Value| {
             let two = "vestibule.dev/two";
-            issuer(&issuer_of, Some(&fact), old, two, observed(180))
+            issuer(&issuer_of, Some(&state), old, two, observed(180))
         };
         assert_eq!(other(&first), None);
         // Not tried yet is no error.
-        let waits = IssuerFact {
+        let waits = IssuerState {
             ready: Truth::Unknown,
             reason: "NotRegistered",
             message: "nobody needs it".into(),
-            ..fact.clone()
+            ..state.clone()
         };
         let untried = said(&waits, &first, 120);
         assert_eq!(untried.get("lastError"), None);

@@ -13,22 +13,23 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};
 use vestibule_model::condition::{
-    Condition, ConditionType, ListenersStatus, PolicyStatus, Programmed, Reason, RouteStatus, Truth,
+    Condition, ConditionType, ListenersStatus, PolicyStatus, ProgrammedBasis, Reason, RouteStatus,
+    Truth,
 };
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Port};
 use vestibule_model::selector::LabelSelector;
 
-use super::services::{Front, Fronts};
-use crate::acme::IssuerFact;
+use super::services::{ServiceState, ServiceStates};
+use crate::acme::IssuerState;
 use crate::publish::Publisher;
-use crate::status::{facts, programmed, render};
+use crate::status::{ack_progress, programmed, render};
 use crate::translate::{Status, Translator};
-use plan::{Due, Live};
+use plan::{Due, LiveStatus};
 
-/// What statuses follow from.
+/// What statuses are computed from.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct StatusInputs<'a> {
     /// What is known, and what follows from it.
     pub translator: &'a Translator,
     /// What the proxies acknowledged.
@@ -36,11 +37,11 @@ pub struct Facts<'a> {
     /// The name that the entries of route statuses carry.
     pub controller: &'a str,
     /// What the Services have come to.
-    pub fronts: &'a Fronts,
+    pub service_states: &'a ServiceStates,
     /// ListenerSets that had a status of ours and have lost their Gateway.
     pub orphans: &'a BTreeSet<ObjectKey>,
     /// State of issuers, as the built-in engine says.
-    pub issuers: &'a BTreeMap<ObjectKey, IssuerFact>,
+    pub issuers: &'a BTreeMap<ObjectKey, IssuerState>,
     /// Labels of issuers that this release has to do with; none: the built-in engine is off.
     pub issuer_selector: Option<&'a LabelSelector>,
     /// Whether it is known how far every certificate is; before that nothing is taken back.
@@ -51,20 +52,20 @@ pub struct Facts<'a> {
 /// seconds since 1970.
 #[must_use]
 pub fn judge(
-    facts_of: &Facts<'_>,
+    inputs: &StatusInputs<'_>,
     now: i64,
-    (key, live, old): (&ObjectKey, &Live, &Value),
+    (key, live, old): (&ObjectKey, &LiveStatus, &Value),
 ) -> Option<Due> {
-    let Facts {
+    let StatusInputs {
         translator,
         publisher,
         controller,
-        fronts,
+        service_states,
         orphans,
         issuers,
         issuer_selector,
         issuance_known,
-    } = *facts_of;
+    } = *inputs;
     let observed = Observed {
         generation: live.generation,
         now,
@@ -102,11 +103,15 @@ pub fn judge(
         None => return None,
     };
     if let Status::Route(status) = status {
-        return Some(routes::judge(facts_of, observed, (key, status, old)));
+        return Some(routes::judge(inputs, observed, (key, status, old)));
     }
     let mut due = render(key, old, status, controller, observed, |basis| {
-        let condition = programmed(basis, |listeners| facts(translator, publisher, listeners));
-        match unreached(translator, fronts, basis).filter(|_| condition.truth == Truth::True) {
+        let condition = programmed(basis, |listeners| {
+            ack_progress(translator, publisher, listeners)
+        });
+        match unreached(translator, service_states, basis)
+            .filter(|_| condition.truth == Truth::True)
+        {
             Some(port) => Condition::fails(
                 condition.kind,
                 Reason::Pending,
@@ -119,7 +124,7 @@ pub fn judge(
         issued::keep(old, &mut due);
     }
     if let Some(Object::Gateway(gateway)) = translator.object(key).map(AsRef::as_ref)
-        && let Some(front) = fronts.get(&gateway.meta.uid)
+        && let Some(front) = service_states.get(&gateway.meta.uid)
         && let Some(problem) = &front.alias
     {
         note(&mut due, problem);
@@ -129,19 +134,25 @@ pub fn judge(
 }
 
 /// A port of listeners that the proxies have, and that the front of their Gateway does not lead to yet.
-fn unreached(translator: &Translator, fronts: &Fronts, basis: &Programmed) -> Option<Port> {
-    let Programmed::WhenHeld(listeners) = basis else {
+fn unreached(
+    translator: &Translator,
+    service_states: &ServiceStates,
+    basis: &ProgrammedBasis,
+) -> Option<Port> {
+    let ProgrammedBasis::WhenAcknowledged(listeners) = basis else {
         return None;
     };
     let ports = listeners
         .iter()
         .filter_map(|l| translator.port_on_service(l));
-    let mut missing = ports.filter(|(wish, internal)| {
-        let front = fronts.get(&wish.gateway);
-        let there = |front: &Front| front.ports.get(&(wish.port, wish.transport)) == Some(internal);
+    let mut missing = ports.filter(|(desired, internal)| {
+        let front = service_states.get(&desired.gateway);
+        let there = |front: &ServiceState| {
+            front.ports.get(&(desired.port, desired.transport)) == Some(internal)
+        };
         front.is_some_and(|front| !there(front))
     });
-    missing.next().map(|(wish, _)| wish.port)
+    missing.next().map(|(desired, _)| desired.port)
 }
 
 /// Whether a status says something of routes or backends, which is true once the proxies have them. How far
@@ -171,7 +182,7 @@ fn unknown(old: &Value, observed: Observed) -> Value {
     };
     let status = ListenersStatus {
         conditions: vec![waiting(ConditionType::Accepted)],
-        programmed: Programmed::Never(Reason::Pending, String::new()),
+        programmed: ProgrammedBasis::NotPublished(Reason::Pending, String::new()),
         listeners: Vec::new(),
         attached_listener_sets: 0,
         addresses: None,

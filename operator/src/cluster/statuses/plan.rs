@@ -45,7 +45,7 @@ impl Default for Timing {
 
 /// An object's status as the server has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveStatus {
     /// `metadata.resourceVersion` of the object.
     pub version: Arc<str>,
     /// `metadata.generation` of the object.
@@ -54,7 +54,7 @@ pub struct Live {
     status: Box<str>,
 }
 
-impl Live {
+impl LiveStatus {
     /// Of an object with this status; null if it has none.
     #[must_use]
     pub fn new(version: Arc<str>, generation: i64, status: &Value) -> Self {
@@ -103,7 +103,7 @@ pub struct Job {
 
 /// Why a write failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum WriteFailure {
     /// The object is another one by now.
     Conflict,
     /// The object is gone.
@@ -125,7 +125,7 @@ pub enum Next {
 
 #[derive(Debug)]
 struct Entry {
-    live: Live,
+    live: LiveStatus,
     writing: Writing,
     failures: u32,
     /// Until when what waits is held back.
@@ -208,7 +208,7 @@ impl Planner {
     }
 
     /// The watch shows an object.
-    pub fn observe(&mut self, key: &ObjectKey, live: Live) {
+    pub fn observe(&mut self, key: &ObjectKey, live: LiveStatus) {
         let Some(entry) = self.entries.get_mut(key) else {
             let entry = Entry {
                 live,
@@ -273,7 +273,7 @@ impl Planner {
 
     /// The object as the server has it, as far as is known.
     #[must_use]
-    pub fn live(&self, key: &ObjectKey) -> Option<&Live> {
+    pub fn live(&self, key: &ObjectKey) -> Option<&LiveStatus> {
         self.entries.get(key).map(|entry| &entry.live)
     }
 
@@ -296,7 +296,7 @@ impl Planner {
         &mut self,
         now: Instant,
         budget: usize,
-        mut judge: impl FnMut(&ObjectKey, &Live, &Value) -> Option<Due>,
+        mut judge: impl FnMut(&ObjectKey, &LiveStatus, &Value) -> Option<Due>,
     ) -> Next {
         if self.since.is_none() {
             return Next::Idle;
@@ -318,7 +318,12 @@ impl Planner {
     }
 
     /// A write has come to an end; with the object as it is now, if it succeeded.
-    pub fn done(&mut self, key: &ObjectKey, outcome: Result<Live, Failure>, now: Instant) {
+    pub fn done(
+        &mut self,
+        key: &ObjectKey,
+        outcome: Result<LiveStatus, WriteFailure>,
+        now: Instant,
+    ) {
         let (first, longest) = self.timing.backoff;
         let watch = self.timing.watch;
         let Some(entry) = self.entries.get_mut(key) else {
@@ -333,7 +338,7 @@ impl Planner {
                 }
                 return self.touch(key);
             }
-            Err(Failure::Conflict | Failure::Gone) => {
+            Err(WriteFailure::Conflict | WriteFailure::Gone) => {
                 if written != Writing::Yes(entry.live.version.clone()) {
                     // The watch has shown already what it ran into.
                     return self.touch(key);
@@ -341,7 +346,7 @@ impl Planner {
                 entry.writing = Writing::Stale(entry.live.version.clone());
                 now + watch
             }
-            Err(Failure::Other) => {
+            Err(WriteFailure::Other) => {
                 let wait = first.saturating_mul(1 << entry.failures.min(16));
                 entry.failures += 1;
                 entry.writing = Writing::Later;
@@ -391,7 +396,7 @@ impl Planner {
         &mut self,
         key: &ObjectKey,
         now: Instant,
-        judge: &mut impl FnMut(&ObjectKey, &Live, &Value) -> Option<Due>,
+        judge: &mut impl FnMut(&ObjectKey, &LiveStatus, &Value) -> Option<Due>,
     ) -> Option<Job> {
         let entry = self.entries.get_mut(key)?;
         if entry.writing != Writing::No {

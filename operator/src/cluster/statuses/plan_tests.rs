@@ -37,8 +37,8 @@ struct World {
     now: Instant,
     planner: Planner,
     version: u64,
-    server: BTreeMap<ObjectKey, Live>,
-    wishes: BTreeMap<ObjectKey, Wish>,
+    server: BTreeMap<ObjectKey, LiveStatus>,
+    desired_services: BTreeMap<ObjectKey, Wish>,
     writes: Vec<(ObjectKey, Value)>,
 }
 
@@ -49,7 +49,7 @@ impl World {
             planner: Planner::new(Timing::default()),
             version: 0,
             server: BTreeMap::new(),
-            wishes: BTreeMap::new(),
+            desired_services: BTreeMap::new(),
             writes: Vec::new(),
         }
     }
@@ -65,7 +65,7 @@ impl World {
     /// Somebody writes the object (its spec, if the generation is another one).
     fn put(&mut self, key: &ObjectKey, generation: i64, status: &Value) {
         self.version += 1;
-        let live = Live::new(self.version.to_string().into(), generation, status);
+        let live = LiveStatus::new(self.version.to_string().into(), generation, status);
         self.server.insert(key.clone(), live);
     }
 
@@ -73,21 +73,22 @@ impl World {
         self.planner.observe(key, self.server[key].clone());
     }
 
-    fn wish(&mut self, key: &ObjectKey, generation: i64, acked: bool) {
-        let wish = Wish {
+    fn desired(&mut self, key: &ObjectKey, generation: i64, acked: bool) {
+        let desired = Wish {
             generation,
             acked,
             routes: 0,
         };
-        self.wishes.insert(key.clone(), wish);
+        self.desired_services.insert(key.clone(), desired);
         self.planner.touch(key);
     }
 
     fn job(&mut self) -> Option<Job> {
         loop {
-            let wishes = &self.wishes;
-            let judge =
-                |key: &ObjectKey, _: &Live, _: &Value| wishes.get(key).map(|w| w.status().into());
+            let desired_services = &self.desired_services;
+            let judge = |key: &ObjectKey, _: &LiveStatus, _: &Value| {
+                desired_services.get(key).map(|w| w.status().into())
+            };
             match self.planner.next(self.now, 3, judge) {
                 Next::Write(job) => return Some(job),
                 Next::More => {}
@@ -97,10 +98,14 @@ impl World {
     }
 
     /// A write arrives at the server.
-    fn write(&mut self, job: &Job) -> Result<Live, Failure> {
-        let live = self.server.get(&job.key).cloned().ok_or(Failure::Gone)?;
+    fn write(&mut self, job: &Job) -> Result<LiveStatus, WriteFailure> {
+        let live = self
+            .server
+            .get(&job.key)
+            .cloned()
+            .ok_or(WriteFailure::Gone)?;
         if live.version != job.version {
-            return Err(Failure::Conflict);
+            return Err(WriteFailure::Conflict);
         }
         self.writes.push((job.key.clone(), job.status.clone()));
         self.put(&job.key.clone(), live.generation, &job.status);
@@ -140,21 +145,21 @@ impl World {
 fn an_edit_is_one_write_if_the_proxies_are_quick() {
     let (mut world, key) = (World::leading(), key("a", "set"));
     world.put(&key, 1, &Value::Null);
-    world.wish(&key, 1, false);
+    world.desired(&key, 1, false);
     world.show(&key);
     world.pass(500 * MILLISECOND);
     assert_eq!(world.writes.len(), 0);
     assert_eq!(world.planner.waiting(), 1);
-    world.wish(&key, 1, true);
+    world.desired(&key, 1, true);
     world.pass(Duration::from_secs(100));
     assert_eq!(world.writes.len(), 1);
     assert_eq!(world.truth(&key), "True");
     // And an edit of it is another one.
     world.put(&key, 2, &world.server[&key].status());
-    world.wish(&key, 2, false);
+    world.desired(&key, 2, false);
     world.show(&key);
     world.pass(Duration::from_secs(1));
-    world.wish(&key, 2, true);
+    world.desired(&key, 2, true);
     world.pass(Duration::from_secs(100));
     assert_eq!(world.writes.len(), 2);
     assert_eq!(world.planner.waiting(), 0);
@@ -164,13 +169,13 @@ fn an_edit_is_one_write_if_the_proxies_are_quick() {
 fn pending_is_said_after_the_patience_and_not_before() {
     let (mut world, key) = (World::leading(), key("a", "set"));
     world.put(&key, 1, &Value::Null);
-    world.wish(&key, 1, false);
+    world.desired(&key, 1, false);
     world.show(&key);
     world.pass(Duration::from_millis(1_999));
     assert_eq!(world.writes.len(), 0);
     world.pass(10 * MILLISECOND);
     assert_eq!(world.truth(&key), "False");
-    world.wish(&key, 1, true);
+    world.desired(&key, 1, true);
     world.pass(Duration::ZERO);
     assert_eq!(world.truth(&key), "True");
     assert_eq!(world.writes.len(), 2);
@@ -190,13 +195,13 @@ fn a_new_leader_writes_nothing_that_is_there_or_comes_back() {
         };
         world.put(key, 1, &there.status());
         // No proxy has said anything to the new leader.
-        world.wish(key, 1, false);
+        world.desired(key, 1, false);
         world.show(key);
     }
     world.planner.lead(world.now);
     world.pass(Duration::from_secs(30));
     for key in &keys[1..] {
-        world.wish(key, 1, true);
+        world.desired(key, 1, true);
     }
     world.planner.touch_waiting();
     world.pass(Duration::from_secs(29));
@@ -217,7 +222,7 @@ fn what_else_changes_does_not_wait_for_proxies_to_come_back() {
     };
     world.put(&key, 1, &there.status());
     world.show(&key);
-    world.wishes.insert(
+    world.desired_services.insert(
         key.clone(),
         Wish {
             acked: false,
@@ -240,16 +245,16 @@ fn a_conflict_waits_for_the_watch_in_either_order() {
     for seen_before_the_answer in [false, true] {
         let (mut world, key) = (World::leading(), key("a", "set"));
         world.put(&key, 1, &Value::Null);
-        world.wish(&key, 1, true);
+        world.desired(&key, 1, true);
         world.show(&key);
         let job = world.job().expect("it is due");
         world.put(&key, 2, &Value::Null);
-        world.wish(&key, 2, true);
+        world.desired(&key, 2, true);
         if seen_before_the_answer {
             world.show(&key);
         }
         let outcome = world.write(&job);
-        assert_eq!(outcome, Err(Failure::Conflict));
+        assert_eq!(outcome, Err(WriteFailure::Conflict));
         world.planner.done(&key, outcome, world.now);
         if !seen_before_the_answer {
             assert_eq!(world.job(), None);
@@ -264,12 +269,14 @@ fn a_conflict_waits_for_the_watch_in_either_order() {
 fn failures_are_tried_again_less_and_less_often() {
     let (mut world, key) = (World::leading(), key("a", "set"));
     world.put(&key, 1, &Value::Null);
-    world.wish(&key, 1, true);
+    world.desired(&key, 1, true);
     world.show(&key);
     let mut waits = Vec::new();
     for _ in 0..9 {
         let job = world.job().expect("it is due");
-        world.planner.done(&job.key, Err(Failure::Other), world.now);
+        world
+            .planner
+            .done(&job.key, Err(WriteFailure::Other), world.now);
         // Whatever happens to it meanwhile does not make it hurry.
         world.planner.touch(&key);
         assert_eq!(world.job(), None);
@@ -286,13 +293,13 @@ fn tenants_take_turns() {
     for n in 0..1_000 {
         let key = key("many", &format!("{n}"));
         world.put(&key, 1, &Value::Null);
-        world.wish(&key, 1, true);
+        world.desired(&key, 1, true);
         world.show(&key);
     }
     for namespace in ["a", "z"] {
         let few = key(namespace, "one");
         world.put(&few, 1, &Value::Null);
-        world.wish(&few, 1, true);
+        world.desired(&few, 1, true);
         world.show(&few);
     }
     let first: Vec<String> = (0..6)
@@ -309,13 +316,15 @@ fn tenants_take_turns() {
 fn followers_write_nothing_and_rest() {
     let (mut world, key) = (World::new(), key("a", "set"));
     world.put(&key, 1, &Value::Null);
-    world.wish(&key, 1, true);
+    world.desired(&key, 1, true);
     world.show(&key);
     assert_eq!(world.job(), None);
     world.planner.lead(world.now);
     let job = world.job().expect("it is due");
     world.planner.follow();
-    world.planner.done(&job.key, Err(Failure::Other), world.now);
+    world
+        .planner
+        .done(&job.key, Err(WriteFailure::Other), world.now);
     assert_eq!(world.job(), None);
     assert_eq!(world.planner.deadline(), None);
     // What an old leadership left undone is done by the next.
@@ -328,7 +337,7 @@ fn followers_write_nothing_and_rest() {
 fn what_is_gone_is_forgotten() {
     let (mut world, key) = (World::leading(), key("a", "set"));
     world.put(&key, 1, &Value::Null);
-    world.wish(&key, 1, false);
+    world.desired(&key, 1, false);
     world.show(&key);
     assert_eq!(world.job(), None);
     world.server.remove(&key);
@@ -389,7 +398,7 @@ proptest! {
         let keys: Vec<ObjectKey> = (0..4).map(|n| key(&format!("{}", n % 2), &format!("{n}"))).collect();
         for key in &keys {
             world.put(key, 1, &Value::Null);
-            world.wish(key, 1, false);
+            world.desired(key, 1, false);
             world.show(key);
         }
         let mut under_way = VecDeque::new();
@@ -401,15 +410,15 @@ proptest! {
                     let generation = live.generation + i64::from(*spec);
                     world.put(key, generation, &live.status());
                     if *spec {
-                        world.wish(key, generation, false);
+                        world.desired(key, generation, false);
                     }
                 }
                 Happening::Acked(n, acked) => {
-                    world.wishes.get_mut(&keys[*n]).expect("it is there").acked = *acked;
+                    world.desired_services.get_mut(&keys[*n]).expect("it is there").acked = *acked;
                     world.planner.touch(&keys[*n]);
                 }
                 Happening::Routes(n, routes) => {
-                    world.wishes.get_mut(&keys[*n]).expect("it is there").routes = *routes;
+                    world.desired_services.get_mut(&keys[*n]).expect("it is there").routes = *routes;
                     world.planner.touch(&keys[*n]);
                 }
                 Happening::Show(n) => world.show(&keys[*n]),
@@ -418,8 +427,8 @@ proptest! {
                     if let Some(job) = under_way.pop_front() {
                         let outcome = match ending {
                             Ending::Well => world.write(&job),
-                            Ending::Lost => Err(Failure::Other),
-                            Ending::Unknown => world.write(&job).and(Err(Failure::Other)),
+                            Ending::Lost => Err(WriteFailure::Other),
+                            Ending::Unknown => world.write(&job).and(Err(WriteFailure::Other)),
                         };
                         world.planner.done(&job.key, outcome, world.now);
                     }
@@ -439,7 +448,7 @@ proptest! {
         }
         world.pass(Duration::from_mins(10));
         for key in &keys {
-            prop_assert_eq!(world.server[key].status(), world.wishes[key].status());
+            prop_assert_eq!(world.server[key].status(), world.desired_services[key].status());
         }
         let writes = world.writes.len();
         world.planner.touch_all();

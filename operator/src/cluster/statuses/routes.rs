@@ -11,7 +11,7 @@ use vestibule_crds::status::{self as wire, Observed};
 use vestibule_model::condition::{Condition, ConditionType, Reason, RouteStatus, Truth};
 use vestibule_model::key::ObjectKey;
 
-use super::Facts;
+use super::StatusInputs;
 use super::plan::Due;
 use crate::status::lacking;
 use crate::translate::RouteNeeds;
@@ -40,29 +40,29 @@ impl InForce {
 }
 
 pub(super) fn judge(
-    facts: &Facts<'_>,
+    inputs: &StatusInputs<'_>,
     observed: Observed,
     (key, status, old): (&ObjectKey, &RouteStatus, &Value),
 ) -> Due {
     let whole = with_programmed(status, |_| InForce::Yes);
-    let whole = wire::route(old, &whole, facts.controller, observed);
+    let whole = wire::route(old, &whole, inputs.controller, observed);
     if whole == *old {
         // What moves behind a status that is there is no news of the route.
         return whole.into();
     }
     let mut waits = false;
     let mut new = with_programmed(status, |place| {
-        let in_force = in_force(facts, &facts.translator.route_needs(key, place));
+        let in_force = in_force(inputs, &inputs.translator.route_needs(key, place));
         waits |= matches!(in_force, InForce::Waits(_));
         in_force
     });
     for parent in &mut new.parents {
-        if !wire::is_accepted(old, &parent.parent, facts.controller) {
+        if !wire::is_accepted(old, &parent.parent, inputs.controller) {
             accept_later(&mut parent.conditions);
         }
     }
     Due {
-        status: wire::route(old, &new, facts.controller, observed),
+        status: wire::route(old, &new, inputs.controller, observed),
         waits,
     }
 }
@@ -100,13 +100,13 @@ fn accept_later(conditions: &mut [Condition]) {
     }
 }
 
-fn in_force(facts: &Facts<'_>, needs: &RouteNeeds) -> InForce {
+fn in_force(inputs: &StatusInputs<'_>, needs: &RouteNeeds) -> InForce {
     if let Some(why) = needs.waits {
         return InForce::Waits(why.to_owned());
     }
     let all: Vec<_> = needs.own.iter().chain(&needs.listeners).cloned().collect();
-    let programmed = facts.publisher.programmed(&all);
-    if programmed.fact().is_some() {
+    let programmed = inputs.publisher.programmed(&all);
+    if programmed.acknowledged().is_some() {
         return InForce::Yes;
     }
     let complete = programmed.waiting_for.is_empty() && programmed.unpublished.is_empty();
@@ -114,7 +114,7 @@ fn in_force(facts: &Facts<'_>, needs: &RouteNeeds) -> InForce {
         return InForce::Waits(lacking(&programmed));
     }
     // A listener's own rejects are in the status of its object.
-    match facts.publisher.programmed(&needs.own).rejects.first() {
+    match inputs.publisher.programmed(&needs.own).rejects.first() {
         Some((proxy, reject)) => InForce::Rejected(format!(
             "{proxy} rejected it: {}: {}",
             reject.reason, reject.message

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use crate::claims::Trouble;
+use crate::claims::WriteProblem;
 use crate::translate::WAITING_FOR_CLAIM;
 
 /// Adds to what is said of names that wait to be recorded what keeps them. What exactly the API server said
 /// is the platform team's to read: it may name what tenants have no part in.
-pub(in super::super) fn explain(status: &mut Value, trouble: Trouble) {
+pub(in super::super) fn explain(status: &mut Value, trouble: WriteProblem) {
     conditions(status, trouble);
     for list in ["listeners", "parents"] {
         let entries = status.get_mut(list).and_then(Value::as_array_mut);
@@ -17,12 +17,12 @@ pub(in super::super) fn explain(status: &mut Value, trouble: Trouble) {
     }
 }
 
-fn conditions(of: &mut Value, trouble: Trouble) {
+fn conditions(of: &mut Value, trouble: WriteProblem) {
     let why = match trouble {
-        Trouble::Refused => {
+        WriteProblem::Refused => {
             "the API server refuses the record; whoever runs Vestibule finds why in the operator's log"
         }
-        Trouble::Unanswered => "the API server does not answer, and is asked again",
+        WriteProblem::Unanswered => "the API server does not answer, and is asked again",
     };
     let conditions = of.get_mut("conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten() {
@@ -47,7 +47,7 @@ mod tests {
             json!({"conditions": conditions, "listeners": [{"conditions": conditions}], "parents": [{}]})
         };
         let mut waits = status(WAITING_FOR_CLAIM);
-        explain(&mut waits, Trouble::Refused);
+        explain(&mut waits, WriteProblem::Refused);
         for at in ["", "/listeners/0"] {
             let message = waits
                 .pointer(&format!("{at}/conditions/0/message"))
@@ -61,7 +61,7 @@ mod tests {
             );
         }
         let mut other = status("Waiting for something else");
-        explain(&mut other, Trouble::Unanswered);
+        explain(&mut other, WriteProblem::Unanswered);
         assert_eq!(other, status("Waiting for something else"));
     }
 }

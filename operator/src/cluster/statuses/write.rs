@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use vestibule_model::key::{Kind, ObjectKey};
 
 use super::super::metrics::{Metrics, WriteResult};
-use super::plan::{Failure, Job, Live};
+use super::plan::{Job, LiveStatus, WriteFailure};
 
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -41,7 +41,7 @@ impl Writer {
     }
 
     /// Writes, and says what came of it.
-    pub async fn write(self, job: Job) -> (ObjectKey, Result<Live, Failure>) {
+    pub async fn write(self, job: Job) -> (ObjectKey, Result<LiveStatus, WriteFailure>) {
         let Job {
             key,
             version,
@@ -53,32 +53,34 @@ impl Writer {
                 debug!(object = %key, "status written");
                 Ok(live)
             }
-            Ok(Err(kube::Error::Api(answer))) if answer.is_conflict() => Err(Failure::Conflict),
+            Ok(Err(kube::Error::Api(answer))) if answer.is_conflict() => {
+                Err(WriteFailure::Conflict)
+            }
             Ok(Err(kube::Error::Api(answer))) if answer.is_not_found() => {
                 // The object, or the version of its kind.
                 self.served.lock().remove(&key.kind);
-                Err(Failure::Gone)
+                Err(WriteFailure::Gone)
             }
             Ok(Err(error)) => {
                 warn!(object = %key, %error, "cannot write the status; trying again");
-                Err(Failure::Other)
+                Err(WriteFailure::Other)
             }
             Err(_) => {
                 warn!(object = %key, "no answer to a write of the status; trying again");
-                Err(Failure::Other)
+                Err(WriteFailure::Other)
             }
         };
         let result = match &outcome {
             Ok(_) => WriteResult::Written,
-            Err(Failure::Conflict) => WriteResult::Conflict,
-            Err(Failure::Gone) => WriteResult::Gone,
-            Err(Failure::Other) => WriteResult::Failed,
+            Err(WriteFailure::Conflict) => WriteResult::Conflict,
+            Err(WriteFailure::Gone) => WriteResult::Gone,
+            Err(WriteFailure::Other) => WriteResult::Failed,
         };
         self.metrics.status(key.kind, result);
         (key, outcome)
     }
 
-    async fn put(&self, key: &ObjectKey, version: &str, status: Value) -> kube::Result<Live> {
+    async fn put(&self, key: &ObjectKey, version: &str, status: Value) -> kube::Result<LiveStatus> {
         let resource = self.resource(key.kind).await?;
         let api: Api<DynamicObject> = if key.kind.is_namespaced() {
             Api::namespaced_with(self.client.clone(), &key.name.namespace, &resource)
@@ -109,7 +111,7 @@ impl Writer {
         let written = api
             .replace_status(&key.name.name, &parameters, &object)
             .await?;
-        Ok(Live::new(
+        Ok(LiveStatus::new(
             written.metadata.resource_version.unwrap_or_default().into(),
             written.metadata.generation.unwrap_or_default(),
             written.data.get("status").unwrap_or(&Value::Null),

@@ -62,7 +62,7 @@ fn a_token() -> String {
     token(USER, "vestibule-config", NOW + 600)
 }
 
-async fn show(authenticator: &Authenticator, token: &str) -> Result<Identity, Denied> {
+async fn show(authenticator: &Authenticator, token: &str) -> Result<SubscriberIdentity, Denied> {
     let mut metadata = MetadataMap::new();
     let header = format!("Bearer {token}").parse().unwrap();
     metadata.insert("authorization", header);

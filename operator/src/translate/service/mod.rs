@@ -39,9 +39,9 @@ pub struct ServiceSettings {
     pub defaults: ServiceParameters,
 }
 
-/// What is to become of a Gateway's Services.
+/// The desired state of a Gateway's Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ServiceWish {
+pub enum DesiredService {
     /// They stay as they are, there or not: the Gateway is not accepted, so what it asks for is not
     /// known, and an edit that is wrong must not cost it its address.
     Keep,
@@ -95,7 +95,7 @@ pub struct Assigned {
     pub addresses: Vec<Address>,
     /// Every address that leads to it, inside the cluster and outside, with each of its TCP ports.
     pub sockets: BTreeSet<(IpAddr, Port)>,
-    /// Why the API server does not take it as wished, if it does not.
+    /// Why the API server refuses it, if it does.
     pub problem: Option<String>,
 }
 
@@ -163,7 +163,7 @@ impl GatewayService {
         )
     }
 
-    /// Whether a front that is there (as the API server has it) can only become as wished by being
+    /// Whether a front that is there (as the API server has it) can only become as desired by being
     /// made anew: what is immutable in it differs. Its internal ports stay.
     #[must_use]
     pub fn must_be_made_anew(&self, present: &Value) -> bool {

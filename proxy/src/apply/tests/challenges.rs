@@ -3,7 +3,7 @@
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
 use super::*;
-use crate::challenge::{ACME_TLS, Answer, Question};
+use crate::challenge::{ACME_TLS, ChallengeQuery, ChallengeReply};
 
 const TOKEN: &str = "evaGxfADs6pSRb2LAv9IZf17Dt3juxGJ-PCt92wr-oA";
 const NAME: &str = "a.example.com";
@@ -66,14 +66,14 @@ fn plain(name: &str) -> Resource {
     challenge(name, |wire| wire.bind = Some(bind_on(BIND.port + 1)))
 }
 
-fn asked(h: &Harness, port: u16, question: &Question) -> Option<String> {
+fn asked(h: &Harness, port: u16, question: &ChallengeQuery) -> Option<String> {
     let bind = BindKey { port, ..BIND };
     let found = h.published.load().challenge(&bind, question.clone());
     found.map(|challenge| challenge.key.to_string())
 }
 
-fn over_http(hostname: &str, token: &str) -> Question {
-    Question::Http(Hostname::parse(hostname).unwrap(), token.into())
+fn over_http(hostname: &str, token: &str) -> ChallengeQuery {
+    ChallengeQuery::Http(Hostname::parse(hostname).unwrap(), token.into())
 }
 
 fn good() -> proto::TlsAlpn01 {
@@ -185,11 +185,11 @@ fn a_challenge_is_found_by_what_it_is_for() {
         h.apply(vec![tls(answer), plain(&http("B.Example.com"))]),
         []
     );
-    let question = Question::Tls(Hostname::parse(NAME).unwrap());
+    let question = ChallengeQuery::Tls(Hostname::parse(NAME).unwrap());
     assert_eq!(asked(&h, BIND.port, &question).as_deref(), Some(TLS_NAME));
     assert_eq!(asked(&h, BIND.port + 1, &question), None);
     let found = h.published.load().challenge(&BIND, question.clone());
-    let Answer::Tls(config) = &found.unwrap().answer else {
+    let ChallengeReply::Tls(config) = &found.unwrap().answer else {
         panic!("another answer");
     };
     assert_eq!(config.alpn_protocols, [ACME_TLS]);
@@ -246,7 +246,7 @@ fn nothing_shows_a_key() {
     let found = h
         .published
         .load()
-        .challenge(&BIND, Question::Tls(Hostname::parse(NAME).unwrap()));
+        .challenge(&BIND, ChallengeQuery::Tls(Hostname::parse(NAME).unwrap()));
     let texts = [
         text,
         dump,

@@ -36,7 +36,7 @@ fn client(trust: &ForwardedHeaders, lines: &[&str]) -> String {
         .iter()
         .map(|line| ("x-forwarded-for", *line))
         .collect();
-    let said = Said::read(&headers(&pairs), trust, ip("10.0.0.1"));
+    let said = HopInfo::read(&headers(&pairs), trust, ip("10.0.0.1"));
     said.map_or("nobody is trusted".into(), |said| said.client.to_string())
 }
 
@@ -96,7 +96,7 @@ fn entries_are_addresses_in_any_form_or_end_it() {
 fn more_is_said_beside_the_list_once_or_not_at_all() {
     let trust = x(Some(1), &[]);
     let read = |pairs: &[(&'static str, &str)]| {
-        Said::read(&headers(pairs), &trust, ip("10.0.0.1")).unwrap()
+        HopInfo::read(&headers(pairs), &trust, ip("10.0.0.1")).unwrap()
     };
     let all = [
         ("x-forwarded-for", "198.51.100.1"),
@@ -142,9 +142,9 @@ fn more_is_said_beside_the_list_once_or_not_at_all() {
 }
 
 /// What a request from 10.0.0.1 says in these lines of `Forwarded`.
-fn forwarded(trust: &ForwardedHeaders, lines: &[&str]) -> Said {
+fn forwarded(trust: &ForwardedHeaders, lines: &[&str]) -> HopInfo {
     let pairs: Vec<_> = lines.iter().map(|line| ("forwarded", *line)).collect();
-    Said::read(&headers(&pairs), trust, ip("10.0.0.1")).unwrap()
+    HopInfo::read(&headers(&pairs), trust, ip("10.0.0.1")).unwrap()
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn forwarded_says_it_all_in_one() {
         ("x-forwarded-for", "203.0.113.9"),
         ("x-forwarded-proto", "https"),
     ]);
-    let said = Said::read(&other, &rfc(Some(1), &[]), ip("10.0.0.1")).unwrap();
+    let said = HopInfo::read(&other, &rfc(Some(1), &[]), ip("10.0.0.1")).unwrap();
     assert_eq!(
         (said.client, said.list, said.scheme),
         (ip("10.0.0.1"), None, None)
@@ -247,7 +247,7 @@ proptest! {
                 map.append(name, front);
                 map.append(name, HeaderValue::from_str(&last).unwrap());
             }
-            let said = Said::read(&map, &trust, ip("10.0.0.1")).unwrap();
+            let said = HopInfo::read(&map, &trust, ip("10.0.0.1")).unwrap();
             prop_assert_eq!(said.client, ip(hop));
         }
     }

@@ -13,7 +13,7 @@ fn run(bytes: &[u8], size: usize) -> (usize, Option<Stop>, u64) {
             // It stays so.
             assert_eq!(
                 guard.check(b"GET"),
-                Outcome {
+                GuardOutcome {
                     passed: 0,
                     ..outcome
                 }
@@ -241,7 +241,7 @@ proptest! {
         for cut in cuts.iter().cycle() {
             let (now, later) = rest.split_at((*cut).min(rest.len()));
             let outcome = guard.check(now);
-            prop_assert_eq!(outcome, Outcome { passed: now.len(), stopped: None });
+            prop_assert_eq!(outcome, GuardOutcome { passed: now.len(), stopped: None });
             rest = later;
             if rest.is_empty() {
                 break;

@@ -9,7 +9,7 @@ use vestibule_model::pattern::Matcher;
 
 use super::super::route::{RuleParts, Value, ValueMatch};
 use super::*;
-use crate::owners::Guard;
+use crate::owners::HostnameGuard;
 use crate::quota::Accounts;
 
 /// A match in short: `=/exact`, `~regex`, `/prefix` or `@service/method` (`*` is any, `~` before a regular expression),
@@ -114,7 +114,7 @@ fn part(text: &str) -> PathPrefix {
 fn select(table: &HttpTable, host: &str, text: &str) -> String {
     let request = request(text);
     let host = Hostname::parse(host).ok();
-    let view = View::new(&request, None, Guard::OPEN);
+    let view = View::new(&request, None, HostnameGuard::OPEN);
     let found = table.find(host.as_ref(), &view);
     found.map_or_else(String::new, |found| {
         format!("{}/{}", found.route.key, found.place.0)
@@ -145,7 +145,7 @@ fn the_order_of_the_api_within_a_hostname() {
         rules.reverse();
         let first = chosen.iter().position(|rule| {
             let request = request(asked);
-            of(rule).accepts(&View::new(&request, None, Guard::OPEN))
+            of(rule).accepts(&View::new(&request, None, HostnameGuard::OPEN))
         });
         let first = first.unwrap();
         let one = table(&[("", "", route("r", 0, &rules))]);
@@ -270,7 +270,7 @@ fn finding_a_match_costs_a_bounded_number_of_steps() {
         let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
         let found = |rules: &[&str], asked: &str| {
             let request = request(asked);
-            let view = View::new(&request, None, Guard::OPEN);
+            let view = View::new(&request, None, HostnameGuard::OPEN);
             let all: Vec<Attached<'_>> = rules
                 .chunks(1000)
                 .enumerate()
@@ -580,7 +580,7 @@ proptest! {
             let text = format!("{method} {path}{query}{headers}{grpc}");
             let name = Hostname::parse(host).unwrap();
             let asked = request(&text);
-            let view = View::new(&asked, None, Guard::OPEN);
+            let view = View::new(&asked, None, HostnameGuard::OPEN);
             let may_serve = |names: &AttachedNames, route: &HttpRoute| {
                 let tenant = &*route.tenant;
                 names.shared
@@ -635,7 +635,7 @@ proptest! {
                 format!("{}/{}", entry.route.key, entry.place.0)
             });
             let account = owner.map(|owner| Accounts::default().of(&owner.into()));
-            let guard = account.as_ref().map_or(Guard::OPEN, |owner| Guard::new(owner, "infra"));
+            let guard = account.as_ref().map_or(HostnameGuard::OPEN, |owner| HostnameGuard::new(owner, "infra"));
             let found = table.find(Some(&name), &View::new(&asked, None, guard));
             let found = found.map_or_else(String::new, |found| {
                 format!("{}/{}", found.route.key, found.place.0)

@@ -15,12 +15,14 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{debug, error, info, warn};
 
-use super::certificates::{Certificates, Source};
+use super::certificates::{CertificateSource, CurrentCertificate};
 use super::material::{Trusted, make_authority};
 use super::metrics::{Certificate, Metrics, Reason, Write};
-use super::rotation::{Decision, Leaf, Place, Seconds, State, Step, Stored, Why, decide};
-use super::store::{Snapshot, Store, erase};
-use super::{Config, ServingError};
+use super::rotation::{
+    BundleTarget, CaState, CaStep, Leaf, RenewalReason, RotationDecision, Seconds, Stored, decide,
+};
+use super::store::{CaSnapshot, CaStore, erase};
+use super::{Config, InternalCaError};
 
 /// Rounds of reading and writing after which others seem to write as often as this replica does.
 const MAX_ROUNDS: usize = 12;
@@ -30,28 +32,28 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mi
 const LOOK: Duration = Duration::from_mins(10);
 
 /// Keeps authority, certificates and bundle; to be run on every replica.
-pub struct Keeper {
+pub struct Reconciler {
     client: Client,
     config: Config,
-    store: Store,
-    source: Source,
+    store: CaStore,
+    source: CertificateSource,
     metrics: Metrics,
 }
 
 /// Something in the objects changed.
 type Changes = BoxStream<'static, ()>;
 
-impl Keeper {
-    pub(super) fn new(client: Client, config: Config) -> (Self, Certificates) {
-        let (source, certificates) = Source::new();
-        let keeper = Self {
-            store: Store::new(&client, config.clone()),
+impl Reconciler {
+    pub(super) fn new(client: Client, config: Config) -> (Self, CurrentCertificate) {
+        let (source, certificates) = CertificateSource::new();
+        let reconciler = Self {
+            store: CaStore::new(&client, config.clone()),
             client,
             config,
             source,
             metrics: Metrics::default(),
         };
-        (keeper, certificates)
+        (reconciler, certificates)
     }
 
     /// The counters.
@@ -129,14 +131,14 @@ impl Keeper {
     }
 
     /// Does what is to be done; returns when to look again.
-    async fn settle(&self) -> Result<Duration, ServingError> {
+    async fn settle(&self) -> Result<Duration, InternalCaError> {
         let mut last = None;
         for _ in 0..MAX_ROUNDS {
             let mut read = self.store.read().await?;
             let state = read.state(&self.config);
             self.observe(&state);
             let now = (self.config.clock)();
-            let Decision { steps, due } = decide(&state, now, &self.config.policy);
+            let RotationDecision { steps, due } = decide(&state, now, &self.config.policy);
             if steps.is_empty() {
                 let wait = u64::try_from(due.saturating_sub(now)).unwrap_or(0).max(1);
                 return Ok(Duration::from_secs(wait).min(LOOK));
@@ -145,7 +147,7 @@ impl Keeper {
             for step in steps {
                 match self.take(&read, &step, now).await {
                     Ok(()) => done = true,
-                    Err(conflict @ ServingError::Conflict(_)) => {
+                    Err(conflict @ InternalCaError::Conflict(_)) => {
                         debug!(%conflict, "reading again");
                         last = Some(conflict);
                         done = true;
@@ -161,32 +163,37 @@ impl Keeper {
             }
         }
         let whatever = "the objects of the certificates".to_owned();
-        Err(last.unwrap_or(ServingError::Conflict(whatever)))
+        Err(last.unwrap_or(InternalCaError::Conflict(whatever)))
     }
 
-    async fn take(&self, read: &Snapshot, step: &Step, now: Seconds) -> Result<(), ServingError> {
+    async fn take(
+        &self,
+        read: &CaSnapshot,
+        step: &CaStep,
+        now: Seconds,
+    ) -> Result<(), InternalCaError> {
         let (object, reason) = match step {
-            Step::MakeAuthority(why) => {
+            CaStep::MakeAuthority(why) => {
                 announce("the internal authority", why);
                 self.make_authority(read, now).await?;
                 ("authority", why.reason())
             }
-            Step::SetBundle(ids) => {
+            CaStep::SetBundle(ids) => {
                 self.store.put_bundle(read, &read.bundle_of(ids)).await?;
                 ("authority", "Bundle")
             }
-            Step::MarkPublished => {
+            CaStep::MarkPublished => {
                 self.store.mark_published(read, now).await?;
                 ("authority", "Published")
             }
-            Step::Publish(place) => {
-                self.store.publish(read, *place).await?;
-                match place {
-                    Place::ConfigMap => ("bundle", "Stale"),
-                    Place::WebhookConfiguration => ("webhook-configuration", "Stale"),
+            CaStep::Publish(target) => {
+                self.store.publish(read, *target).await?;
+                match target {
+                    BundleTarget::ConfigMap => ("bundle", "Stale"),
+                    BundleTarget::WebhookConfiguration => ("webhook-configuration", "Stale"),
                 }
             }
-            Step::Issue(leaf, why) => {
+            CaStep::Issue(leaf, why) => {
                 let Some(signer) = &read.signer else {
                     return Ok(());
                 };
@@ -203,7 +210,7 @@ impl Keeper {
         Ok(())
     }
 
-    async fn make_authority(&self, read: &Snapshot, now: Seconds) -> Result<(), ServingError> {
+    async fn make_authority(&self, read: &CaSnapshot, now: Seconds) -> Result<(), InternalCaError> {
         let whose = &self.config.manager;
         let pair = make_authority(whose, now, &self.config.policy)?;
         let new = super::material::read_bundle(pair.certificate.as_bytes());
@@ -212,7 +219,7 @@ impl Keeper {
         self.store.put_authority(read, &pair, &bundle).await
     }
 
-    fn observe(&self, state: &State) {
+    fn observe(&self, state: &CaState) {
         let set = |certificate, until| {
             let family = &self.metrics.expiry;
             family
@@ -229,7 +236,7 @@ impl Keeper {
         }
     }
 
-    fn failed(&self, error: &ServingError) {
+    fn failed(&self, error: &InternalCaError) {
         let reason = error.reason();
         self.metrics
             .failures
@@ -246,9 +253,9 @@ fn label(leaf: Leaf) -> &'static str {
     }
 }
 
-fn announce(what: &str, why: &Why) {
+fn announce(what: &str, why: &RenewalReason) {
     match why {
-        Why::Unusable(problem) => warn!(what, problem, "is of no use and is made anew"),
+        RenewalReason::Unusable(problem) => warn!(what, problem, "is of no use and is made anew"),
         why if why.is_planned() => info!(what, reason = why.reason(), "is made"),
         why => warn!(what, reason = why.reason(), "is made anew"),
     }

@@ -8,22 +8,22 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::super::claims::ClaimWriter;
-use super::super::issuance::{self as acme_task, Doors, Hand};
+use super::super::issuance::{self as acme_task, AddressProbes, ClusterEffects};
 use super::super::lease::elector::Role;
 use super::super::metrics::Metrics;
 use super::super::secrets::Secrets;
 use super::super::statuses::plan::Planner;
 use super::super::statuses::write::Writer;
-use super::super::store::{Store, Wires};
+use super::super::store::{Channels, Store};
 use super::super::sync::{self, Progress};
 use super::super::{Outside, Settings, certmanager, events, ports, ready, services};
-use super::{BATCH, SOURCE_BATCH, Shell};
+use super::{BATCH, Controller, SOURCE_BATCH};
 use crate::claims::ClaimStore;
-use crate::issuance::{self, Register};
+use crate::issuance::{self, CertificateRegistry};
 use crate::publish::Publisher;
 
-impl Shell {
-    /// Starts the tasks; the loop is still to be turned.
+impl Controller {
+    /// Starts the tasks. [`Controller::run`] then runs the loop.
     #[expect(
         clippy::too_many_lines,
         reason = "one task and its channels after the other"
@@ -45,17 +45,17 @@ impl Shell {
         let (role_sender, role) = watch::channel(Role::Following { leader: None });
         let (ports, wanted) = watch::channel(None);
         let (persisted_sender, persisted) = watch::channel(None);
-        let (wishes_sender, wishes) = watch::channel(None);
-        let (fronts_sender, fronts) = watch::channel(None);
+        let (desired_services_sender, desired_services) = watch::channel(None);
+        let (service_states_sender, service_states) = watch::channel(None);
         let (known, proxies_known) = watch::channel(false);
         let (installed_sender, installed) = watch::channel(false);
 
-        let wires = ports::Wires {
+        let channels = ports::Channels {
             wanted,
             role: role.clone(),
             persisted: persisted_sender,
         };
-        keep_ports(client, &settings, wires, tasks);
+        keep_ports(client, &settings, channels, tasks);
         let config = services::Config {
             manager: settings.release.clone(),
             release: services::plan::Release {
@@ -63,12 +63,12 @@ impl Shell {
                 owner: settings.owner.clone(),
             },
         };
-        let wires = services::Wires {
-            wishes,
+        let channels = services::Channels {
+            desired_services,
             role: role.clone(),
-            fronts: fronts_sender,
+            service_states: service_states_sender,
         };
-        let task = services::run(client.clone(), config, wires, metrics.clone());
+        let task = services::run(client.clone(), config, channels, metrics.clone());
         tasks.spawn(async move {
             task.await;
             "services"
@@ -92,29 +92,35 @@ impl Shell {
             "installed kinds"
         });
 
-        let (register, certificate_wires) = Register::new();
-        let desk = certificate_wires.desk.clone();
-        let desk_news = desk.for_loop();
-        let requests = certificate_wires.requests.clone();
-        let hand = hand(
+        let (registry, issuance_channels) = CertificateRegistry::new();
+        let engine_link = issuance_channels.engine_link.clone();
+        let engine_link_changed = engine_link.for_loop();
+        let requests = issuance_channels.requests.clone();
+        let cluster_effects = cluster_effects(
             client,
             &settings,
             &metrics,
-            (&role, &fronts, &certificate_wires),
+            (&role, &service_states, &issuance_channels),
             tasks,
         );
-        let teller = hand.teller.clone();
-        issue(&settings, hand, &publisher, certificate_wires, tasks);
-        let (facts, certificates) = watch::channel(None);
-        let wires = certmanager::Wires {
+        let event_recorder = cluster_effects.event_recorder.clone();
+        issue(
+            &settings,
+            cluster_effects,
+            &publisher,
+            issuance_channels,
+            tasks,
+        );
+        let (issuances, certificates) = watch::channel(None);
+        let channels = certmanager::Channels {
             requests,
             role: role.clone(),
-            facts,
+            issuances,
         };
         let task = certmanager::run(
             client.clone(),
             settings.certmanager.clone(),
-            wires,
+            channels,
             metrics.clone(),
         );
         tasks.spawn(async move {
@@ -129,11 +135,11 @@ impl Shell {
             metrics.clone(),
             settings.secret_namespaces.clone(),
             ClaimStore::new(settings.claim_grace),
-            Wires {
+            Channels {
                 ports,
-                services: wishes_sender,
-                certificates: register,
-                teller,
+                services: desired_services_sender,
+                certificates: registry,
+                event_recorder,
             },
         );
         let claim_writer = ClaimWriter::new(client.clone(), &settings.release, metrics.clone());
@@ -151,9 +157,9 @@ impl Shell {
             sources,
             source_sender,
             persisted,
-            fronts,
-            desk,
-            desk_news,
+            service_states,
+            engine_link,
+            engine_link_changed,
             certificates,
             proxies_known,
             installed,
@@ -174,24 +180,24 @@ impl Shell {
 }
 
 /// What the built-in engine does its work with; begins the task that tells of it by events.
-fn hand(
+fn cluster_effects(
     client: &kube::Client,
     settings: &Settings,
     metrics: &Metrics,
-    (role, fronts, wires): (
+    (role, service_states, channels): (
         &watch::Receiver<Role>,
-        &watch::Receiver<Option<Arc<services::Fronts>>>,
-        &issuance::Wires,
+        &watch::Receiver<Option<Arc<services::ServiceStates>>>,
+        &issuance::Channels,
     ),
     tasks: &mut JoinSet<&'static str>,
-) -> Hand {
-    let (teller, told) = events::Teller::new();
+) -> ClusterEffects {
+    let (event_recorder, queue) = events::EventRecorder::new();
     let task = events::run(
         client.clone(),
         settings.translation.controller.to_string(),
         settings.instance.clone(),
         role.clone(),
-        told,
+        queue,
     );
     tasks.spawn(async move {
         task.await;
@@ -200,29 +206,29 @@ fn hand(
     let namespaces = settings.secret_namespaces.clone();
     let patience = settings.acme.as_ref().map(|acme| acme.reach);
     let patience = patience.unwrap_or_default();
-    Hand {
+    ClusterEffects {
         secrets: Secrets::new(client.clone(), &settings.release, namespaces),
-        desk: wires.desk.clone(),
+        engine_link: channels.engine_link.clone(),
         role: role.clone(),
         metrics: metrics.clone(),
-        teller,
-        doors: Doors::new(fronts.clone(), patience),
-        requests: wires.requests.clone(),
+        event_recorder,
+        address_probes: AddressProbes::new(service_states.clone(), patience),
+        requests: channels.requests.clone(),
     }
 }
 
 fn issue(
     settings: &Settings,
-    hand: Hand,
+    cluster_effects: ClusterEffects,
     publisher: &Arc<Publisher>,
-    wires: issuance::Wires,
+    channels: issuance::Channels,
     tasks: &mut JoinSet<&'static str>,
 ) {
     let (acme, publisher) = (settings.acme.clone(), Arc::clone(publisher));
     tasks.spawn(async move {
         match acme {
-            Some(acme) => acme_task::run(acme, hand, publisher, wires).await,
-            None => issuance::refuse(wires).await,
+            Some(acme) => acme_task::run(acme, cluster_effects, publisher, channels).await,
+            None => issuance::refuse(channels).await,
         }
         "the built-in engine"
     });
@@ -231,7 +237,7 @@ fn issue(
 fn keep_ports(
     client: &kube::Client,
     settings: &Settings,
-    wires: ports::Wires,
+    channels: ports::Channels,
     tasks: &mut JoinSet<&'static str>,
 ) {
     let config = ports::Config {
@@ -240,7 +246,7 @@ fn keep_ports(
         manager: settings.release.clone(),
         owner: settings.owner.clone(),
     };
-    let task = ports::run(client.clone(), config, wires);
+    let task = ports::run(client.clone(), config, channels);
     tasks.spawn(async move {
         task.await;
         "ports"

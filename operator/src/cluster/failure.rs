@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 /// Wait after the first failure, and the longest one.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
-/// The failures of one thing in a row.
+/// Failures of the same thing in a row, and when to try again.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct RepeatedFailure {
     /// What went wrong last.
     pub(super) problem: String,
     failures: u32,
@@ -15,7 +15,7 @@ pub(super) struct Trouble {
     pub(super) until: Instant,
 }
 
-impl Trouble {
+impl RepeatedFailure {
     /// After one more failure.
     pub(super) fn after(before: Option<&Self>, problem: String) -> Self {
         let failures = before.map_or(0, |trouble| trouble.failures);

@@ -1,5 +1,5 @@
-//! The desk between the loop and the built-in engine: what the engine wants told to translation, and what
-//! became of its challenges. Of each thing the latest counts, so that nobody waits and nothing piles up.
+//! The link between the loop and the built-in engine. The engine leaves updates for translation; the loop leaves
+//! what became of challenges. Of each thing the latest counts, so that nobody waits and nothing piles up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
 
-use crate::acme::IssuerFact;
+use crate::acme::IssuerState;
 
-/// Changes for the loop.
+/// What the engine has changed since the loop looked last.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct EngineUpdate {
     /// Up to which request of the engine these are.
     pub(super) ticket: u64,
     pub(super) challenges: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>,
     pub(super) issuance: BTreeMap<ObjectName, Option<Issuance>>,
-    pub(super) issuers: BTreeMap<ObjectKey, Option<IssuerFact>>,
+    pub(super) issuers: BTreeMap<ObjectKey, Option<IssuerState>>,
     /// Whether it is known how far every certificate is; before that, silence about one says nothing.
     pub(super) known: bool,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    told: Told,
+struct LinkState {
+    update: EngineUpdate,
     /// Challenges that the engine wants answered, and since which ticket.
     asked: BTreeMap<ChallengeKey, u64>,
     /// Certificates and issuers that something is known about.
@@ -34,27 +34,27 @@ struct State {
     issuers: BTreeSet<ObjectKey>,
     /// Certificates that nothing was said about since the engine began.
     silent: Option<BTreeSet<ObjectName>>,
-    /// Secrets that have changed since the engine was told.
+    /// Secrets that have changed since the engine asked last.
     secrets: BTreeSet<ObjectName>,
     /// Up to which ticket what is asked for is published, and what is.
     ticket: u64,
     published: Arc<BTreeSet<String>>,
 }
 
-/// The desk; clones are the same one.
+/// State that the loop and the engine share; clones are the same one.
 #[derive(Debug, Clone)]
-pub struct Desk(Arc<Inner>);
+pub struct EngineLink(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Moves when there is something for the loop.
     for_loop: watch::Sender<()>,
     /// Moves when there is something for the engine.
     for_engine: watch::Sender<()>,
 }
 
-impl Default for Desk {
+impl Default for EngineLink {
     fn default() -> Self {
         Self(Arc::new(Inner {
             state: Mutex::default(),
@@ -64,8 +64,8 @@ impl Default for Desk {
     }
 }
 
-/// What the loop does at the desk.
-impl Desk {
+/// The methods of the loop.
+impl EngineLink {
     /// Moves when [`Self::take`] has something.
     #[must_use]
     pub fn for_loop(&self) -> watch::Receiver<()> {
@@ -74,14 +74,14 @@ impl Desk {
 
     /// What is new.
     #[must_use]
-    pub fn take(&self) -> Told {
+    pub fn take(&self) -> EngineUpdate {
         let mut state = self.0.state.lock();
-        let next = Told {
-            ticket: state.told.ticket,
-            known: state.told.known,
-            ..Told::default()
+        let next = EngineUpdate {
+            ticket: state.update.ticket,
+            known: state.update.known,
+            ..EngineUpdate::default()
         };
-        std::mem::replace(&mut state.told, next)
+        std::mem::replace(&mut state.update, next)
     }
 
     /// What was asked for up to `ticket` is published, as far as it may be: these challenges.
@@ -104,8 +104,8 @@ impl Desk {
     }
 }
 
-/// What the engine does at the desk.
-impl Desk {
+/// The methods of the engine.
+impl EngineLink {
     pub(super) fn for_engine(&self) -> watch::Receiver<()> {
         self.0.for_engine.subscribe()
     }
@@ -114,7 +114,7 @@ impl Desk {
     pub fn begin(&self, certificates: BTreeSet<ObjectName>) {
         let mut state = self.0.state.lock();
         state.secrets.clear();
-        state.told.known = certificates.is_empty();
+        state.update.known = certificates.is_empty();
         state.silent = Some(certificates);
         drop(state);
         self.0.for_loop.send_replace(());
@@ -123,21 +123,21 @@ impl Desk {
     /// The engine ends: nothing is answered any more, and nothing is known.
     pub fn end(&self) {
         let mut state = self.0.state.lock();
-        let State {
-            told,
+        let LinkState {
+            update,
             asked,
             issuance,
             issuers,
             ..
         } = &mut *state;
-        told.ticket += 1;
-        told.known = false;
+        update.ticket += 1;
+        update.known = false;
         let asked = std::mem::take(asked).into_keys().map(|key| (key, None));
-        told.challenges.extend(asked);
+        update.challenges.extend(asked);
         let issuance = std::mem::take(issuance).into_iter().map(|key| (key, None));
-        told.issuance.extend(issuance);
+        update.issuance.extend(issuance);
         let issuers = std::mem::take(issuers).into_iter().map(|key| (key, None));
-        told.issuers.extend(issuers);
+        update.issuers.extend(issuers);
         state.silent = None;
         drop(state);
         self.0.for_loop.send_replace(());
@@ -146,7 +146,7 @@ impl Desk {
     /// Enough was waited for what is not known.
     pub(super) fn known(&self) {
         let mut state = self.0.state.lock();
-        if state.silent.take().is_none() || std::mem::replace(&mut state.told.known, true) {
+        if state.silent.take().is_none() || std::mem::replace(&mut state.update.known, true) {
             return;
         }
         drop(state);
@@ -156,15 +156,15 @@ impl Desk {
     /// Has the proxies answer challenges, or (`None`) no longer.
     pub fn challenges(&self, changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>) {
         let mut state = self.0.state.lock();
-        state.told.ticket += 1;
-        let ticket = state.told.ticket;
+        state.update.ticket += 1;
+        let ticket = state.update.ticket;
         for (key, answer) in changes {
             if answer.is_some() {
                 state.asked.insert(key.clone(), ticket);
             } else {
                 state.asked.remove(&key);
             }
-            state.told.challenges.insert(key, answer);
+            state.update.challenges.insert(key, answer);
         }
         drop(state);
         self.0.for_loop.send_replace(());
@@ -185,20 +185,20 @@ impl Desk {
             });
             if all_known {
                 state.silent = None;
-                state.told.known = true;
+                state.update.known = true;
             }
-            state.told.issuance.insert(name, issuance);
+            state.update.issuance.insert(name, issuance);
         }
         drop(state);
         self.0.for_loop.send_replace(());
     }
 
     /// Says how issuers are.
-    pub fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerFact>) {
+    pub fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerState>) {
         let mut state = self.0.state.lock();
         for (key, fact) in changes {
             state.issuers.insert(key.clone());
-            state.told.issuers.insert(key, Some(fact));
+            state.update.issuers.insert(key, Some(fact));
         }
         drop(state);
         self.0.for_loop.send_replace(());

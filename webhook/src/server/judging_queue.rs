@@ -1,5 +1,5 @@
-//! Owns whose review is judged next: sources take turns, and within a source (an API server asks for everybody) the
-//! namespaces whose objects they are.
+//! Owns the queue of reviews that wait to be judged. It is round robin between sources and, within a source (one API
+//! server asks for everybody), between the namespaces of the objects.
 //!
 //! Whoever sends many reviews, or slow ones, waits for its own. What is being judged cannot be interrupted, so no
 //! source gets the last places, nor does a namespace get the last ones of its source.
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 /// How many reviews are judged at one time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct QueueLimits {
     /// Of all sources.
     pub(super) all: usize,
     /// Of one source.
@@ -24,29 +24,29 @@ pub(super) struct Limits {
 
 /// The queue; clones are the same one.
 #[derive(Debug, Clone)]
-pub(super) struct Turns {
-    limits: Limits,
-    state: Arc<Mutex<State>>,
+pub(super) struct JudgingQueue {
+    limits: QueueLimits,
+    state: Arc<Mutex<QueueState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     judged: usize,
-    sources: Rotation<IpAddr, Source>,
+    sources: Rotation<IpAddr, SourceQueue>,
 }
 
 /// What one source has here.
 #[derive(Debug, Default)]
-struct Source {
+struct SourceQueue {
     judged: usize,
-    namespaces: Rotation<String, Namespace>,
+    namespaces: Rotation<String, NamespaceQueue>,
 }
 
 /// What one namespace of a source has here.
 #[derive(Debug, Default)]
-struct Namespace {
+struct NamespaceQueue {
     judged: usize,
-    waiting: VecDeque<oneshot::Sender<Turn>>,
+    waiting: VecDeque<oneshot::Sender<JudgingPermit>>,
 }
 
 /// Entries, and the order in which those of them have their turn in which somebody waits.
@@ -65,24 +65,24 @@ impl<K, V> Default for Rotation<K, V> {
     }
 }
 
-/// A place among those who are judged; free again when it is dropped.
+/// Permission to judge one review. Dropping it lets the next one in.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct JudgingPermit {
     source: IpAddr,
     namespace: String,
-    turns: Turns,
+    queue: JudgingQueue,
 }
 
-impl Turns {
-    pub(super) fn new(limits: Limits) -> Self {
+impl JudgingQueue {
+    pub(super) fn new(limits: QueueLimits) -> Self {
         Self {
             limits,
             state: Arc::default(),
         }
     }
 
-    /// Waits for a turn. Whoever stops waiting loses it.
-    pub(super) async fn wait(&self, source: IpAddr, namespace: &str) -> Turn {
+    /// Waits for a permit. Whoever stops waiting leaves the queue.
+    pub(super) async fn wait(&self, source: IpAddr, namespace: &str) -> JudgingPermit {
         loop {
             let (sender, receiver) = oneshot::channel();
             self.state
@@ -90,8 +90,8 @@ impl Turns {
                 .wait(source.to_canonical(), namespace, sender);
             self.grant();
             // Nobody drops a sender that somebody waits for.
-            if let Ok(turn) = receiver.await {
-                return turn;
+            if let Ok(permit) = receiver.await {
+                return permit;
             }
         }
     }
@@ -103,20 +103,20 @@ impl Turns {
         while state.judged < self.limits.all
             && let Some((sender, source, namespace)) = state.next(&self.limits)
         {
-            let turns = self.clone();
+            let queue = self.clone();
             granted.push((
                 sender,
-                Turn {
+                JudgingPermit {
                     source,
                     namespace,
-                    turns,
+                    queue,
                 },
             ));
         }
         drop(state);
         // Without the lock: the turn of one who has just stopped waiting is dropped here, and free again.
-        for (sender, turn) in granted {
-            let _ = sender.send(turn);
+        for (sender, permit) in granted {
+            let _ = sender.send(permit);
         }
     }
 
@@ -135,8 +135,8 @@ impl Turns {
     }
 }
 
-impl State {
-    fn wait(&mut self, address: IpAddr, name: &str, sender: oneshot::Sender<Turn>) {
+impl QueueState {
+    fn wait(&mut self, address: IpAddr, name: &str, sender: oneshot::Sender<JudgingPermit>) {
         let source = self.sources.entries.entry(address).or_default();
         if source.namespaces.order.is_empty() {
             self.sources.order.push_back(address);
@@ -151,7 +151,10 @@ impl State {
 
     /// Takes the next one who waits and may be judged, and counts it. Passes over at most as many sources and
     /// namespaces as are judged: who has nothing there may have a turn.
-    fn next(&mut self, limits: &Limits) -> Option<(oneshot::Sender<Turn>, IpAddr, String)> {
+    fn next(
+        &mut self,
+        limits: &QueueLimits,
+    ) -> Option<(oneshot::Sender<JudgingPermit>, IpAddr, String)> {
         for _ in 0..self.sources.order.len() {
             let address = self.sources.order.pop_front()?;
             let Some(source) = self.sources.entries.get_mut(&address) else {
@@ -193,8 +196,8 @@ impl State {
     }
 }
 
-impl Source {
-    fn next(&mut self, limits: &Limits) -> Option<(oneshot::Sender<Turn>, String)> {
+impl SourceQueue {
+    fn next(&mut self, limits: &QueueLimits) -> Option<(oneshot::Sender<JudgingPermit>, String)> {
         for _ in 0..self.namespaces.order.len() {
             let name = self.namespaces.order.pop_front()?;
             let Some(namespace) = self.namespaces.entries.get_mut(&name) else {
@@ -224,16 +227,16 @@ impl Source {
     }
 }
 
-impl Namespace {
+impl NamespaceQueue {
     fn is_idle(&self) -> bool {
         self.judged == 0 && self.waiting.is_empty()
     }
 }
 
-impl Drop for Turn {
+impl Drop for JudgingPermit {
     fn drop(&mut self) {
-        self.turns.state.lock().end(self.source, &self.namespace);
-        self.turns.grant();
+        self.queue.state.lock().end(self.source, &self.namespace);
+        self.queue.grant();
     }
 }
 
@@ -246,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits {
+    const LIMITS: QueueLimits = QueueLimits {
         all: 4,
         of_source: 3,
         of_namespace: 2,
@@ -256,9 +259,9 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    fn ask(turns: &Turns, last: u8, namespace: &str) -> JoinHandle<Turn> {
-        let (turns, namespace) = (turns.clone(), namespace.to_owned());
-        tokio::spawn(async move { turns.wait(source(last), &namespace).await })
+    fn ask(queue: &JudgingQueue, last: u8, namespace: &str) -> JoinHandle<JudgingPermit> {
+        let (queue, namespace) = (queue.clone(), namespace.to_owned());
+        tokio::spawn(async move { queue.wait(source(last), &namespace).await })
     }
 
     /// Lets everybody who can go on do so.
@@ -270,49 +273,49 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_gets_the_last_places() {
-        let turns = Turns::new(LIMITS);
-        let greedy: Vec<_> = (0..100).map(|_| ask(&turns, 1, "greedy")).collect();
+        let queue = JudgingQueue::new(LIMITS);
+        let greedy: Vec<_> = (0..100).map(|_| ask(&queue, 1, "greedy")).collect();
         settle().await;
-        assert_eq!(turns.counts(), (2, 98));
+        assert_eq!(queue.counts(), (2, 98));
         // Another namespace of the same API server.
-        let other = ask(&turns, 1, "other").await.unwrap();
-        assert_eq!(turns.counts(), (3, 98));
-        let third = ask(&turns, 1, "third");
+        let other = ask(&queue, 1, "other").await.unwrap();
+        assert_eq!(queue.counts(), (3, 98));
+        let third = ask(&queue, 1, "third");
         settle().await;
         assert!(!third.is_finished());
         // Another source, which has one and the same name for the namespace.
-        let elsewhere = ask(&turns, 2, "greedy").await.unwrap();
-        assert_eq!(turns.counts(), (4, 99));
+        let elsewhere = ask(&queue, 2, "greedy").await.unwrap();
+        assert_eq!(queue.counts(), (4, 99));
         drop(other);
         let third = third.await.unwrap();
         drop((third, elsewhere));
-        for turn in greedy {
-            drop(turn.await.unwrap());
+        for permit in greedy {
+            drop(permit.await.unwrap());
         }
-        assert_eq!(turns.counts(), (0, 0));
-        assert!(turns.state.lock().sources.entries.is_empty());
-        assert!(turns.state.lock().sources.order.is_empty());
+        assert_eq!(queue.counts(), (0, 0));
+        assert!(queue.state.lock().sources.entries.is_empty());
+        assert!(queue.state.lock().sources.order.is_empty());
     }
 
     #[tokio::test]
     async fn a_single_review_waits_for_at_most_one_of_each_source_and_namespace() {
-        let one = Limits {
+        let one = QueueLimits {
             all: 1,
             of_source: 1,
             of_namespace: 1,
         };
-        let turns = Turns::new(one);
-        let held = turns.wait(source(9), "held").await;
+        let queue = JudgingQueue::new(one);
+        let held = queue.wait(source(9), "held").await;
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut all = Vec::new();
         let asked = [(1, "a", 500), (2, "a", 500), (1, "b", 1), (3, "c", 1)];
         for (last, namespace, count) in asked {
             for _ in 0..count {
-                let (turns, order) = (turns.clone(), Arc::clone(&order));
+                let (queue, order) = (queue.clone(), Arc::clone(&order));
                 all.push(tokio::spawn(async move {
-                    let turn = turns.wait(source(last), namespace).await;
+                    let permit = queue.wait(source(last), namespace).await;
                     order.lock().push((last, namespace));
-                    drop(turn);
+                    drop(permit);
                 }));
             }
         }
@@ -329,10 +332,10 @@ mod tests {
 
     #[tokio::test]
     async fn who_stops_waiting_takes_no_place() {
-        let turns = Turns::new(LIMITS);
-        let first = turns.wait(source(1), "a").await;
-        let second = turns.wait(source(1), "a").await;
-        let waiting: Vec<_> = (0..5000).map(|_| ask(&turns, 1, "a")).collect();
+        let queue = JudgingQueue::new(LIMITS);
+        let first = queue.wait(source(1), "a").await;
+        let second = queue.wait(source(1), "a").await;
+        let waiting: Vec<_> = (0..5000).map(|_| ask(&queue, 1, "a")).collect();
         settle().await;
         for one in &waiting {
             one.abort();
@@ -342,9 +345,9 @@ mod tests {
         }
         drop(first);
         drop(second);
-        assert_eq!(turns.counts(), (0, 0));
-        drop(turns.wait(source(1), "a").await);
-        assert!(turns.state.lock().sources.entries.is_empty());
+        assert_eq!(queue.counts(), (0, 0));
+        drop(queue.wait(source(1), "a").await);
+        assert!(queue.state.lock().sources.entries.is_empty());
     }
 
     proptest! {
@@ -356,12 +359,12 @@ mod tests {
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
-                let turns = Turns::new(LIMITS);
-                let mut asked: Vec<JoinHandle<Turn>> = Vec::new();
-                let mut judged: Vec<Turn> = Vec::new();
+                let queue = JudgingQueue::new(LIMITS);
+                let mut asked: Vec<JoinHandle<JudgingPermit>> = Vec::new();
+                let mut judged: Vec<JudgingPermit> = Vec::new();
                 for (last, name, what) in steps {
                     match what {
-                        0 | 1 => asked.push(ask(&turns, last, &format!("n{name}"))),
+                        0 | 1 => asked.push(ask(&queue, last, &format!("n{name}"))),
                         2 if !judged.is_empty() => drop(judged.remove(usize::from(last) % judged.len())),
                         3 if !asked.is_empty() => {
                             let gone = asked.swap_remove(usize::from(name) % asked.len());
@@ -374,10 +377,10 @@ mod tests {
                     }
                     let (ready, still) = asked.into_iter().partition(JoinHandle::is_finished);
                     asked = still;
-                    for one in Vec::from_iter::<Vec<JoinHandle<Turn>>>(ready) {
+                    for one in Vec::from_iter::<Vec<JoinHandle<JudgingPermit>>>(ready) {
                         judged.extend(one.await);
                     }
-                    check(&turns, &judged);
+                    check(&queue, &judged);
                 }
                 for one in &asked {
                     one.abort();
@@ -386,29 +389,29 @@ mod tests {
                     drop(one.await);
                 }
                 drop(judged);
-                assert_eq!(turns.counts(), (0, 0));
+                assert_eq!(queue.counts(), (0, 0));
             });
         }
     }
 
-    fn check(turns: &Turns, judged: &[Turn]) {
+    fn check(queue: &JudgingQueue, judged: &[JudgingPermit]) {
         let of_source = |address: IpAddr| judged.iter().filter(|t| t.source == address).count();
         let of = |address: IpAddr, name: &str| {
-            let same = |t: &&Turn| t.source == address && t.namespace == name;
+            let same = |t: &&JudgingPermit| t.source == address && t.namespace == name;
             judged.iter().filter(same).count()
         };
         assert!(judged.len() <= LIMITS.all);
-        assert_eq!(turns.counts().0, judged.len());
+        assert_eq!(queue.counts().0, judged.len());
         let mut seen = BTreeSet::new();
-        for turn in judged {
-            assert!(of_source(turn.source) <= LIMITS.of_source);
-            assert!(of(turn.source, &turn.namespace) <= LIMITS.of_namespace);
-            seen.insert((turn.source, turn.namespace.clone()));
+        for permit in judged {
+            assert!(of_source(permit.source) <= LIMITS.of_source);
+            assert!(of(permit.source, &permit.namespace) <= LIMITS.of_namespace);
+            seen.insert((permit.source, permit.namespace.clone()));
         }
         if judged.len() == LIMITS.all {
             return;
         }
-        let state = turns.state.lock();
+        let state = queue.state.lock();
         for (address, source) in &state.sources.entries {
             for (name, namespace) in &source.namespaces.entries {
                 let waits = namespace.waiting.iter().any(|one| !one.is_closed());

@@ -25,9 +25,9 @@ const PIECE: usize = 16 * 1024 - 1;
 /// The same of an answer that has nothing waiting, while others use up what may wait.
 pub(super) const LAST_PIECE: usize = 4 * 1024;
 
-/// What waits for one client.
+/// Bytes of answers that wait for one client to take them.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct UnsentBytes {
     bytes: AtomicUsize,
     /// What was read from backends beyond that, and is to come here.
     ahead: AtomicUsize,
@@ -44,7 +44,7 @@ struct Waiting {
     source: Option<Waker>,
 }
 
-impl Held {
+impl UnsentBytes {
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

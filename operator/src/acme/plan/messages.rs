@@ -9,10 +9,10 @@ use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::key::ObjectName;
 
 use super::super::clock::Now;
-use super::super::effects::{Ack, Observation, Waiting};
+use super::super::effects::{ChallengeAck, Observation, Waiting};
 use super::super::problem::FailureKind;
-use super::assess::{Hindrance, Standing};
-use super::{Entry, Phase, Planner, Stage, Step};
+use super::assess::{Assessment, Blocker};
+use super::{Entry, Phase, PlanStep, Planner, Stage};
 
 /// Counts are said at most this often.
 const COUNT: Duration = Duration::from_secs(1);
@@ -28,20 +28,21 @@ impl Planner {
             if !entry.seen && entry.trouble.is_none() {
                 continue;
             }
-            let standing = self.standing(entry, now);
-            let said = self.words(&secret, entry, &standing, now);
-            let renewal = standing.renew_at;
+            let assessment = self.assessment(entry, now);
+            let said = self.words(&secret, entry, &assessment, now);
+            let renewal = assessment.renew_at;
             let Some(entry) = self.entries.get_mut(&secret) else {
                 continue;
             };
             if entry.said.as_ref() != Some(&said) {
                 entry.said = Some(said.clone());
-                self.steps.push(Step::Issuance(secret.clone(), Some(said)));
+                self.steps
+                    .push(PlanStep::Issuance(secret.clone(), Some(said)));
             }
             if entry.said_renewal != renewal {
                 entry.said_renewal = renewal;
                 let observation = Observation::RenewAt(secret, renewal);
-                self.steps.push(Step::Observe(observation));
+                self.steps.push(PlanStep::Observe(observation));
             }
         }
         if now.steady >= self.counted + COUNT {
@@ -50,7 +51,7 @@ impl Planner {
             if waiting != self.waiting {
                 self.waiting = waiting;
                 let observation = Observation::Waiting(waiting);
-                self.steps.push(Step::Observe(observation));
+                self.steps.push(PlanStep::Observe(observation));
             }
         }
     }
@@ -77,7 +78,13 @@ impl Planner {
         waiting
     }
 
-    fn words(&self, secret: &ObjectName, entry: &Entry, standing: &Standing, now: Now) -> Issuance {
+    fn words(
+        &self,
+        secret: &ObjectName,
+        entry: &Entry,
+        assessment: &Assessment,
+        now: Now,
+    ) -> Issuance {
         let leaf = entry
             .record
             .as_ref()
@@ -88,7 +95,7 @@ impl Planner {
             .as_ref()
             .map_or_else(String::new, ToString::to_string);
         let (state, reason, mut message) =
-            self.progress_words(secret, entry, standing, &issuer, now);
+            self.progress_words(secret, entry, assessment, &issuer, now);
         let Some(leaf) = leaf.filter(|_| ours && entry.state.issued.is_some()) else {
             return Issuance {
                 state,
@@ -98,7 +105,7 @@ impl Planner {
         };
         // There is one that serves: what is said first is how good it is.
         let until = time(leaf.not_after);
-        let due = !standing.current || standing.renew_at.is_none_or(|at| at <= now.wall);
+        let due = !assessment.current || assessment.renew_at.is_none_or(|at| at <= now.wall);
         let expired = leaf.not_after <= now.wall;
         if !due && state != IssuanceState::Failed && entry.running.is_none() {
             return Issuance {
@@ -115,7 +122,7 @@ impl Planner {
                 message: message.into(),
             };
         }
-        if !standing.current {
+        if !assessment.current {
             let _ = write!(message, "; the former certificate serves until then");
             return Issuance {
                 state,
@@ -145,13 +152,13 @@ impl Planner {
         &self,
         secret: &ObjectName,
         entry: &Entry,
-        standing: &Standing,
+        assessment: &Assessment,
         issuer: &str,
         now: Now,
     ) -> (IssuanceState, Reason, String) {
         use IssuanceState::{Failed, Pending};
-        match (&standing.hindrance, entry.phase) {
-            (Some(hindrance), _) => self.hindrance_words(secret, entry, hindrance, issuer, now),
+        match (&assessment.blocker, entry.phase) {
+            (Some(blocker), _) => self.blocker_words(secret, entry, blocker, issuer, now),
             (None, Phase::Active(stage)) => {
                 (Pending, Reason::Pending, stage_words(entry, stage, issuer))
             }
@@ -182,11 +189,11 @@ impl Planner {
         }
     }
 
-    fn hindrance_words(
+    fn blocker_words(
         &self,
         secret: &ObjectName,
         entry: &Entry,
-        hindrance: &Hindrance,
+        blocker: &Blocker,
         issuer: &str,
         now: Now,
     ) -> (IssuanceState, Reason, String) {
@@ -201,8 +208,8 @@ impl Planner {
                 .collect();
             ways.join(" or ")
         };
-        match hindrance {
-            Hindrance::NotOurs => (
+        match blocker {
+            Blocker::NotOurs => (
                 Failed,
                 Reason::SecretNotOurs,
                 format!(
@@ -210,12 +217,12 @@ impl Planner {
                      Secret in the listener, or remove the issuer's annotation to serve what it holds"
                 ),
             ),
-            Hindrance::NoIssuer => (
+            Blocker::NoIssuer => (
                 Failed,
                 Reason::IssuerNotFound,
                 format!("{issuer} does not exist: create it, or correct the annotation"),
             ),
-            Hindrance::ForeignIssuer => (
+            Blocker::ForeignIssuer => (
                 Failed,
                 Reason::IssuerNotFound,
                 format!(
@@ -223,8 +230,8 @@ impl Planner {
                      (its labels do not match acme.issuerSelector of the chart)"
                 ),
             ),
-            Hindrance::IssuerNotReady => self.issuer_words(entry, issuer),
-            Hindrance::NoListener(hostname) => (
+            Blocker::IssuerNotReady => self.issuer_words(entry, issuer),
+            Blocker::NoListener(hostname) => (
                 Failed,
                 Reason::NoChallengeListener,
                 format!(
@@ -233,7 +240,7 @@ impl Planner {
                     ways()
                 ),
             ),
-            Hindrance::Others(hostname) => (
+            Blocker::Others(hostname) => (
                 Failed,
                 Reason::ServedByOthers,
                 format!(
@@ -242,7 +249,7 @@ impl Planner {
                     ways()
                 ),
             ),
-            Hindrance::Backoff => {
+            Blocker::Backoff => {
                 let failure = entry.state.failure.as_ref();
                 let (problem, at, limited) = failure.map_or(("", now.wall, false), |failure| {
                     (
@@ -306,7 +313,7 @@ fn stage_words(entry: &Entry, stage: Stage, issuer: &str) -> String {
 fn waiting_words(entry: &Entry, issuer: &str) -> String {
     let running = entry.running.as_ref();
     let waits = entry.published.values().find_map(|ack| match ack {
-        Ack::Waiting { acked, of } => Some((*acked, *of)),
+        ChallengeAck::Waiting { acked, of } => Some((*acked, *of)),
         _ => None,
     });
     if running.is_some_and(|running| running.finalized > 0) {

@@ -7,31 +7,31 @@ use vestibule_model::key::{ObjectKey, ParentKey};
 use vestibule_model::object::ParentRef;
 use vestibule_model::route::Route;
 
-use super::chain::{said_by_status, step};
-use super::conditions::By;
-use super::leads::backends;
-use super::picture::Picture;
-use super::report::{Check, Outcome, RouteView, Step};
+use super::backends::backends;
+use super::chain::{step, text_of_status};
+use super::cluster_state::ClusterState;
+use super::conditions::StatusSource;
+use super::report::{ChainStep, Check, RouteView, StepOutcome};
 use super::routes;
 use super::routing::left_out;
 
-/// A route that asks for the name where no listener that can be seen has it.
-pub(super) struct Wish {
+/// A route that names the hostname, although no listener that can be seen has it.
+pub(super) struct UnservedRoute {
     /// The step that explains its state.
-    pub(super) step: Step,
+    pub(super) step: ChainStep,
     /// The route, where it may be served by what cannot be seen.
     pub(super) routes: Vec<RouteView>,
 }
 
 /// The state of the routes that name it. Routes that may be served come first.
 pub(super) fn unplaced(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     query: &HostPattern,
     of_interest: &BTreeSet<ObjectKey>,
-) -> Option<Wish> {
+) -> Option<UnservedRoute> {
     let mut first = None;
     for key in of_interest {
-        let object = picture.translator.object(key);
+        let object = cluster_state.translator.object(key);
         let Some(route) = object.and_then(|object| object.as_route()) else {
             continue;
         };
@@ -39,15 +39,17 @@ pub(super) fn unplaced(
             continue;
         };
         for reference in route.parents() {
-            let step = of_reference(picture, query, key, reference);
-            if step.outcome == Outcome::Unknown {
-                let routes: Vec<_> = routes::view(picture, key, hostname).into_iter().collect();
+            let step = of_reference(cluster_state, query, key, reference);
+            if step.outcome == StepOutcome::Unknown {
+                let routes: Vec<_> = routes::view(cluster_state, key, hostname)
+                    .into_iter()
+                    .collect();
                 // Without an endpoint the route cannot work, whichever listener serves it.
-                let dead = backends(&routes).filter(|step| step.outcome == Outcome::Wrong);
+                let dead = backends(&routes).filter(|step| step.outcome == StepOutcome::Wrong);
                 let step = dead.unwrap_or(step);
-                return Some(Wish { step, routes });
+                return Some(UnservedRoute { step, routes });
             }
-            first.get_or_insert(Wish {
+            first.get_or_insert(UnservedRoute {
                 step,
                 routes: Vec::new(),
             });
@@ -65,17 +67,19 @@ fn named<'a>(route: Route<'a>, query: &HostPattern) -> Option<&'a HostPattern> {
 }
 
 fn of_reference(
-    picture: &Picture,
+    cluster_state: &ClusterState,
     query: &HostPattern,
     key: &ObjectKey,
     reference: &ParentRef,
-) -> Step {
+) -> ChainStep {
     let route = key.to_string();
-    let said = picture.said_of_route(key, reference);
+    let reported = cluster_state.reported_on_route(key, reference);
     // What translation makes of a parent that may not be read is worth nothing.
-    let accepted = said.get("Accepted").filter(|_| said.by != By::Guess);
+    let accepted = reported
+        .get("Accepted")
+        .filter(|_| reported.by != StatusSource::Guess);
     if let Some(cond) = accepted.filter(|cond| cond.is("False")) {
-        let (message, action) = said_by_status(cond);
+        let (message, action) = text_of_status(cond);
         let action = match action.as_str() {
             "" => listener_for(query),
             _ if cond.reason == "NoMatchingListenerHostname" => {
@@ -83,11 +87,11 @@ fn of_reference(
             }
             _ => action,
         };
-        return Step {
-            by: said.by,
+        return ChainStep {
+            by: reported.by,
             ..step(
                 Check::Route,
-                Outcome::Wrong,
+                StepOutcome::Wrong,
                 &route,
                 &cond.reason,
                 message,
@@ -95,7 +99,7 @@ fn of_reference(
             )
         };
     }
-    if let Some(step) = left_out(picture, key, reference, query) {
+    if let Some(step) = left_out(cluster_state, key, reference, query) {
         return step;
     }
     let Some(parent) = reference.parent(&key.name.namespace) else {
@@ -103,7 +107,7 @@ fn of_reference(
         let action = "refer to one of these in spec.parentRefs".into();
         return step(
             Check::Route,
-            Outcome::Wrong,
+            StepOutcome::Wrong,
             &route,
             "InvalidKind",
             message,
@@ -114,15 +118,15 @@ fn of_reference(
     let verdict = |outcome, reason: &str, message: String, action: String| {
         step(Check::Route, outcome, &route, reason, message, action)
     };
-    if picture.is_missing(&object) {
+    if cluster_state.is_missing(&object) {
         return verdict(
-            Outcome::Wrong,
+            StepOutcome::Wrong,
             "NotFound",
             format!("asks for it from {object}, which does not exist"),
             format!("create {object} with a listener for {query}, or correct spec.parentRefs"),
         );
     }
-    if !picture.is_read(&object) {
+    if !cluster_state.is_read(&object) {
         let (reason, message) = match accepted {
             Some(_) => (
                 "",
@@ -137,29 +141,29 @@ fn of_reference(
                 ),
             ),
         };
-        return Step {
-            by: said.by,
-            ..verdict(Outcome::Unknown, reason, message, String::new())
+        return ChainStep {
+            by: reported.by,
+            ..verdict(StepOutcome::Unknown, reason, message, String::new())
         };
     }
     let gateway = match &parent {
         ParentKey::Gateway(name) => Some(name.clone()),
         ParentKey::ListenerSet(name) => {
-            let set = picture.translator.merge().set(name);
+            let set = cluster_state.translator.merge().set(name);
             set.and_then(|set| set.gateway.clone())
         }
     };
-    let foreign = gateway.filter(|gateway| picture.translator.merge().is_foreign(gateway));
+    let foreign = gateway.filter(|gateway| cluster_state.translator.merge().is_foreign(gateway));
     if let Some(gateway) = foreign {
         return verdict(
-            Outcome::Wrong,
+            StepOutcome::Wrong,
             "OtherController",
             format!("asks for it from {object}, and Gateway {gateway} is another controller's"),
             "refer to a Gateway of Vestibule's in spec.parentRefs, or ask that controller".into(),
         );
     }
     verdict(
-        Outcome::Wrong,
+        StepOutcome::Wrong,
         "NoListener",
         format!("asks for it from {object}, which has no listener for it"),
         listener_for(query),
@@ -167,16 +171,16 @@ fn of_reference(
 }
 
 /// Nobody asks for it, as far as can be seen.
-pub(super) fn nobody(picture: &Picture, query: &HostPattern) -> Step {
-    let (outcome, message, action) = if picture.is_whole() {
+pub(super) fn nobody(cluster_state: &ClusterState, query: &HostPattern) -> ChainStep {
+    let (outcome, message, action) = if cluster_state.is_whole() {
         (
-            Outcome::Wrong,
+            StepOutcome::Wrong,
             "no listener of any Gateway or ListenerSet has it, and no route asks for it",
             listener_for(query),
         )
     } else {
         (
-            Outcome::Unknown,
+            StepOutcome::Unknown,
             "nothing that you may read names it: no listener, and no route. Others may",
             format!(
                 "ask the owner of the Gateway who has it; if it is to be yours, {}",

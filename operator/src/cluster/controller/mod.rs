@@ -21,14 +21,14 @@ use super::health::Health;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
-use super::services::Fronts;
-use super::statuses::plan::{Failure, Live, Next};
+use super::services::ServiceStates;
+use super::statuses::plan::{LiveStatus, Next, WriteFailure};
 use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
 use super::{Settings, clock, lease, sources, statuses};
-use crate::claims::{ClaimStore, Outcome, Trouble};
-use crate::issuance::{Desk, Facts as IssuanceFacts};
+use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
+use crate::issuance::{EngineLink, Issuances};
 use crate::publish::Publisher;
 use crate::translate::Translator;
 
@@ -46,16 +46,16 @@ const LOOKS: usize = 64;
 const READS: usize = 8;
 /// Wait before one that could not be read is read again.
 const READ_AGAIN: Duration = Duration::from_secs(5);
-/// The loop turns at least this often.
+/// The loop runs at least this often.
 const BEAT: Duration = Duration::from_secs(20);
 /// A proxy that has not acknowledged for so long is looked into: what is programmed may not be so.
 const LAG: Duration = Duration::from_secs(12);
 
-/// Time to give the Lease up.
-const FAREWELL: Duration = Duration::from_secs(6);
+/// Longest time that the end of the process waits for the Lease to be given up.
+const RESIGN_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// What is going on outside the store.
-pub(super) struct Shell {
+/// The loop of the operator: the store, and the channels to the tasks around it.
+pub(super) struct Controller {
     store: Store,
     settings: Settings,
     publisher: Arc<Publisher>,
@@ -68,12 +68,12 @@ pub(super) struct Shell {
     sources: mpsc::Receiver<Event>,
     source_sender: mpsc::Sender<Event>,
     persisted: watch::Receiver<Option<Arc<Allocation>>>,
-    fronts: watch::Receiver<Option<Arc<Fronts>>>,
+    service_states: watch::Receiver<Option<Arc<ServiceStates>>>,
     /// What the built-in engine has for the loop.
-    desk: Desk,
-    desk_news: watch::Receiver<()>,
+    engine_link: EngineLink,
+    engine_link_changed: watch::Receiver<()>,
     /// What cert-manager's engine says.
-    certificates: watch::Receiver<Option<Arc<IssuanceFacts>>>,
+    certificates: watch::Receiver<Option<Arc<Issuances>>>,
     proxies_known: watch::Receiver<bool>,
     installed: watch::Receiver<bool>,
     leading: watch::Sender<bool>,
@@ -95,23 +95,23 @@ pub(super) struct Shell {
     superseded: Option<u64>,
 }
 
-type Written = (ObjectKey, Result<Live, Failure>);
+type Written = (ObjectKey, Result<LiveStatus, WriteFailure>);
 
 type Read = (ObjectKey, Result<Option<Object>, String>);
 
 /// Work under way.
 #[derive(Default)]
-struct Work {
+struct PendingWork {
     writes: JoinSet<Written>,
-    claims: JoinSet<(ObjectName, Outcome)>,
+    claims: JoinSet<(ObjectName, WriteOutcome)>,
     reads: JoinSet<Read>,
     /// Secrets and ConfigMaps whose pause is over.
     again: JoinSet<ObjectKey>,
 }
 
-impl Shell {
-    /// Turns until `end`; fails if a part ends.
-    pub(super) async fn turn(
+impl Controller {
+    /// Runs the loop until `end`. It fails if one of its tasks ends.
+    pub(super) async fn run(
         &mut self,
         client: &kube::Client,
         tasks: &mut JoinSet<&'static str>,
@@ -124,9 +124,9 @@ impl Shell {
         scope.copied = self.settings.copied_annotations.clone();
         tasks.spawn(follow(client.clone(), scope, self.event_sender.clone()));
         self.store.time(clock::now().as_second(), Instant::now());
-        let mut facts = self.publisher.facts();
+        let mut acks = self.publisher.acks();
         let mut beat = tokio::time::interval(BEAT);
-        let mut work = Work::default();
+        let mut work = PendingWork::default();
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             self.health.beat();
@@ -151,17 +151,17 @@ impl Shell {
                 changed = self.persisted.changed() => {
                     changed.context("nobody keeps the ports")?;
                 }
-                changed = self.fronts.changed() => {
+                changed = self.service_states.changed() => {
                     changed.context("nobody keeps the Services")?;
                 }
-                changed = self.desk_news.changed() => {
+                changed = self.engine_link_changed.changed() => {
                     changed.context("nobody issues")?;
-                    self.store.issued(self.desk.take(), Instant::now());
+                    self.store.issued(self.engine_link.take(), Instant::now());
                 }
                 changed = self.certificates.changed() => {
                     changed.context("nobody keeps Certificates")?;
-                    let facts = self.certificates.borrow_and_update().clone();
-                    self.store.issued_by_others(facts, Instant::now());
+                    let issuances = self.certificates.borrow_and_update().clone();
+                    self.store.issued_by_others(issuances, Instant::now());
                 }
                 changed = self.proxies_known.changed(), if !*self.proxies_known.borrow() => {
                     changed.context("nobody knows which proxies are ready")?;
@@ -173,9 +173,9 @@ impl Shell {
                     changed.context("nobody elects")?;
                     self.role_changed();
                 }
-                changed = facts.changed() => {
+                changed = acks.changed() => {
                     changed.context("nobody publishes")?;
-                    self.facts_moved();
+                    self.acks_moved();
                 }
                 Some(written) = work.writes.join_next() => {
                     let (key, outcome) = written.context("a write of a status ended early")?;
@@ -217,13 +217,13 @@ impl Shell {
     /// Gives the Lease up and sends the proxies to the next leader.
     pub(super) async fn finish(mut self) {
         self.end.cancel();
-        let ended = tokio::time::timeout(FAREWELL, self.lease.join_next()).await;
+        let ended = tokio::time::timeout(RESIGN_TIMEOUT, self.lease.join_next()).await;
         if ended.is_err() {
             warn!("the Lease is not given up in time; it runs out");
         }
     }
 
-    /// Takes the next steps of the start: everything known → wishes → readiness and candidacy.
+    /// Takes the next steps of the start: everything known → desired ports and Services → readiness and candidacy.
     fn progress(&mut self, client: &kube::Client, tasks: &mut JoinSet<&'static str>) {
         let now = Instant::now();
         let allocation = self.persisted.borrow_and_update().clone();
@@ -231,10 +231,10 @@ impl Shell {
             self.progress.ports = true;
             self.store.allocation(allocation, now);
         }
-        let fronts = self.fronts.borrow_and_update().clone();
-        if let Some(fronts) = fronts {
+        let service_states = self.service_states.borrow_and_update().clone();
+        if let Some(service_states) = service_states {
             self.progress.services = true;
-            self.store.fronts(fronts, now);
+            self.store.service_states(service_states, now);
         }
         if self.progress.ready {
             return;
@@ -257,7 +257,7 @@ impl Shell {
             tasks.spawn(follow(client.clone(), scope, self.source_sender.clone()));
         }
         if self.progress.missing.is_empty() && self.progress.ports {
-            self.store.wish(now);
+            self.store.send_desired(now);
         }
         let unready = self.progress.unready();
         self.progress.ready = unready.is_none();
@@ -318,7 +318,7 @@ impl Shell {
     }
 
     /// What the proxies have, or are, has moved.
-    fn facts_moved(&mut self) {
+    fn acks_moved(&mut self) {
         self.store.planner.touch_waiting();
         self.store.look_at_certificates();
         let proxies = self.publisher.proxies();
@@ -361,7 +361,7 @@ impl Shell {
     }
 
     /// Frees names whose grace is over, and begins the requests about claims that are due.
-    fn keep_claims(&mut self, work: &mut Work) {
+    fn keep_claims(&mut self, work: &mut PendingWork) {
         let now = Instant::now();
         self.store.pass(now);
         let leads = self.term.is_some() && self.role.borrow().term(now).is_some();
@@ -373,7 +373,7 @@ impl Shell {
         }
     }
 
-    fn read_sources(&mut self, client: &kube::Client, work: &mut Work) {
+    fn read_sources(&mut self, client: &kube::Client, work: &mut PendingWork) {
         if work.reads.len() >= READS {
             return;
         }
@@ -390,7 +390,7 @@ impl Shell {
         &mut self,
         key: &ObjectKey,
         source: Result<Option<Object>, String>,
-        work: &mut Work,
+        work: &mut PendingWork,
     ) {
         if let Err(error) = &source {
             warn!(object = %key, %error, "cannot read it; trying again");
@@ -404,7 +404,7 @@ impl Shell {
     }
 
     /// Publishes what is new, and begins the writes that are due. Says whether there is more to look at.
-    fn write_statuses(&mut self, work: &mut Work) -> bool {
+    fn write_statuses(&mut self, work: &mut PendingWork) -> bool {
         let now = Instant::now();
         if !self.store.publish(now) {
             return false;
@@ -424,23 +424,23 @@ impl Shell {
                 planner,
                 claims,
                 translator,
-                fronts,
+                service_states,
                 orphans,
                 certificates,
                 ..
             } = &mut self.store;
-            let facts = statuses::Facts {
+            let inputs = statuses::StatusInputs {
                 translator,
                 publisher: &self.publisher,
                 controller: &self.settings.translation.controller,
-                fronts,
+                service_states,
                 orphans,
                 issuers: certificates.issuers(),
                 issuer_selector: self.settings.acme.as_ref().map(|acme| &acme.issuers),
                 issuance_known: certificates.is_known(),
             };
             let next = planner.next(now, LOOKS, |key, live, old| {
-                let mut due = statuses::judge(&facts, seconds, (key, live, old))?;
+                let mut due = statuses::judge(&inputs, seconds, (key, live, old))?;
                 if let Some(trouble) = trouble(claims, translator, key) {
                     statuses::waits::explain(&mut due.status, trouble);
                 }
@@ -480,7 +480,7 @@ impl Shell {
     }
 
     /// When there is something to do even if nothing happens.
-    fn wake(&self, work: &Work) -> Option<Instant> {
+    fn wake(&self, work: &PendingWork) -> Option<Instant> {
         let leads = self.role.borrow().term(Instant::now()).is_some();
         // A write that ends wakes the loop by itself, and only the leader has any to make.
         let claims = leads && work.claims.len() < CLAIM_WRITES;
@@ -503,7 +503,7 @@ impl Shell {
 }
 
 /// What keeps the names of a ListenerSet from being recorded.
-fn trouble(claims: &ClaimStore, translator: &Translator, key: &ObjectKey) -> Option<Trouble> {
+fn trouble(claims: &ClaimStore, translator: &Translator, key: &ObjectKey) -> Option<WriteProblem> {
     match translator.object(key)?.as_ref() {
         Object::ListenerSet(set) => claims.trouble(set.gateway.as_ref()?, &key.name.namespace),
         _ => None,

@@ -23,7 +23,7 @@ const MAX_BUNDLE: usize = 8;
 /// How long things last. Renewal is at two thirds, so the overlap has to be well below a third of a
 /// certificate's life, and that below a third of an authority's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct RotationPolicy {
     /// Validity of an authority.
     pub authority: Seconds,
     /// Validity of a certificate.
@@ -34,7 +34,7 @@ pub struct Policy {
     pub backdate: Seconds,
 }
 
-impl Default for Policy {
+impl Default for RotationPolicy {
     fn default() -> Self {
         Self {
             authority: 365 * DAY,
@@ -45,7 +45,7 @@ impl Default for Policy {
     }
 }
 
-impl Policy {
+impl RotationPolicy {
     /// When something that is valid for `life` is made anew: at two thirds of it.
     fn renewal(&self, validity: Validity, life: Seconds) -> Seconds {
         self.issued(validity).saturating_add(life / 3 * 2)
@@ -80,7 +80,7 @@ pub enum Leaf {
 
 /// Where the bundle is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum BundleTarget {
     /// The ConfigMap that proxies mount.
     ConfigMap,
     /// The webhook configuration, which the API server reads.
@@ -124,18 +124,18 @@ pub struct Issued {
 
 /// Everything that a decision depends on, but the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct State {
+pub struct CaState {
     /// The authority.
     pub authority: Stored<Authority>,
     /// The certificates.
     pub leaves: BTreeMap<Leaf, Stored<Issued>>,
     /// Where the bundle is not as the authority's Secret has it.
-    pub stale: BTreeSet<Place>,
+    pub stale: BTreeSet<BundleTarget>,
 }
 
-/// Why something is made.
+/// Why an authority or certificate is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub enum RenewalReason {
     /// There is none.
     Absent,
     /// What there is cannot be used.
@@ -154,7 +154,7 @@ pub enum Why {
     NewAuthority,
 }
 
-impl Why {
+impl RenewalReason {
     /// CamelCase, of a bounded set.
     #[must_use]
     pub fn reason(&self) -> &'static str {
@@ -179,78 +179,78 @@ impl Why {
 
 /// One write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum CaStep {
     /// A new authority signs; the bundle keeps what is valid of the present one.
-    MakeAuthority(Why),
+    MakeAuthority(RenewalReason),
     /// The bundle becomes these of the present one and the signer.
     SetBundle(BTreeSet<Id>),
     /// The bundle goes to a place where it is not.
-    Publish(Place),
+    Publish(BundleTarget),
     /// From now on the bundle is published everywhere.
     MarkPublished,
     /// A certificate is issued.
-    Issue(Leaf, Why),
+    Issue(Leaf, RenewalReason),
 }
 
 /// What to do now, and when to look again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
+pub struct RotationDecision {
     /// In this order. A step that changes the authority comes alone.
-    pub steps: Vec<Step>,
+    pub steps: Vec<CaStep>,
     /// When something is due by time alone.
     pub due: Seconds,
 }
 
 /// Decides.
 #[must_use]
-pub fn decide(state: &State, now: Seconds, policy: &Policy) -> Decision {
-    let alone = |step| Decision {
+pub fn decide(state: &CaState, now: Seconds, policy: &RotationPolicy) -> RotationDecision {
+    let alone = |step| RotationDecision {
         steps: vec![step],
         due: now,
     };
     let authority = match &state.authority {
-        Stored::Absent => return alone(Step::MakeAuthority(Why::Absent)),
+        Stored::Absent => return alone(CaStep::MakeAuthority(RenewalReason::Absent)),
         Stored::Unusable(why) => {
-            return alone(Step::MakeAuthority(Why::Unusable(why.clone())));
+            return alone(CaStep::MakeAuthority(RenewalReason::Unusable(why.clone())));
         }
         Stored::There(authority) => authority,
     };
     let renewal = policy.renewal(authority.validity, policy.authority);
     if let Some(why) = end(authority.validity, renewal, now) {
-        return alone(Step::MakeAuthority(why));
+        return alone(CaStep::MakeAuthority(why));
     }
 
     let mut due = renewal;
     let wanted = bundle(state, authority, now, policy, &mut due);
     if !wanted.iter().eq(authority.bundle.keys()) {
-        return alone(Step::SetBundle(wanted));
+        return alone(CaStep::SetBundle(wanted));
     }
 
-    let mut steps: Vec<Step> = state.stale.iter().copied().map(Step::Publish).collect();
+    let mut steps: Vec<CaStep> = state.stale.iter().copied().map(CaStep::Publish).collect();
     // A time that is yet to come was written by a clock that was wrong.
     let published = authority.published.filter(|since| *since <= now);
     if steps.is_empty() && published.is_none() {
-        steps.push(Step::MarkPublished);
+        steps.push(CaStep::MarkPublished);
     }
     let trusted = published.map(|since| since.saturating_add(policy.overlap));
     for leaf in [Leaf::Operator, Leaf::Webhook] {
         let stored = state.leaves.get(&leaf).unwrap_or(&Stored::Absent);
         match renew(stored, authority, trusted, now, policy) {
             Ok(later) => due = due.min(later),
-            Err(why) => steps.push(Step::Issue(leaf, why)),
+            Err(why) => steps.push(CaStep::Issue(leaf, why)),
         }
     }
-    Decision { steps, due }
+    RotationDecision { steps, due }
 }
 
 /// Why something has to be made anew at `now`, if it has to.
-fn end(validity: Validity, renewal: Seconds, now: Seconds) -> Option<Why> {
+fn end(validity: Validity, renewal: Seconds, now: Seconds) -> Option<RenewalReason> {
     if now >= validity.until {
-        Some(Why::Expired)
+        Some(RenewalReason::Expired)
     } else if now < validity.from {
-        Some(Why::NotYetValid)
+        Some(RenewalReason::NotYetValid)
     } else if now >= renewal {
-        Some(Why::Due)
+        Some(RenewalReason::Due)
     } else {
         None
     }
@@ -259,10 +259,10 @@ fn end(validity: Validity, renewal: Seconds, now: Seconds) -> Option<Why> {
 /// The authorities that the bundle should have; `due` becomes the time of the next change, if that is
 /// earlier.
 fn bundle(
-    state: &State,
+    state: &CaState,
     authority: &Authority,
     now: Seconds,
-    policy: &Policy,
+    policy: &RotationPolicy,
     due: &mut Seconds,
 ) -> BTreeSet<Id> {
     let mut wanted = BTreeSet::from([authority.signer]);
@@ -286,7 +286,7 @@ fn bundle(
 }
 
 /// When no certificate of an older authority is met any more; none as long as one is stored.
-fn settled(state: &State, authority: &Authority, policy: &Policy) -> Option<Seconds> {
+fn settled(state: &CaState, authority: &Authority, policy: &RotationPolicy) -> Option<Seconds> {
     let mut latest = Seconds::MIN;
     for leaf in [Leaf::Operator, Leaf::Webhook] {
         let Some(Stored::There(issued)) = state.leaves.get(&leaf) else {
@@ -306,26 +306,26 @@ fn renew(
     authority: &Authority,
     trusted: Option<Seconds>,
     now: Seconds,
-    policy: &Policy,
-) -> Result<Seconds, Why> {
+    policy: &RotationPolicy,
+) -> Result<Seconds, RenewalReason> {
     let issued = match stored {
-        Stored::Absent => return Err(Why::Absent),
-        Stored::Unusable(why) => return Err(Why::Unusable(why.clone())),
+        Stored::Absent => return Err(RenewalReason::Absent),
+        Stored::Unusable(why) => return Err(RenewalReason::Unusable(why.clone())),
         Stored::There(issued) => issued,
     };
     if !issued.names_fit {
-        return Err(Why::Names);
+        return Err(RenewalReason::Names);
     }
     let renewal = policy
         .renewal(issued.validity, policy.leaf)
         .min(issued.validity.until);
     let end = end(issued.validity, renewal, now);
     match issued.issuer {
-        None => Err(Why::UnknownIssuer),
+        None => Err(RenewalReason::UnknownIssuer),
         Some(id) if id == authority.signer => end.map_or(Ok(renewal), Err),
         Some(_) => match (end, trusted) {
-            (Some(why @ (Why::Expired | Why::NotYetValid)), _) => Err(why),
-            (_, Some(trusted)) if now >= trusted => Err(Why::NewAuthority),
+            (Some(why @ (RenewalReason::Expired | RenewalReason::NotYetValid)), _) => Err(why),
+            (_, Some(trusted)) if now >= trusted => Err(RenewalReason::NewAuthority),
             // There is a third of its life left, which is longer than the overlap.
             (_, trusted) => Ok(trusted.unwrap_or(issued.validity.until)),
         },

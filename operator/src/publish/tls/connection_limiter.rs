@@ -1,4 +1,4 @@
-//! Who is connected: strangers, of whom there are few, and those with an admitted stream.
+//! Limits on connections: few that are not authenticated, in all and per source, and more with an admitted stream.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,33 +10,33 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Limits;
+use super::ConnectionLimits;
 
-/// Everybody who is connected.
+/// Counts connections, and gives out permits.
 #[derive(Debug)]
-pub(super) struct Guests {
+pub(super) struct ConnectionLimiter {
     connections: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
-    /// Strangers by source; a source without any is not in it.
+    /// Connections without an admitted stream, by source; a source without any is not in it.
     sources: Arc<Mutex<HashMap<IpAddr, usize>>>,
     per_source: usize,
 }
 
-/// One connection.
+/// The permit of one connection, and how many admitted streams it has.
 #[derive(Debug)]
-pub(in crate::publish) struct Guest {
+pub(in crate::publish) struct ConnectionPermit {
     source: IpAddr,
     /// Admitted streams.
     streams: AtomicUsize,
     /// Held until the first one.
-    stranger: Mutex<Option<Stranger>>,
+    unauthenticated: Mutex<Option<UnauthenticatedPermit>>,
     open: Gauge,
     _connection: OwnedSemaphorePermit,
 }
 
-/// A stranger's place.
+/// The permit of a connection without an admitted stream.
 #[derive(Debug)]
-struct Stranger {
+struct UnauthenticatedPermit {
     source: IpAddr,
     sources: Arc<Mutex<HashMap<IpAddr, usize>>>,
     _permit: OwnedSemaphorePermit,
@@ -44,10 +44,10 @@ struct Stranger {
 
 /// An admitted stream; the connection may stay as long as there is one.
 #[derive(Debug)]
-pub(in crate::publish) struct Stay(Arc<Guest>);
+pub(in crate::publish) struct StreamGuard(Arc<ConnectionPermit>);
 
-impl Guests {
-    pub(super) fn new(limits: &Limits) -> Self {
+impl ConnectionLimiter {
+    pub(super) fn new(limits: &ConnectionLimits) -> Self {
         Self {
             connections: Arc::new(Semaphore::new(limits.connections)),
             strangers: Arc::new(Semaphore::new(limits.strangers)),
@@ -57,7 +57,11 @@ impl Guests {
     }
 
     /// A connection from `source`, or why there is no place for it.
-    pub(super) fn enter(&self, source: IpAddr, open: &Gauge) -> Result<Guest, &'static str> {
+    pub(super) fn enter(
+        &self,
+        source: IpAddr,
+        open: &Gauge,
+    ) -> Result<ConnectionPermit, &'static str> {
         let take = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_owned();
         let connection = take(&self.connections).map_err(|_| "TooManyConnections")?;
         let permit = take(&self.strangers).map_err(|_| "TooManyStrangers")?;
@@ -70,10 +74,10 @@ impl Guests {
             *strangers += 1;
         }
         open.inc();
-        Ok(Guest {
+        Ok(ConnectionPermit {
             source,
             streams: AtomicUsize::new(0),
-            stranger: Mutex::new(Some(Stranger {
+            unauthenticated: Mutex::new(Some(UnauthenticatedPermit {
                 source,
                 sources: Arc::clone(&self.sources),
                 _permit: permit,
@@ -84,7 +88,7 @@ impl Guests {
     }
 }
 
-impl Guest {
+impl ConnectionPermit {
     pub(in crate::publish) fn source(&self) -> IpAddr {
         self.source
     }
@@ -94,26 +98,26 @@ impl Guest {
     }
 
     /// A stream was admitted.
-    pub(in crate::publish) fn admit(self: &Arc<Self>) -> Stay {
+    pub(in crate::publish) fn admit(self: &Arc<Self>) -> StreamGuard {
         self.streams.fetch_add(1, Ordering::AcqRel);
-        drop(self.stranger.lock().take());
-        Stay(Arc::clone(self))
+        drop(self.unauthenticated.lock().take());
+        StreamGuard(Arc::clone(self))
     }
 }
 
-impl Drop for Guest {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.open.dec();
     }
 }
 
-impl Drop for Stay {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.0.streams.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Drop for Stranger {
+impl Drop for UnauthenticatedPermit {
     fn drop(&mut self) {
         if let Entry::Occupied(mut entry) = self.sources.lock().entry(self.source) {
             *entry.get_mut() -= 1;
@@ -128,12 +132,12 @@ impl Drop for Stranger {
 mod tests {
     use super::*;
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> ConnectionLimits {
+        ConnectionLimits {
             strangers: 4,
             strangers_per_source: 2,
             connections: 6,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         }
     }
 
@@ -143,33 +147,33 @@ mod tests {
 
     #[test]
     fn strangers_are_few_in_all_and_per_source() {
-        let (guests, open) = (Guests::new(&limits()), Gauge::default());
-        let enter = |n| guests.enter(address(n), &open);
+        let (limiter, open) = (ConnectionLimiter::new(&limits()), Gauge::default());
+        let enter = |n| limiter.enter(address(n), &open);
         let mut there = vec![enter(1).unwrap(), enter(1).unwrap()];
         assert_eq!(enter(1).unwrap_err(), "TooManyOfOneSource");
         there.extend([enter(2).unwrap(), enter(3).unwrap()]);
         assert_eq!(enter(4).unwrap_err(), "TooManyStrangers");
         assert_eq!(open.get(), 4);
         there.clear();
-        assert!(guests.sources.lock().is_empty());
+        assert!(limiter.sources.lock().is_empty());
         assert_eq!(open.get(), 0);
         enter(1).unwrap();
     }
 
     #[test]
     fn who_is_admitted_takes_no_strangers_place() {
-        let (guests, open) = (Guests::new(&limits()), Gauge::default());
+        let (limiter, open) = (ConnectionLimiter::new(&limits()), Gauge::default());
         let mut there = Vec::new();
         for _ in 0..6 {
-            let guest = Arc::new(guests.enter(address(1), &open).unwrap());
-            let stay = guest.admit();
-            assert!(guest.is_admitted());
-            there.push((guest, stay));
+            let permit = Arc::new(limiter.enter(address(1), &open).unwrap());
+            let stream_guard = permit.admit();
+            assert!(permit.is_admitted());
+            there.push((permit, stream_guard));
         }
-        let refused = guests.enter(address(1), &open).unwrap_err();
+        let refused = limiter.enter(address(1), &open).unwrap_err();
         assert_eq!(refused, "TooManyConnections");
-        let (guest, stay) = there.pop().unwrap();
-        drop(stay);
-        assert!(!guest.is_admitted());
+        let (permit, stream_guard) = there.pop().unwrap();
+        drop(stream_guard);
+        assert!(!permit.is_admitted());
     }
 }

@@ -13,11 +13,11 @@ use tracing::{info, warn};
 use super::material::certified_key;
 use super::store::pair_of;
 
-/// The present certificate. Clones share it.
+/// The certificate in force. Clones share it.
 #[derive(Clone)]
-pub struct Certificates(watch::Receiver<Option<Arc<CertifiedKey>>>);
+pub struct CurrentCertificate(watch::Receiver<Option<Arc<CertifiedKey>>>);
 
-impl fmt::Debug for Certificates {
+impl fmt::Debug for CurrentCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Certificates")
             .field(&self.is_present())
@@ -25,13 +25,13 @@ impl fmt::Debug for Certificates {
     }
 }
 
-impl ResolvesServerCert for Certificates {
+impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.borrow().clone()
     }
 }
 
-impl Certificates {
+impl CurrentCertificate {
     /// Whether there is one. Without one every handshake fails.
     #[must_use]
     pub fn is_present(&self) -> bool {
@@ -51,12 +51,12 @@ impl Certificates {
 }
 
 /// Where the certificate is put.
-pub(super) struct Source(watch::Sender<Option<Arc<CertifiedKey>>>);
+pub(super) struct CertificateSource(watch::Sender<Option<Arc<CertifiedKey>>>);
 
-impl Source {
-    pub(super) fn new() -> (Self, Certificates) {
+impl CertificateSource {
+    pub(super) fn new() -> (Self, CurrentCertificate) {
         let (sender, receiver) = watch::channel(None);
-        (Self(sender), Certificates(receiver))
+        (Self(sender), CurrentCertificate(receiver))
     }
 
     /// Takes what a Secret holds.

@@ -5,9 +5,9 @@
 //! done); every replica serves with what is in the operator's Secret.
 
 mod certificates;
-mod keeper;
 mod material;
 mod metrics;
+mod reconciler;
 pub mod rotation;
 #[cfg(test)]
 mod rotation_tests;
@@ -19,11 +19,11 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 
-pub use certificates::Certificates;
-pub use keeper::Keeper;
+pub use certificates::CurrentCertificate;
 pub use metrics::Metrics;
+pub use reconciler::Reconciler;
 
-use rotation::{Leaf, Policy, Seconds};
+use rotation::{Leaf, RotationPolicy, Seconds};
 
 /// Entry of the bundle in the authority's Secret and in the ConfigMap.
 pub const BUNDLE_KEY: &str = "ca.crt";
@@ -50,7 +50,7 @@ pub struct Config {
     /// What owns the objects that are made here.
     pub owner: Option<OwnerReference>,
     /// How long things last.
-    pub policy: Policy,
+    pub policy: RotationPolicy,
     /// Seconds since the Unix epoch.
     pub clock: Arc<dyn Fn() -> Seconds + Send + Sync>,
 }
@@ -93,7 +93,7 @@ impl Config {
             webhook: server("webhook"),
             webhook_configuration: None,
             owner: None,
-            policy: Policy::default(),
+            policy: RotationPolicy::default(),
             clock: Arc::new(crate::clock::seconds),
         }
     }
@@ -123,7 +123,7 @@ impl Config {
 
 /// Why something could not be read, made or written.
 #[derive(Debug, thiserror::Error)]
-pub enum ServingError {
+pub enum InternalCaError {
     /// The API server refuses.
     #[error("{object}: {source}")]
     Api {
@@ -143,7 +143,7 @@ pub enum ServingError {
     Make(#[from] rcgen::Error),
 }
 
-impl ServingError {
+impl InternalCaError {
     /// The kind of failure, as a metric label.
     #[must_use]
     pub fn reason(&self) -> &'static str {
@@ -156,9 +156,9 @@ impl ServingError {
     }
 }
 
-/// The keeper of the objects of `config`, to be run on every replica, and the certificates that this
+/// The reconciler of the objects of `config`, to be run on every replica, and the certificates that this
 /// replica serves with.
 #[must_use]
-pub fn start(client: Client, config: Config) -> (Keeper, Certificates) {
-    Keeper::new(client, config)
+pub fn start(client: Client, config: Config) -> (Reconciler, CurrentCertificate) {
+    Reconciler::new(client, config)
 }

@@ -1,4 +1,4 @@
-//! What a ListenerSet would meet if it were applied: the question of admission.
+//! The conflicts that a ListenerSet would have if it were applied. Admission asks for them.
 
 use std::collections::BTreeMap;
 
@@ -31,9 +31,9 @@ impl Merge {
             return Vec::new();
         };
         let before = old
-            .and_then(|old| Some(self.prospects(old, old.gateway.as_ref()?)))
+            .and_then(|old| Some(self.previews(old, old.gateway.as_ref()?)))
             .unwrap_or_default();
-        self.prospects(set, gateway)
+        self.previews(set, gateway)
             .into_iter()
             .filter_map(|new| {
                 let kept = before.iter().find(|old| old.same_claim(&new));
@@ -55,7 +55,11 @@ impl Merge {
     }
 
     /// What a set's listeners would meet, against other objects (if it is let in) and among themselves.
-    fn prospects<'a>(&'a self, set: &'a ListenerSet, gateway: &'a ObjectName) -> Vec<Prospect<'a>> {
+    fn previews<'a>(
+        &'a self,
+        set: &'a ListenerSet,
+        gateway: &'a ObjectName,
+    ) -> Vec<ListenerPreview<'a>> {
         let allowed = self.verdict(set) == SetVerdict::Allowed;
         // Its own listeners are few: they are held aside, the port's claims stay untouched.
         let mut own: BTreeMap<PortKey, PortClaims> = BTreeMap::new();
@@ -75,7 +79,7 @@ impl Merge {
         };
         let claims = set_claims(set, gateway, self.gateway(gateway).map(AsRef::as_ref));
         let claims = claims.filter(|(_, key, claim)| owned(key, claim));
-        let mut prospects: Vec<Prospect> = claims
+        let mut previews: Vec<ListenerPreview> = claims
             .map(|(listener, key, mut claim)| {
                 let name = if allowed && claim.protocol.group() != Group::Raw {
                     let namespace = &set.name.namespace;
@@ -95,7 +99,7 @@ impl Merge {
                 if elsewhere.is_none() && !name.is_refusal() {
                     own.entry(key.clone()).or_default().insert(claim.clone());
                 }
-                Prospect {
+                ListenerPreview {
                     listener,
                     key,
                     claim,
@@ -106,16 +110,16 @@ impl Merge {
             })
             .collect();
         // Which of two comes first does not depend on their places in the object alone, so all of them have to be there.
-        for prospect in &mut prospects {
-            let port = own.get(&prospect.key);
-            prospect.inside = port.and_then(|port| port.conflict(&prospect.claim));
+        for preview in &mut previews {
+            let port = own.get(&preview.key);
+            preview.inside = port.and_then(|port| port.conflict(&preview.claim));
         }
-        prospects
+        previews
     }
 }
 
-/// What one listener of a set would meet.
-struct Prospect<'a> {
+/// What one listener of a set would conflict with.
+struct ListenerPreview<'a> {
     listener: &'a Listener,
     key: PortKey,
     claim: Claim,
@@ -125,7 +129,7 @@ struct Prospect<'a> {
     inside: Option<Conflict>,
 }
 
-impl Prospect<'_> {
+impl ListenerPreview<'_> {
     fn conflict(&self) -> Option<Conflict> {
         self.elsewhere.or(self.inside)
     }

@@ -7,26 +7,26 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use vestibule_crds::status::Observed;
-use vestibule_model::condition::{Condition, ConditionType, Programmed, Reason, Truth};
+use vestibule_model::condition::{Condition, ConditionType, ProgrammedBasis, Reason, Truth};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
 use vestibule_model::object::ParentRef;
 use vestibule_operator::status::render;
 use vestibule_operator::translate::Translator;
 
-use super::conditions::{By, Said, conditions_in, said_in};
+use super::conditions::{ReportedStatus, StatusSource, conditions_in, reported_in};
 
 /// Everything that is known.
-pub(crate) struct Picture {
+pub(crate) struct ClusterState {
     pub(crate) translator: Translator,
     /// Name of the controller whose classes count.
     pub(crate) controller: Arc<str>,
     /// What is written on the objects; `None` for a directory, where nothing is.
-    pub(crate) live: Option<Live>,
+    pub(crate) live: Option<ServerState>,
 }
 
-/// What a server adds to the objects.
+/// What an API server knows beside the objects: statuses, and what may not be read.
 #[derive(Debug, Default)]
-pub(crate) struct Live {
+pub(crate) struct ServerState {
     /// Statuses as they are written.
     pub(crate) statuses: BTreeMap<ObjectKey, Value>,
     /// Kinds that were not read in all namespaces.
@@ -43,7 +43,7 @@ pub(crate) struct Live {
     pub(crate) release_hidden: bool,
 }
 
-impl Live {
+impl ServerState {
     /// Whether the objects of a kind in a namespace were read.
     pub(crate) fn reads_in(&self, kind: Kind, namespace: &Arc<str>) -> bool {
         match self.unread.get(&kind) {
@@ -74,7 +74,7 @@ const GROUND: [Kind; 6] = [
     Kind::HostnameClaim,
 ];
 
-impl Picture {
+impl ClusterState {
     /// Whether every class, Gateway and ListenerSet was read, so that what translation says of listeners
     /// is what the operator says.
     pub(crate) fn is_whole(&self) -> bool {
@@ -125,11 +125,11 @@ impl Picture {
             generation: 0,
             now: 0,
         };
-        let unknown = |basis: &Programmed| match basis {
-            Programmed::Never(reason, message) => {
+        let unknown = |basis: &ProgrammedBasis| match basis {
+            ProgrammedBasis::NotPublished(reason, message) => {
                 Condition::fails(ConditionType::Programmed, *reason, message.clone())
             }
-            Programmed::WhenHeld(_) => Condition {
+            ProgrammedBasis::WhenAcknowledged(_) => Condition {
                 truth: Truth::Unknown,
                 ..Condition::fails(ConditionType::Programmed, Reason::Pending, "")
             },
@@ -151,14 +151,18 @@ impl Picture {
     }
 
     /// What the status of a listener's object says of it.
-    pub(crate) fn written_of_listener(&self, key: &ListenerKey) -> Option<Said> {
+    pub(crate) fn written_of_listener(&self, key: &ListenerKey) -> Option<ReportedStatus> {
         of_listener(self.written(&key.parent.object())?, &key.listener)
     }
 
     /// What the status of a route says of it towards one of its parents.
-    pub(crate) fn written_of_route(&self, key: &ObjectKey, parent: &ParentRef) -> Option<Said> {
+    pub(crate) fn written_of_route(
+        &self,
+        key: &ObjectKey,
+        parent: &ParentRef,
+    ) -> Option<ReportedStatus> {
         let status = self.written(key)?;
-        said_in(status, &self.controller, parent, &key.name.namespace)
+        reported_in(status, &self.controller, parent, &key.name.namespace)
     }
 
     /// How many routes the operator counts at a listener.
@@ -176,39 +180,43 @@ impl Picture {
     }
 
     /// What is said of a Gateway or ListenerSet, or (with a name) of one of its listeners.
-    pub(crate) fn said_of(&self, parent: &ParentKey, listener: Option<&str>) -> Said {
+    pub(crate) fn reported_on(&self, parent: &ParentKey, listener: Option<&str>) -> ReportedStatus {
         let key = parent.object();
         let pick = |status: &Value| match listener {
             None => conditions_in(status),
             Some(name) => of_listener(status, name),
         };
-        self.said(&key, pick)
+        self.reported(&key, pick)
     }
 
     /// What is said of a GatewayClass.
-    pub(crate) fn said_of_class(&self, name: &Arc<str>) -> Said {
+    pub(crate) fn reported_on_class(&self, name: &Arc<str>) -> ReportedStatus {
         let key = ObjectKey::new(Kind::GatewayClass, "", name.clone());
-        self.said(&key, conditions_in)
+        self.reported(&key, conditions_in)
     }
 
     /// What is said of a route towards one of its parents.
-    pub(crate) fn said_of_route(&self, key: &ObjectKey, parent: &ParentRef) -> Said {
+    pub(crate) fn reported_on_route(&self, key: &ObjectKey, parent: &ParentRef) -> ReportedStatus {
         let namespace = &key.name.namespace;
-        self.said(key, |status| {
-            said_in(status, &self.controller, parent, namespace)
+        self.reported(key, |status| {
+            reported_in(status, &self.controller, parent, namespace)
         })
     }
 
-    fn said(&self, key: &ObjectKey, pick: impl Fn(&Value) -> Option<Said>) -> Said {
+    fn reported(
+        &self,
+        key: &ObjectKey,
+        pick: impl Fn(&Value) -> Option<ReportedStatus>,
+    ) -> ReportedStatus {
         let computed = self.computed(key).as_ref().and_then(&pick);
         let written = self.written(key).and_then(pick);
         let generation = self.generation(key);
-        let of = |said: Option<Said>, by| Said {
+        let of = |reported: Option<ReportedStatus>, by| ReportedStatus {
             by,
-            ..said.unwrap_or_default()
+            ..reported.unwrap_or_default()
         };
         if self.live.is_none() {
-            return of(computed, By::Translation);
+            return of(computed, StatusSource::Translation);
         }
         let stale = written
             .as_ref()
@@ -227,21 +235,24 @@ impl Picture {
                 differences.retain(|one| one.kind == "Accepted" || one.kind == "Conflicted");
             }
             let unwritten = computed.is_some() && written.is_none();
-            return Said {
+            return ReportedStatus {
                 differences,
                 unwritten,
                 stale,
-                live: written.as_ref().map(Said::status_only).unwrap_or_default(),
-                ..of(computed, By::Translation)
+                live: written
+                    .as_ref()
+                    .map(ReportedStatus::status_only)
+                    .unwrap_or_default(),
+                ..of(computed, StatusSource::Translation)
             };
         }
         match written {
-            Some(written) => Said {
+            Some(written) => ReportedStatus {
                 stale,
                 live: written.status_only(),
-                ..of(Some(written), By::Status)
+                ..of(Some(written), StatusSource::Status)
             },
-            None => of(computed, By::Guess),
+            None => of(computed, StatusSource::Guess),
         }
     }
 }
@@ -251,6 +262,6 @@ fn entry<'a>(status: &'a Value, listener: &str) -> Option<&'a Value> {
     all.iter().find(|one| one["name"] == listener)
 }
 
-fn of_listener(status: &Value, listener: &str) -> Option<Said> {
+fn of_listener(status: &Value, listener: &str) -> Option<ReportedStatus> {
     entry(status, listener).and_then(conditions_in)
 }

@@ -19,7 +19,7 @@ use tracing::{debug, info};
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::Address;
 
-use super::super::services::Fronts;
+use super::super::services::ServiceStates;
 
 /// Longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -31,37 +31,37 @@ const LEFT_ALONE: Duration = Duration::from_mins(10);
 const MOST: usize = 8;
 const MOST_LEFT_ALONE: usize = 1024;
 
-/// An address and a port.
+/// An address and a port to probe.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Door {
+struct ProbeTarget {
     host: Arc<str>,
     port: u16,
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for ProbeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} port {}", self.host, self.port)
     }
 }
 
-/// The addresses of Gateways; clones are the same ones.
+/// Probes the addresses of Gateways; clones are the same ones.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Doors {
-    fronts: watch::Receiver<Option<Arc<Fronts>>>,
+pub(in super::super) struct AddressProbes {
+    service_states: watch::Receiver<Option<Arc<ServiceStates>>>,
     patience: Duration,
     /// Those that were waited for in vain, and until when they are left alone.
-    left_alone: Arc<Mutex<BTreeMap<Door, Instant>>>,
+    left_alone: Arc<Mutex<BTreeMap<ProbeTarget, Instant>>>,
 }
 
-impl Doors {
-    /// Those of the fronts as they are. One that does not open is waited for `patience`; with none, none is
-    /// looked at.
+impl AddressProbes {
+    /// Probes of the addresses that the Services of Gateways have. An address that takes no connections is tried for
+    /// `patience`; if that is zero, none is probed.
     pub(in super::super) fn new(
-        fronts: watch::Receiver<Option<Arc<Fronts>>>,
+        service_states: watch::Receiver<Option<Arc<ServiceStates>>>,
         patience: Duration,
     ) -> Self {
         Self {
-            fronts,
+            service_states,
             patience,
             left_alone: Arc::default(),
         }
@@ -72,34 +72,38 @@ impl Doors {
         if self.patience.is_zero() {
             return;
         }
-        let fronts = self.fronts.borrow().clone();
-        let front = fronts.as_deref().and_then(|fronts| fronts.get(uid));
+        let service_states = self.service_states.borrow().clone();
+        let front = service_states
+            .as_deref()
+            .and_then(|service_states| service_states.get(uid));
         let assigned = front.and_then(|front| front.assigned.as_ref());
         let addresses = assigned
             .into_iter()
             .flat_map(|assigned| &assigned.addresses);
-        let doors = addresses.flat_map(|address| {
+        let address_probes = addresses.flat_map(|address| {
             let host: Arc<str> = match address {
                 Address::Ip(ip) => ip.to_string().into(),
                 Address::Hostname(name) => name.clone(),
             };
-            ports.iter().map(move |port| Door {
+            ports.iter().map(move |port| ProbeTarget {
                 host: host.clone(),
                 port: *port,
             })
         });
-        let doors = doors.take(MOST).filter(|door| !self.is_left_alone(door));
-        join_all(doors.map(|door| self.wait(gateway, door))).await;
+        let address_probes = address_probes
+            .take(MOST)
+            .filter(|probe_target| !self.is_left_alone(probe_target));
+        join_all(address_probes.map(|probe_target| self.wait(gateway, probe_target))).await;
     }
 
-    async fn wait(&self, gateway: &ObjectName, door: Door) {
+    async fn wait(&self, gateway: &ObjectName, probe_target: ProbeTarget) {
         let until = Instant::now() + self.patience;
         let (mut between, longest) = BETWEEN;
         loop {
-            let connecting = TcpStream::connect((&*door.host, door.port));
+            let connecting = TcpStream::connect((&*probe_target.host, probe_target.port));
             let problem = match tokio::time::timeout(CONNECT, connecting).await {
                 Ok(Ok(_)) => {
-                    debug!(%gateway, %door, "takes connections");
+                    debug!(%gateway, %probe_target, "takes connections");
                     return;
                 }
                 Ok(Err(error)) => error.to_string(),
@@ -108,32 +112,32 @@ impl Doors {
             if Instant::now() + between >= until {
                 info!(
                     %gateway,
-                    address = %door,
+                    address = %probe_target,
                     problem,
                     "the address takes no connections from the operator; the CA is asked all the same"
                 );
-                return self.leave_alone(door);
+                return self.leave_alone(probe_target);
             }
             tokio::time::sleep(between).await;
             between = (between * 2).min(longest);
         }
     }
 
-    fn is_left_alone(&self, door: &Door) -> bool {
+    fn is_left_alone(&self, probe_target: &ProbeTarget) -> bool {
         let left_alone = self.left_alone.lock();
         left_alone
-            .get(door)
+            .get(probe_target)
             .is_some_and(|until| Instant::now() < *until)
     }
 
-    fn leave_alone(&self, door: Door) {
+    fn leave_alone(&self, probe_target: ProbeTarget) {
         let now = Instant::now();
         let mut left_alone = self.left_alone.lock();
         if left_alone.len() >= MOST_LEFT_ALONE {
             left_alone.retain(|_, until| now < *until);
         }
         if left_alone.len() < MOST_LEFT_ALONE {
-            left_alone.insert(door, now + LEFT_ALONE);
+            left_alone.insert(probe_target, now + LEFT_ALONE);
         }
     }
 }
@@ -142,29 +146,33 @@ impl Doors {
 mod tests {
     use tokio::net::TcpListener;
 
-    use super::super::super::services::Front;
+    use super::super::super::services::ServiceState;
     use super::*;
     use crate::translate::Assigned;
 
     const GATEWAY: &str = "uid";
 
-    /// Doors of a Gateway with this address, and what keeps them fed.
-    fn doors(
+    /// Probes of a Gateway with this address, and the sender that keeps their channel open.
+    fn address_probes(
         address: &str,
         patience: Duration,
-    ) -> (Doors, watch::Sender<Option<Arc<Fronts>>>, ObjectName) {
-        let front = Front {
+    ) -> (
+        AddressProbes,
+        watch::Sender<Option<Arc<ServiceStates>>>,
+        ObjectName,
+    ) {
+        let front = ServiceState {
             assigned: Some(Assigned {
                 addresses: vec![Address::Ip(address.parse().expect("an address"))],
                 sockets: BTreeSet::new(),
                 problem: None,
             }),
-            ..Front::default()
+            ..ServiceState::default()
         };
-        let fronts = Fronts::from([(GATEWAY.into(), front)]);
-        let (sender, fronts) = watch::channel(Some(Arc::new(fronts)));
-        let doors = Doors::new(fronts, patience);
-        (doors, sender, ObjectName::new("platform", "edge"))
+        let service_states = ServiceStates::from([(GATEWAY.into(), front)]);
+        let (sender, service_states) = watch::channel(Some(Arc::new(service_states)));
+        let address_probes = AddressProbes::new(service_states, patience);
+        (address_probes, sender, ObjectName::new("platform", "edge"))
     }
 
     /// An address of this test's alone, with a port that nobody listens on.
@@ -177,9 +185,9 @@ mod tests {
     async fn one_that_opens_late_is_waited_for() {
         let address = "127.83.11.1";
         let port = closed(address).await;
-        let (doors, _fronts, gateway) = doors(address, Duration::from_hours(1));
+        let (address_probes, _fronts, gateway) = address_probes(address, Duration::from_hours(1));
         let ports = BTreeSet::from([port]);
-        let open = doors.open(&gateway, GATEWAY, &ports);
+        let open = address_probes.open(&gateway, GATEWAY, &ports);
         tokio::pin!(open);
         // It has been refused at least once.
         tokio::select! {
@@ -189,38 +197,38 @@ mod tests {
         let listener = TcpListener::bind((address, port)).await.expect("the port");
         let ((), connection) = tokio::join!(open, listener.accept());
         connection.expect("a connection");
-        assert!(doors.left_alone.lock().is_empty());
+        assert!(address_probes.left_alone.lock().is_empty());
     }
 
     #[tokio::test]
     async fn one_that_stays_closed_is_waited_for_once() {
         let address = "127.83.11.2";
         let port = closed(address).await;
-        let (doors, _fronts, gateway) = doors(address, Duration::from_millis(1));
+        let (address_probes, _fronts, gateway) = address_probes(address, Duration::from_millis(1));
         let ports = BTreeSet::from([port]);
-        doors.open(&gateway, GATEWAY, &ports).await;
-        assert_eq!(doors.left_alone.lock().len(), 1);
+        address_probes.open(&gateway, GATEWAY, &ports).await;
+        assert_eq!(address_probes.left_alone.lock().len(), 1);
         // The next order does not even knock: it would meet this one.
         let listener = TcpListener::bind((address, port)).await.expect("the port");
-        doors.open(&gateway, GATEWAY, &ports).await;
+        address_probes.open(&gateway, GATEWAY, &ports).await;
         tokio::select! {
             biased;
             _ = listener.accept() => panic!("it knocked"),
             () = std::future::ready(()) => {}
         }
         // Others are others.
-        doors.open(&gateway, "another", &ports).await;
+        address_probes.open(&gateway, "another", &ports).await;
     }
 
     #[tokio::test]
     async fn what_is_left_alone_is_bounded() {
-        let (doors, _fronts, _) = doors("127.83.11.3", Duration::ZERO);
+        let (address_probes, _fronts, _) = address_probes("127.83.11.3", Duration::ZERO);
         for port in 0..=u16::try_from(MOST_LEFT_ALONE).expect("a port") {
-            doors.leave_alone(Door {
+            address_probes.leave_alone(ProbeTarget {
                 host: "a".into(),
                 port,
             });
         }
-        assert_eq!(doors.left_alone.lock().len(), MOST_LEFT_ALONE);
+        assert_eq!(address_probes.left_alone.lock().len(), MOST_LEFT_ALONE);
     }
 }

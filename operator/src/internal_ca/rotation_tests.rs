@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::rotation::*;
 
-const POLICY: Policy = Policy {
+const POLICY: RotationPolicy = RotationPolicy {
     authority: 3000,
     leaf: 800,
     overlap: 100,
@@ -19,25 +19,28 @@ const LEAVES: [Leaf; 2] = [Leaf::Operator, Leaf::Webhook];
 #[derive(Debug)]
 struct Cluster {
     now: Seconds,
-    state: State,
-    places: BTreeMap<Place, BTreeSet<Id>>,
+    state: CaState,
+    places: BTreeMap<BundleTarget, BTreeSet<Id>>,
     made: u64,
     /// Who trusted what since when, and who met which certificate since when.
-    trusted: Vec<(Seconds, Place, BTreeSet<Id>)>,
+    trusted: Vec<(Seconds, BundleTarget, BTreeSet<Id>)>,
     met: Vec<(Seconds, Leaf, Issued)>,
     writes: usize,
     /// Steps that are not of the course of things.
-    forced: Vec<(Seconds, Step)>,
+    forced: Vec<(Seconds, CaStep)>,
 }
 
 impl Cluster {
     fn new(now: Seconds) -> Self {
         Self {
             now,
-            state: State {
+            state: CaState {
                 authority: Stored::Absent,
                 leaves: BTreeMap::new(),
-                stale: BTreeSet::from([Place::ConfigMap, Place::WebhookConfiguration]),
+                stale: BTreeSet::from([
+                    BundleTarget::ConfigMap,
+                    BundleTarget::WebhookConfiguration,
+                ]),
             },
             places: BTreeMap::new(),
             made: 0,
@@ -62,16 +65,16 @@ impl Cluster {
         }
     }
 
-    fn apply(&mut self, step: Step) {
+    fn apply(&mut self, step: CaStep) {
         self.writes += 1;
         match &step {
-            Step::MakeAuthority(why) | Step::Issue(_, why) if !why.is_planned() => {
+            CaStep::MakeAuthority(why) | CaStep::Issue(_, why) if !why.is_planned() => {
                 self.forced.push((self.now, step.clone()));
             }
             _ => {}
         }
         match step {
-            Step::MakeAuthority(_) => {
+            CaStep::MakeAuthority(_) => {
                 self.made += 1;
                 let mut signer = [0; 32];
                 signer[..8].copy_from_slice(&self.made.to_be_bytes());
@@ -88,21 +91,21 @@ impl Cluster {
                     bundle,
                 });
             }
-            Step::SetBundle(ids) => {
+            CaStep::SetBundle(ids) => {
                 let authority = self.authority();
                 authority.bundle.retain(|id, _| ids.contains(id));
                 assert!(authority.bundle.keys().eq(&ids));
             }
-            Step::Publish(place) => {
+            CaStep::Publish(place) => {
                 let bundle: BTreeSet<Id> = self.authority().bundle.keys().copied().collect();
                 self.trusted.push((self.now, place, bundle.clone()));
                 self.places.insert(place, bundle);
             }
-            Step::MarkPublished => {
+            CaStep::MarkPublished => {
                 let now = self.now;
                 self.authority().published = Some(now);
             }
-            Step::Issue(leaf, _) => {
+            CaStep::Issue(leaf, _) => {
                 let until = self.authority().validity.until;
                 let mut validity = self.validity(POLICY.leaf);
                 validity.until = validity.until.min(until);
@@ -124,7 +127,7 @@ impl Cluster {
             return;
         };
         let bundle: BTreeSet<Id> = authority.bundle.keys().copied().collect();
-        self.state.stale = [Place::ConfigMap, Place::WebhookConfiguration]
+        self.state.stale = [BundleTarget::ConfigMap, BundleTarget::WebhookConfiguration]
             .into_iter()
             .filter(|place| self.places.get(place) != Some(&bundle))
             .collect();
@@ -139,7 +142,7 @@ impl Cluster {
     fn settle(&mut self, failing: &[bool]) {
         let mut turns = failing.iter().copied();
         for _ in 0..20 {
-            let Decision { steps, due } = decide(&self.state, self.now, &POLICY);
+            let RotationDecision { steps, due } = decide(&self.state, self.now, &POLICY);
             if steps.is_empty() {
                 assert!(
                     due > self.now,
@@ -149,7 +152,7 @@ impl Cluster {
                 return;
             }
             for step in steps {
-                let alone = matches!(step, Step::MakeAuthority(_) | Step::SetBundle(_));
+                let alone = matches!(step, CaStep::MakeAuthority(_) | CaStep::SetBundle(_));
                 if turns.next().unwrap_or(false) {
                     if alone {
                         break;
@@ -183,7 +186,7 @@ impl Cluster {
     fn check(&self) {
         for (leaf, place) in LEAVES
             .into_iter()
-            .zip([Place::ConfigMap, Place::WebhookConfiguration])
+            .zip([BundleTarget::ConfigMap, BundleTarget::WebhookConfiguration])
         {
             let trusted = self.trusted.iter().filter(|(_, p, _)| *p == place);
             let trusted: Vec<_> = trusted.map(|(at, _, held)| (*at, held.clone())).collect();
@@ -219,15 +222,15 @@ fn the_first_start_makes_everything_and_then_rests() {
 #[test]
 fn the_bundle_comes_before_what_it_is_needed_for() {
     let mut cluster = Cluster::new(1_000_000);
-    cluster.apply(Step::MakeAuthority(Why::Absent));
-    let Decision { steps, .. } = decide(&cluster.state, cluster.now, &POLICY);
+    cluster.apply(CaStep::MakeAuthority(RenewalReason::Absent));
+    let RotationDecision { steps, .. } = decide(&cluster.state, cluster.now, &POLICY);
     assert!(matches!(
         steps[..],
         [
-            Step::Publish(_),
-            Step::Publish(_),
-            Step::Issue(..),
-            Step::Issue(..)
+            CaStep::Publish(_),
+            CaStep::Publish(_),
+            CaStep::Issue(..),
+            CaStep::Issue(..)
         ]
     ));
 }
@@ -251,18 +254,18 @@ fn what_is_broken_is_made_anew_and_the_rest_stays() {
     cluster.settle(&[]);
     let broken = Stored::Unusable("holds no private key".into());
     cluster.state.leaves.insert(Leaf::Webhook, broken);
-    let Decision { steps, .. } = decide(&cluster.state, cluster.now, &POLICY);
+    let RotationDecision { steps, .. } = decide(&cluster.state, cluster.now, &POLICY);
     assert!(matches!(
         &steps[..],
-        [Step::Issue(Leaf::Webhook, Why::Unusable(_))]
+        [CaStep::Issue(Leaf::Webhook, RenewalReason::Unusable(_))]
     ));
 
     let mut lost = cluster.state.clone();
     lost.authority = Stored::Unusable("tls.key is absent".into());
-    let Decision { steps, .. } = decide(&lost, cluster.now, &POLICY);
+    let RotationDecision { steps, .. } = decide(&lost, cluster.now, &POLICY);
     assert!(matches!(
         &steps[..],
-        [Step::MakeAuthority(Why::Unusable(_))]
+        [CaStep::MakeAuthority(RenewalReason::Unusable(_))]
     ));
 }
 
@@ -270,10 +273,10 @@ fn what_is_broken_is_made_anew_and_the_rest_stays() {
 fn a_place_that_somebody_edited_gets_the_bundle_back_and_nothing_else_happens() {
     let mut cluster = Cluster::new(1_000_000);
     cluster.settle(&[]);
-    cluster.places.remove(&Place::WebhookConfiguration);
+    cluster.places.remove(&BundleTarget::WebhookConfiguration);
     cluster.look();
-    let Decision { steps, .. } = decide(&cluster.state, cluster.now, &POLICY);
-    assert_eq!(steps, [Step::Publish(Place::WebhookConfiguration)]);
+    let RotationDecision { steps, .. } = decide(&cluster.state, cluster.now, &POLICY);
+    assert_eq!(steps, [CaStep::Publish(BundleTarget::WebhookConfiguration)]);
 }
 
 #[test]
@@ -298,15 +301,17 @@ fn a_publication_that_is_yet_to_come_does_not_count() {
     cluster.settle(&[]);
     let later = cluster.now + 1;
     cluster.authority().published = Some(later);
-    let Decision { steps, .. } = decide(&cluster.state, cluster.now, &POLICY);
-    assert_eq!(steps, [Step::MarkPublished]);
+    let RotationDecision { steps, .. } = decide(&cluster.state, cluster.now, &POLICY);
+    assert_eq!(steps, [CaStep::MarkPublished]);
 }
 
 #[test]
 fn a_bundle_does_not_grow_for_ever() {
     let mut cluster = Cluster::new(1_000_000);
     for _ in 0..50 {
-        cluster.apply(Step::MakeAuthority(Why::Unusable("again".into())));
+        cluster.apply(CaStep::MakeAuthority(RenewalReason::Unusable(
+            "again".into(),
+        )));
         cluster.settle(&[]);
         assert!(cluster.authority().bundle.len() <= 8);
     }

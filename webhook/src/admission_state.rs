@@ -1,4 +1,4 @@
-//! What objects are judged from: those of the cluster, of a directory, or of a test.
+//! The objects that admission judges from. They come from the cluster, a directory or a test.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use vestibule_model::ownership::HostnameGrant;
 /// The objects that admission knows. Kinds that play no part are ignored: routes among them, so what it
 /// takes does not grow with their number.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub struct AdmissionState {
     merge: Merge,
     /// Gateways of any controller, to tell a new version from an edited status.
     gateways: BTreeMap<ObjectName, Arc<Gateway>>,
@@ -24,7 +24,7 @@ pub struct Facts {
     holders: Holders,
 }
 
-impl Facts {
+impl AdmissionState {
     /// Nothing yet, for the GatewayClasses of `controller`.
     pub fn new(controller: impl Into<Arc<str>>) -> Self {
         Self {

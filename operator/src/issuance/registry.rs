@@ -11,27 +11,27 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
-use super::{Desk, Facts, Issuers, Requests, Told, Wires};
-use crate::acme::IssuerFact;
+use super::{Channels, EngineLink, EngineUpdate, Issuances, Issuers, Requests};
+use crate::acme::IssuerState;
 use crate::publish::Publisher;
 use crate::translate::{CertificateRequest, Change, Translator};
 
 /// What is asked for, and how far it is.
 #[derive(Debug)]
-pub struct Register {
+pub struct CertificateRegistry {
     to_engines: watch::Sender<Option<Arc<Requests>>>,
     issuers_to_engine: watch::Sender<Arc<Issuers>>,
-    desk: Desk,
+    engine_link: EngineLink,
     requests: Arc<Requests>,
     issuers: Arc<Issuers>,
-    /// Something of these is different than what was told.
+    /// Something of these is different from what the engines were sent.
     news: bool,
     /// What cert-manager's engine said last.
-    others: Arc<Facts>,
+    others: Arc<Issuances>,
     /// What the built-in engine says.
-    ours: Facts,
+    ours: Issuances,
     /// State of issuers.
-    facts: BTreeMap<ObjectKey, IssuerFact>,
+    issuer_states: BTreeMap<ObjectKey, IssuerState>,
     /// Whether each engine has said how far every certificate is.
     ours_known: bool,
     others_known: bool,
@@ -43,36 +43,39 @@ pub struct Register {
     waits: BTreeMap<ObjectName, (Instant, &'static str)>,
 }
 
-impl Register {
-    /// An empty register, and the wires of the engines.
+impl CertificateRegistry {
+    /// An empty registry, and the channels of the engines.
     #[must_use]
-    pub fn new() -> (Self, Wires) {
+    pub fn new() -> (Self, Channels) {
         let (to_engines, requests) = watch::channel(None);
         let (issuers_to_engine, issuers) = watch::channel(Arc::default());
-        let desk = Desk::default();
-        let wires = Wires {
+        let engine_link = EngineLink::default();
+        let channels = Channels {
             requests,
             issuers,
-            desk: desk.clone(),
+            engine_link: engine_link.clone(),
         };
-        (Self::with(to_engines, issuers_to_engine, desk), wires)
+        (
+            Self::with(to_engines, issuers_to_engine, engine_link),
+            channels,
+        )
     }
 
     fn with(
         to_engines: watch::Sender<Option<Arc<Requests>>>,
         issuers_to_engine: watch::Sender<Arc<Issuers>>,
-        desk: Desk,
+        engine_link: EngineLink,
     ) -> Self {
         Self {
             to_engines,
             issuers_to_engine,
-            desk,
+            engine_link,
             requests: Arc::default(),
             issuers: Arc::default(),
             news: false,
             others: Arc::default(),
-            ours: Facts::new(),
-            facts: BTreeMap::new(),
+            ours: Issuances::new(),
+            issuer_states: BTreeMap::new(),
             ours_known: false,
             others_known: false,
             ticket: 0,
@@ -89,8 +92,8 @@ impl Register {
 
     /// How issuers are, as the built-in engine says.
     #[must_use]
-    pub fn issuers(&self) -> &BTreeMap<ObjectKey, IssuerFact> {
-        &self.facts
+    pub fn issuers(&self) -> &BTreeMap<ObjectKey, IssuerState> {
+        &self.issuer_states
     }
 
     /// Whether every engine has said how far its certificates are.
@@ -102,7 +105,7 @@ impl Register {
     /// A Secret came, changed or went.
     pub fn secret(&self, name: &ObjectName) {
         if self.requests.contains_key(name) {
-            self.desk.secret(name);
+            self.engine_link.secret(name);
         }
     }
 
@@ -169,14 +172,14 @@ impl Register {
     }
 
     /// Takes what the built-in engine says; what is to be translated, and the issuers that it is about.
-    pub fn take(&mut self, told: Told) -> (Vec<Change>, Vec<ObjectKey>) {
-        let Told {
+    pub fn take(&mut self, update: EngineUpdate) -> (Vec<Change>, Vec<ObjectKey>) {
+        let EngineUpdate {
             ticket,
             challenges,
             issuance,
             issuers,
             known,
-        } = told;
+        } = update;
         self.ticket = ticket;
         self.ours_known = known;
         let mut changes = Vec::new();
@@ -198,21 +201,21 @@ impl Register {
         let touched = issuers.keys().cloned().collect();
         for (key, fact) in issuers {
             match fact {
-                Some(fact) => self.facts.insert(key, fact),
-                None => self.facts.remove(&key),
+                Some(fact) => self.issuer_states.insert(key, fact),
+                None => self.issuer_states.remove(&key),
             };
         }
         (changes, touched)
     }
 
     /// Takes what cert-manager's engine says.
-    pub fn take_others(&mut self, facts: Option<Arc<Facts>>) -> Vec<Change> {
-        self.others_known = facts.is_some();
-        let facts = facts.unwrap_or_default();
-        if Arc::ptr_eq(&facts, &self.others) {
+    pub fn take_others(&mut self, issuances: Option<Arc<Issuances>>) -> Vec<Change> {
+        self.others_known = issuances.is_some();
+        let issuances = issuances.unwrap_or_default();
+        if Arc::ptr_eq(&issuances, &self.others) {
             return Vec::new();
         }
-        let before = std::mem::replace(&mut self.others, facts);
+        let before = std::mem::replace(&mut self.others, issuances);
         let names: BTreeSet<&ObjectName> = before.keys().chain(self.others.keys()).collect();
         let different: BTreeMap<_, _> = names
             .into_iter()
@@ -230,7 +233,7 @@ impl Register {
 
     /// Everything that is translated is published.
     pub fn published(&self) {
-        self.desk.published(self.ticket, &self.challenges);
+        self.engine_link.published(self.ticket, &self.challenges);
     }
 
     /// Looks which certificates that listeners waited for have come to every proxy, and says by which
@@ -244,7 +247,7 @@ impl Register {
         self.waits.retain(|name, (since, engine)| {
             let key = certificate(name);
             let there = translator.resources().contains_key(&key)
-                && publisher.programmed(&[key]).fact().is_some();
+                && publisher.programmed(&[key]).acknowledged().is_some();
             if there {
                 ready(engine, since.elapsed());
             }

@@ -1,5 +1,5 @@
-//! How ListenerSets stand towards the grants: which of their listeners are refused, which may have no
-//! certificate, and the counts that limits are about.
+//! ListenerSets checked against the grants: which of their listeners are refused, which may have no certificate,
+//! and the counts that limits are about.
 //!
 //! Counted is, per namespace and Gateway, what is granted, whether or not it conflicts: so that the end of
 //! a conflict takes nothing from another listener. The first ones in the order of the merge are in.
@@ -7,23 +7,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::Limits;
+use super::GrantLimits;
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::hostname::Hostname;
 use crate::key::{ListenerKey, ObjectName};
 use crate::object::{Listener, ListenerSet};
 
-/// A namespace on a Gateway: what a limit is for.
+/// A namespace on a Gateway. Limits of grants apply to each.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Seat {
+pub(crate) struct GatewayTenant {
     pub(crate) gateway: ObjectName,
     pub(crate) namespace: Arc<str>,
 }
 
-/// How one set stands by itself. Listeners are their indexes.
+/// What the grants say about the listeners of one set, given by their indexes, before limits are counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct GrantCheck {
     /// Not owned.
     pub(crate) refused: BTreeMap<usize, Finding>,
     /// Those that count.
@@ -37,46 +37,46 @@ pub(crate) struct Standing {
 }
 
 /// Listeners over a limit, and the limit.
-type Over = Option<(u32, BTreeSet<usize>)>;
+type OverLimit = Option<(u32, BTreeSet<usize>)>;
 
-/// What of a set is over the limits of its seat.
+/// The listeners of a set that are over the limits of its tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Excess {
-    listeners: Over,
-    certificates: Over,
+    listeners: OverLimit,
+    certificates: OverLimit,
 }
 
-/// A set's place in the order of the merge.
-type Place = (i64, Arc<str>);
+/// The position of a set in the order of the merge.
+type MergeRank = (i64, Arc<str>);
 
 #[derive(Debug, Clone)]
 struct Entry {
     set: ObjectName,
-    standing: Standing,
+    check: GrantCheck,
     excess: Excess,
 }
 
-/// The sets of a seat, and what they come to.
+/// The sets of a tenant, and how many listeners and certificates they have together.
 #[derive(Debug, Clone, Default)]
-struct Occupants {
-    sets: BTreeMap<Place, Entry>,
+struct TenantSets {
+    sets: BTreeMap<MergeRank, Entry>,
     listeners: usize,
     certificates: usize,
     /// Some are over a limit.
     exceeding: bool,
 }
 
-impl Occupants {
-    fn insert(&mut self, place: Place, entry: Entry) {
-        self.listeners += entry.standing.counted.len();
-        self.certificates += entry.standing.asking.len();
-        self.sets.insert(place, entry);
+impl TenantSets {
+    fn insert(&mut self, rank: MergeRank, entry: Entry) {
+        self.listeners += entry.check.counted.len();
+        self.certificates += entry.check.asking.len();
+        self.sets.insert(rank, entry);
     }
 
-    fn remove(&mut self, place: &Place) {
-        if let Some(entry) = self.sets.remove(place) {
-            self.listeners -= entry.standing.counted.len();
-            self.certificates -= entry.standing.asking.len();
+    fn remove(&mut self, rank: &MergeRank) {
+        if let Some(entry) = self.sets.remove(rank) {
+            self.listeners -= entry.check.counted.len();
+            self.certificates -= entry.check.asking.len();
         }
     }
 }
@@ -107,74 +107,78 @@ impl Verdicts {
     }
 }
 
-/// How every set stands.
+/// The checks of all sets.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Standings {
-    seats: BTreeMap<Seat, Occupants>,
-    places: BTreeMap<ObjectName, (Seat, Place)>,
+pub(crate) struct GrantChecks {
+    tenants: BTreeMap<GatewayTenant, TenantSets>,
+    ranks: BTreeMap<ObjectName, (GatewayTenant, MergeRank)>,
     verdicts: BTreeMap<ObjectName, Verdicts>,
 }
 
-impl Standings {
-    /// Takes how a set stands by itself (`None`: it takes no part), and returns the seats whose counts
+impl GrantChecks {
+    /// Takes the check of a set (`None`: it takes no part), and returns the tenants whose counts
     /// may have changed.
-    pub(crate) fn stand(
+    pub(crate) fn put(
         &mut self,
         name: &ObjectName,
-        now: Option<(&ListenerSet, Seat, Standing)>,
-    ) -> BTreeSet<Seat> {
+        now: Option<(&ListenerSet, GatewayTenant, GrantCheck)>,
+    ) -> BTreeSet<GatewayTenant> {
         let mut touched = BTreeSet::new();
-        if let Some((seat, place)) = self.places.remove(name) {
-            if let Some(occupants) = self.seats.get_mut(&seat) {
-                occupants.remove(&place);
-                if occupants.sets.is_empty() {
-                    self.seats.remove(&seat);
+        if let Some((tenant, rank)) = self.ranks.remove(name) {
+            if let Some(tenant_sets) = self.tenants.get_mut(&tenant) {
+                tenant_sets.remove(&rank);
+                if tenant_sets.sets.is_empty() {
+                    self.tenants.remove(&tenant);
                 }
             }
-            touched.insert(seat);
+            touched.insert(tenant);
         }
-        if let Some((set, seat, standing)) = now {
-            let place: Place = (set.meta.created, name.to_string().into());
+        if let Some((set, tenant, check)) = now {
+            let rank: MergeRank = (set.meta.created, name.to_string().into());
             let entry = Entry {
                 set: name.clone(),
-                standing,
+                check,
                 excess: Excess::default(),
             };
-            let occupants = self.seats.entry(seat.clone()).or_default();
-            occupants.insert(place.clone(), entry);
-            self.places.insert(name.clone(), (seat.clone(), place));
-            touched.insert(seat);
+            let tenant_sets = self.tenants.entry(tenant.clone()).or_default();
+            tenant_sets.insert(rank.clone(), entry);
+            self.ranks.insert(name.clone(), (tenant.clone(), rank));
+            touched.insert(tenant);
         }
         touched
     }
 
-    /// Counts a seat against its limits, and returns the sets of which other listeners are over them.
-    pub(crate) fn recount(&mut self, seat: &Seat, limits: Limits) -> BTreeSet<ObjectName> {
+    /// Counts a tenant against its limits, and returns the sets of which other listeners are over them now.
+    pub(crate) fn recount(
+        &mut self,
+        tenant: &GatewayTenant,
+        limits: GrantLimits,
+    ) -> BTreeSet<ObjectName> {
         let mut changed = BTreeSet::new();
-        let Some(occupants) = self.seats.get_mut(seat) else {
+        let Some(tenant_sets) = self.tenants.get_mut(tenant) else {
             return changed;
         };
         let exceeded = |limit: Option<u32>, total: usize| {
             limit.filter(|limit| total > usize::try_from(*limit).unwrap_or(usize::MAX))
         };
-        let listeners = exceeded(limits.listeners, occupants.listeners);
-        let certificates = exceeded(limits.certificates, occupants.certificates);
-        if listeners.is_none() && certificates.is_none() && !occupants.exceeding {
+        let listeners = exceeded(limits.listeners, tenant_sets.listeners);
+        let certificates = exceeded(limits.certificates, tenant_sets.certificates);
+        if listeners.is_none() && certificates.is_none() && !tenant_sets.exceeding {
             return changed;
         }
-        occupants.exceeding = false;
+        tenant_sets.exceeding = false;
         let mut left = listeners.map_or(usize::MAX, |limit| {
             usize::try_from(limit).unwrap_or(usize::MAX)
         });
         let mut names: BTreeSet<Hostname> = BTreeSet::new();
-        for entry in occupants.sets.values_mut() {
-            let standing = &entry.standing;
-            let over: BTreeSet<usize> = standing.counted.iter().skip(left).copied().collect();
-            left = left.saturating_sub(standing.counted.len());
+        for entry in tenant_sets.sets.values_mut() {
+            let check = &entry.check;
+            let over: BTreeSet<usize> = check.counted.iter().skip(left).copied().collect();
+            left = left.saturating_sub(check.counted.len());
             let mut without = BTreeSet::new();
             if let Some(limit) = certificates {
                 let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-                for (index, name) in &standing.asking {
+                for (index, name) in &check.asking {
                     if over.contains(index) || names.contains(name) {
                         continue;
                     }
@@ -191,7 +195,7 @@ impl Standings {
                     .filter(|_| !without.is_empty())
                     .map(|l| (l, without)),
             };
-            occupants.exceeding |= excess != Excess::default();
+            tenant_sets.exceeding |= excess != Excess::default();
             if entry.excess != excess {
                 entry.excess = excess;
                 changed.insert(entry.set.clone());
@@ -222,24 +226,22 @@ impl Standings {
 
     fn verdicts_of(&self, name: &ObjectName, set: Option<&ListenerSet>) -> Option<Verdicts> {
         let set = set?;
-        let (at, place) = self.places.get(name)?;
-        let Entry {
-            standing, excess, ..
-        } = self.seats.get(at)?.sets.get(place)?;
+        let (at, rank) = self.ranks.get(name)?;
+        let Entry { check, excess, .. } = self.tenants.get(at)?.sets.get(rank)?;
         let parent = set.parent_key();
         let listener_at = |index: &usize| set.listeners.get(*index);
         let mut verdicts = Verdicts {
-            withheld: standing.withheld.clone(),
+            withheld: check.withheld.clone(),
             ..Verdicts::default()
         };
-        for (index, finding) in &standing.refused {
+        for (index, finding) in &check.refused {
             if let Some(listener) = listener_at(index) {
                 verdicts
                     .refused
                     .insert(listener.key(&parent), finding.clone());
             }
         }
-        for (index, finding) in &standing.unissued {
+        for (index, finding) in &check.unissued {
             if let Some(listener) = listener_at(index) {
                 verdicts
                     .unissued
@@ -276,39 +278,51 @@ impl Standings {
         self.verdicts.get(set)?.withheld.as_ref()
     }
 
-    /// How many listeners, and which names with a certificate, a seat has without a set.
-    pub(super) fn others(&self, seat: &Seat, but: &ObjectName) -> (usize, BTreeSet<&Hostname>) {
-        let entries = self.seats.get(seat).into_iter();
-        let entries = entries.flat_map(|occupants| occupants.sets.values());
+    /// How many listeners, and which names with a certificate, a tenant has without a set.
+    pub(super) fn others(
+        &self,
+        tenant: &GatewayTenant,
+        but: &ObjectName,
+    ) -> (usize, BTreeSet<&Hostname>) {
+        let entries = self.tenants.get(tenant).into_iter();
+        let entries = entries.flat_map(|tenant_sets| tenant_sets.sets.values());
         let mut listeners = 0;
         let mut names = BTreeSet::new();
         for entry in entries.filter(|entry| entry.set != *but) {
-            listeners += entry.standing.counted.len();
-            names.extend(entry.standing.asking.iter().map(|(_, name)| name));
+            listeners += entry.check.counted.len();
+            names.extend(entry.check.asking.iter().map(|(_, name)| name));
         }
         (listeners, names)
     }
 }
 
-pub(super) fn too_many_listeners(seat: &Seat, limit: u32, listener: &Listener) -> Finding {
+pub(super) fn too_many_listeners(
+    tenant: &GatewayTenant,
+    limit: u32,
+    listener: &Listener,
+) -> Finding {
     Finding::refused(
         Reason::QuotaExceeded,
         listener.field.clone(),
         format!(
             "namespace {} may have {limit} listeners on Gateway {}, and has more before this one",
-            seat.namespace, seat.gateway
+            tenant.namespace, tenant.gateway
         ),
         "remove listeners, or ask the owner of the Gateway for a larger limit",
     )
 }
 
-pub(super) fn too_many_certificates(seat: &Seat, limit: u32, listener: &Listener) -> Finding {
+pub(super) fn too_many_certificates(
+    tenant: &GatewayTenant,
+    limit: u32,
+    listener: &Listener,
+) -> Finding {
     Finding::refused(
         Reason::QuotaExceeded,
         format!("{}.hostname", listener.field),
         format!(
             "namespace {} may have certificates for {limit} hostnames on Gateway {}, and asks for more before this one, so none is requested",
-            seat.namespace, seat.gateway
+            tenant.namespace, tenant.gateway
         ),
         "remove hostnames, bring a certificate of your own, or ask the owner of the Gateway for a larger limit",
     )

@@ -16,13 +16,13 @@ use vestibule_model::issuer::Engine;
 use vestibule_model::key::ObjectName;
 
 use super::super::clock;
+use super::super::failure::RepeatedFailure;
 use super::super::metrics::Metrics;
-use super::super::trouble::Trouble;
-use super::watch::{Kind, Seen, Sight};
-use super::{Facts, Hand, Requests};
+use super::watch::{KindUpdate, WatchUpdate, WatchedKind};
+use super::{ApiClient, Issuances, Requests};
 use crate::certmanager::{
-    Action, Attempt, Attempts, Certificate, Certificates, Foreign, Present, Settings, Stand,
-    desired, judge, stale,
+    Attempt, Attempts, Availability, Certificate, CertificateAction, Foreign, PresentCertificate,
+    PresentCertificates, Settings, desired, judge, stale,
 };
 use crate::translate::CertificateRequest;
 
@@ -34,8 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// One request and what came of it.
 pub(super) struct Done {
     name: ObjectName,
-    action: Action,
-    outcome: Result<Option<Present>, String>,
+    action: CertificateAction,
+    outcome: Result<Option<PresentCertificate>, String>,
 }
 
 /// What there is of cert-manager.
@@ -50,46 +50,46 @@ enum Known {
 /// A request of this engine, and the Certificate that it comes to.
 struct Wanted {
     request: Arc<CertificateRequest>,
-    wished: Result<Certificate, Foreign>,
+    desired_certificate: Result<Certificate, Foreign>,
 }
 
-pub(super) struct Keeper {
-    hand: Hand,
+pub(super) struct Reconciler {
+    api_client: ApiClient,
     settings: Settings,
     metrics: Metrics,
     known: Known,
     requests: Arc<Requests>,
     wanted: BTreeMap<ObjectName, Wanted>,
-    present: Certificates,
+    present: PresentCertificates,
     attempts: Attempts,
     /// Attempts that a list which is being read has not shown yet.
     unseen: BTreeSet<ObjectName>,
     /// A list that is being read.
-    listed: Option<Certificates>,
+    listed: Option<PresentCertificates>,
     dirty: BTreeSet<ObjectName>,
     /// What is to be done, whether this replica leads or not.
-    todo: BTreeMap<ObjectName, Action>,
+    todo: BTreeMap<ObjectName, CertificateAction>,
     under_way: BTreeSet<ObjectName>,
     /// UIDs of those that went while a request about them was under way: its answer may be older.
     ended: BTreeMap<ObjectName, String>,
-    troubles: BTreeMap<ObjectName, Trouble>,
-    /// What was written last and in which version it came out. If that is not as wished, somebody (an
+    troubles: BTreeMap<ObjectName, RepeatedFailure>,
+    /// What was written last and in which version it came out. If that is not as desired, somebody (an
     /// admission webhook) changes it on the way, and it is left alone until it changes again.
-    written: BTreeMap<ObjectName, (Action, String)>,
-    facts: Facts,
-    told: bool,
+    written: BTreeMap<ObjectName, (CertificateAction, String)>,
+    issuances: Issuances,
+    sent: bool,
 }
 
-impl Keeper {
-    pub(super) fn new(hand: Hand, settings: Settings, metrics: Metrics) -> Self {
+impl Reconciler {
+    pub(super) fn new(api_client: ApiClient, settings: Settings, metrics: Metrics) -> Self {
         Self {
-            hand,
+            api_client,
             settings,
             metrics,
             known: Known::Nothing,
             requests: Arc::default(),
             wanted: BTreeMap::new(),
-            present: Certificates::default(),
+            present: PresentCertificates::default(),
             attempts: Attempts::default(),
             unseen: BTreeSet::new(),
             listed: None,
@@ -99,26 +99,30 @@ impl Keeper {
             ended: BTreeMap::new(),
             troubles: BTreeMap::new(),
             written: BTreeMap::new(),
-            facts: Facts::new(),
-            told: false,
+            issuances: Issuances::new(),
+            sent: false,
         }
     }
 
     /// Takes in what the watch shows.
-    pub(super) fn seen(&mut self, seen: Seen) {
+    pub(super) fn seen(&mut self, seen: KindUpdate) {
         match seen {
-            (Kind::Certificate, Sight::NotInstalled) => self.learn(Known::NotInstalled),
+            (WatchedKind::Certificate, WatchUpdate::NotInstalled) => {
+                self.learn(Known::NotInstalled);
+            }
             // What is known already stays known while a list cannot be read again.
-            (Kind::Certificate, Sight::Unreadable(_)) if self.known == Known::Watched => {
+            (WatchedKind::Certificate, WatchUpdate::Unreadable(_))
+                if self.known == Known::Watched =>
+            {
                 self.listed = None;
             }
-            (Kind::Certificate, Sight::Unreadable(problem)) => {
+            (WatchedKind::Certificate, WatchUpdate::Unreadable(problem)) => {
                 self.learn(Known::Unreadable(problem));
             }
-            (Kind::Certificate, Sight::Event(event)) => self.event(*event),
-            (Kind::Attempt, Sight::Event(event)) => self.attempt(*event),
+            (WatchedKind::Certificate, WatchUpdate::Event(event)) => self.event(*event),
+            (WatchedKind::Attempt, WatchUpdate::Event(event)) => self.attempt(*event),
             // Without them there is less to say.
-            (Kind::Attempt, Sight::NotInstalled | Sight::Unreadable(_)) => {}
+            (WatchedKind::Attempt, WatchUpdate::NotInstalled | WatchUpdate::Unreadable(_)) => {}
         }
     }
 
@@ -147,7 +151,7 @@ impl Keeper {
 
     fn event(&mut self, event: Event<DynamicObject>) {
         match event {
-            Event::Init => self.listed = Some(Certificates::default()),
+            Event::Init => self.listed = Some(PresentCertificates::default()),
             Event::InitApply(object) => {
                 if let Some((name, present)) = self.read(object) {
                     let listed = self.listed.get_or_insert_default();
@@ -180,12 +184,12 @@ impl Keeper {
         }
     }
 
-    fn read(&self, object: DynamicObject) -> Option<(ObjectName, Present)> {
+    fn read(&self, object: DynamicObject) -> Option<(ObjectName, PresentCertificate)> {
         let object = serde_json::to_value(object).ok()?;
-        Present::of(object, &self.settings)
+        PresentCertificate::of(object, &self.settings)
     }
 
-    fn put(&mut self, name: ObjectName, present: Present) {
+    fn put(&mut self, name: ObjectName, present: PresentCertificate) {
         self.dirty.insert(name.clone());
         self.dirty.extend(self.present.insert(name, present));
     }
@@ -204,7 +208,7 @@ impl Keeper {
         }
         self.known = known;
         self.listed = None;
-        self.present = Certificates::default();
+        self.present = PresentCertificates::default();
         self.todo.clear();
         self.troubles.clear();
         self.written.clear();
@@ -234,7 +238,7 @@ impl Keeper {
             match ours {
                 Some((request, issuer)) => {
                     let wanted = Wanted {
-                        wished: desired(request, issuer, &self.settings.identity),
+                        desired_certificate: desired(request, issuer, &self.settings.identity),
                         request: Arc::clone(request),
                     };
                     self.wanted.insert(name.clone(), wanted);
@@ -252,18 +256,18 @@ impl Keeper {
         if self.known == Known::Nothing || self.listed.is_some() {
             return;
         }
-        let stand = match &self.known {
-            Known::Unreadable(problem) => Stand::Unreadable(problem),
-            Known::NotInstalled => Stand::NotInstalled,
-            Known::Nothing | Known::Watched => Stand::Watched,
+        let availability = match &self.known {
+            Known::Unreadable(problem) => Availability::Unreadable(problem),
+            Known::NotInstalled => Availability::NotInstalled,
+            Known::Nothing | Known::Watched => Availability::Watched,
         };
         for name in std::mem::take(&mut self.dirty) {
-            let (action, fact) = if let Some(wanted) = self.wanted.get(&name) {
+            let (action, issuance) = if let Some(wanted) = self.wanted.get(&name) {
                 let verdict = judge(
                     &wanted.request,
-                    &wanted.wished,
+                    &wanted.desired_certificate,
                     &self.settings,
-                    stand,
+                    availability,
                     &self.present,
                     &self.attempts,
                 );
@@ -271,11 +275,11 @@ impl Keeper {
             } else {
                 (self.present.get(&name).and_then(stale), None)
             };
-            let fact = match (self.troubles.get(&name), &action) {
+            let issuance = match (self.troubles.get(&name), &action) {
                 (Some(trouble), Some(action)) => {
-                    fact.map(|fact| refused(&name, action, trouble, fact))
+                    issuance.map(|issuance| refused(&name, action, trouble, issuance))
                 }
-                _ => fact,
+                _ => issuance,
             };
             if action.is_none() {
                 self.troubles.remove(&name);
@@ -287,17 +291,17 @@ impl Keeper {
                 Some(action) => self.todo.insert(name.clone(), action),
                 None => self.todo.remove(&name),
             };
-            let changed = match fact {
-                Some(fact) => {
-                    let differs = self.facts.get(&name) != Some(&fact);
+            let changed = match issuance {
+                Some(issuance) => {
+                    let differs = self.issuances.get(&name) != Some(&issuance);
                     if differs {
-                        self.facts.insert(name, fact);
+                        self.issuances.insert(name, issuance);
                     }
                     differs
                 }
-                None => self.facts.remove(&name).is_some(),
+                None => self.issuances.remove(&name).is_some(),
             };
-            self.told &= !changed;
+            self.sent &= !changed;
         }
     }
 
@@ -308,7 +312,7 @@ impl Keeper {
         if free == 0 || self.todo.is_empty() {
             return;
         }
-        let due = |(name, action): &(&ObjectName, &Action)| {
+        let due = |(name, action): &(&ObjectName, &CertificateAction)| {
             let later = self
                 .troubles
                 .get(*name)
@@ -324,7 +328,7 @@ impl Keeper {
             .iter()
             .filter(due)
             .partition(|(name, _)| !self.troubles.contains_key(*name));
-        let next: Vec<(ObjectName, Action)> = fresh
+        let next: Vec<(ObjectName, CertificateAction)> = fresh
             .into_iter()
             .chain(failed)
             .take(free)
@@ -332,9 +336,9 @@ impl Keeper {
             .collect();
         for (name, action) in next {
             self.under_way.insert(name.clone());
-            let hand = self.hand.clone();
+            let api_client = self.api_client.clone();
             requests.spawn(async move {
-                let outcome = clock::answered(PATIENCE, hand.act(&name, &action)).await;
+                let outcome = clock::answered(PATIENCE, api_client.act(&name, &action)).await;
                 Done {
                     name,
                     action,
@@ -382,7 +386,7 @@ impl Keeper {
                 } else {
                     debug!(certificate = %name, what, problem, "Certificate");
                 }
-                let trouble = Trouble::after(before, problem);
+                let trouble = RepeatedFailure::after(before, problem);
                 self.troubles.insert(name, trouble);
             }
         }
@@ -399,23 +403,28 @@ impl Keeper {
     }
 
     /// Says how far they are, once that is known.
-    pub(super) fn tell(&mut self, facts: &channel::Sender<Option<Arc<Facts>>>) {
+    pub(super) fn tell(&mut self, issuances: &channel::Sender<Option<Arc<Issuances>>>) {
         let known = self.known != Known::Nothing && self.listed.is_none();
-        if !known && (facts.borrow().is_some() || !self.wanted.is_empty()) {
+        if !known && (issuances.borrow().is_some() || !self.wanted.is_empty()) {
             return;
         }
-        let first = facts.borrow().is_none();
-        if first || !self.told {
-            self.told = true;
-            facts.send_replace(Some(Arc::new(self.facts.clone())));
+        let first = issuances.borrow().is_none();
+        if first || !self.sent {
+            self.sent = true;
+            issuances.send_replace(Some(Arc::new(self.issuances.clone())));
         }
     }
 }
 
 /// What to say where the API server does not take what is to be done.
-fn refused(name: &ObjectName, action: &Action, trouble: &Trouble, fact: Issuance) -> Issuance {
-    if fact.state == IssuanceState::Issued {
-        return fact;
+fn refused(
+    name: &ObjectName,
+    action: &CertificateAction,
+    trouble: &RepeatedFailure,
+    issuance: Issuance,
+) -> Issuance {
+    if issuance.state == IssuanceState::Issued {
+        return issuance;
     }
     let message = format!(
         "Vestibule cannot {} Certificate {}: {}",

@@ -3,10 +3,12 @@
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Object, Protocol, TlsMode};
 
-use super::certificate::{Leaf, Trouble};
+use super::certificate::{CertificateProblem, Leaf};
 use super::chain::{Chain, ok, step};
-use super::conditions::{By, Cond, ISSUED, PROGRAMMED, Said};
-use super::report::{Check, ObjectView, Outcome, RouteView, RuleView, Step, listener_text};
+use super::conditions::{Cond, ISSUED, PROGRAMMED, ReportedStatus, StatusSource};
+use super::report::{
+    ChainStep, Check, ObjectView, RouteView, RuleView, StepOutcome, listener_text,
+};
 use super::routes::answers;
 
 impl Chain<'_> {
@@ -17,38 +19,40 @@ impl Chain<'_> {
             || tls.is_some_and(|tls| tls.mode == TlsMode::Terminate)
     }
 
-    pub(super) fn certificate(&self) -> Option<Step> {
+    pub(super) fn certificate(&self) -> Option<ChainStep> {
         if !self.terminates() {
             return None;
         }
         let key = &self.candidate.key;
         let object = key.parent.object();
-        let said = self.picture.said_of(&key.parent, Some(&key.listener));
+        let reported = self
+            .cluster_state
+            .reported_on(&key.parent, Some(&key.listener));
         let secret = self
             .certificate
             .map(|view| ObjectKey::new(Kind::Secret, &*view.secret.namespace, &*view.secret.name));
         let hidden = secret
             .as_ref()
-            .is_some_and(|secret| self.picture.is_denied(secret));
+            .is_some_and(|secret| self.cluster_state.is_denied(secret));
         let subject = secret
             .as_ref()
             .map_or_else(|| listener_text(key), ToString::to_string);
-        let named = |mut step: Step| {
+        let named = |mut step: ChainStep| {
             step.subject.clone_from(&subject);
             Some(step)
         };
         if hidden {
             return named(self.hidden_certificate(&object));
         }
-        let unresolved = said.get("ResolvedRefs").filter(|c| c.is("False"));
-        let unusable = said
+        let unresolved = reported.get("ResolvedRefs").filter(|c| c.is("False"));
+        let unusable = reported
             .get(PROGRAMMED)
             .filter(|c| c.is("False") && c.reason != "Pending");
         if let Some(cond) = unresolved
             .or(unusable)
             .filter(|_| unusable.is_some() || self.leaf().is_none())
         {
-            return named(self.no_certificate(&object, cond, &said));
+            return named(self.no_certificate(&object, cond, &reported));
         }
         let Some(leaf) = self.leaf() else {
             return named(self.no_status(Check::Certificate, &object));
@@ -65,30 +69,30 @@ impl Chain<'_> {
         };
         let renew = "renew it, or see why its issuer does not";
         match leaf.trouble(self.query, self.now) {
-            Some(Trouble::Expired) => {
+            Some(CertificateProblem::Expired) => {
                 let message = format!("expired at {}, so clients refuse it", leaf.not_after);
-                verdict(Outcome::Wrong, "CertificateExpired", message, renew)
+                verdict(StepOutcome::Wrong, "CertificateExpired", message, renew)
             }
-            Some(Trouble::NotYetValid) => {
+            Some(CertificateProblem::NotYetValid) => {
                 let message = format!(
                     "is valid from {} on, so clients refuse it now",
                     leaf.not_before
                 );
                 verdict(
-                    Outcome::Wrong,
+                    StepOutcome::Wrong,
                     "CertificateNotYetValid",
                     message,
                     "wait, or correct the clock of its issuer",
                 )
             }
-            Some(Trouble::OtherNames) => {
+            Some(CertificateProblem::OtherNames) => {
                 let message = format!(
                     "is for {}, so clients that ask for {} refuse it",
                     list(&leaf.names),
                     self.query
                 );
                 verdict(
-                    Outcome::Wrong,
+                    StepOutcome::Wrong,
                     "CertificateNameMismatch",
                     message,
                     "have one issued for this name, and refer to its Secret",
@@ -96,12 +100,12 @@ impl Chain<'_> {
             }
             None => match unresolved {
                 Some(cond) => {
-                    let mut step = self.wrong(Check::Certificate, &object, cond, said.by);
-                    step.outcome = Outcome::Warning;
+                    let mut step = self.wrong(Check::Certificate, &object, cond, reported.by);
+                    step.outcome = StepOutcome::Warning;
                     named(step)
                 }
                 None => verdict(
-                    Outcome::Ok,
+                    StepOutcome::Ok,
                     "",
                     format!("is for this name, until {}", leaf.not_after),
                     "",
@@ -111,15 +115,18 @@ impl Chain<'_> {
     }
 
     /// The Secret may not be read. Only the operator knows; its word is on the listener.
-    fn hidden_certificate(&self, object: &ObjectKey) -> Step {
-        let written = self.picture.written_of_listener(&self.candidate.key);
-        match written.as_ref().and_then(|said| said.get("ResolvedRefs")) {
+    fn hidden_certificate(&self, object: &ObjectKey) -> ChainStep {
+        let written = self.cluster_state.written_of_listener(&self.candidate.key);
+        match written
+            .as_ref()
+            .and_then(|reported| reported.get("ResolvedRefs"))
+        {
             Some(cond) if cond.is("False") => {
-                self.wrong(Check::Certificate, object, cond, By::Status)
+                self.wrong(Check::Certificate, object, cond, StatusSource::Status)
             }
             Some(_) => {
                 let message = "may not be read; the status says that it is in use";
-                ok(Check::Certificate, object, message, By::Status)
+                ok(Check::Certificate, object, message, StatusSource::Status)
             }
             None => self.no_status(Check::Certificate, object),
         }
@@ -128,20 +135,25 @@ impl Chain<'_> {
     fn leaf(&self) -> Option<Leaf> {
         let view = self.certificate?;
         let key = ObjectKey::new(Kind::Secret, &*view.secret.namespace, &*view.secret.name);
-        match self.picture.translator.object(&key)?.as_ref() {
+        match self.cluster_state.translator.object(&key)?.as_ref() {
             Object::Secret(secret) => Leaf::of(secret),
             _ => None,
         }
     }
 
     /// There is no usable certificate: why, and how far its issuer is.
-    fn no_certificate(&self, object: &ObjectKey, cond: &Cond, said: &Said) -> Step {
-        let mut step = self.wrong(Check::Certificate, object, cond, said.by);
+    fn no_certificate(
+        &self,
+        object: &ObjectKey,
+        cond: &Cond,
+        reported: &ReportedStatus,
+    ) -> ChainStep {
+        let mut step = self.wrong(Check::Certificate, object, cond, reported.by);
         // That nothing is requested at all is translation's verdict; how far a request is, the status's word.
-        let verdict = || said.get(ISSUED).filter(|c| c.reason != "Pending");
-        let issued = said.live(ISSUED).or_else(verdict);
+        let verdict = || reported.get(ISSUED).filter(|c| c.reason != "Pending");
+        let issued = reported.live(ISSUED).or_else(verdict);
         if let Some(issued) = issued.filter(|c| !c.is("True")) {
-            let why = self.wrong(Check::Certificate, object, issued, said.by);
+            let why = self.wrong(Check::Certificate, object, issued, reported.by);
             step.message = format!("{}; {}: {}", step.message, issued.reason, why.message);
             step.action = match why.action.as_str() {
                 "" if is_progress(&issued.reason) => {
@@ -161,7 +173,7 @@ impl Chain<'_> {
 }
 
 /// What the backends of the routes for a name come to.
-pub(super) fn backends(routes: &[RouteView]) -> Option<Step> {
+pub(super) fn backends(routes: &[RouteView]) -> Option<ChainStep> {
     // Of TLSRoutes the first has every connection; of HTTPRoutes each rule has its requests.
     let serving: Vec<&RouteView> = routes.iter().filter(|route| !route.shadowed).collect();
     let first = serving.first()?;
@@ -191,18 +203,18 @@ pub(super) fn backends(routes: &[RouteView]) -> Option<Step> {
     match trouble {
         None if any => {
             let message = "has ready endpoints".into();
-            verdict(first, Outcome::Ok, "", message, String::new())
+            verdict(first, StepOutcome::Ok, "", message, String::new())
         }
         None if unknown => {
             let message = "leads to Services or endpoints that may not be read".into();
-            verdict(first, Outcome::Unknown, "", message, String::new())
+            verdict(first, StepOutcome::Unknown, "", message, String::new())
         }
         None => None,
         Some((route, (reason, message, action))) => {
             let outcome = match (any, unknown) {
-                (true, _) => Outcome::Warning,
-                (false, true) => Outcome::Unknown,
-                (false, false) => Outcome::Wrong,
+                (true, _) => StepOutcome::Warning,
+                (false, true) => StepOutcome::Unknown,
+                (false, false) => StepOutcome::Wrong,
             };
             verdict(route, outcome, &reason, message, action)
         }
@@ -211,15 +223,15 @@ pub(super) fn backends(routes: &[RouteView]) -> Option<Step> {
 
 /// What is wrong with a rule: reason, message and what to do.
 fn trouble(rule: &RuleView) -> Option<(String, String, String)> {
-    let said = |reason: &str, message: String, action: &str| {
+    let reported = |reason: &str, message: String, action: &str| {
         Some((reason.to_owned(), message, action.to_owned()))
     };
     let mut used = rule.backends.iter().filter(|one| one.weight > 0);
     let broken = used.find_map(|one| {
         let service = format!("Service {}/{}", one.service.namespace, one.service.name);
         match (one.problem.split_once(": "), one.ready) {
-            (Some((reason, message)), _) => said(reason, message.to_owned(), &one.remedy),
-            (None, Some(0)) => said(
+            (Some((reason, message)), _) => reported(reason, message.to_owned(), &one.remedy),
+            (None, Some(0)) => reported(
                 "NoEndpoints",
                 format!("{service} has no ready endpoint on port {}", one.port),
                 "see whether its pods are ready and its selector fits them",
@@ -231,11 +243,11 @@ fn trouble(rule: &RuleView) -> Option<(String, String, String)> {
         return broken;
     }
     if !rule.problem.is_empty() {
-        return said("PartiallyInvalid", rule.problem.clone(), "correct the rule");
+        return reported("PartiallyInvalid", rule.problem.clone(), "correct the rule");
     }
     if answers(rule) == Some(false) {
         let action = "name a backend with a weight above 0";
-        return said(
+        return reported(
             "NoBackends",
             "has no backend that takes a share".into(),
             action,

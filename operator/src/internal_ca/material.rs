@@ -16,7 +16,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::rotation::{Id, Issued, Policy, Seconds, Validity};
+use super::rotation::{Id, Issued, RotationPolicy, Seconds, Validity};
 
 /// Longest common name (X.520 `ub-common-name`).
 const MAX_COMMON_NAME: usize = 64;
@@ -94,7 +94,7 @@ pub(super) fn write_bundle<'a>(bundle: impl IntoIterator<Item = &'a Trusted>) ->
 pub(super) fn make_authority(
     whose: &str,
     now: Seconds,
-    policy: &Policy,
+    policy: &RotationPolicy,
 ) -> Result<Pair, rcgen::Error> {
     let mut key = KeyPair::generate()?;
     let mut params = parameters(now, policy, now.saturating_add(policy.authority));
@@ -133,7 +133,7 @@ impl Signer {
         &self,
         names: &[String],
         now: Seconds,
-        policy: &Policy,
+        policy: &RotationPolicy,
     ) -> Result<Pair, rcgen::Error> {
         let issuer = Issuer::from_ca_cert_der(&self.trusted.certificate, &self.key)?;
         let mut key = KeyPair::generate()?;
@@ -209,7 +209,7 @@ fn validity(parsed: &x509_parser::certificate::X509Certificate<'_>) -> Validity 
     }
 }
 
-fn parameters(now: Seconds, policy: &Policy, until: Seconds) -> CertificateParams {
+fn parameters(now: Seconds, policy: &RotationPolicy, until: Seconds) -> CertificateParams {
     // `time`, which the parameters want, has no constructor here but this one.
     let at = |second: Seconds| {
         date_time_ymd(1970, 1, 1) + Duration::from_secs(u64::try_from(second).unwrap_or(0))

@@ -18,8 +18,8 @@ use serde_json::json;
 use zeroize::Zeroize;
 
 use super::material::{Pair, Signer, Trusted, read_bundle, read_leaf, write_bundle};
-use super::rotation::{Authority, Id, Leaf, Place, Seconds, State, Stored};
-use super::{BUNDLE_KEY, Config, ServingError};
+use super::rotation::{Authority, BundleTarget, CaState, Id, Leaf, Seconds, Stored};
+use super::{BUNDLE_KEY, Config, InternalCaError};
 
 /// Since when the published bundle contains the authority that signs, in seconds since the epoch.
 const PUBLISHED: &str = "vestibule.dev/bundle-published";
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Everything as read.
 #[derive(Default)]
-pub(super) struct Snapshot {
+pub(super) struct CaSnapshot {
     authority: Option<Secret>,
     leaves: BTreeMap<Leaf, Option<Secret>>,
     config_map: Option<ConfigMap>,
@@ -40,7 +40,7 @@ pub(super) struct Snapshot {
     pub(super) bundle: Vec<Trusted>,
 }
 
-impl Drop for Snapshot {
+impl Drop for CaSnapshot {
     fn drop(&mut self) {
         let leaves = self.leaves.values_mut().flatten();
         leaves.chain(self.authority.as_mut()).for_each(erase);
@@ -66,14 +66,14 @@ pub(super) fn pair_of(secret: &Secret) -> (&[u8], &[u8]) {
 }
 
 /// The way to the objects.
-pub(super) struct Store {
+pub(super) struct CaStore {
     secrets: Api<Secret>,
     config_maps: Api<ConfigMap>,
     webhooks: Api<ValidatingWebhookConfiguration>,
     config: Config,
 }
 
-impl Store {
+impl CaStore {
     pub(super) fn new(client: &Client, config: Config) -> Self {
         let namespace = &config.namespace;
         Self {
@@ -85,8 +85,8 @@ impl Store {
     }
 
     /// Reads everything.
-    pub(super) async fn read(&self) -> Result<Snapshot, ServingError> {
-        let mut read = Snapshot::default();
+    pub(super) async fn read(&self) -> Result<CaSnapshot, InternalCaError> {
+        let mut read = CaSnapshot::default();
         read.authority = get(&self.secrets, &self.config.authority_secret).await?;
         read.config_map = get(&self.config_maps, &self.config.bundle_config_map).await?;
         for leaf in [Leaf::Operator, Leaf::Webhook] {
@@ -102,10 +102,10 @@ impl Store {
     /// Puts an authority into its Secret, and the bundle with it.
     pub(super) async fn put_authority(
         &self,
-        read: &Snapshot,
+        read: &CaSnapshot,
         authority: &Pair,
         bundle: &[&Trusted],
-    ) -> Result<(), ServingError> {
+    ) -> Result<(), InternalCaError> {
         let name = &self.config.authority_secret;
         let mut secret = self.secret(read.authority.as_ref(), name);
         if let Some(annotations) = &mut secret.metadata.annotations {
@@ -121,9 +121,9 @@ impl Store {
     /// Changes the bundle in the authority's Secret.
     pub(super) async fn put_bundle(
         &self,
-        read: &Snapshot,
+        read: &CaSnapshot,
         bundle: &[&Trusted],
-    ) -> Result<(), ServingError> {
+    ) -> Result<(), InternalCaError> {
         let name = &self.config.authority_secret;
         let mut secret = self.secret(read.authority.as_ref(), name);
         let data = secret.data.get_or_insert_default();
@@ -135,9 +135,9 @@ impl Store {
     /// Takes down that the bundle has been published everywhere since `now`.
     pub(super) async fn mark_published(
         &self,
-        read: &Snapshot,
+        read: &CaSnapshot,
         now: Seconds,
-    ) -> Result<(), ServingError> {
+    ) -> Result<(), InternalCaError> {
         let name = &self.config.authority_secret;
         let mut secret = self.secret(read.authority.as_ref(), name);
         let annotations = secret.metadata.annotations.get_or_insert_default();
@@ -148,10 +148,10 @@ impl Store {
     /// Puts a certificate into its Secret.
     pub(super) async fn put_leaf(
         &self,
-        read: &Snapshot,
+        read: &CaSnapshot,
         leaf: Leaf,
         pair: &Pair,
-    ) -> Result<(), ServingError> {
+    ) -> Result<(), InternalCaError> {
         let name = self.config.secret_of(leaf);
         let present = read.leaves.get(&leaf).and_then(Option::as_ref);
         let mut secret = self.secret(present, name);
@@ -160,15 +160,23 @@ impl Store {
     }
 
     /// Publishes the bundle.
-    pub(super) async fn publish(&self, read: &Snapshot, place: Place) -> Result<(), ServingError> {
+    pub(super) async fn publish(
+        &self,
+        read: &CaSnapshot,
+        place: BundleTarget,
+    ) -> Result<(), InternalCaError> {
         let bundle = write_bundle(&read.bundle);
         match place {
-            Place::ConfigMap => self.put_config_map(read, bundle).await,
-            Place::WebhookConfiguration => self.patch_webhooks(read, bundle).await,
+            BundleTarget::ConfigMap => self.put_config_map(read, bundle).await,
+            BundleTarget::WebhookConfiguration => self.patch_webhooks(read, bundle).await,
         }
     }
 
-    async fn put_config_map(&self, read: &Snapshot, bundle: String) -> Result<(), ServingError> {
+    async fn put_config_map(
+        &self,
+        read: &CaSnapshot,
+        bundle: String,
+    ) -> Result<(), InternalCaError> {
         let name = &self.config.bundle_config_map;
         let mut map = read.config_map.clone().unwrap_or_else(|| ConfigMap {
             metadata: self.metadata(name),
@@ -180,7 +188,11 @@ impl Store {
     }
 
     /// Only the bundles: everything else is the chart's.
-    async fn patch_webhooks(&self, read: &Snapshot, bundle: String) -> Result<(), ServingError> {
+    async fn patch_webhooks(
+        &self,
+        read: &CaSnapshot,
+        bundle: String,
+    ) -> Result<(), InternalCaError> {
         let Some(present) = &read.webhooks else {
             return Ok(());
         };
@@ -223,16 +235,16 @@ impl Store {
         }
     }
 
-    async fn put_secret(&self, name: &str, mut secret: Secret) -> Result<(), ServingError> {
+    async fn put_secret(&self, name: &str, mut secret: Secret) -> Result<(), InternalCaError> {
         let done = put(&self.secrets, name, &secret).await;
         erase(&mut secret);
         done
     }
 }
 
-impl Snapshot {
+impl CaSnapshot {
     /// What was read means. Reads the signer and the bundle on the way.
-    pub(super) fn state(&mut self, config: &Config) -> State {
+    pub(super) fn state(&mut self, config: &Config) -> CaState {
         let authority = self.read_authority();
         let bundle = &self.bundle;
         let mut leaves = BTreeMap::new();
@@ -245,7 +257,7 @@ impl Snapshot {
             });
             leaves.insert(*leaf, stored);
         }
-        State {
+        CaState {
             authority,
             leaves,
             stale: self.stale(),
@@ -290,12 +302,12 @@ impl Snapshot {
             .unwrap_or_default()
     }
 
-    fn stale(&self) -> BTreeSet<Place> {
+    fn stale(&self) -> BTreeSet<BundleTarget> {
         let bundle = write_bundle(&self.bundle);
         let data = self.config_map.as_ref().and_then(|map| map.data.as_ref());
         let mut stale = BTreeSet::new();
         if data.and_then(|data| data.get(BUNDLE_KEY)) != Some(&bundle) {
-            stale.insert(Place::ConfigMap);
+            stale.insert(BundleTarget::ConfigMap);
         }
         let entries = self
             .webhooks
@@ -303,7 +315,7 @@ impl Snapshot {
             .flat_map(|w| w.webhooks.iter().flatten());
         let mut held = entries.map(|entry| entry.client_config.ca_bundle.as_ref());
         if held.any(|held| held.is_none_or(|held| held.0 != bundle.as_bytes())) {
-            stale.insert(Place::WebhookConfiguration);
+            stale.insert(BundleTarget::WebhookConfiguration);
         }
         stale
     }
@@ -333,7 +345,7 @@ fn fill(secret: &mut Secret, pair: &Pair) {
     secret.data = Some(entries.into());
 }
 
-async fn get<K>(api: &Api<K>, name: &str) -> Result<Option<K>, ServingError>
+async fn get<K>(api: &Api<K>, name: &str) -> Result<Option<K>, InternalCaError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -341,7 +353,7 @@ where
 }
 
 /// Creates an object that was not there, or replaces the one that was read.
-async fn put<K>(api: &Api<K>, name: &str, object: &K) -> Result<(), ServingError>
+async fn put<K>(api: &Api<K>, name: &str, object: &K) -> Result<(), InternalCaError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
@@ -359,18 +371,18 @@ async fn bounded<T>(
     kind: &str,
     name: &str,
     request: impl Future<Output = kube::Result<T>>,
-) -> Result<T, ServingError> {
+) -> Result<T, InternalCaError> {
     let object = || format!("{kind} {name}");
     match tokio::time::timeout(PATIENCE, request).await {
         Ok(Ok(done)) => Ok(done),
         // Created or changed meanwhile: to be read again.
         Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
-            Err(ServingError::Conflict(object()))
+            Err(InternalCaError::Conflict(object()))
         }
-        Ok(Err(source)) => Err(ServingError::Api {
+        Ok(Err(source)) => Err(InternalCaError::Api {
             object: object(),
             source: Box::new(source),
         }),
-        Err(_) => Err(ServingError::Silent(object())),
+        Err(_) => Err(InternalCaError::Silent(object())),
     }
 }
