@@ -107,8 +107,8 @@ impl Workers {
     }
 
     /// Stops accepting, after who has begun to connect, and waits until the connections have ended or
-    /// `deadline` is over; then cuts what is left. Returns how many those were. Connections without a request have a
-    /// part of that time ([`IDLE_PART`]).
+    /// `deadline` is over; then cuts what is left. Returns how many those were. Connections without a request have half of
+    /// that time.
     pub async fn drain(mut self, deadline: Duration) -> usize {
         self.plane.metrics.draining.set(1);
         self.plane.begin_leaving();
