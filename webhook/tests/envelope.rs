@@ -196,8 +196,8 @@ fn what_is_not_judged_passes() {
     pass(create.clone(), "subResource", "status".into());
     let secret = json!({"group": "", "version": "v1", "kind": "Secret"});
     pass(create.clone(), "kind", secret);
-    let grpc = json!({"group": "gateway.networking.k8s.io", "version": "v1", "kind": "GRPCRoute"});
-    pass(create.clone(), "kind", grpc);
+    let udp = json!({"group": "gateway.networking.k8s.io", "version": "v1", "kind": "UDPRoute"});
+    pass(create.clone(), "kind", udp);
     let other = json!({"group": "example.com", "version": "v1", "kind": "TLSRoute"});
     pass(create, "kind", other);
 }
