@@ -261,18 +261,14 @@ pub(crate) fn serve(
             mut backend,
             mut record,
             kind,
+            ending,
         }) = opening.await
         else {
             return;
         };
-        let ending = match kind {
-            Kind::Passthrough(_) => Ending::Both,
-            Kind::Terminated(_) => Ending::Client,
-            Kind::Tcp(_) => Ending::Neither,
-        };
         let (line, lifetime) = (record.line(), record.lifetime());
         let ended = match kind {
-            Kind::Passthrough(replay) | Kind::Tcp(replay) => {
+            Kind::Passed(replay) => {
                 let moved = &mut record.moved;
                 let passed = Relay::new(&mut client, &mut backend, moved, line, replay);
                 unless_cut(unless_over(lifetime, InTurn::new(passed, line)))
@@ -477,18 +473,19 @@ struct Open {
     backend: TcpStream,
     record: ConnectionRecord,
     kind: Kind,
+    ending: Ending,
 }
 
+/// Two variants, so that it needs no room for a tag: every idle connection has one.
 enum Kind {
-    Passthrough(Box<[u8]>),
+    /// TLS that is passed through, or any bytes; with what was read of them.
+    Passed(Box<[u8]>),
     Terminated(Box<TlsSession>),
-    /// Bytes, with what was read of them.
-    Tcp(Box<[u8]>),
 }
 
 /// What was selected for a connection.
 enum Step {
-    Relay(TcpStream, Kind),
+    Relay(TcpStream, Kind, Ending),
     /// Terminated, and TLS again.
     Reencrypt(Box<TlsStream<TcpStream>>, Box<TlsSession>),
     /// Bytes, and TLS towards the backend.
@@ -512,12 +509,13 @@ async fn open(
 ) -> Option<Open> {
     let step = begin(&mut client, &mut record, permit, &beginning).await;
     let begun = match step {
-        Ok(Step::Relay(backend, kind)) => {
+        Ok(Step::Relay(backend, kind, ending)) => {
             return Some(Open {
                 client,
                 backend,
                 record,
                 kind,
+                ending,
             });
         }
         // It has buffers of rustls', so that what the phases before it leave is nothing beside them.
@@ -606,7 +604,7 @@ async fn open_tcp(
     let (_, _, credentials) = take(&snapshot, record, selection, random)?;
     drop((permit, snapshot));
     Ok(match connect(record, random, Some(credentials)).await? {
-        Stream::Plain(backend) => Step::Relay(backend, Kind::Tcp(first.into())),
+        Stream::Plain(backend) => Step::Relay(backend, Kind::Passed(first.into()), Ending::Neither),
         Stream::Tls(backend) => Step::Originate(backend, first),
     })
 }
@@ -659,9 +657,11 @@ async fn try_open(
         Mode::Passthrough => {
             drop(permit);
             match connect(record, random, None).await? {
-                Stream::Plain(backend) => {
-                    Ok(Step::Relay(backend, Kind::Passthrough(replay.into())))
-                }
+                Stream::Plain(backend) => Ok(Step::Relay(
+                    backend,
+                    Kind::Passed(replay.into()),
+                    Ending::Both,
+                )),
                 // Not opened for what is TLS already.
                 Stream::Tls(_) => Err(CloseReason::Internal),
             }
@@ -691,7 +691,9 @@ async fn try_open(
                 .handshake(negotiated.version, negotiated.resumed);
             record.set_negotiated(negotiated);
             Ok(match connect(record, random, Some(credentials)).await? {
-                Stream::Plain(backend) => Step::Relay(backend, Kind::Terminated(session)),
+                Stream::Plain(backend) => {
+                    Step::Relay(backend, Kind::Terminated(session), Ending::Client)
+                }
                 Stream::Tls(backend) => Step::Reencrypt(backend, session),
             })
         }
