@@ -80,16 +80,18 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 impl Pebble {
     pub(crate) async fn start(answerer: &Answerer, options: &Options) -> Self {
         // A port that was free may be another process's by the time at which it is listened on.
+        let mut last = String::new();
         for _ in 0..5 {
-            if let Some(pebble) = Self::attempt(answerer, options).await {
-                return pebble;
+            match Self::attempt(answerer, options).await {
+                Ok(pebble) => return pebble,
+                Err(log) => last = log,
             }
         }
-        panic!("no Pebble came up with ports that were free");
+        panic!("no Pebble came up with ports that were free: {last}");
     }
 
-    /// One that listens, with its resolver; none if they did not come to listen.
-    async fn attempt(answerer: &Answerer, options: &Options) -> Option<Self> {
+    /// One that listens, with its resolver; its log, if they did not come to listen.
+    async fn attempt(answerer: &Answerer, options: &Options) -> Result<Self, String> {
         let number = COUNT.fetch_add(1, Ordering::SeqCst);
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("pebble-{}-{number}", std::process::id()));
@@ -159,13 +161,12 @@ impl Pebble {
                 .is_err()
             {
                 if started.elapsed() > Duration::from_secs(30) {
-                    eprintln!("port {port} is not listened on: {}", this.log());
-                    return None;
+                    return Err(this.log());
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
-        Some(this)
+        Ok(this)
     }
 
     pub(crate) fn log(&self) -> String {
