@@ -17,10 +17,11 @@ use vestibule_model::key::Kind;
 
 use super::http_filter::{self, HTTPRouteFilter, MAX_FILTERS};
 use super::http_match::{Budget, HTTPValueMatch, MAX_TEXT, Reader};
-use super::route::{self, BackendRef, MAX_BACKENDS, ParentReference, at_most};
+use super::http_route::{self, HTTPBackendRef};
+use super::route::{self, ParentReference, at_most};
+use crate::meta;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
-use crate::{meta, names};
 
 /// Hostnames per route (`MaxItems`).
 const MAX_HOSTNAMES: usize = 16;
@@ -78,7 +79,7 @@ pub struct GRPCRouteRule {
     pub filters: Vec<HTTPRouteFilter>,
     /// Backends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub backend_refs: Vec<GRPCBackendRef>,
+    pub backend_refs: Vec<HTTPBackendRef>,
     /// Experimental session persistence: only its presence matters to this release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<Value>,
@@ -109,32 +110,6 @@ pub struct GRPCMethodMatch {
     /// Method; empty or absent is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-}
-
-/// GRPCBackendRef.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct GRPCBackendRef {
-    /// API group; absent is core.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    /// Kind; absent is Service.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// Name.
-    pub name: String,
-    /// Namespace; absent is the route's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    /// Port, as written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub port: Option<i64>,
-    /// Weight, as written; absent is 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight: Option<i64>,
-    /// Filters for what goes there.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub filters: Vec<HTTPRouteFilter>,
 }
 
 /// Converts a route. A refusal outside the rules refuses the route, one inside them its rule.
@@ -198,21 +173,8 @@ fn rule(
 ) -> http::HttpRule {
     let field = format!("spec.rules[{index}]");
     let mut findings = unknown.refusals_below(&["spec", "rules", &index.to_string()]);
-    if wire.session_persistence.is_some() {
-        findings.push(Finding::warning(
-            Reason::UnsupportedValue,
-            format!("{field}.sessionPersistence"),
-            "is not supported by this release, so it has no effect",
-            "remove it",
-        ));
-    }
-    let name = wire.name.filter(|name| {
-        let good = names::is_subdomain(name);
-        if !good {
-            findings.push(names::not_a_name(&format!("{field}.name"), name));
-        }
-        good
-    });
+    let sessions = wire.session_persistence.is_some();
+    let name = http_route::name_of_rule(wire.name, sessions, &field, &mut findings);
     let matches = if wire.matches.is_empty() {
         vec![any_call()]
     } else {
@@ -236,36 +198,13 @@ fn rule(
         http_filter::convert_all(wire, field, namespace, &matches, findings)
     };
     let own_filters = filters(wire.filters, &field, &mut findings);
-    let backends_field = format!("{field}.backendRefs");
-    at_most(
+    let backends = http_route::backends(
         Kind::GrpcRoute,
-        wire.backend_refs.len(),
-        MAX_BACKENDS,
-        &backends_field,
+        wire.backend_refs,
+        (&field, namespace),
         &mut findings,
+        filters,
     );
-    let backends = wire
-        .backend_refs
-        .into_iter()
-        .take(MAX_BACKENDS)
-        .enumerate()
-        .map(|(index, wire)| {
-            let field = format!("{backends_field}[{index}]");
-            let filters = filters(wire.filters, &field, &mut findings);
-            let reference = BackendRef {
-                group: wire.group,
-                kind: wire.kind,
-                name: wire.name,
-                namespace: wire.namespace,
-                port: wire.port,
-                weight: wire.weight,
-            };
-            http::HttpBackend {
-                backend: route::backend(reference, namespace, field, &mut findings),
-                filters,
-            }
-        })
-        .collect();
     http::HttpRule {
         name: name.map(Into::into),
         field,

@@ -84,7 +84,7 @@ pub struct HTTPRouteRule {
     pub session_persistence: Option<Value>,
 }
 
-/// HTTPBackendRef.
+/// HTTPBackendRef, which GRPCBackendRef has the fields of.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HTTPBackendRef {
@@ -192,21 +192,8 @@ fn rule(
 ) -> http::HttpRule {
     let field = format!("spec.rules[{index}]");
     let mut findings = unknown.refusals_below(&["spec", "rules", &index.to_string()]);
-    if wire.session_persistence.is_some() {
-        findings.push(Finding::warning(
-            Reason::UnsupportedValue,
-            format!("{field}.sessionPersistence"),
-            "is not supported by this release, so it has no effect",
-            "remove it",
-        ));
-    }
-    let name = wire.name.filter(|name| {
-        let good = names::is_subdomain(name);
-        if !good {
-            findings.push(names::not_a_name(&format!("{field}.name"), name));
-        }
-        good
-    });
+    let sessions = wire.session_persistence.is_some();
+    let name = name_of_rule(wire.name, sessions, &field, &mut findings);
     let matches = if wire.matches.is_empty() {
         vec![HttpMatch::default()]
     } else {
@@ -228,38 +215,15 @@ fn rule(
     let filters = |wire, field: &str, findings: &mut Vec<Finding>| {
         http_filter::convert_all(wire, field, namespace, &matches, findings)
     };
-    let backends_field = format!("{field}.backendRefs");
     let own_filters = filters(wire.filters, &field, &mut findings);
     findings.extend(http_cors::no_preflight(&own_filters, &matches, &field));
-    at_most(
+    let backends = backends(
         Kind::HttpRoute,
-        wire.backend_refs.len(),
-        MAX_BACKENDS,
-        &backends_field,
+        wire.backend_refs,
+        (&field, namespace),
         &mut findings,
+        filters,
     );
-    let backends = wire
-        .backend_refs
-        .into_iter()
-        .take(MAX_BACKENDS)
-        .enumerate()
-        .map(|(index, wire)| {
-            let field = format!("{backends_field}[{index}]");
-            let filters = filters(wire.filters, &field, &mut findings);
-            let reference = BackendRef {
-                group: wire.group,
-                kind: wire.kind,
-                name: wire.name,
-                namespace: wire.namespace,
-                port: wire.port,
-                weight: wire.weight,
-            };
-            http::HttpBackend {
-                backend: route::backend(reference, namespace, field, &mut findings),
-                filters,
-            }
-        })
-        .collect();
     http::HttpRule {
         name: name.map(Into::into),
         field,
@@ -270,6 +234,60 @@ fn rule(
         retry,
         findings,
     }
+}
+
+/// The name of a rule, if it can be one. A rule that asks for sessions is told that they have no effect.
+pub(super) fn name_of_rule(
+    name: Option<String>,
+    sessions: bool,
+    field: &str,
+    findings: &mut Vec<Finding>,
+) -> Option<String> {
+    if sessions {
+        findings.push(Finding::warning(
+            Reason::UnsupportedValue,
+            format!("{field}.sessionPersistence"),
+            "is not supported by this release, so it has no effect",
+            "remove it",
+        ));
+    }
+    name.filter(|name| {
+        let good = names::is_subdomain(name);
+        if !good {
+            findings.push(names::not_a_name(&format!("{field}.name"), name));
+        }
+        good
+    })
+}
+
+/// The backends of the rule at `field`, for a route of this kind; `filters` converts those of one backend.
+pub(super) fn backends(
+    kind: Kind,
+    wire: Vec<HTTPBackendRef>,
+    (field, namespace): (&str, &Arc<str>),
+    findings: &mut Vec<Finding>,
+    filters: impl Fn(Vec<HTTPRouteFilter>, &str, &mut Vec<Finding>) -> Vec<http::HttpFilter>,
+) -> Vec<http::HttpBackend> {
+    let refs = format!("{field}.backendRefs");
+    at_most(kind, wire.len(), MAX_BACKENDS, &refs, findings);
+    let wire = wire.into_iter().take(MAX_BACKENDS).enumerate();
+    wire.map(|(index, wire)| {
+        let field = format!("{refs}[{index}]");
+        let filters = filters(wire.filters, &field, findings);
+        let reference = BackendRef {
+            group: wire.group,
+            kind: wire.kind,
+            name: wire.name,
+            namespace: wire.namespace,
+            port: wire.port,
+            weight: wire.weight,
+        };
+        http::HttpBackend {
+            backend: route::backend(reference, namespace, field, findings),
+            filters,
+        }
+    })
+    .collect()
 }
 
 fn timeouts(

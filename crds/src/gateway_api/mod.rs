@@ -37,9 +37,7 @@ pub use gateway_tls::{
     FrontendTls, FrontendTlsConfig, FrontendTlsPort, FrontendTlsValidation, GatewayBackendTls,
     GatewayTls,
 };
-pub use grpc_route::{
-    GRPCBackendRef, GRPCMethodMatch, GRPCRoute, GRPCRouteMatch, GRPCRouteRule, GRPCRouteSpec,
-};
+pub use grpc_route::{GRPCMethodMatch, GRPCRoute, GRPCRouteMatch, GRPCRouteRule, GRPCRouteSpec};
 pub use http_cors::HTTPCORSFilter;
 pub use http_filter::{
     HTTPHeader, HTTPHeaderFilter, HTTPPathModifier, HTTPRequestRedirectFilter, HTTPRouteFilter,
