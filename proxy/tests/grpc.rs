@@ -417,15 +417,24 @@ fn stream_of(path: &str) -> (mpsc::Sender<std::io::Result<Bytes>>, Request<Any>)
     (sender, head(path).body(body).unwrap())
 }
 
+/// A call whose first message is sent, what sends the others, and the head of its answer.
+async fn begin(
+    sender: &mut http2::SendRequest<Any>,
+    first: &'static str,
+) -> (mpsc::Sender<std::io::Result<Bytes>>, Response<Incoming>) {
+    let (messages, request) = stream_of(ECHO);
+    let call = sender.send_request(request);
+    messages.send(Ok(first.into())).await.unwrap();
+    let answer = within("the head of an answer", call).await.unwrap();
+    (messages, answer)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_flow_both_ways_while_a_call_lasts() {
     let one = Server::start("one").await;
     let rig = rig_of(&quiet(), one.address);
     let mut sender = client(&rig).await;
-    let (messages, request) = stream_of(ECHO);
-    let call = sender.send_request(request);
-    messages.send(Ok("m0".into())).await.unwrap();
-    let mut answer = within("the head of an answer", call).await.unwrap();
+    let (messages, mut answer) = begin(&mut sender, "m0").await;
     for n in 0..20 {
         let frame = within("a message", answer.frame()).await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), format!("m{n}"));
@@ -445,10 +454,7 @@ async fn a_client_that_leaves_takes_its_call_from_the_backend() {
     let one = Server::start("one").await;
     let rig = rig_of(&quiet(), one.address);
     let mut sender = client(&rig).await;
-    let (messages, request) = stream_of(ECHO);
-    let call = sender.send_request(request);
-    messages.send(Ok("m".into())).await.unwrap();
-    let mut answer = within("the head of an answer", call).await.unwrap();
+    let (messages, mut answer) = begin(&mut sender, "m").await;
     within("a message", answer.frame()).await.unwrap().unwrap();
     let reset = std::io::ErrorKind::Interrupted.into();
     messages.send(Err(reset)).await.unwrap();
@@ -540,10 +546,7 @@ async fn a_backend_that_breaks_off_is_unavailable() {
     .await;
     let rig = rig_of(&quiet(), address);
     let mut sender = client(&rig).await;
-    let (messages, request) = stream_of(ECHO);
-    let call = sender.send_request(request);
-    messages.send(Ok("m".into())).await.unwrap();
-    let mut answer = within("the head of an answer", call).await.unwrap();
+    let (messages, mut answer) = begin(&mut sender, "m").await;
     within("a message", answer.frame()).await.unwrap().unwrap();
     stop.notify_waiters();
     let ended = end(answer).await;
@@ -557,10 +560,7 @@ async fn a_call_ends_in_peace_while_the_proxy_drains() {
     let one = Server::start("one").await;
     let mut rig = rig_of(&quiet(), one.address);
     let mut sender = client(&rig).await;
-    let (messages, request) = stream_of(ECHO);
-    let call = sender.send_request(request);
-    messages.send(Ok("m".into())).await.unwrap();
-    let mut answer = within("the head of an answer", call).await.unwrap();
+    let (messages, mut answer) = begin(&mut sender, "m").await;
     within("a message", answer.frame()).await.unwrap().unwrap();
     let workers = rig.workers.take().unwrap();
     let drained = tokio::spawn(workers.drain(Duration::from_hours(1)));
