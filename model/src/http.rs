@@ -261,10 +261,10 @@ pub struct HttpBackend {
     pub filters: Vec<HttpFilter>,
 }
 
-/// What pages of other origins may ask for, and see of the answers.
+/// The requests that pages of other origins may make, and the parts of answers that they see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cors {
-    /// Whose pages; either one that is every origin, or others.
+    /// The origins of the pages: one that is every origin, or others.
     pub origins: Vec<OriginPattern>,
     /// Whether they may ask with what the browser knows of its user, such as cookies.
     pub credentials: bool,
@@ -290,7 +290,7 @@ pub enum CorsNames {
 /// A copy of requests for another backend, whose answers nobody gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mirror {
-    /// Who gets the copies; its weight means nothing.
+    /// The backend that gets the copies; its weight means nothing.
     pub backend: BackendRef,
     /// How many requests are copied,
     pub numerator: u32,

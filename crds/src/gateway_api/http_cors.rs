@@ -20,7 +20,7 @@ const MAX_METHODS: usize = 9;
 const MAX_NAME: usize = 256;
 /// Seconds if none are given.
 const MAX_AGE: i64 = 5;
-/// What `allowMethods` may have beside `*`.
+/// The methods that `allowMethods` may list beside `*`.
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
 ];
@@ -29,7 +29,7 @@ const METHODS: [&str; 9] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HTTPCORSFilter {
-    /// Whose pages.
+    /// The origins of the pages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_origins: Vec<String>,
     /// Whether with cookies and the like; absent is not.

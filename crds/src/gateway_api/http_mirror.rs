@@ -13,7 +13,7 @@ use super::route::{self, BackendRef};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HTTPRequestMirrorFilter {
-    /// Who gets the copies; it has no weight.
+    /// The backend that gets the copies; it has no weight.
     pub backend_ref: BackendRef,
     /// How many of a hundred requests, as written; absent is all.
     #[serde(skip_serializing_if = "Option::is_none")]
