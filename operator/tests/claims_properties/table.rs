@@ -103,7 +103,7 @@ impl Table {
                 assert_eq!(other, None, "{name} is not alone on its port");
                 return;
             }
-            None => panic!("{name} without a protocol"),
+            Some(Protocol::Udp(_)) | None => panic!("{name} without a protocol"),
         };
         let listener = Listener {
             port: listener.port,

@@ -226,7 +226,7 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
     }
     let unknown = |what| Err(RejectReason::UnknownResource(what));
     let protocol = match &wire.protocol {
-        None => return unknown("the listener's protocol"),
+        None | Some(Wire::Udp(_)) => return unknown("the listener's protocol"),
         Some(Wire::Tls(tls)) => match &tls.mode {
             None => return unknown("the listener's TLS mode"),
             Some(Mode::Passthrough(_)) => Protocol::Passthrough,

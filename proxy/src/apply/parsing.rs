@@ -57,7 +57,7 @@ impl State {
         } = parsing;
         let name = key.name.as_str();
         let outcome = match &resource.resource {
-            None => Err(RejectReason::UnknownResource("the resource")),
+            None | Some(Wire::UdpRoute(_)) => Err(RejectReason::UnknownResource("the resource")),
             Some(Wire::HttpRoute(wire)) => parse_http::route(name, false, wire).map(|spec| {
                 parsed.http_routes.insert(name.to_owned(), spec);
             }),
