@@ -56,7 +56,7 @@ fn asked(translator: &Translator, name: &str) -> Option<proto::ClientValidation>
             tls_listener::Mode::Terminate(terminate) => terminate.client_validation,
             tls_listener::Mode::Passthrough(_) => None,
         },
-        listener::Protocol::Tcp(_) => None,
+        listener::Protocol::Tcp(_) | listener::Protocol::Udp(_) => None,
     }
 }
 
