@@ -899,7 +899,7 @@ fn tls_on_443(world: &Translator) -> Vec<(String, String, HostPattern)> {
                 let tls = match listener.protocol.as_ref()? {
                     proto::listener::Protocol::Tls(_) => true,
                     proto::listener::Protocol::Http(http) => http.terminate.is_some(),
-                    proto::listener::Protocol::Tcp(_) => false,
+                    proto::listener::Protocol::Tcp(_) | proto::listener::Protocol::Udp(_) => false,
                 };
                 tls.then(|| (message.name, listener.gateway, pattern(&listener.hostname)))
             }

@@ -48,7 +48,7 @@ fn validating(mut resource: Resource, bundles: &[&str], mode: Mode) -> Resource 
             Tls::Terminate(terminate) => terminate,
             Tls::Passthrough(_) => panic!("passthrough"),
         },
-        Protocol::Tcp(_) => panic!("no TLS"),
+        Protocol::Tcp(_) | Protocol::Udp(_) => panic!("no TLS"),
     };
     terminate.client_validation = Some(proto::ClientValidation {
         trust_bundles: bundles.iter().map(|name| (*name).to_owned()).collect(),

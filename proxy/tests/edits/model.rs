@@ -280,7 +280,7 @@ impl<'a> Model<'a> {
                     })
                 }
             },
-            Protocol::Tcp(_) => panic!("this world has none"),
+            Protocol::Tcp(_) | Protocol::Udp(_) => panic!("this world has none"),
         }
     }
 

@@ -326,6 +326,6 @@ fn terminate_of(resource: &mut Resource) -> Option<&mut proto::TlsTerminate> {
             Mode::Terminate(terminate) => Some(terminate),
             Mode::Passthrough(_) => None,
         },
-        Protocol::Tcp(_) => None,
+        Protocol::Tcp(_) | Protocol::Udp(_) => None,
     }
 }
