@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use vestibule_model::condition::Reason;
+use vestibule_model::conflict::Transport;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
@@ -125,7 +126,10 @@ fn of_route(
                     "Service {} has no ready endpoint, so its {}",
                     reference.target,
                     match route {
-                        Route::Tls(_) | Route::Tcp(_) => "connections are closed",
+                        Route::Port(route) if route.transport == Transport::Udp => {
+                            "datagrams are dropped"
+                        }
+                        Route::Tls(_) | Route::Port(_) => "connections are closed",
                         Route::Http(_) => "requests are answered with 503",
                     }
                 ),

@@ -1,6 +1,7 @@
 //! Decodes JSON into an object of the model. It finds the kind, decodes the object, and reports what is wrong with
 //! it.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use vestibule_model::condition::Reason;
@@ -141,7 +142,7 @@ pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
         Kind::GatewayClass | Kind::Gateway | Kind::HttpRoute | Kind::ReferenceGrant => {
             &["v1", "v1beta1"]
         }
-        Kind::GrpcRoute | Kind::TcpRoute => &["v1", "v1alpha2"],
+        Kind::GrpcRoute | Kind::TcpRoute | Kind::UdpRoute => &["v1", "v1alpha2"],
         // Leftovers of the experimental channel: old objects keep the version they were written in.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
         Kind::GatewayParameters
@@ -242,9 +243,18 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
             (Object::TlsRoute(object), Vec::new())
         }
         Kind::TcpRoute => {
-            let (wire, unknown) = typed(kind, body)?;
-            let object = gateway_api::convert_tcp_route(wire, &unknown);
-            (Object::TcpRoute(object), Vec::new())
+            let (wire, unknown) = typed::<gateway_api::TCPRoute>(kind, body)?;
+            (
+                port_route(kind, &wire.metadata, wire.spec.0, &unknown),
+                Vec::new(),
+            )
+        }
+        Kind::UdpRoute => {
+            let (wire, unknown) = typed::<gateway_api::UDPRoute>(kind, body)?;
+            (
+                port_route(kind, &wire.metadata, wire.spec.0, &unknown),
+                Vec::new(),
+            )
         }
         Kind::HttpRoute => {
             let (wire, unknown) = typed(kind, body)?;
@@ -318,6 +328,18 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
 }
 
 /// Decodes a body into its wire type and collects the fields that the type does not have.
+fn port_route(
+    kind: Kind,
+    metadata: &ObjectMeta,
+    spec: gateway_api::PortRouteSpec,
+    unknown: &UnknownFields,
+) -> Object {
+    let transport = kind.transport();
+    Object::PortRoute(gateway_api::convert_port_route(
+        transport, metadata, spec, unknown,
+    ))
+}
+
 fn typed<T: DeserializeOwned>(kind: Kind, body: Value) -> Result<(T, UnknownFields), Finding> {
     let mut unknown = UnknownFields::default();
     let mut track = serde_path_to_error::Track::new();

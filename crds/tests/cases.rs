@@ -47,7 +47,7 @@ fn lines(decoded: Decoded) -> Vec<String> {
         Object::Gateway(o) => all(&o.findings, &o.listeners),
         Object::ListenerSet(o) => all(&o.findings, &o.listeners),
         Object::TlsRoute(o) => all(&o.findings, &[]),
-        Object::TcpRoute(o) => all(&o.findings, &[]),
+        Object::PortRoute(o) => all(&o.findings, &[]),
         Object::HttpRoute(_) => object.findings().map(|f| line(f, "")).collect(),
         Object::GatewayParameters(o) => all(&o.findings, &[]),
         Object::EndpointSlice(o) => all(&o.findings, &[]),

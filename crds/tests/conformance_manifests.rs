@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use vestibule_crds::gateway_api::{
     BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant,
-    TCPRoute, TLSRoute,
+    TCPRoute, TLSRoute, UDPRoute,
 };
 use vestibule_crds::{Decoded, decode, flatten, yaml};
 use vestibule_model::condition::Reason;
@@ -115,6 +115,7 @@ fn every_object_of_the_conformance_suite_survives() {
                     "HTTPRoute" => round_trip::<HTTPRoute>(&object),
                     "GRPCRoute" => round_trip::<GRPCRoute>(&object),
                     "TCPRoute" => round_trip::<TCPRoute>(&object),
+                    "UDPRoute" => round_trip::<UDPRoute>(&object),
                     "BackendTLSPolicy" => round_trip::<BackendTLSPolicy>(&object),
                     "ReferenceGrant" => round_trip::<ReferenceGrant>(&object),
                     "Namespace" => round_trip::<Namespace>(&object),

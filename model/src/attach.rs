@@ -5,10 +5,11 @@
 //! ListenerSet reaches that set's listeners, kind Gateway only `Gateway.spec.listeners`.
 
 use crate::condition::Reason;
+use crate::conflict::Transport;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::key::{GATEWAY_GROUP, ListenerKey, ParentKey};
-use crate::object::{Gateway, Listener, ListenerSet, ParentRef, Protocol};
+use crate::object::{Gateway, Listener, ListenerSet, ParentRef, PortRoute, Protocol};
 use crate::route::Route;
 use crate::selector::Labels;
 
@@ -48,8 +49,8 @@ pub fn supported_kinds(
         }
         // TLS listeners take none (Gateway API took that back in v1.5).
         Protocol::Tcp => &[(GATEWAY_GROUP, "TCPRoute")],
-        // Routing for these comes with their protocols.
-        Protocol::Udp | Protocol::Other(_) => &[],
+        Protocol::Udp => &[(GATEWAY_GROUP, "UDPRoute")],
+        Protocol::Other(_) => &[],
     };
     if listener.allowed_kinds.is_empty() {
         return (native.to_vec(), None);
@@ -164,17 +165,18 @@ pub fn attach_route(
                 parent.name(),
                 route.kind(),
             ),
-            match route {
-                Route::Tls(_) => {
-                    "refer to a TLS listener whose allowedRoutes include this namespace and kind"
+            format!(
+                "refer to {} listener whose allowedRoutes include this namespace and kind",
+                match route {
+                    Route::Tls(_) => "a TLS",
+                    Route::Http(_) => "an HTTP or HTTPS",
+                    Route::Port(PortRoute {
+                        transport: Transport::Tcp,
+                        ..
+                    }) => "a TCP",
+                    Route::Port(_) => "a UDP",
                 }
-                Route::Http(_) => {
-                    "refer to an HTTP or HTTPS listener whose allowedRoutes include this namespace and kind"
-                }
-                Route::Tcp(_) => {
-                    "refer to a TCP listener whose allowedRoutes include this namespace and kind"
-                }
-            },
+            ),
         ));
     }
     let attached: Vec<Attached> = allowing

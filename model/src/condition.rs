@@ -167,7 +167,7 @@ named! {
         QuotaExceeded,
         /// The namespace was not granted the issuer.
         IssuerNotAllowed,
-        /// Several TCPRoutes are attached to a listener, and the oldest has all of its connections.
+        /// Several TCPRoutes or UDPRoutes are attached to a listener, and the oldest has all of it.
         ListenerShared,
         /// No backend may have these endpoints.
         EndpointNotAllowed,

@@ -75,6 +75,9 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// Every transport.
+    pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
+
     /// The text the API uses.
     #[must_use]
     pub fn as_str(self) -> &'static str {

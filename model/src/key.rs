@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::conflict::Transport;
+
 /// The kinds of objects that Vestibule reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
@@ -23,6 +25,8 @@ pub enum Kind {
     GrpcRoute,
     /// `gateway.networking.k8s.io` TCPRoute.
     TcpRoute,
+    /// `gateway.networking.k8s.io` UDPRoute.
+    UdpRoute,
     /// `gateway.networking.k8s.io` ReferenceGrant.
     ReferenceGrant,
     /// `vestibule.dev` `GatewayParameters`.
@@ -56,7 +60,7 @@ pub const VESTIBULE_GROUP: &str = "vestibule.dev";
 
 impl Kind {
     /// Every kind, in the order above.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::GatewayClass,
         Self::Gateway,
         Self::ListenerSet,
@@ -64,6 +68,7 @@ impl Kind {
         Self::HttpRoute,
         Self::GrpcRoute,
         Self::TcpRoute,
+        Self::UdpRoute,
         Self::ReferenceGrant,
         Self::GatewayParameters,
         Self::Namespace,
@@ -89,6 +94,7 @@ impl Kind {
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
             Self::TcpRoute => "TCPRoute",
+            Self::UdpRoute => "UDPRoute",
             Self::ReferenceGrant => "ReferenceGrant",
             Self::GatewayParameters => "GatewayParameters",
             Self::Namespace => "Namespace",
@@ -115,6 +121,7 @@ impl Kind {
             | Self::HttpRoute
             | Self::GrpcRoute
             | Self::TcpRoute
+            | Self::UdpRoute
             | Self::ReferenceGrant
             | Self::BackendTlsPolicy => GATEWAY_GROUP,
             Self::GatewayParameters
@@ -130,13 +137,37 @@ impl Kind {
     /// Whether it is a kind of route.
     #[must_use]
     pub fn is_route(self) -> bool {
-        matches!(self, Self::TlsRoute | Self::TcpRoute) || self.routes_requests()
+        self == Self::TlsRoute || self.routes_ports() || self.routes_requests()
     }
 
     /// Whether it is a kind of route that chooses by request, and not by connection.
     #[must_use]
     pub fn routes_requests(self) -> bool {
         matches!(self, Self::HttpRoute | Self::GrpcRoute)
+    }
+
+    /// Whether it is a kind of route that takes everything that comes to a port, whatever it says.
+    #[must_use]
+    pub fn routes_ports(self) -> bool {
+        matches!(self, Self::TcpRoute | Self::UdpRoute)
+    }
+
+    /// The kind of route that takes everything that comes to a port of this transport.
+    #[must_use]
+    pub fn of_port_route(transport: Transport) -> Self {
+        match transport {
+            Transport::Tcp => Self::TcpRoute,
+            Transport::Udp => Self::UdpRoute,
+        }
+    }
+
+    /// The transport of what a kind of route routes, and so of its backends' ports.
+    #[must_use]
+    pub fn transport(self) -> Transport {
+        match self {
+            Self::UdpRoute => Transport::Udp,
+            _ => Transport::Tcp,
+        }
     }
 
     /// Whether objects of the kind live in a namespace.

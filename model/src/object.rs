@@ -28,6 +28,9 @@ use crate::tls_policy::{BackendTlsPolicy, ConfigMap, GatewayTls};
 /// A port of a listener or backend.
 pub type Port = NonZeroU16;
 
+/// A port with its transport: one number is two ports.
+pub type TransportPort = (Port, Transport);
+
 /// What every object carries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Meta {
@@ -327,9 +330,11 @@ pub struct TlsRoute {
     pub findings: Vec<Finding>,
 }
 
-/// TCPRoute.
+/// TCPRoute or UDPRoute: everything that comes to a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TcpRoute {
+pub struct PortRoute {
+    /// Which of the two.
+    pub transport: Transport,
     /// Name.
     pub name: ObjectName,
     /// Metadata.
@@ -452,17 +457,22 @@ impl EndpointSlice {
         lists.into_iter().flatten().copied()
     }
 
-    /// Every address that serves, or still serves, with each TCP port, or without one where the slice has none.
-    pub fn sockets(&self) -> impl Iterator<Item = (IpAddr, Option<Port>)> {
-        let ports = || {
+    /// Every address that serves, or still serves, with each port of this transport, or without one where the slice has
+    /// none.
+    pub fn sockets(
+        &self,
+        transport: Transport,
+    ) -> impl Iterator<Item = (IpAddr, Option<TransportPort>)> {
+        let ports = move || {
             let ports = self.ports.iter();
-            ports.filter(|port| port.transport == Some(Transport::Tcp))
+            let ports = ports.filter(move |port| port.transport == Some(transport));
+            ports.map(move |port| (port.number, transport))
         };
         let portless = ports().next().is_none().then_some(None);
         let serving = self.addresses.iter().chain(&self.terminating);
         serving.flat_map(move |address| {
-            let numbers = ports().map(|port| Some(port.number)).chain(portless);
-            numbers.map(|number| (*address, number))
+            let ports = ports().map(Some).chain(portless);
+            ports.map(|port| (*address, port))
         })
     }
 
@@ -598,8 +608,8 @@ pub enum Object {
     TlsRoute(TlsRoute),
     /// HTTPRoute or GRPCRoute
     HttpRoute(HttpRoute),
-    /// TCPRoute
-    TcpRoute(TcpRoute),
+    /// TCPRoute or UDPRoute
+    PortRoute(PortRoute),
     /// ReferenceGrant
     ReferenceGrant(ReferenceGrant),
     /// `GatewayParameters`
@@ -639,7 +649,7 @@ impl Object {
             Self::ListenerSet(o) => (Kind::ListenerSet, &o.name),
             Self::TlsRoute(o) => (Kind::TlsRoute, &o.name),
             Self::HttpRoute(o) => (o.kind, &o.name),
-            Self::TcpRoute(o) => (Kind::TcpRoute, &o.name),
+            Self::PortRoute(o) => (Kind::of_port_route(o.transport), &o.name),
             Self::ReferenceGrant(o) => (Kind::ReferenceGrant, &o.name),
             Self::GatewayParameters(o) => (Kind::GatewayParameters, &o.name),
             Self::Service(o) => (Kind::Service, &o.name),
@@ -669,7 +679,7 @@ impl Object {
             Self::ListenerSet(o) => (&o.findings, &o.listeners),
             Self::TlsRoute(o) => (&o.findings, &[]),
             Self::HttpRoute(o) => (&o.findings, &[]),
-            Self::TcpRoute(o) => (&o.findings, &[]),
+            Self::PortRoute(o) => (&o.findings, &[]),
             Self::GatewayParameters(o) => (&o.findings, &[]),
             Self::EndpointSlice(o) => (&o.findings, &[]),
             Self::BackendTlsPolicy(o) => (&o.findings, &[]),

@@ -3,7 +3,7 @@
 use crate::hostname::HostPattern;
 use crate::http::{HttpRoute, HttpRule};
 use crate::key::{Kind, ObjectKey, ObjectName};
-use crate::object::{BackendRef, Meta, Object, ParentRef, TcpRoute, TlsRoute};
+use crate::object::{BackendRef, Meta, Object, ParentRef, PortRoute, TlsRoute};
 
 /// A route of any kind.
 #[derive(Debug, Clone, Copy)]
@@ -12,8 +12,8 @@ pub enum Route<'a> {
     Tls(&'a TlsRoute),
     /// HTTPRoute or GRPCRoute
     Http(&'a HttpRoute),
-    /// TCPRoute
-    Tcp(&'a TcpRoute),
+    /// TCPRoute or UDPRoute
+    Port(&'a PortRoute),
 }
 
 /// What a route has for hostnames that knows none: it takes whatever comes to its listeners.
@@ -26,7 +26,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(_) => Kind::TlsRoute,
             Self::Http(route) => route.kind,
-            Self::Tcp(_) => Kind::TcpRoute,
+            Self::Port(route) => Kind::of_port_route(route.transport),
         }
     }
 
@@ -36,7 +36,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(route) => &route.name,
             Self::Http(route) => &route.name,
-            Self::Tcp(route) => &route.name,
+            Self::Port(route) => &route.name,
         }
     }
 
@@ -55,7 +55,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(route) => &route.meta,
             Self::Http(route) => &route.meta,
-            Self::Tcp(route) => &route.meta,
+            Self::Port(route) => &route.meta,
         }
     }
 
@@ -65,7 +65,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(route) => &route.parents,
             Self::Http(route) => &route.parents,
-            Self::Tcp(route) => &route.parents,
+            Self::Port(route) => &route.parents,
         }
     }
 
@@ -73,7 +73,7 @@ impl<'a> Route<'a> {
     /// listener's port has all of it.
     #[must_use]
     pub fn has_names(self) -> bool {
-        !matches!(self, Self::Tcp(_))
+        !self.kind().routes_ports()
     }
 
     /// Hostnames, with their index in the spec.
@@ -82,7 +82,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Tls(route) => &route.hostnames,
             Self::Http(route) => &route.hostnames,
-            Self::Tcp(_) => &EVERYTHING,
+            Self::Port(_) => &EVERYTHING,
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Route<'a> {
     pub fn backends(self) -> impl Iterator<Item = &'a BackendRef> {
         let (own, http) = match self {
             Self::Tls(route) => (route.backends.as_slice(), [].as_slice()),
-            Self::Tcp(route) => (route.backends.as_slice(), [].as_slice()),
+            Self::Port(route) => (route.backends.as_slice(), [].as_slice()),
             Self::Http(route) => ([].as_slice(), route.rules.as_slice()),
         };
         let http = http.iter().flat_map(|rule| &rule.backends);
@@ -108,7 +108,7 @@ impl<'a> Route<'a> {
     /// The backends of all rules, and those that get copies of requests.
     pub fn backends_and_mirrors(self) -> impl Iterator<Item = &'a BackendRef> {
         let rules = match self {
-            Self::Tls(_) | Self::Tcp(_) => [].as_slice(),
+            Self::Tls(_) | Self::Port(_) => [].as_slice(),
             Self::Http(route) => route.rules.as_slice(),
         };
         self.backends()
@@ -123,7 +123,7 @@ impl Object {
         match self {
             Self::TlsRoute(route) => Some(Route::Tls(route)),
             Self::HttpRoute(route) => Some(Route::Http(route)),
-            Self::TcpRoute(route) => Some(Route::Tcp(route)),
+            Self::PortRoute(route) => Some(Route::Port(route)),
             _ => None,
         }
     }

@@ -9,6 +9,7 @@ use common::http::{Rule, http_route};
 use common::*;
 use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use vestibule_model::certificate::AddressBlock;
+use vestibule_model::conflict::Transport;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::http::{HttpMatch, PathMatch};
 use vestibule_model::key::{Kind, ObjectKey};
@@ -202,9 +203,13 @@ fn proxies(service: &str, ready: &[&str], idle: &[&str]) -> Change {
 }
 
 fn reached_at(sockets: &[(&str, u16)]) -> Change {
+    reached_by(Transport::Tcp, sockets)
+}
+
+fn reached_by(transport: Transport, sockets: &[(&str, u16)]) -> Change {
     let sockets = sockets.iter().map(|(ip, number)| {
         let number = Port::new(*number).expect("a port");
-        (ip.parse().expect("an address"), number)
+        (ip.parse().expect("an address"), (number, transport))
     });
     let assigned = Assigned {
         sockets: sockets.collect(),
@@ -254,10 +259,15 @@ fn addresses_of_gateways_with_their_ports_are_nobodys_endpoints() {
     // Its endpoints have port 8443.
     translator.apply([slice_of(1, &["192.0.2.7"])]);
     assert_eq!(endpoints(&translator), ["192.0.2.7"]);
-    // Where load balancers are ports of nodes, the other ports are others'.
-    translator.apply([reached_at(&[("192.0.2.7", 443)])]);
-    assert_eq!(endpoints(&translator), ["192.0.2.7"]);
-    assert_eq!(unresolved(&translator), None);
+    // Where load balancers are ports of nodes, the other ports are others', those of the other transport among them.
+    for others in [
+        reached_at(&[("192.0.2.7", 443)]),
+        reached_by(Transport::Udp, &[("192.0.2.7", 8443)]),
+    ] {
+        translator.apply([others]);
+        assert_eq!(endpoints(&translator), ["192.0.2.7"]);
+        assert_eq!(unresolved(&translator), None);
+    }
     translator.apply([reached_at(&[("192.0.2.7", 443), ("192.0.2.7", 8443)])]);
     assert_eq!(endpoints(&translator), Vec::<String>::new());
     let (reason, message) = unresolved(&translator).expect("it is told");

@@ -69,6 +69,10 @@ fn a_protocol() -> impl Strategy<Value = Protocol> {
     ]
 }
 
+fn a_transport() -> impl Strategy<Value = Transport> + Clone {
+    prop::sample::select(&Transport::ALL[..])
+}
+
 fn a_listener() -> impl Strategy<Value = Listener> {
     let tls = prop_oneof![
         Just(Some(Tls::Passthrough)),
@@ -140,7 +144,14 @@ fn an_object() -> impl Strategy<Value = Object> {
             .prop_map(|(ns, name, port, weight)| backend(ns, name, port, weight)),
         1..3,
     );
-    let from_kind = prop::sample::select(&["ListenerSet", "TLSRoute", "HTTPRoute", "TCPRoute"][..]);
+    let kinds = &[
+        "ListenerSet",
+        "TLSRoute",
+        "HTTPRoute",
+        "TCPRoute",
+        "UDPRoute",
+    ];
+    let from_kind = prop::sample::select(&kinds[..]);
     let holds = prop::sample::select(
         &[
             Holds::Pair(0),
@@ -161,8 +172,8 @@ fn an_object() -> impl Strategy<Value = Object> {
         6 => (a_tenant(), a_name(), 0i64..3, a_name(), some_listeners())
             .prop_map(|(ns, n, created, gw, l)| set(ns, n, created, gw, l)),
         6 => an_http_route(parents.clone(), backends.clone()),
-        3 => (a_tenant(), a_name(), 0i64..3, parents.clone(), backends.clone())
-            .prop_map(|(ns, n, created, p, b)| tcp_route((ns, n, created), p, b)),
+        3 => (a_transport(), a_tenant(), a_name(), 0i64..3, parents.clone(), backends.clone())
+            .prop_map(|(by, ns, n, created, p, b)| port_route(by, (ns, n, created), p, b)),
         6 => (a_tenant(), a_name(), 0i64..3, parents, hosts, backends)
             .prop_map(|(ns, n, created, p, h, b)| route(ns, n, created, p, &h, b)),
         4 => (a_tenant(), prop::bool::ANY)
@@ -400,6 +411,7 @@ fn some_teams() -> impl Iterator<Item = Object> {
                 passthrough("l", host),
                 listener("m", 80, Protocol::Http, host, None),
                 listener("t", port, Protocol::Tcp, "", None),
+                listener("u", port, Protocol::Udp, "", None),
             ];
             let at = |section| vec![parent("ListenerSet", None, "one", Some(section))];
             let backends = vec![backend(team, "one", 1, 1), backend("a-b", "one", 2, 1)];
@@ -408,7 +420,8 @@ fn some_teams() -> impl Iterator<Item = Object> {
                 service(team, "one", &[1, 2]),
                 slice(team, "one", 0, 1, &[1, 2]),
                 route(team, "one", 0, at("l"), &[host], backends.clone()),
-                tcp_route((team, "one", 0), at("t"), backends.clone()),
+                port_route(Transport::Tcp, (team, "one", 0), at("t"), backends.clone()),
+                port_route(Transport::Udp, (team, "one", 0), at("u"), backends.clone()),
                 http_route((team, "one", 0), at("m"), &[], &Rule::ALL, &backends),
                 as_grpc(http_route(
                     (team, "one", 0),
@@ -537,10 +550,9 @@ fn an_input() -> impl Strategy<Value = Change> {
                 sockets: ips
                     .clone()
                     .map(|last| {
-                        (
-                            [127, 0, 0, last].into(),
-                            Port::new(8000 + u16::from(last)).expect("a port"),
-                        )
+                        let number = 8000 + u16::from(last);
+                        let port = Port::new(number).expect("a port");
+                        ([127, 0, 0, last].into(), (port, Transport::Tcp))
                     })
                     .collect(),
                 addresses: ips
@@ -829,7 +841,7 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
             resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
                 (message.name, route.attachments)
             }
-            resource::Resource::TcpRoute(route) => {
+            resource::Resource::TcpRoute(route) | resource::Resource::UdpRoute(route) => {
                 let everything = proto::RouteHostname::default();
                 let listeners = route.listeners.into_iter();
                 let attachments = listeners.map(|listener| proto::Attachment {
@@ -963,7 +975,7 @@ fn own_on_443(world: &Translator, namespace: &str) -> BTreeSet<(ObjectName, Host
 fn refers_into(object: &Object, prefix: &str) -> bool {
     let inside = |name: &ObjectName| name.namespace.starts_with(prefix);
     match object {
-        Object::TlsRoute(_) | Object::HttpRoute(_) | Object::TcpRoute(_) => {
+        Object::TlsRoute(_) | Object::HttpRoute(_) | Object::PortRoute(_) => {
             object.as_route().is_some_and(|route| {
                 let parents = route.parents().iter();
                 route

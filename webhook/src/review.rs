@@ -62,11 +62,12 @@ impl<'a> Reviewer<'a> {
     }
 
     /// The kinds there are rules for.
-    pub const KINDS: [Kind; 12] = [
+    pub const KINDS: [Kind; 13] = [
         Kind::TlsRoute,
         Kind::HttpRoute,
         Kind::GrpcRoute,
         Kind::TcpRoute,
+        Kind::UdpRoute,
         Kind::ListenerSet,
         Kind::Gateway,
         Kind::GatewayClass,
@@ -154,11 +155,9 @@ impl<'a> Reviewer<'a> {
         };
         match object {
             Object::ListenerSet(set) => set_is_ours(set),
-            // Nobody can say whose it is. HTTPRoutes, GRPCRoutes and TCPRoutes are what other controllers live on; what takes
-            // names on shared ports is not let in unread.
-            Object::Unreadable(key, ..) => {
-                !key.kind.routes_requests() && key.kind != Kind::TcpRoute
-            }
+            // Nobody can say whose it is. Most routes are what other controllers live on; what takes names on shared
+            // ports is not let in unread.
+            Object::Unreadable(key, ..) => !key.kind.is_route() || key.kind == Kind::TlsRoute,
             other => other.as_route().is_none_or(|route| {
                 let namespace = &route.name().namespace;
                 let parents = route.parents().iter();

@@ -42,9 +42,9 @@ pub(crate) fn findings(
             findings.extend(routes::findings(state, old, Route::Http(route)));
             findings
         }
-        Object::TcpRoute(route) => {
+        Object::PortRoute(route) => {
             let mut findings = route.findings.clone();
-            findings.extend(routes::findings(state, old, Route::Tcp(route)));
+            findings.extend(routes::findings(state, old, Route::Port(route)));
             findings
         }
         Object::ListenerSet(set) => {

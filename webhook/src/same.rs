@@ -2,7 +2,7 @@
 
 use vestibule_model::http::HttpRoute;
 use vestibule_model::object::{
-    AcmeIssuer, Gateway, GatewayClass, GatewayParameters, ListenerSet, Object, TcpRoute, TlsRoute,
+    AcmeIssuer, Gateway, GatewayClass, GatewayParameters, ListenerSet, Object, PortRoute, TlsRoute,
 };
 use vestibule_model::ownership::HostnameGrant;
 use vestibule_model::tls_policy::BackendTlsPolicy;
@@ -15,7 +15,7 @@ pub(crate) fn is_deleting(object: &Object) -> bool {
         Object::ListenerSet(o) => &o.meta,
         Object::TlsRoute(o) => &o.meta,
         Object::HttpRoute(o) => &o.meta,
-        Object::TcpRoute(o) => &o.meta,
+        Object::PortRoute(o) => &o.meta,
         Object::BackendTlsPolicy(o) => &o.meta,
         Object::AcmeIssuer(o) => &o.meta,
         Object::GatewayParameters(o) => &o.meta,
@@ -58,7 +58,7 @@ pub(crate) fn same_spec(old: &Object, new: &Object) -> bool {
         }
         (Object::TlsRoute(old), Object::TlsRoute(new)) => but_for_meta!(TlsRoute, old, new),
         (Object::HttpRoute(old), Object::HttpRoute(new)) => but_for_meta!(HttpRoute, old, new),
-        (Object::TcpRoute(old), Object::TcpRoute(new)) => but_for_meta!(TcpRoute, old, new),
+        (Object::PortRoute(old), Object::PortRoute(new)) => but_for_meta!(PortRoute, old, new),
         (Object::BackendTlsPolicy(old), Object::BackendTlsPolicy(new)) => {
             but_for_meta!(BackendTlsPolicy, old, new)
         }

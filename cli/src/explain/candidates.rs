@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use vestibule_model::conflict::Group;
+use vestibule_model::conflict::{Group, Transport};
 use vestibule_model::hostname::{HostPattern, route_precedence};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::names::{AskedBy, NameDecision};
-use vestibule_model::object::{Listener, Object, ParentRef, Port, Protocol};
+use vestibule_model::object::{Listener, Object, ParentRef, Port, Protocol, TransportPort};
 use vestibule_model::route::Route;
 use vestibule_operator::translate::Translator;
 use vestibule_stream::proto::{self, resource};
@@ -58,6 +58,7 @@ impl Candidate {
         match self.listener.protocol {
             Protocol::Http | Protocol::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
             Protocol::Tcp => &[Kind::TcpRoute],
+            Protocol::Udp => &[Kind::UdpRoute],
             _ => &[Kind::TlsRoute],
         }
     }
@@ -202,7 +203,7 @@ pub(super) fn attached(
         .iter()
         .filter_map(|key| {
             let (created, attachments) = attachments(translator, key)?;
-            let has_names = key.kind != Kind::TcpRoute;
+            let has_names = !key.kind.routes_ports();
             let own = own.filter(|_| has_names);
             let is_admitted = own.is_none_or(|gateway| serves(translator, gateway, key, query));
             if !is_admitted {
@@ -240,6 +241,7 @@ fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<pro
         Kind::HttpRoute => ResourceKind::HttpRoute,
         Kind::GrpcRoute => ResourceKind::GrpcRoute,
         Kind::TcpRoute => ResourceKind::TcpRoute,
+        Kind::UdpRoute => ResourceKind::UdpRoute,
         _ => ResourceKind::TlsRoute,
     };
     let name = ResourceKey::new(kind, key.name.to_string());
@@ -248,7 +250,7 @@ fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<pro
         resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
             Some((route.created, route.attachments))
         }
-        resource::Resource::TcpRoute(route) => {
+        resource::Resource::TcpRoute(route) | resource::Resource::UdpRoute(route) => {
             let everything = proto::RouteHostname::default();
             let attachments = route.listeners.into_iter();
             let attachments = attachments.map(|listener| proto::Attachment {
@@ -265,9 +267,13 @@ fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<pro
 pub(super) fn backend(
     translator: &Translator,
     service: &ObjectName,
-    port: Port,
+    (port, transport): TransportPort,
 ) -> Option<proto::Backend> {
-    let key = ResourceKey::new(ResourceKind::Backend, format!("{service}:{port}"));
+    let suffix = match transport {
+        Transport::Tcp => "",
+        Transport::Udp => "/udp",
+    };
+    let key = ResourceKey::new(ResourceKind::Backend, format!("{service}:{port}{suffix}"));
     match decode(translator.resources().get(&key)?)? {
         resource::Resource::Backend(backend) => Some(backend),
         _ => None,

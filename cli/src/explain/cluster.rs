@@ -19,6 +19,7 @@ use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{
     Address, Gateway, GatewayClass, Infrastructure, Meta, Object, Port, ServiceParameters,
+    TransportPort,
 };
 use vestibule_model::policy::Policy;
 use vestibule_model::selector::NamespaceScope;
@@ -388,16 +389,14 @@ fn addresses(status: &Value) -> Vec<Address> {
 }
 
 /// Where the Gateway is reached: its addresses, with the ports of its own listeners.
-fn sockets(gateway: &Gateway, addresses: &[Address]) -> BTreeSet<(IpAddr, Port)> {
+fn sockets(gateway: &Gateway, addresses: &[Address]) -> BTreeSet<(IpAddr, TransportPort)> {
     let ips = addresses.iter().filter_map(|address| match address {
         Address::Ip(ip) => Some(*ip),
         Address::Hostname(_) => None,
     });
     let ports = || {
-        gateway
-            .listeners
-            .iter()
-            .filter_map(|listener| listener.port)
+        let listeners = gateway.listeners.iter();
+        listeners.filter_map(|listener| Some((listener.port?, listener.protocol.transport()?)))
     };
     ips.flat_map(|ip| ports().map(move |port| (ip, port)))
         .collect()

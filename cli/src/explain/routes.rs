@@ -12,7 +12,7 @@ use super::candidates::{AttachedRoute, backend};
 use super::cluster_state::ClusterState;
 use super::report::{BackendView, RouteView, RuleView};
 
-/// The views of routes in order of precedence; of TLSRoutes and TCPRoutes the first has the connections.
+/// The views of routes in order of precedence; of those that route no requests, the first has everything.
 pub(super) fn views(cluster_state: &ClusterState, attached: &[AttachedRoute]) -> Vec<RouteView> {
     let views = attached.iter().enumerate().filter_map(|(index, one)| {
         Some(RouteView {
@@ -33,7 +33,7 @@ pub(super) fn view(
     let object = cluster_state.translator.object(key)?;
     let rules = match object.as_route()? {
         Route::Tls(route) => vec![of_connections(cluster_state, key, &route.backends)],
-        Route::Tcp(route) => vec![of_connections(cluster_state, key, &route.backends)],
+        Route::Port(route) => vec![of_connections(cluster_state, key, &route.backends)],
         Route::Http(route) => {
             let rules = route.rules.iter();
             rules
@@ -115,15 +115,14 @@ fn of_backend(cluster_state: &ClusterState, route: &ObjectKey, one: &BackendRef)
             (problem, finding.action.clone())
         });
     let (problem, remedy) = problem.unwrap_or_default();
-    let ready = one
-        .port
-        .filter(|_| reference.is(Kind::Service))
-        .map(
-            |port| match backend(&cluster_state.translator, &name, port) {
-                Some(backend) => backend.endpoints.len(),
-                None => endpoints(cluster_state, &name),
-            },
-        );
+    let port = one.port.filter(|_| reference.is(Kind::Service));
+    let ready = port.map(|port| {
+        let port = (port, route.kind.transport());
+        match backend(&cluster_state.translator, &name, port) {
+            Some(backend) => backend.endpoints.len(),
+            None => endpoints(cluster_state, &name),
+        }
+    });
     BackendView {
         service: (&name).into(),
         port: one.port.map_or(0, std::num::NonZeroU16::get),

@@ -120,7 +120,7 @@ impl Chain<'_> {
         };
         let article = article_of(kinds);
         let names = match kinds {
-            [Kind::TcpRoute] => String::new(),
+            [kind] if kind.routes_ports() => String::new(),
             _ => format!(" with hostname {}", self.query),
         };
         let action = format!(

@@ -184,6 +184,9 @@ fn how(engine: &Engine, listener: &Listener, status: &ListenerStatus) -> String 
         Protocol::Tcp if status.attached_routes > 0 => {
             return "TCP: bytes as they come".into();
         }
+        Protocol::Udp if status.attached_routes > 0 => {
+            return "UDP: datagrams as they come".into();
+        }
         Protocol::Tls | Protocol::Tcp | Protocol::Udp | Protocol::Other(_) => None,
     };
     match (http, status.attached_routes) {

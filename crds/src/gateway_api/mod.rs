@@ -17,11 +17,11 @@ mod http_retry;
 mod http_route;
 mod listener;
 mod listener_set;
+mod port_route;
 mod reference;
 mod reference_grant;
 mod route;
 mod selector;
-mod tcp_route;
 mod tls_route;
 
 pub use backend_tls_policy::{
@@ -49,6 +49,9 @@ pub use http_retry::HTTPRouteRetry;
 pub use http_route::{HTTPBackendRef, HTTPRoute, HTTPRouteRule, HTTPRouteSpec, HTTPRouteTimeouts};
 pub use listener::{AllowedRoutes, Listener, ListenerTls, RouteGroupKind, RouteNamespaces};
 pub use listener_set::{ListenerSet, ListenerSetSpec, ParentGatewayReference};
+pub use port_route::{
+    PortRouteRule, PortRouteSpec, TCPRoute, TCPRouteSpec, UDPRoute, UDPRouteSpec,
+};
 pub use reference::{
     LocalObjectReference, LocalParametersReference, ObjectReference, ParametersReference,
     SecretReference,
@@ -58,7 +61,6 @@ pub use reference_grant::{
 };
 pub use route::{BackendRef, ParentReference};
 pub use selector::selector_from_json;
-pub use tcp_route::{TCPRoute, TCPRouteRule, TCPRouteSpec};
 pub use tls_route::{TLSRoute, TLSRouteRule, TLSRouteSpec};
 
 pub(crate) use backend_tls_policy::convert as convert_backend_tls_policy;
@@ -68,7 +70,7 @@ pub(crate) use grpc_route::convert as convert_grpc_route;
 pub(crate) use http_route::convert as convert_http_route;
 pub(crate) use listener::port;
 pub(crate) use listener_set::convert as convert_listener_set;
+pub(crate) use port_route::convert as convert_port_route;
 pub(crate) use reference_grant::convert as convert_reference_grant;
 pub(crate) use selector::{requirements, scope};
-pub(crate) use tcp_route::convert as convert_tcp_route;
 pub(crate) use tls_route::convert as convert_tls_route;

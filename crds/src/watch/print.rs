@@ -20,6 +20,7 @@ fn is_generation_kept(kind: Kind) -> bool {
         | Kind::ListenerSet
         | Kind::TlsRoute
         | Kind::TcpRoute
+        | Kind::UdpRoute
         | Kind::HttpRoute
         | Kind::GrpcRoute
         | Kind::ReferenceGrant

@@ -153,7 +153,14 @@ fn route_kinds_of_a_listener() {
         kinds("TLS", &[tcp_route, tls_route]),
         (vec![tls_route], refused(0))
     );
-    assert_eq!(kinds("UDP", &[]), (vec![], None));
+    let udp_route = (GATEWAY_GROUP, "UDPRoute");
+    assert_eq!(kinds("UDP", &[]), (vec![udp_route], None));
+    assert_eq!(
+        kinds("UDP", &[tcp_route, udp_route]),
+        (vec![udp_route], refused(0))
+    );
+    assert_eq!(kinds("TCP", &[udp_route]), (vec![], refused(0)));
+    assert_eq!(kinds("SCTP", &[]), (vec![], None));
 }
 
 fn attach(

@@ -788,6 +788,7 @@ fn has_status(kind: Kind) -> bool {
             | Kind::HttpRoute
             | Kind::GrpcRoute
             | Kind::TcpRoute
+            | Kind::UdpRoute
             | Kind::BackendTlsPolicy
             | Kind::AcmeIssuer
             | Kind::ClusterAcmeIssuer
@@ -802,7 +803,7 @@ fn generation(object: &Object) -> i64 {
         Object::ListenerSet(o) => o.meta.generation,
         Object::TlsRoute(o) => o.meta.generation,
         Object::HttpRoute(o) => o.meta.generation,
-        Object::TcpRoute(o) => o.meta.generation,
+        Object::PortRoute(o) => o.meta.generation,
         Object::BackendTlsPolicy(o) => o.meta.generation,
         Object::AcmeIssuer(o) => o.meta.generation,
         Object::HostnameGrant(o) => o.meta.generation,

@@ -94,7 +94,8 @@ impl Settle {
             ResourceKind::HttpRoute
             | ResourceKind::GrpcRoute
             | ResourceKind::TlsRoute
-            | ResourceKind::TcpRoute => 2,
+            | ResourceKind::TcpRoute
+            | ResourceKind::UdpRoute => 2,
             _ => 1,
         });
         for key in keys {
@@ -130,7 +131,7 @@ impl Settle {
         held: &BTreeSet<ResourceKey>,
         present: &Present<'_>,
     ) -> bool {
-        use resource::Resource::{Backend, GrpcRoute, HttpRoute, Listener, TcpRoute, TlsRoute};
+        use resource::Resource::{Backend, Listener};
         let change = self.pending.get(key);
         let new = change.and_then(|change| change.resource.as_ref());
         if matches!(
@@ -151,7 +152,7 @@ impl Settle {
                 shows_certificate(&old, present.published) && !shows_certificate(&new, &after)
             }
             (None, Some(Listener(old))) => (present.waits)(key, &old),
-            (Some(new @ (HttpRoute(_) | GrpcRoute(_) | TlsRoute(_) | TcpRoute(_))), old) => {
+            (Some(new), old) if is_route(&new) => {
                 let good = |old: &resource::Resource| {
                     let usable = |target: &String| is_target_usable(target, present.published);
                     is_attached_within(old, &new) && targets(old).iter().all(usable)
@@ -200,6 +201,14 @@ fn backend_key(name: String) -> ResourceKey {
     ResourceKey::new(ResourceKind::Backend, name)
 }
 
+fn is_route(resource: &resource::Resource) -> bool {
+    use resource::Resource::{GrpcRoute, HttpRoute, TcpRoute, TlsRoute, UdpRoute};
+    matches!(
+        resource,
+        HttpRoute(_) | GrpcRoute(_) | TlsRoute(_) | TcpRoute(_) | UdpRoute(_)
+    )
+}
+
 /// Names of the backends that have a share of a route's requests; empty where a reference does not resolve.
 fn targets(route: &resource::Resource) -> BTreeSet<String> {
     let weighted = |backends: &[proto::WeightedBackend]| {
@@ -208,7 +217,9 @@ fn targets(route: &resource::Resource) -> BTreeSet<String> {
     };
     match route {
         resource::Resource::TlsRoute(route) => weighted(&route.backends),
-        resource::Resource::TcpRoute(route) => weighted(&route.backends),
+        resource::Resource::TcpRoute(route) | resource::Resource::UdpRoute(route) => {
+            weighted(&route.backends)
+        }
         resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
             let backends = route.rules.iter().filter(|rule| !answers(rule));
             let backends = backends.flat_map(|rule| &rule.backends);
@@ -302,7 +313,7 @@ fn names(route: &resource::Resource) -> BTreeSet<(&str, &str)> {
         resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
             &route.attachments
         }
-        resource::Resource::TcpRoute(route) => {
+        resource::Resource::TcpRoute(route) | resource::Resource::UdpRoute(route) => {
             let listeners = route.listeners.iter();
             return listeners.map(|listener| (&**listener, "")).collect();
         }

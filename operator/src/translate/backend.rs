@@ -9,7 +9,7 @@ use std::sync::Arc;
 use vestibule_model::conflict::Transport;
 use vestibule_model::endpoint::Denied;
 use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object::{EndpointSlice, Object, Port, ServicePort};
+use vestibule_model::object::{EndpointSlice, Object, Port, ServicePort, TransportPort};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
@@ -43,28 +43,31 @@ pub(super) fn speaks(port: &ServicePort) -> Speaks {
     Speaks::Http { protocol, tls }
 }
 
-/// A TCP port of a Service. Prints as `<namespace>/<service>:<port>`, its name on the stream.
+/// A port of a Service. Prints as its name on the stream: `<namespace>/<service>:<port>`, or
+/// `<namespace>/<service>:<port>/udp`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BackendKey {
     service: ObjectName,
-    port: Port,
+    port: TransportPort,
 }
 
 impl BackendKey {
-    pub(super) fn new(service: ObjectName, port: Port) -> Self {
+    pub(super) fn new(service: ObjectName, port: TransportPort) -> Self {
         Self { service, port }
     }
 
     /// Every port of a Service.
     pub(super) fn range_of(service: &ObjectName) -> RangeInclusive<Self> {
-        Self::new(service.clone(), Port::MIN)..=Self::new(service.clone(), Port::MAX)
+        let at = |port| Self::new(service.clone(), port);
+        at((Port::MIN, Transport::Tcp))..=at((Port::MAX, Transport::Udp))
     }
 }
 
 impl BackendKey {
     /// Every port of every Service of a namespace, and of those after it.
     pub(super) fn range_in(namespace: &Arc<str>) -> RangeFrom<Self> {
-        Self::new(ObjectName::new(namespace.clone(), ""), Port::MIN)..
+        let first = (Port::MIN, Transport::Tcp);
+        Self::new(ObjectName::new(namespace.clone(), ""), first)..
     }
 
     pub(super) fn namespace(&self) -> &Arc<str> {
@@ -78,7 +81,12 @@ impl BackendKey {
 
 impl fmt::Display for BackendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.service, self.port)
+        let (port, transport) = self.port;
+        write!(f, "{}:{port}", self.service)?;
+        match transport {
+            Transport::Tcp => Ok(()),
+            Transport::Udp => f.write_str("/udp"),
+        }
     }
 }
 
@@ -107,15 +115,19 @@ impl Translator {
     /// The first address of a slice that no backend may have, and why.
     pub(super) fn denied_in(&self, slice: &EndpointSlice) -> Option<(IpAddr, Denied)> {
         let namespace = &slice.name.namespace;
-        let mut all = slice.sockets();
+        let mut all = Transport::ALL.into_iter().flat_map(|by| slice.sockets(by));
         all.find_map(|(address, port)| Some((address, self.denied(namespace, address, port)?)))
     }
 
-    /// The first address of a Service that no backend may have, if it has no other one.
-    pub(super) fn only_denied(&self, service: &ObjectName) -> Option<(IpAddr, Denied)> {
+    /// The first address of a Service that no backend may have, if it has no other one for this transport.
+    pub(super) fn only_denied(
+        &self,
+        service: &ObjectName,
+        transport: Transport,
+    ) -> Option<(IpAddr, Denied)> {
         let mut first = None;
         for slice in self.slices_of(service) {
-            for (address, port) in slice.sockets() {
+            for (address, port) in slice.sockets(transport) {
                 let denied = self.denied(&service.namespace, address, port)?;
                 first.get_or_insert((address, denied));
             }
@@ -136,14 +148,15 @@ impl Translator {
         let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
             return None;
         };
-        let port = service.port(key.port, Transport::Tcp)?;
+        let (number, transport) = key.port;
+        let port = service.port(number, transport)?;
         let mut ready: BTreeSet<(IpAddr, u16)> = BTreeSet::new();
         let mut terminating = ready.clone();
         for slice in self.slices_of(&key.service) {
             for number in slice.numbers_of(port) {
                 let namespace = &key.service.namespace;
-                let allowed =
-                    |address: &&IpAddr| self.denied(namespace, **address, Some(number)).is_none();
+                let at = Some((number, transport));
+                let allowed = |address: &&IpAddr| self.denied(namespace, **address, at).is_none();
                 let at = |address: &IpAddr| (*address, number.get());
                 ready.extend(slice.addresses.iter().filter(allowed).map(at));
                 terminating.extend(slice.terminating.iter().filter(allowed).map(at));
@@ -154,7 +167,11 @@ impl Translator {
             Speaks::Http { protocol, .. } => protocol,
             Speaks::Other => proto::BackendProtocol::Unspecified,
         };
-        let tls = self.backend_tls(service, port);
+        let tls = match transport {
+            Transport::Tcp => self.backend_tls(service, port),
+            // BackendTLSPolicies are about connections.
+            Transport::Udp => None,
+        };
         Some(proto::Backend {
             // In plaintext nobody is shown anything.
             certificate_of: match &tls {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::condition::{Condition, ConditionType, PolicyAncestor, PolicyStatus, Reason};
+use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Service, ServicePort, TlsMode};
@@ -55,7 +56,9 @@ impl Translator {
         dirty: &mut Dirty,
     ) {
         let mut uses = ServiceUses::default();
-        for key in listeners {
+        // BackendTLSPolicies are about connections.
+        let connects = route.kind.transport() == Transport::Tcp;
+        for key in listeners.iter().filter(|_| connects) {
             let Some((declared, gateway)) = self.merge.listeners(&key.parent) else {
                 continue;
             };

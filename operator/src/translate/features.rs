@@ -71,6 +71,7 @@ const FEATURES: &[(&str, Holds)] = &[
     ("TLSRoute", Holds::Always),
     ("TLSRouteModeMixed", Holds::Always),
     ("TLSRouteModeTerminate", Holds::Always),
+    ("UDPRoute", Holds::Always),
 ];
 
 /// The names of the features that hold, sorted.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use vestibule_model::conflict::Transport;
 use vestibule_model::endpoint::forms;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::{Listener, Object, Reference, TlsMode};
@@ -62,7 +63,7 @@ impl Index {
             Object::ListenerSet(set) => {
                 self.set_listeners(key, &set.parent_key(), &set.listeners, there);
             }
-            Object::TlsRoute(_) | Object::HttpRoute(_) | Object::TcpRoute(_) => {
+            Object::TlsRoute(_) | Object::HttpRoute(_) | Object::PortRoute(_) => {
                 if let Some(route) = object.as_route() {
                     self.set_route(key, route, there);
                 }
@@ -71,7 +72,7 @@ impl Index {
                 if let Some(service) = &slice.service {
                     let service = ObjectName::new(name.namespace.clone(), service.clone());
                     set_user(&mut self.slices_by_service, &service, name, there);
-                    for (address, _) in slice.sockets() {
+                    for (address, _) in slice.sockets(Transport::Tcp) {
                         for form in forms(address) {
                             set_user(&mut self.slices_by_address, &form, name, there);
                         }

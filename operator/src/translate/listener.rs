@@ -290,7 +290,10 @@ impl Translator {
             resource.backend_certificate = certificate;
         }
         resource.limits = self.limits_of(gateway);
-        resource.client_address = self.encoded_client_address(gateway);
+        // Datagrams have no PROXY header.
+        if bind.transport == Transport::Tcp {
+            resource.client_address = self.encoded_client_address(gateway);
+        }
         // Too large can only be a name, and those are bounded by the API.
         let resource = resource::Resource::Listener(resource);
         Encoded::new(&Resource::new(key.to_string(), resource)).ok()
@@ -457,15 +460,17 @@ impl Translator {
             });
         }
         match listener.protocol {
-            Protocol::Http | Protocol::Https | Protocol::Tls | Protocol::Tcp => Ok(()),
-            Protocol::Udp | Protocol::Other(_) => Err(Finding::refused(
+            Protocol::Http | Protocol::Https | Protocol::Tls | Protocol::Tcp | Protocol::Udp => {
+                Ok(())
+            }
+            Protocol::Other(_) => Err(Finding::refused(
                 Reason::UnsupportedProtocol,
                 format!("{}.protocol", listener.field),
                 format!(
                     "this release does not serve {:?}",
                     listener.protocol.as_str()
                 ),
-                "use HTTP, HTTPS, TLS or TCP",
+                "use HTTP, HTTPS, TLS, TCP or UDP",
             )),
         }
     }
@@ -611,6 +616,7 @@ fn encode(
             terminate: Some(terminate()),
         }),
         Protocol::Tcp => proto::listener::Protocol::Tcp(proto::TcpListener {}),
+        Protocol::Udp => proto::listener::Protocol::Udp(proto::UdpListener {}),
         _ => {
             let mode = match listener.tls.as_ref()?.mode {
                 TlsMode::Passthrough => tls_listener::Mode::Passthrough(proto::TlsPassthrough {}),

@@ -90,7 +90,9 @@ impl Translator {
                 self.mark_parent(ParentKey::ListenerSet(name.clone()), old, dirty);
                 self.spread(affected, dirty);
             }
-            Kind::TlsRoute | Kind::TcpRoute => _ = dirty.routes.insert(key.clone()),
+            Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
+                _ = dirty.routes.insert(key.clone())
+            }
             Kind::HttpRoute | Kind::GrpcRoute => {
                 let route = match new {
                     Some(Object::HttpRoute(route)) => Some(route),

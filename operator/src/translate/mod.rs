@@ -29,12 +29,12 @@ mod mark;
 mod output;
 mod overlap;
 mod own;
+mod port_route;
 mod reach;
 mod route;
 mod route_status;
 mod service;
 mod status;
-mod tcp_route;
 mod tls_route;
 mod trust;
 
@@ -80,9 +80,9 @@ use issuance::Want;
 use listener::ListenerState;
 use overlap::Overlaps;
 use own::OwnAddresses;
+use port_route::Queues;
 use reach::{ChallengeIndex, SharedListenerRoutes};
 use route::RouteState;
-use tcp_route::Queues;
 use trust::{BundleState, User};
 
 /// What translation depends on besides the objects.
@@ -186,7 +186,7 @@ pub struct Translator {
     /// What regular expressions each namespace may have.
     patterns: Budgets,
     routes: BTreeMap<ObjectKey, RouteState>,
-    /// Which TCPRoute has the connections of which listener.
+    /// Which TCPRoute or UDPRoute has which listener.
     queues: Queues,
     /// Routes accepted for a listener.
     attached: BTreeMap<ListenerKey, BTreeSet<ObjectKey>>,

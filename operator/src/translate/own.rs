@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use vestibule_model::endpoint::{Denied, forms};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{EndpointSlice, Object, Port};
+use vestibule_model::object::{EndpointSlice, Object, TransportPort};
 
 use super::{Dirty, Translator, set_user};
 
@@ -24,12 +24,12 @@ pub(super) struct OwnAddresses {
     /// Of pods, with the slices that name them.
     pods: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
     /// Of Gateways, by UID.
-    gateways: BTreeMap<(IpAddr, Port), BTreeSet<Arc<str>>>,
+    gateways: BTreeMap<(IpAddr, TransportPort), BTreeSet<Arc<str>>>,
 }
 
 impl OwnAddresses {
     /// Why no backend of a tenant may have this address; without a port, whatever port it has.
-    fn denies(&self, address: IpAddr, port: Option<Port>) -> Option<Denied> {
+    fn denies(&self, address: IpAddr, port: Option<TransportPort>) -> Option<Denied> {
         forms(address).find_map(|form| {
             if self.pods.contains_key(&form) {
                 Some(Denied::OwnPod)
@@ -47,7 +47,7 @@ impl Translator {
         &self,
         namespace: &str,
         address: IpAddr,
-        port: Option<Port>,
+        port: Option<TransportPort>,
     ) -> Option<Denied> {
         let by_rule = self.settings.policy.endpoints.denies(address);
         by_rule.or_else(|| {
@@ -104,8 +104,8 @@ impl Translator {
     pub(super) fn take_sockets(
         &mut self,
         uid: &Arc<str>,
-        before: &BTreeSet<(IpAddr, Port)>,
-        after: &BTreeSet<(IpAddr, Port)>,
+        before: &BTreeSet<(IpAddr, TransportPort)>,
+        after: &BTreeSet<(IpAddr, TransportPort)>,
         dirty: &mut Dirty,
     ) {
         for socket in before.symmetric_difference(after) {

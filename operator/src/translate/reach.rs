@@ -82,7 +82,7 @@ impl SharedListenerRoutes {
             return Self::default();
         };
         let redirects = match route {
-            Route::Tls(_) | Route::Tcp(_) => false,
+            Route::Tls(_) | Route::Port(_) => false,
             Route::Http(route) => route.rules.iter().all(|rule| {
                 let redirect = |filter: &HttpFilter| matches!(filter, HttpFilter::Redirect(_));
                 rule.filters.iter().any(redirect)

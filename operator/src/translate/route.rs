@@ -92,7 +92,7 @@ pub(super) struct Judged {
 pub(super) enum Body {
     Tls(proto::TlsRoute),
     Http { kind: Kind, route: proto::HttpRoute },
-    Tcp(proto::TcpRoute),
+    Port(Transport, proto::TcpRoute),
 }
 
 impl Body {
@@ -112,10 +112,16 @@ impl Body {
                     _ => resource::Resource::HttpRoute(route),
                 }
             }
-            Self::Tcp(route) => resource::Resource::TcpRoute(proto::TcpRoute {
-                listeners: attachments.into_iter().map(|at| at.listener).collect(),
-                ..route
-            }),
+            Self::Port(transport, route) => {
+                let route = proto::TcpRoute {
+                    listeners: attachments.into_iter().map(|at| at.listener).collect(),
+                    ..route
+                };
+                match transport {
+                    Transport::Tcp => resource::Resource::TcpRoute(route),
+                    Transport::Udp => resource::Resource::UdpRoute(route),
+                }
+            }
         }
     }
 }
@@ -180,7 +186,7 @@ impl Translator {
         } = match route {
             Route::Tls(route) => self.judge_tls_route(route),
             Route::Http(route) => self.judge_http_route(route),
-            Route::Tcp(route) => self.judge_tcp_route(route),
+            Route::Port(route) => self.judge_port_route(route),
         };
         let (mut parents, left_out) = self.judge_parents(route, refused.as_ref());
         findings.extend(left_out);
@@ -248,7 +254,7 @@ impl Translator {
                 http_route::refusal(route).is_some()
                     || self.patterns.refusal(&route.key()).is_some()
             }
-            Route::Tcp(route) => route.findings.iter().any(Finding::refuses),
+            Route::Port(route) => route.findings.iter().any(Finding::refuses),
         }
     }
 
@@ -388,12 +394,16 @@ impl Translator {
                 "name one",
             );
         };
-        let Some(port) = service.port(number, Transport::Tcp) else {
+        let transport = referrer.kind.transport();
+        let Some(port) = service.port(number, transport) else {
             return if service.ports.iter().any(|port| port.port == number) {
                 refuse(
                     Reason::UnsupportedProtocol,
-                    format!("port {number} of Service {target} is not TCP"),
-                    "refer to a TCP port",
+                    format!(
+                        "port {number} of Service {target} is not {}",
+                        transport.as_str()
+                    ),
+                    &format!("refer to a {} port", transport.as_str()),
                 )
             } else {
                 refuse(
@@ -408,7 +418,7 @@ impl Translator {
         {
             return refuse(Reason::UnsupportedProtocol, message, action);
         }
-        if let Some((address, denied)) = self.only_denied(&target) {
+        if let Some((address, denied)) = self.only_denied(&target, transport) {
             return refuse(
                 Reason::EndpointNotAllowed,
                 format!(
@@ -417,7 +427,7 @@ impl Translator {
                 "have the Service select pods, or ask the platform admin which endpoints there may be",
             );
         }
-        Ok(BackendKey::new(target, number))
+        Ok(BackendKey::new(target, (number, transport)))
     }
 
     /// Whether HTTP can be spoken to a port, by its `appProtocol` (GEP-1911); if not, why, and what to
@@ -463,6 +473,7 @@ pub(super) fn route_resource(route: &ObjectKey) -> ResourceKey {
         Kind::HttpRoute => ResourceKind::HttpRoute,
         Kind::GrpcRoute => ResourceKind::GrpcRoute,
         Kind::TcpRoute => ResourceKind::TcpRoute,
+        Kind::UdpRoute => ResourceKind::UdpRoute,
         _ => ResourceKind::TlsRoute,
     };
     ResourceKey::new(kind, route.name.to_string())

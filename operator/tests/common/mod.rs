@@ -265,12 +265,14 @@ pub(crate) fn route(
     })
 }
 
-pub(crate) fn tcp_route(
+pub(crate) fn port_route(
+    transport: Transport,
     (namespace, name, created): (&str, &str, i64),
     parents: Vec<ParentRef>,
     backends: Vec<BackendRef>,
 ) -> Object {
-    Object::TcpRoute(TcpRoute {
+    Object::PortRoute(PortRoute {
+        transport,
         name: ObjectName::new(namespace, name),
         meta: meta(created),
         parents,
@@ -308,11 +310,13 @@ pub(crate) fn slice(
     Object::EndpointSlice(EndpointSlice {
         name: ObjectName::new(namespace, format!("{service}-{suffix}")),
         service: Some(service.into()),
-        ports: vec![EndpointPort {
-            name: format!("p{port}").into(),
-            transport: Some(Transport::Tcp),
-            number: Port::new(port + 8000).expect("a port"),
-        }],
+        ports: [("u", Transport::Udp, 9000), ("p", Transport::Tcp, 8000)]
+            .map(|(prefix, transport, above)| EndpointPort {
+                name: format!("{prefix}{port}").into(),
+                transport: Some(transport),
+                number: Port::new(port + above).expect("a port"),
+            })
+            .into(),
         addresses: addresses
             .iter()
             .map(|last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, *last)))

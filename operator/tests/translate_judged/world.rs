@@ -138,8 +138,9 @@ fn a_route() -> impl Strategy<Value = Object> {
                     backend(if home { space } else { there }, service, port, weight)
                 })
                 .collect();
-            if kind == Kind::TcpRoute {
-                return tcp_route((space, name, created), parents, backends);
+            if kind.routes_ports() {
+                let named = (space, name, created);
+                return port_route(kind.transport(), named, parents, backends);
             }
             if kind == Kind::TlsRoute {
                 return route(space, name, created, parents, &hosts, backends);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use vestibule_model::conflict::Transport;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::{Address, Port};
+use vestibule_model::object::{Address, Port, TransportPort};
 
 use super::ServicePorts;
 use crate::translate::{DesiredService, GatewayService};
@@ -184,9 +184,12 @@ pub fn addresses(service: &GatewayService, present: &PresentServices) -> Option<
     Some(ips.into_iter().flatten().filter_map(ip).collect())
 }
 
-/// Every address that leads to the front of a Gateway, with each of its TCP ports.
+/// Every address that leads to the front of a Gateway, with each of its ports.
 #[must_use]
-pub fn sockets(service: &GatewayService, present: &PresentServices) -> BTreeSet<(IpAddr, Port)> {
+pub fn sockets(
+    service: &GatewayService,
+    present: &PresentServices,
+) -> BTreeSet<(IpAddr, TransportPort)> {
     let front = present.get(&service.front);
     let Some(front) = front.filter(|front| front.gateway == service.uid) else {
         return BTreeSet::new();
@@ -201,10 +204,7 @@ pub fn sockets(service: &GatewayService, present: &PresentServices) -> BTreeSet<
     let addresses = addresses.filter_map(|text| text.as_str()?.parse::<IpAddr>().ok());
     let ports = ports(service, present);
     addresses
-        .flat_map(|address| {
-            let ports = ports.keys().filter(|(_, by)| *by == Transport::Tcp);
-            ports.map(move |(port, _)| (address, *port))
-        })
+        .flat_map(|address| ports.keys().map(move |port| (address, *port)))
         .collect()
 }
 

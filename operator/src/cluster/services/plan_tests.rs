@@ -145,7 +145,7 @@ fn edits_are_undone_and_additions_are_left() {
 }
 
 #[test]
-fn every_address_of_a_front_is_told_with_its_tcp_ports() {
+fn every_address_of_a_front_is_told_with_its_ports() {
     let (mut desired, mut present) = (desired("one"), PresentServices::new());
     desired.service_type = ServiceType::ClusterIp;
     carry_out(
@@ -166,11 +166,12 @@ fn every_address_of_a_front_is_told_with_its_tcp_ports() {
     let all = sockets(&desired, &present);
     let all: Vec<String> = all
         .iter()
-        .map(|(ip, port)| format!("{ip} {port}"))
+        .map(|(ip, (port, by))| format!("{ip} {port} {}", by.as_str()))
         .collect();
+    let ports = ["443 TCP", "443 UDP", "8443 TCP"];
     let expected: Vec<String> = ["10.96.0.9", "198.51.100.1", "203.0.113.5", "fd00::9"]
         .iter()
-        .flat_map(|ip| [443, 8443].map(|port| format!("{ip} {port}")))
+        .flat_map(|ip| ports.map(|port| format!("{ip} {port}")))
         .collect();
     assert_eq!(all, expected);
     desired.uid = "another".into();

@@ -125,7 +125,7 @@ impl Writer {
         }
         let versions: &[&str] = match kind {
             Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
-            Kind::GrpcRoute | Kind::TcpRoute => &["v1", "v1alpha2"],
+            Kind::GrpcRoute | Kind::TcpRoute | Kind::UdpRoute => &["v1", "v1alpha2"],
             Kind::BackendTlsPolicy => &["v1", "v1alpha3"],
             Kind::AcmeIssuer | Kind::ClusterAcmeIssuer | Kind::HostnameGrant => &["v1alpha1"],
             _ => &["v1", "v1beta1"],

@@ -13,9 +13,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use vestibule_model::conflict::Transport;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::{Address, Port, ServiceParameters};
+use vestibule_model::object::{Address, Port, ServiceParameters, TransportPort};
 use vestibule_model::selector::Labels;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 
@@ -63,7 +62,7 @@ pub struct GatewayService {
     /// `type` of the front.
     pub service_type: ServiceType,
     /// Listener port → internal port of the proxies; at least one.
-    pub ports: BTreeMap<(Port, Transport), Port>,
+    pub ports: BTreeMap<TransportPort, Port>,
     /// `externalTrafficPolicy`, where the type has one.
     pub external_traffic_policy: Option<TrafficPolicy>,
     /// `ipFamilyPolicy`.
@@ -93,8 +92,8 @@ pub struct GatewayService {
 pub struct Assigned {
     /// The addresses it has: of its load balancer for that type, its cluster IPs otherwise.
     pub addresses: Vec<Address>,
-    /// Every address that leads to it, inside the cluster and outside, with each of its TCP ports.
-    pub sockets: BTreeSet<(IpAddr, Port)>,
+    /// Every address that leads to it, inside the cluster and outside, with each of its ports.
+    pub sockets: BTreeSet<(IpAddr, TransportPort)>,
     /// Why the API server refuses it, if it does.
     pub problem: Option<String>,
 }

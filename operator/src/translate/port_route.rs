@@ -1,11 +1,12 @@
-//! TCPRoutes: the resource, and which of several on a listener has its connections.
+//! TCPRoutes and UDPRoutes: the resource, and which of several on a listener has everything that comes to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::condition::Reason;
+use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ListenerKey, ObjectKey};
-use vestibule_model::object::TcpRoute;
+use vestibule_model::key::{ListenerKey, ObjectKey};
+use vestibule_model::object::PortRoute;
 use vestibule_model::route::Route;
 use vestibule_stream::proto;
 
@@ -16,7 +17,7 @@ use super::{Dirty, Translator};
 /// name as one text.
 type Place = (i64, String, ObjectKey);
 
-/// The TCPRoutes that are attached to each listener, in order. The first one has all connections.
+/// The routes that are attached to each listener, in order. The first one has everything that comes to it.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     routes: BTreeMap<ListenerKey, BTreeSet<Place>>,
@@ -71,8 +72,8 @@ impl Queues {
 }
 
 impl Translator {
-    pub(super) fn judge_tcp_route(&self, route: &TcpRoute) -> Judged {
-        let key = Route::Tcp(route).key();
+    pub(super) fn judge_port_route(&self, route: &PortRoute) -> Judged {
+        let key = Route::Port(route).key();
         let mut references = References::default();
         let backends = route
             .backends
@@ -84,24 +85,27 @@ impl Translator {
             findings: route.findings.clone(),
             dropped: Vec::new(),
             references,
-            body: Body::Tcp(proto::TcpRoute {
-                tenant: route.name.namespace.to_string(),
-                created: route.meta.created,
-                listeners: Vec::new(),
-                backends,
-            }),
+            body: Body::Port(
+                route.transport,
+                proto::TcpRoute {
+                    tenant: route.name.namespace.to_string(),
+                    created: route.meta.created,
+                    listeners: Vec::new(),
+                    backends,
+                },
+            ),
         }
     }
 
-    /// Brings up to date where a route stands on its listeners, if it is one of TCP, and marks whoever has something
-    /// else to say by that.
+    /// Brings up to date where a route stands on its listeners, if the port alone selects it, and marks whoever has
+    /// something else to say by that.
     pub(super) fn settle_queues(
         &mut self,
         key: &ObjectKey,
         state: Option<&RouteState>,
         dirty: &mut Dirty,
     ) {
-        if key.kind != Kind::TcpRoute {
+        if !key.kind.routes_ports() {
             return;
         }
         let created = self.route(key).map_or(0, |route| route.meta().created);
@@ -111,11 +115,16 @@ impl Translator {
             .extend(self.queues.put(key, created, &listeners));
     }
 
-    /// What a TCPRoute has to say of its listeners: that an older route has the connections of one, or that this one
-    /// has them and others wait.
+    /// What a TCPRoute or UDPRoute has to say of its listeners: that an older route has the connections or datagrams of
+    /// one, or that this one has them and others wait.
     pub(super) fn queue_findings(&self, key: &ObjectKey) -> Vec<Finding> {
         let Some((_, listeners)) = self.queues.places.get(key) else {
             return Vec::new();
+        };
+        let kind = key.kind;
+        let what = match kind.transport() {
+            Transport::Tcp => "connections",
+            Transport::Udp => "datagrams",
         };
         let findings = listeners.iter().filter_map(|listener| {
             let others = self.queues.count(listener).saturating_sub(1);
@@ -125,7 +134,7 @@ impl Translator {
                 return Some(Finding::warning(
                     Reason::ListenerShared,
                     "spec.parentRefs",
-                    format!("an older TCPRoute has all connections to {of}, so this one has none"),
+                    format!("an older {kind} has all {what} to {of}, so this one has none"),
                     "use a listener of its own, or remove the older route",
                 ));
             }
@@ -134,9 +143,9 @@ impl Translator {
                     Reason::ListenerShared,
                     "spec.parentRefs",
                     format!(
-                        "this route has all connections to {of}, and younger TCPRoutes there have none"
+                        "this route has all {what} to {of}, and younger {kind}s there have none"
                     ),
-                    "give each TCPRoute a listener of its own",
+                    format!("give each {kind} a listener of its own"),
                 )
             })
         });
