@@ -193,6 +193,7 @@ fn every_field_of_the_crds_is_known() {
             "httproutes",
             "grpcroutes",
             "tcproutes",
+            "udproutes",
             "referencegrants",
             "backendtlspolicies",
         ] {

@@ -196,8 +196,9 @@ fn what_is_not_judged_passes() {
     pass(create.clone(), "subResource", "status".into());
     let secret = json!({"group": "", "version": "v1", "kind": "Secret"});
     pass(create.clone(), "kind", secret);
-    let udp = json!({"group": "gateway.networking.k8s.io", "version": "v1", "kind": "UDPRoute"});
-    pass(create.clone(), "kind", udp);
+    let unjudged = "ReferenceGrant";
+    let grant = json!({"group": "gateway.networking.k8s.io", "version": "v1", "kind": unjudged});
+    pass(create.clone(), "kind", grant);
     let other = json!({"group": "example.com", "version": "v1", "kind": "TLSRoute"});
     pass(create, "kind", other);
 }

@@ -115,10 +115,10 @@ impl World {
             "rules": [
                 {"apiGroups": [gateway], "verbs": read,
                  "resources": ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes",
-                               "tcproutes", "referencegrants", "backendtlspolicies"]},
+                               "tcproutes", "udproutes", "referencegrants", "backendtlspolicies"]},
                 {"apiGroups": [gateway], "verbs": ["update"],
                  "resources": ["gatewayclasses/status", "gateways/status", "listenersets/status",
-                               "httproutes/status", "grpcroutes/status", "tlsroutes/status", "tcproutes/status",
+                               "httproutes/status", "grpcroutes/status", "tlsroutes/status", "tcproutes/status", "udproutes/status",
                                "backendtlspolicies/status"]},
                 {"apiGroups": ["vestibule.dev"], "verbs": read,
                  "resources": ["gatewayparameters", "acmeissuers", "clusteracmeissuers", "hostnamegrants"]},

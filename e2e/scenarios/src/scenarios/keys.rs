@@ -12,7 +12,7 @@ use crate::tools::run;
 use crate::world::{NAMESPACE, OPERATOR, PROXY, Stage, WEBHOOK, World};
 
 /// Kinds that anybody of us writes, or writes about.
-const KINDS: &str = "gatewayclasses,gateways,listenersets,tlsroutes,httproutes,grpcroutes,tcproutes,acmeissuers,clusteracmeissuers,\
+const KINDS: &str = "gatewayclasses,gateways,listenersets,tlsroutes,httproutes,grpcroutes,tcproutes,udproutes,acmeissuers,clusteracmeissuers,\
                      configmaps,services,endpointslices,leases,pods,deployments,events,events.events.k8s.io";
 
 /// Everything that components say is searched for the keys of all Secrets that there are, and were in the
