@@ -108,7 +108,7 @@ fn an_op() -> impl Strategy<Value = Op> {
     let port = || prop_oneof![2 => Just(0_usize), 3 => Just(1_usize), 1 => Just(2_usize)];
     let listener = (
         port(),
-        0..7_usize,
+        0..8_usize,
         0..HOSTS.len(),
         prop::bool::weighted(0.3),
     );

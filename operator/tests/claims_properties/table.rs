@@ -54,8 +54,8 @@ pub(crate) struct Table {
     routes: BTreeMap<String, Vec<Attached>>,
     /// Whom the names of each pattern belong to.
     owners: BTreeMap<String, String>,
-    /// Whose the ports without names are.
-    raw: BTreeMap<u32, String>,
+    /// Whose the ports without names are, of TCP and of UDP.
+    raw: [BTreeMap<u32, String>; 2],
 }
 
 impl Table {
@@ -98,12 +98,13 @@ impl Table {
         let tls = match listener.protocol {
             Some(Protocol::Tls(_)) => true,
             Some(Protocol::Http(http)) => http.terminate.is_some(),
-            Some(Protocol::Tcp(_)) => {
-                let other = self.raw.insert(listener.port, listener.tenant);
+            Some(raw @ (Protocol::Tcp(_) | Protocol::Udp(_))) => {
+                let of = &mut self.raw[usize::from(matches!(raw, Protocol::Udp(_)))];
+                let other = of.insert(listener.port, listener.tenant);
                 assert_eq!(other, None, "{name} is not alone on its port");
                 return;
             }
-            Some(Protocol::Udp(_)) | None => panic!("{name} without a protocol"),
+            None => panic!("{name} without a protocol"),
         };
         let listener = Listener {
             port: listener.port,
@@ -207,7 +208,7 @@ impl Table {
             );
         }
         for listener in self.listeners.values() {
-            let raw = self.raw.get(&listener.port);
+            let raw = self.raw[0].get(&listener.port);
             assert_eq!(raw, None, "{listener:?} is on a port without names");
         }
         for name in names {

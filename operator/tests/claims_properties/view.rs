@@ -89,7 +89,7 @@ impl<'a> View<'a> {
     /// is left out: nobody checks that it is kept.
     pub(crate) fn asks(&self, namespace: &str, names: &str) -> bool {
         let listener = |(_, listener): (&str, &Listener)| {
-            listener.protocol != Protocol::Tcp
+            !matches!(listener.protocol, Protocol::Tcp | Protocol::Udp)
                 && listener.allowed_kinds.is_empty()
                 && listener.hostname.to_string() == names
         };

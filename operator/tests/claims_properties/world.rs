@@ -97,6 +97,7 @@ fn a_listener(n: usize, (port, speaks, host, open): Wanted) -> Listener {
         0..=2 => listener(&name, port, Protocol::Tls, host, Some(Tls::Passthrough)),
         3 | 4 => listener(&name, port, Protocol::Http, host, None),
         5 => listener(&name, port, Protocol::Tcp, "", None),
+        6 => listener(&name, port, Protocol::Udp, "", None),
         _ => {
             // It takes no kind of route, and so the proxies never get it.
             let tls = Some(Tls::Passthrough);
@@ -111,10 +112,14 @@ fn a_listener(n: usize, (port, speaks, host, open): Wanted) -> Listener {
     listener
 }
 
+/// What [`speaks`] says of listeners whose ports are none of the others'.
+const UDP: &str = "UDP";
+
 fn speaks(protocol: &Protocol) -> &'static str {
     match protocol {
         Protocol::Http => "HTTP",
         Protocol::Tcp => "TCP",
+        Protocol::Udp => UDP,
         _ => "TLS",
     }
 }
@@ -542,6 +547,7 @@ impl World {
         for (place, tenant) in &self.serving {
             let speaks_otherwise = view.declared(tenant).any(|(_, l)| {
                 number(l) == place.0
+                    && (l.protocol == Protocol::Udp) == (place.1 == UDP)
                     && (speaks(&l.protocol) != place.1 || !l.allowed_kinds.is_empty())
             });
             if !speaks_otherwise {
@@ -748,7 +754,7 @@ impl World {
         let has = |place: &Place, tenant: &str| {
             // Where the Gateway has listeners, nobody holds the port. When they go it is the first one's by age.
             let own = views.each_ref().map(|view| view.own_on(place.0).count());
-            own[0] == own[1]
+            (own[0] == own[1] || place.1 == UDP)
                 && views.iter().all(|view| has(view, place, tenant))
                 && !self.is_taken(&place.2, tenant)
         };
@@ -822,6 +828,10 @@ fn has(view: &View<'_>, place: &Place, tenant: &str) -> bool {
         .declared(tenant)
         .any(|(_, l)| place_of(l) == *place && l.allowed_kinds.is_empty());
     let (port, group, host) = place;
+    if *group == UDP {
+        // The Gateway has no such listener, and there is no name to lose.
+        return declared;
+    }
     let by_gateway = view
         .own_on(*port)
         .any(|own| speaks(&own.protocol) != *group || own.hostname.to_string() == *host);
