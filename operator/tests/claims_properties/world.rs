@@ -828,12 +828,10 @@ fn has(view: &View<'_>, place: &Place, tenant: &str) -> bool {
         .declared(tenant)
         .any(|(_, l)| place_of(l) == *place && l.allowed_kinds.is_empty());
     let (port, group, host) = place;
-    if *group == UDP {
-        // The Gateway has no such listener, and there is no name to lose.
-        return declared;
-    }
-    let by_gateway = view
-        .own_on(*port)
-        .any(|own| speaks(&own.protocol) != *group || own.hostname.to_string() == *host);
+    // No listener of the Gateway's own is on UDP.
+    let by_gateway = *group != UDP
+        && view
+            .own_on(*port)
+            .any(|own| speaks(&own.protocol) != *group || own.hostname.to_string() == *host);
     declared && !by_gateway && !view.takes(tenant, host)
 }
