@@ -133,6 +133,7 @@ impl Proxy {
             (ResourceKind::HttpRoute, counts.http_routes),
             (ResourceKind::GrpcRoute, counts.grpc_routes),
             (ResourceKind::TcpRoute, counts.tcp_routes),
+            (ResourceKind::UdpRoute, counts.udp_routes),
             (ResourceKind::TrustBundle, counts.trust_bundles),
             (ResourceKind::Challenge, counts.challenges),
             (ResourceKind::HostnameOwner, counts.hostname_owners),

@@ -255,10 +255,7 @@ mod tests {
         let plane = DataPlane::new(Arc::default(), Arc::clone(&metrics), ProxyLimits::default());
         let plane = Arc::new(plane);
         let record = || {
-            let bind = BindKey {
-                address: std::net::Ipv4Addr::LOCALHOST.into(),
-                port: 443,
-            };
+            let bind = BindKey::tcp(std::net::Ipv4Addr::LOCALHOST.into(), 443);
             ConnectionRecord::new(Arc::clone(&plane), ([127, 0, 0, 1], 1).into(), bind)
         };
         drop(record());

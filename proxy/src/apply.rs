@@ -28,8 +28,8 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_stream::{Change, Reject, Resource, ResourceKey, ResourceKind};
 
 pub use dump::{
-    BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, RouteDump, StateDump,
-    TcpRouteDump,
+    BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, PortRouteDump, RouteDump,
+    StateDump,
 };
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
@@ -103,6 +103,8 @@ pub struct Counts {
     pub grpc_routes: usize,
     /// TCP routes in force.
     pub tcp_routes: usize,
+    /// UDP routes in force.
+    pub udp_routes: usize,
     /// Backends in force.
     pub backends: usize,
     /// Certificates held.
@@ -156,6 +158,7 @@ pub struct State {
     http_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
     grpc_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
     tcp_routes: BTreeMap<Arc<str>, HeldRoute>,
+    udp_routes: BTreeMap<Arc<str>, HeldRoute>,
     backends: BTreeMap<Arc<str>, HeldBackend>,
     backends_held: usize,
     backend_slots: SlotAllocator<Backend>,
@@ -201,6 +204,7 @@ impl State {
             http_routes: BTreeMap::new(),
             grpc_routes: BTreeMap::new(),
             tcp_routes: BTreeMap::new(),
+            udp_routes: BTreeMap::new(),
             backends: BTreeMap::new(),
             backends_held: 0,
             backend_slots: SlotAllocator::default(),
@@ -286,6 +290,7 @@ impl State {
         for (kind, connections, specs) in [
             (ResourceKind::TlsRoute, Connections::Tls, parsed.routes),
             (ResourceKind::TcpRoute, Connections::Tcp, parsed.tcp_routes),
+            (ResourceKind::UdpRoute, Connections::Udp, parsed.udp_routes),
         ] {
             for name in removed(kind) {
                 self.drop_route(connections, name, &mut dirty);
@@ -474,6 +479,7 @@ impl State {
         match kind {
             Connections::Tls => &mut self.routes,
             Connections::Tcp => &mut self.tcp_routes,
+            Connections::Udp => &mut self.udp_routes,
         }
     }
 
@@ -669,6 +675,7 @@ impl State {
             Protocol::Passthrough => (Mode::Passthrough, None),
             Protocol::Http => (Mode::Http, None),
             Protocol::Tcp => (Mode::Tcp, None),
+            Protocol::Udp => (Mode::Udp, None),
             Protocol::Terminate(spec) => {
                 (Mode::Terminate(Err(NotServing::NoCertificate)), Some(spec))
             }
@@ -794,6 +801,7 @@ impl State {
             http_routes: self.http_routes.len(),
             grpc_routes: self.grpc_routes.len(),
             tcp_routes: self.tcp_routes.len(),
+            udp_routes: self.udp_routes.len(),
             backends: self.backends_held,
             certificates: self.certificates.len(),
             trust_bundles: self.trusts.len(),
@@ -810,6 +818,7 @@ impl State {
         metrics.held("httproute", counts.http_routes);
         metrics.held("grpcroute", counts.grpc_routes);
         metrics.held("tcproute", counts.tcp_routes);
+        metrics.held("udproute", counts.udp_routes);
         metrics.held("backend", counts.backends);
         metrics.held("certificate", counts.certificates);
         metrics.held("trustbundle", counts.trust_bundles);

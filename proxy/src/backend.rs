@@ -41,7 +41,7 @@ pub struct Target {
 /// the same slot. So whoever chose a version can use it to the end, whatever becomes of the backend.
 #[derive(Debug)]
 pub struct Backend {
-    /// `<namespace>/<service>:<port>`.
+    /// `<namespace>/<service>:<port>`, of a UDP port with `/udp` behind it.
     pub key: Arc<str>,
     /// Where it is.
     pub target: Target,

@@ -600,7 +600,7 @@ async fn open_tcp(
     let plane = Arc::clone(record.plane());
     let random = plane.random();
     let snapshot = plane.snapshot.load_full();
-    let selection = snapshot.select_tcp(record.bind())?;
+    let selection = snapshot.select_by_port(record.bind())?;
     let (_, _, credentials) = take(&snapshot, record, selection, random)?;
     drop((permit, snapshot));
     Ok(match connect(record, random, Some(credentials)).await? {
@@ -698,7 +698,7 @@ async fn try_open(
             })
         }
         // Not selected by a server name: the configuration changed within this connection's hello.
-        Mode::Http | Mode::Tcp => Err(CloseReason::NoListener),
+        Mode::Http | Mode::Tcp | Mode::Udp => Err(CloseReason::NoListener),
     }
 }
 
@@ -926,7 +926,7 @@ fn decide_again(
     let begun = record.listener()?;
     let is_tcp = |of: &Listener| matches!(of.mode, Mode::Tcp);
     let selected = if is_tcp(begun) {
-        snapshot.select_tcp(record.bind())
+        snapshot.select_by_port(record.bind())
     } else {
         snapshot.select(record.bind(), record.server_name.as_ref())
     };
@@ -982,10 +982,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (_client, (accepted, peer)) = (client.unwrap(), accepted.unwrap());
-        let bind = BindKey {
-            address: Ipv4Addr::LOCALHOST.into(),
-            port: 443,
-        };
+        let bind = BindKey::tcp(Ipv4Addr::LOCALHOST.into(), 443);
         let record = ConnectionRecord::new(Arc::clone(&plane), peer, bind);
         let permit = plane.permit(peer.ip()).unwrap();
         let future = serve(accepted, record, permit, Beginning::default());

@@ -50,6 +50,7 @@ pub mod table;
 pub mod tenants;
 pub mod terminate;
 mod tried;
+pub mod udp;
 mod upstream;
 mod validation;
 pub mod worker;

@@ -1,4 +1,4 @@
-//! Owns listening sockets: opening one per worker on a bind, closing them without a reset, and hosts
+//! Owns listening sockets: opening one per worker on a bind, closing those of TCP without a reset, and hosts
 //! without IPv6.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,10 @@ use tokio::sync::watch;
 
 use crate::apply::Binder;
 use crate::connection;
+use crate::itself::OwnSockets;
 use crate::plane::DataPlane;
-use crate::table::{BindKey, Snapshot};
+use crate::table::{BindKey, Snapshot, Transport};
+use crate::udp;
 
 /// Connections that the kernel queues per socket until they are accepted.
 pub(crate) const BACKLOG: u16 = 4096;
@@ -26,11 +28,17 @@ pub(crate) const SETTLE: Duration = Duration::from_millis(500);
 /// The listening sockets of one bind, one per worker, until each has taken its own.
 pub(crate) struct Listening {
     address: SocketAddr,
-    sockets: Mutex<Vec<Option<std::net::TcpListener>>>,
+    sockets: Mutex<Vec<Option<WorkerSocket>>>,
+}
+
+/// The socket of one worker.
+pub(crate) enum WorkerSocket {
+    Tcp(std::net::TcpListener),
+    Udp(std::net::UdpSocket),
 }
 
 impl Listening {
-    pub(crate) fn take(&self, worker: usize) -> Option<std::net::TcpListener> {
+    pub(crate) fn take(&self, worker: usize) -> Option<WorkerSocket> {
         self.sockets.lock().get_mut(worker)?.take()
     }
 }
@@ -68,6 +76,14 @@ impl Sockets {
             .collect()
     }
 
+    /// The sockets of this proxy that a bind is among.
+    fn own(&self, bind: &BindKey) -> &OwnSockets {
+        match bind.transport {
+            Transport::Tcp => &self.plane.own_sockets,
+            Transport::Udp => &self.plane.own_datagram_sockets,
+        }
+    }
+
     fn count(&self, binds: &Binds) {
         self.plane
             .metrics
@@ -86,14 +102,13 @@ impl Binder for Sockets {
         if self.ours.lock().insert(*bind) {
             // Another process may share a port if both say SO_REUSEPORT. Not saying it finds a
             // second proxy, which would take half of the connections.
-            let probe = bind_one(SocketAddr::new(bind.address, bind.port), false);
-            if let Err(error) = probe.and_then(|socket| socket.listen(1)) {
+            if let Err(error) = probe(bind) {
                 self.ours.lock().remove(bind);
                 return Err(error);
             }
         }
         let listening = Arc::new(open(bind, self.workers, self.plane.limits.keepalive)?);
-        self.plane.own_sockets.insert(listening.address);
+        self.own(bind).insert(listening.address);
         self.binds.send_modify(|binds| {
             binds.insert(*bind, listening);
             self.count(binds);
@@ -108,7 +123,7 @@ impl Binder for Sockets {
             binds.retain(|bind, sockets| {
                 let keeps = wanted.contains(bind);
                 if !keeps {
-                    self.plane.own_sockets.remove(sockets.address);
+                    self.own(bind).remove(sockets.address);
                 }
                 keeps
             });
@@ -118,20 +133,34 @@ impl Binder for Sockets {
     }
 }
 
+/// Whether nobody else has a bind.
+fn probe(bind: &BindKey) -> io::Result<()> {
+    let socket = bind_one(bind.transport, bind.socket_address(), false)?;
+    match bind.transport {
+        Transport::Tcp => socket.listen(1),
+        Transport::Udp => Ok(()),
+    }
+}
+
 /// Opens one socket per worker on a bind.
 fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listening> {
-    let mut address = SocketAddr::new(bind.address, bind.port);
+    let mut address = bind.socket_address();
     let mut sockets = Vec::with_capacity(count);
     for _ in 0..count {
-        let socket = bind_one(address, true)?;
-        socket.listen(BACKLOG.into())?;
-        // Accepted sockets inherit both of these on Linux.
-        socket.set_tcp_nodelay(true)?;
-        connection::set_keepalive(&socket, keepalive)?;
-        let listener = std::net::TcpListener::from(socket);
+        let socket = bind_one(bind.transport, address, true)?;
         // A port of 0 is chosen once and then shared.
-        address = listener.local_addr()?;
-        sockets.push(Some(listener));
+        let bound = socket.local_addr()?.as_socket();
+        address = bound.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        sockets.push(Some(match bind.transport {
+            Transport::Tcp => {
+                socket.listen(BACKLOG.into())?;
+                // Accepted sockets inherit both of these on Linux.
+                socket.set_tcp_nodelay(true)?;
+                connection::set_keepalive(&socket, keepalive)?;
+                WorkerSocket::Tcp(socket.into())
+            }
+            Transport::Udp => WorkerSocket::Udp(socket.into()),
+        }));
     }
     Ok(Listening {
         address,
@@ -141,16 +170,20 @@ fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listeni
 
 /// A listening socket outside of the data plane.
 pub(crate) fn listener(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
-    let socket = bind_one(address, false)?;
+    let socket = bind_one(Transport::Tcp, address, false)?;
     socket.listen(128)?;
     tokio::net::TcpListener::from_std(socket.into())
 }
 
 /// A socket bound to `address`. `::` takes IPv4 too, and is `0.0.0.0` on a host without IPv6.
-fn bind_one(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
-    match try_bind(address, reuse_port) {
+fn bind_one(transport: Transport, address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    let bind = |address| match transport {
+        Transport::Tcp => try_bind(address, reuse_port),
+        Transport::Udp => udp::bind(address, reuse_port),
+    };
+    match bind(address) {
         Err(error) => match without_ipv6(address, &error) {
-            Some(address) => try_bind(address, reuse_port),
+            Some(address) => bind(address),
             None => Err(error),
         },
         bound => bound,

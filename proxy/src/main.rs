@@ -26,6 +26,7 @@ use vestibule_proxy::http::{EscapedSlashes, HttpLimits, Repeat, Underscores};
 use vestibule_proxy::log;
 use vestibule_proxy::plane::ProxyLimits;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
+use vestibule_proxy::udp::UdpLimits;
 use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Tls, TlsError};
 
@@ -110,6 +111,8 @@ struct Args {
     #[arg(long, env = "VESTIBULE_MAX_CONNECTION_AGE_SECONDS", default_value_t = seconds(ProxyLimits::default().bounds.connection_age))]
     max_connection_age_seconds: u64,
     #[command(flatten)]
+    udp: UdpArgs,
+    #[command(flatten)]
     http: HttpArgs,
 }
 
@@ -121,6 +124,35 @@ fn seconds(time: Option<Duration>) -> u64 {
 /// As the limits have it.
 fn limit(seconds: u64) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// What clients of UDP listeners may have.
+#[derive(Debug, clap::Args)]
+struct UdpArgs {
+    /// Most UDP sessions of all tenants at one time. Each takes a port of net.ipv4.ip_local_port_range, which has 28,232
+    /// by default.
+    #[arg(long, default_value_t = ProxyLimits::default().udp.max_sessions)]
+    max_udp_sessions: usize,
+    /// Seconds without a datagram in either direction after which a UDP session ends.
+    #[arg(
+        long,
+        default_value_t = ProxyLimits::default().udp.idle.as_secs(),
+        value_parser = clap::value_parser!(u64).range(1..),
+    )]
+    udp_idle_seconds: u64,
+    /// Most new UDP sessions of one source (an IPv4 address or an IPv6 /64) per second; 0: as many as come.
+    #[arg(long, default_value_t = ProxyLimits::default().udp.source_sessions_per_second)]
+    source_udp_sessions_per_second: u32,
+}
+
+impl From<UdpArgs> for UdpLimits {
+    fn from(args: UdpArgs) -> Self {
+        Self {
+            max_sessions: args.max_udp_sessions,
+            idle: Duration::from_secs(args.udp_idle_seconds),
+            source_sessions_per_second: args.source_udp_sessions_per_second,
+        }
+    }
 }
 
 /// What clients of HTTP and HTTPS listeners may do.
@@ -337,6 +369,7 @@ fn config(args: Args) -> Result<ProxyConfig, TlsError> {
         },
         age_grace: Duration::from_secs(args.drain_seconds),
         http: args.http.into(),
+        udp: args.udp.into(),
         ..defaults
     };
     let mut config = ProxyConfig::new(source(args.source, args.tls, args.name)?);

@@ -104,6 +104,14 @@ pub struct Metrics {
     pub bytes_upstream: Counter,
     /// Bytes received from backends and sent to clients.
     pub bytes_downstream: Counter,
+    udp_sessions_begun: Counter,
+    udp_sessions_active: Gauge,
+    udp_sessions_closed: Family<ReasonLabel, Counter>,
+    /// Datagrams sent to backends.
+    pub udp_upstream: Counter,
+    /// Datagrams sent to clients.
+    pub udp_downstream: Counter,
+    udp_dropped: Family<ReasonLabel, Counter>,
     handshakes: Family<HandshakeLabel, Counter>,
     challenges: Family<ChallengeLabel, Counter>,
     proxy_headers: Family<ProxyHeaderLabel, Counter>,
@@ -198,8 +206,33 @@ impl Metrics {
             bytes.clone(),
         );
         let direction = |direction| bytes.get_or_create(&DirectionLabel { direction }).clone();
+        let datagrams = Family::<DirectionLabel, Counter>::default();
+        r.register(
+            "udp_datagrams",
+            "Datagrams relayed, upstream (to backends) or downstream (to clients)",
+            datagrams.clone(),
+        );
+        let of_direction = |direction| {
+            datagrams
+                .get_or_create(&DirectionLabel { direction })
+                .clone()
+        };
         Self {
             accounts,
+            udp_sessions_begun: add(r, "udp_sessions", "UDP sessions begun"),
+            udp_sessions_active: add(r, "udp_sessions_active", "UDP sessions open now"),
+            udp_sessions_closed: add(
+                r,
+                "udp_sessions_closed",
+                "UDP sessions that ended, by reason",
+            ),
+            udp_upstream: of_direction("upstream"),
+            udp_downstream: of_direction("downstream"),
+            udp_dropped: add(
+                r,
+                "udp_datagrams_dropped",
+                "Datagrams dropped instead of relayed, by reason",
+            ),
             overload_step: add(
                 r,
                 "overload_step",
@@ -385,6 +418,26 @@ impl Metrics {
                 }
             }
         }
+    }
+
+    pub(crate) fn udp_session_begun(&self) {
+        self.udp_sessions_begun.inc();
+        self.udp_sessions_active.inc();
+    }
+
+    /// Counts a UDP session that ended. `reason` is one of a fixed set of words.
+    pub(crate) fn udp_session_ended(&self, reason: &'static str) {
+        self.udp_sessions_active.dec();
+        self.udp_sessions_closed
+            .get_or_create(&ReasonLabel { reason })
+            .inc();
+    }
+
+    /// Counts datagrams that were dropped. `reason` is one of a fixed set of words.
+    pub(crate) fn udp_dropped(&self, reason: &'static str, count: u64) {
+        self.udp_dropped
+            .get_or_create(&ReasonLabel { reason })
+            .inc_by(count);
     }
 
     /// Counts a connection that ended. `reason` is one of a fixed set of words.

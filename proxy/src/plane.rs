@@ -27,10 +27,11 @@ use crate::overload::{Overload, OverloadLevel};
 use crate::quota::{Account, QuotaLimits};
 use crate::rate::{self, SourceRates};
 use crate::table::{BindKey, Listener, Snapshot, scale};
+use crate::udp::{DropReason, Permit, UdpLimits};
 
 /// Accepting fails many times a second while descriptors are short; it is logged this often.
 const WARN_EVERY: Duration = Duration::from_secs(1);
-/// While this proxy is short of something, this part of the places of hellos can be had.
+/// While this proxy is short of something, this part of the places of hellos and of UDP sessions can be had.
 const SCARCE_HELLOS: usize = 8;
 
 /// What one proxy process allows.
@@ -57,6 +58,8 @@ pub struct ProxyLimits {
     pub source_connections_per_second: u32,
     /// What clients of HTTP and HTTPS listeners may do.
     pub http: HttpLimits,
+    /// What clients of UDP listeners may have.
+    pub udp: UdpLimits,
     /// What Gateways may set otherwise.
     pub bounds: Bounds,
     /// Time that a connection has to end once it is too old.
@@ -84,6 +87,7 @@ impl Default for ProxyLimits {
             max_hellos: 10_000,
             source_connections_per_second: 5_000,
             http: HttpLimits::default(),
+            udp: UdpLimits::default(),
             bounds: Bounds::default(),
             age_grace: Duration::from_mins(1),
             access_log: true,
@@ -105,9 +109,14 @@ pub struct DataPlane {
     pub limits: ProxyLimits,
     /// What no connection to a backend may lead to.
     pub(crate) own_sockets: OwnSockets,
+    /// What no session may come from or lead to.
+    pub(crate) own_datagram_sockets: OwnSockets,
     active: AtomicUsize,
     hellos: places::Places,
     rates: SourceRates,
+    udp_sessions: places::Places,
+    /// Apart from that of connections: anybody can write any source into a datagram.
+    udp_rates: SourceRates,
     overload: Overload,
     /// This proxy is about to end.
     leaving: AtomicBool,
@@ -147,9 +156,12 @@ impl DataPlane {
             snapshot,
             metrics,
             own_sockets: OwnSockets::default(),
+            own_datagram_sockets: OwnSockets::default(),
             active: AtomicUsize::new(0),
             hellos: places::Places::new(limits.max_hellos),
             rates: SourceRates::new(),
+            udp_sessions: places::Places::new(limits.udp.max_sessions),
+            udp_rates: SourceRates::new(),
             overload: Overload::default(),
             limits,
             leaving: AtomicBool::new(false),
@@ -336,7 +348,33 @@ impl DataPlane {
         may.then_some(()).ok_or(CloseReason::SourceRate)
     }
 
-    /// One of how many parts of the places of hellos may be in use.
+    /// Whether one more UDP session of a source may begin in this second.
+    pub(crate) fn may_begin_session(&self, source: Source) -> Result<(), DropReason> {
+        let per_second = self.limits.udp.source_sessions_per_second;
+        let may = self.udp_rates.take(source, per_second, rate::now());
+        may.then_some(()).ok_or(DropReason::SourceRate)
+    }
+
+    /// A place among the UDP sessions of all, and of a tenant.
+    pub(crate) fn session_permit(
+        &self,
+        source: Source,
+        account: &Arc<Account>,
+    ) -> Result<Permit, DropReason> {
+        let place = self
+            .udp_sessions
+            .take_of_part(source, 1, self.hello_parts());
+        let place = place.ok_or(DropReason::Limit)?;
+        let limits = QuotaLimits {
+            all: self.limits.udp.max_sessions,
+            ..self.quota_limits()
+        };
+        let guard = account.take_session(limits);
+        let guard = guard.ok_or(DropReason::TenantLimit)?;
+        Ok(Permit::new(place, guard))
+    }
+
+    /// One of how many parts of the places of hellos and of UDP sessions may be in use.
     fn hello_parts(&self) -> usize {
         let scarce = self.overload.step() >= OverloadLevel::Shares;
         if scarce { SCARCE_HELLOS } else { 1 }

@@ -1,5 +1,5 @@
-//! Owns how many connections each tenant may have: a part of all places is kept for the tenants, in equal shares, and the
-//! rest is lent to whoever comes.
+//! Owns how many connections and UDP sessions each tenant may have: a part of all places is kept for the tenants, in equal
+//! shares, and the rest is lent to whoever comes. Connections and sessions have places of their own.
 //!
 //! A tenant that holds less than its share always gets a place, whatever the others do: what is lent never reaches
 //! into what is kept. Who holds its whole share gets more as long as there is something to lend. Nothing that was lent
@@ -53,6 +53,13 @@ pub struct Accounts {
 #[derive(Default)]
 struct All {
     tenants: HashMap<Arc<str>, Tenant>,
+    connections: Pool,
+    sessions: Pool,
+}
+
+/// The places of one kind.
+#[derive(Default)]
+struct Pool {
     /// That `lent` was counted with.
     share: usize,
     /// Places that tenants hold beyond their share.
@@ -63,10 +70,40 @@ struct All {
     holders: usize,
 }
 
+/// What there are places for.
+#[derive(Clone, Copy)]
+enum Kind {
+    Connections,
+    Sessions,
+}
+
 struct Tenant {
     account: Weak<Account>,
+    connections: Taken,
+    sessions: Taken,
+}
+
+/// The places of one kind that a tenant has.
+#[derive(Clone, Copy, Default)]
+struct Taken {
     held: usize,
     refused: u64,
+}
+
+impl Tenant {
+    fn taken(&self, kind: Kind) -> &Taken {
+        match kind {
+            Kind::Connections => &self.connections,
+            Kind::Sessions => &self.sessions,
+        }
+    }
+
+    fn taken_mut(&mut self, kind: Kind) -> &mut Taken {
+        match kind {
+            Kind::Connections => &mut self.connections,
+            Kind::Sessions => &mut self.sessions,
+        }
+    }
 }
 
 /// What else is counted of a tenant.
@@ -121,6 +158,10 @@ pub(crate) struct Account {
 #[derive(Debug)]
 pub(crate) struct QuotaGuard(Arc<Account>);
 
+/// A UDP session that counts against its tenant's quota until this is dropped.
+#[derive(Debug)]
+pub(crate) struct SessionGuard(Arc<Account>);
+
 impl Accounts {
     /// The account of `tenant`.
     pub(crate) fn of(&self, tenant: &Arc<str>) -> Arc<Account> {
@@ -140,8 +181,8 @@ impl Accounts {
         } else {
             let new = Tenant {
                 account: Arc::downgrade(&account),
-                held: 0,
-                refused: 0,
+                connections: Taken::default(),
+                sessions: Taken::default(),
             };
             all.tenants.insert(Arc::clone(tenant), new);
         }
@@ -153,9 +194,9 @@ impl Accounts {
         &self.nobody
     }
 
-    /// Places that are in use.
+    /// Places of connections that are in use.
     pub(crate) fn held(&self) -> usize {
-        self.all.lock().held
+        self.all.lock().connections.held
     }
 }
 
@@ -171,8 +212,19 @@ impl Account {
 
     /// Takes a place for a connection, if this tenant may have one more.
     pub(crate) fn take(self: &Arc<Self>, quota_limits: QuotaLimits) -> Option<QuotaGuard> {
-        let taken = self.all.all.lock().take(&self.tenant, quota_limits);
+        let mut all = self.all.all.lock();
+        let taken = all.take(Kind::Connections, &self.tenant, quota_limits);
         taken.then(|| QuotaGuard(Arc::clone(self)))
+    }
+
+    /// Takes a place for a UDP session, if this tenant may have one more.
+    pub(crate) fn take_session(
+        self: &Arc<Self>,
+        quota_limits: QuotaLimits,
+    ) -> Option<SessionGuard> {
+        let mut all = self.all.all.lock();
+        let taken = all.take(Kind::Sessions, &self.tenant, quota_limits);
+        taken.then(|| SessionGuard(Arc::clone(self)))
     }
 }
 
@@ -201,42 +253,63 @@ impl QuotaGuard {
 
 impl Drop for QuotaGuard {
     fn drop(&mut self) {
-        self.0.all.all.lock().give_back(&self.0.tenant);
+        let mut all = self.0.all.all.lock();
+        all.give_back(Kind::Connections, &self.0.tenant);
+    }
+}
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        let mut all = self.0.all.all.lock();
+        all.give_back(Kind::Sessions, &self.0.tenant);
     }
 }
 
 impl All {
-    fn take(&mut self, tenant: &str, quota_limits: QuotaLimits) -> bool {
-        let tenants = self.tenants.len();
+    /// The places of a kind, and the tenants who share them.
+    fn of(&mut self, kind: Kind) -> (&mut Pool, &mut HashMap<Arc<str>, Tenant>) {
+        let pool = match kind {
+            Kind::Connections => &mut self.connections,
+            Kind::Sessions => &mut self.sessions,
+        };
+        (pool, &mut self.tenants)
+    }
+
+    fn take(&mut self, kind: Kind, tenant: &str, quota_limits: QuotaLimits) -> bool {
+        let (pool, all) = self.of(kind);
+        let tenants = all.len();
         let share = quota_limits.share(tenants);
-        if share != self.share {
-            let over = |tenant: &Tenant| tenant.held.saturating_sub(share);
-            self.lent = self.tenants.values().map(over).sum();
-            self.share = share;
+        if share != pool.share {
+            let over = |tenant: &Tenant| tenant.taken(kind).held.saturating_sub(share);
+            pool.lent = all.values().map(over).sum();
+            pool.share = share;
         }
-        let Some(tenant) = self.tenants.get_mut(tenant) else {
+        let Some(tenant) = all.get_mut(tenant) else {
             return false;
         };
-        let borrows = tenant.held >= share;
-        let nothing_to_lend = self.lent >= quota_limits.all.saturating_sub(share * tenants);
-        let above_others = tenant.held > 0 && tenant.held * self.holders >= self.held;
+        let taken = tenant.taken_mut(kind);
+        let borrows = taken.held >= share;
+        let nothing_to_lend = pool.lent >= quota_limits.all.saturating_sub(share * tenants);
+        let above_others = taken.held > 0 && taken.held * pool.holders >= pool.held;
         if (borrows && nothing_to_lend) || (quota_limits.scarce && above_others) {
-            tenant.refused += 1;
+            taken.refused += 1;
             return false;
         }
-        self.holders += usize::from(tenant.held == 0);
-        self.held += 1;
-        tenant.held += 1;
-        self.lent += usize::from(borrows);
+        pool.holders += usize::from(taken.held == 0);
+        pool.held += 1;
+        taken.held += 1;
+        pool.lent += usize::from(borrows);
         true
     }
 
-    fn give_back(&mut self, tenant: &str) {
-        if let Some(tenant) = self.tenants.get_mut(tenant) {
-            self.lent -= usize::from(tenant.held > self.share);
-            tenant.held = tenant.held.saturating_sub(1);
-            self.held = self.held.saturating_sub(1);
-            self.holders -= usize::from(tenant.held == 0);
+    fn give_back(&mut self, kind: Kind, tenant: &str) {
+        let (pool, all) = self.of(kind);
+        if let Some(tenant) = all.get_mut(tenant) {
+            let taken = tenant.taken_mut(kind);
+            pool.lent -= usize::from(taken.held > pool.share);
+            taken.held = taken.held.saturating_sub(1);
+            pool.held = pool.held.saturating_sub(1);
+            pool.holders -= usize::from(taken.held == 0);
         }
     }
 }
@@ -246,8 +319,8 @@ type ValueOf = fn(&Sample) -> u64;
 /// What the metrics say of a tenant.
 struct Sample {
     tenant: Arc<str>,
-    held: usize,
-    refused: u64,
+    connections: Taken,
+    sessions: Taken,
     refused_handshakes: u64,
     dropped_lines: u64,
 }
@@ -258,8 +331,8 @@ impl Sample {
         let counts = account.as_deref().map(Account::counts);
         let sample = Self {
             tenant: Arc::clone(name),
-            held: tenant.held,
-            refused: tenant.refused,
+            connections: tenant.connections,
+            sessions: tenant.sessions,
             refused_handshakes: counts.map_or(0, Counts::refused_handshakes),
             dropped_lines: counts.map_or(0, Counts::dropped_lines),
         };
@@ -267,65 +340,104 @@ impl Sample {
     }
 
     fn is_empty(&self) -> bool {
-        self.held == 0 && self.wrongs() == 0
+        self.held() == 0 && self.wrongs() == 0
+    }
+
+    fn held(&self) -> usize {
+        self.connections.held + self.sessions.held
     }
 
     /// How much of what was asked was refused: who has most gets a series first.
     fn wrongs(&self) -> u64 {
         let handshakes = self.refused_handshakes;
-        self.refused + handshakes + self.dropped_lines
+        self.connections.refused + self.sessions.refused + handshakes + self.dropped_lines
     }
 }
 
 impl Accounts {
-    fn samples(&self) -> (usize, Vec<Sample>) {
+    /// The shares of each tenant in connections and sessions, and what each has.
+    fn samples(&self) -> ([usize; 2], Vec<Sample>) {
         let all = self.all.lock();
         // The accounts are let go of after the lock: the last of one takes it.
         let of = all.tenants.iter();
         let of: Vec<_> = of.map(|(name, of)| Sample::of(name, of)).collect();
-        let share = all.share;
+        let shares = [all.connections.share, all.sessions.share];
         drop(all);
         let of = of.into_iter().map(|(sample, _)| sample);
         let mut samples: Vec<Sample> = of.filter(|sample| !sample.is_empty()).collect();
         samples.sort_unstable_by(|a, b| {
-            (b.wrongs(), b.held, &a.tenant).cmp(&(a.wrongs(), a.held, &b.tenant))
+            (b.wrongs(), b.held(), &a.tenant).cmp(&(a.wrongs(), a.held(), &b.tenant))
         });
         let others = samples.split_off(samples.len().min(MAX_SERIES));
         let sum = |of: fn(&Sample) -> u64| others.iter().map(of).sum::<u64>();
+        let taken = |of: fn(&Sample) -> Taken| Taken {
+            held: others.iter().map(|sample| of(sample).held).sum(),
+            refused: others.iter().map(|sample| of(sample).refused).sum(),
+        };
         let others = Sample {
             tenant: "".into(),
-            held: others.iter().map(|sample| sample.held).sum(),
-            refused: sum(|of| of.refused),
+            connections: taken(|of| of.connections),
+            sessions: taken(|of| of.sessions),
             refused_handshakes: sum(|of| of.refused_handshakes),
             dropped_lines: sum(|of| of.dropped_lines) + self.nobody.dropped_lines(),
         };
         if !others.is_empty() {
             samples.push(others);
         }
-        (share, samples)
+        (shares, samples)
     }
 }
 
 impl Collector for Accounts {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let (share, samples) = self.samples();
-        let name = "tenant_guaranteed_connections";
-        let help = "Connections that every tenant can have at one time, whatever the others have";
-        let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        ConstGauge::new(i64::try_from(share).unwrap_or(i64::MAX)).encode(metric)?;
-        let name = "tenant_held_connections";
-        let help = "Connections that count towards what the tenant may have";
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for sample in &samples {
-            let labels = [("tenant", &*sample.tenant)];
-            let family = metric.encode_family(&labels)?;
-            ConstGauge::new(i64::try_from(sample.held).unwrap_or(i64::MAX)).encode(family)?;
+        let ([connections, sessions], samples) = self.samples();
+        let guaranteed = [
+            (
+                "tenant_guaranteed_connections",
+                "Connections that every tenant can have at one time, whatever the others have",
+                connections,
+            ),
+            (
+                "tenant_guaranteed_udp_sessions",
+                "UDP sessions that every tenant can have at one time, whatever the others have",
+                sessions,
+            ),
+        ];
+        for (name, help, share) in guaranteed {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(i64::try_from(share).unwrap_or(i64::MAX)).encode(metric)?;
         }
-        let counters: [(&str, &str, ValueOf); 3] = [
+        let held: [(&str, &str, fn(&Sample) -> usize); 2] = [
+            (
+                "tenant_held_connections",
+                "Connections that count towards what the tenant may have",
+                |of| of.connections.held,
+            ),
+            (
+                "tenant_held_udp_sessions",
+                "UDP sessions that count towards what the tenant may have",
+                |of| of.sessions.held,
+            ),
+        ];
+        for (name, help, value) in held {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for sample in &samples {
+                let labels = [("tenant", &*sample.tenant)];
+                let family = metric.encode_family(&labels)?;
+                let value = i64::try_from(value(sample)).unwrap_or(i64::MAX);
+                ConstGauge::new(value).encode(family)?;
+            }
+        }
+        let counters: [(&str, &str, ValueOf); 4] = [
             (
                 "tenant_refused_connections",
                 "Connections and requests refused because the tenant had all the connections that it may have",
-                |of| of.refused,
+                |of| of.connections.refused,
+            ),
+            (
+                "tenant_refused_udp_sessions",
+                "Times that no UDP session was begun because the tenant had all that it may have",
+                |of| of.sessions.refused,
             ),
             (
                 "tenant_refused_handshakes",

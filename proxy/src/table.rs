@@ -33,19 +33,62 @@ pub use crate::upstream::ClientCertificate;
 use crate::upstream::Credentials;
 use crate::validation::ClientValidation;
 
-/// A socket that listeners share: one address and port.
+/// A socket that listeners share: one address and port of one transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BindKey {
     /// `::` binds dual stack.
     pub address: IpAddr,
     /// Never 0 in configuration; tests bind 0 to be given a free port.
     pub port: u16,
+    /// A port of TCP and one of UDP are two, whatever their numbers.
+    pub transport: Transport,
+}
+
+impl BindKey {
+    /// A port of TCP.
+    #[must_use]
+    pub const fn tcp(address: IpAddr, port: u16) -> Self {
+        Self {
+            address,
+            port,
+            transport: Transport::Tcp,
+        }
+    }
+
+    /// A port of UDP.
+    #[must_use]
+    pub const fn udp(address: IpAddr, port: u16) -> Self {
+        Self {
+            address,
+            port,
+            transport: Transport::Udp,
+        }
+    }
+
+    /// What the socket is bound to.
+    #[must_use]
+    pub const fn socket_address(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
 }
 
 impl fmt::Display for BindKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        SocketAddr::new(self.address, self.port).fmt(f)
+        self.socket_address().fmt(f)?;
+        f.write_str(match self.transport {
+            Transport::Tcp => "",
+            Transport::Udp => "/udp",
+        })
     }
+}
+
+/// What carries the bytes of a bind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Transport {
+    /// Connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
 }
 
 /// Term and counter of a configuration generation; see the stream's protocol.
@@ -70,6 +113,8 @@ pub enum Mode {
     Https(Result<Arc<rustls::ServerConfig>, NotServing>),
     /// Bytes go to the backend as they came, whatever they are: selected by the port alone.
     Tcp,
+    /// The same for datagrams.
+    Udp,
 }
 
 /// Why a listener that terminates TLS closes its connections.
@@ -88,7 +133,7 @@ impl Mode {
         match self {
             Self::Http => Layer::Plain,
             Self::Passthrough | Self::Terminate(_) | Self::Https(_) => Layer::Tls,
-            Self::Tcp => Layer::Bytes,
+            Self::Tcp | Self::Udp => Layer::Bytes,
         }
     }
 
@@ -101,6 +146,7 @@ impl Mode {
             Self::Http => "Http",
             Self::Https(_) => "Https",
             Self::Tcp => "Tcp",
+            Self::Udp => "Udp",
         }
     }
 
@@ -543,6 +589,7 @@ pub(crate) struct Routes {
     pub(crate) tls: RouteTable,
     pub(crate) http: HttpTable,
     pub(crate) tcp: RouteTable,
+    pub(crate) udp: RouteTable,
 }
 
 /// The kinds of routes that have connections rather than requests.
@@ -550,6 +597,7 @@ pub(crate) struct Routes {
 pub(crate) enum Connections {
     Tls,
     Tcp,
+    Udp,
 }
 
 impl Routes {
@@ -558,17 +606,22 @@ impl Routes {
             tls: RouteTable::new(),
             http: HttpTable::default(),
             tcp: RouteTable::new(),
+            udp: RouteTable::new(),
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.tls.is_empty() && self.http.is_empty() && self.tcp.is_empty()
+        let of_ports = [&self.tcp, &self.udp];
+        self.tls.is_empty()
+            && self.http.is_empty()
+            && of_ports.iter().all(|routes| routes.is_empty())
     }
 
     pub(crate) fn of_mut(&mut self, kind: Connections) -> &mut RouteTable {
         match kind {
             Connections::Tls => &mut self.tls,
             Connections::Tcp => &mut self.tcp,
+            Connections::Udp => &mut self.udp,
         }
     }
 }
@@ -585,7 +638,8 @@ struct Entry {
 enum OfKind {
     Tls(RouteTable),
     Http(HttpTable),
-    Tcp(RouteTable),
+    /// Selected by the port alone.
+    Port(RouteTable),
 }
 
 impl OfKind {
@@ -593,27 +647,28 @@ impl OfKind {
         match mode {
             Mode::Passthrough | Mode::Terminate(_) => Self::Tls(routes.tls),
             Mode::Http | Mode::Https(_) => Self::Http(routes.http),
-            Mode::Tcp => Self::Tcp(routes.tcp),
+            Mode::Tcp => Self::Port(routes.tcp),
+            Mode::Udp => Self::Port(routes.udp),
         }
     }
 
     fn http(&self) -> HttpTable {
         match self {
             Self::Http(routes) => routes.clone(),
-            Self::Tls(_) | Self::Tcp(_) => HttpTable::default(),
+            Self::Tls(_) | Self::Port(_) => HttpTable::default(),
         }
     }
 
     fn select(&self, name: &Hostname, guard: HostnameGuard<'_>) -> Option<Arc<Route>> {
         match self {
             Self::Tls(routes) => routes.select(name, guard).cloned(),
-            Self::Http(_) | Self::Tcp(_) => None,
+            Self::Http(_) | Self::Port(_) => None,
         }
     }
 
     fn first(&self) -> Option<&Arc<Route>> {
         match self {
-            Self::Tcp(routes) => routes.first(),
+            Self::Port(routes) => routes.first(),
             Self::Tls(_) | Self::Http(_) => None,
         }
     }
@@ -926,9 +981,9 @@ impl Snapshot {
         })
     }
 
-    /// Selects listener and route for a connection to `bind`, where the port alone selects. Whose the port is, the
+    /// Selects listener and route for a connection or session on `bind`, where the port alone selects. Whose the port is, the
     /// operator decided: the owners of hostnames have no say.
-    pub fn select_tcp(&self, bind: &BindKey) -> Result<Selection, Unmatched> {
+    pub fn select_by_port(&self, bind: &BindKey) -> Result<Selection, Unmatched> {
         let on = self.binds.get(bind).ok_or(Unmatched::NoBind)?;
         let entry = on.bytes.get(&HostPattern::Any);
         let entry = entry.ok_or(Unmatched::NoBind)?;

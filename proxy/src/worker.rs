@@ -18,10 +18,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::listen::{self, BACKLOG, Binds, Listening, Sockets};
+use crate::listen::{self, BACKLOG, Binds, Listening, Sockets, WorkerSocket};
 use crate::plane::DataPlane;
-use crate::table::BindKey;
-use crate::{cut, deadline, gate, http, lifetime, overload};
+use crate::table::{BindKey, Transport};
+use crate::{cut, deadline, gate, http, lifetime, overload, udp};
 
 /// How long connections have, once they are cut, to end in order.
 const LINGER: Duration = Duration::from_secs(2);
@@ -182,7 +182,11 @@ impl Worker {
             });
             for (bind, listening) in wanted {
                 loops.entry(bind).or_insert_with(|| {
-                    let stop = self.closing.child_token();
+                    let stop = match bind.transport {
+                        Transport::Tcp => self.closing.child_token(),
+                        // Its socket carries the sessions, which go on until they are cut.
+                        Transport::Udp => CancellationToken::new(),
+                    };
                     self.listen(bind, &listening, &stop);
                     (listening, stop)
                 });
@@ -202,6 +206,14 @@ impl Worker {
     fn listen(&self, bind: BindKey, listening: &Listening, stop: &CancellationToken) {
         let Some(socket) = listening.take(self.index) else {
             return;
+        };
+        let socket = match socket {
+            WorkerSocket::Tcp(socket) => socket,
+            WorkerSocket::Udp(socket) => {
+                let plane = Arc::clone(&self.plane);
+                tokio::spawn(udp::serve(socket, bind, plane, stop.clone()));
+                return;
+            }
         };
         match TcpListener::from_std(socket) {
             Ok(listener) => {
@@ -322,10 +334,7 @@ mod tests {
             Arc::default(),
             ProxyLimits::default(),
         ));
-        let bind = BindKey {
-            address: Ipv4Addr::LOCALHOST.into(),
-            port: 0,
-        };
+        let bind = BindKey::tcp(Ipv4Addr::LOCALHOST.into(), 0);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let clients: Vec<_> = (0..100)
@@ -366,10 +375,7 @@ mod tests {
     async fn what_is_accepted_after_the_stop_is_bounded() {
         let limits = ProxyLimits::default();
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
-        let bind = BindKey {
-            address: Ipv4Addr::LOCALHOST.into(),
-            port: 0,
-        };
+        let bind = BindKey::tcp(Ipv4Addr::LOCALHOST.into(), 0);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let _clients: Vec<_> = (0..9)

@@ -33,10 +33,7 @@ fn local(port: u16) -> SocketAddr {
 }
 
 fn bind_key(address: SocketAddr) -> BindKey {
-    BindKey {
-        address: address.ip(),
-        port: address.port(),
-    }
+    BindKey::tcp(address.ip(), address.port())
 }
 
 /// Repeatable randomness.

@@ -57,7 +57,7 @@ impl Held {
 
     /// What a connection comes to that says nothing, or whatever it says, on a port of bytes.
     pub(crate) fn tcp_answer(&self, port: u16) -> (Answer, Option<Arc<Route>>) {
-        answer_of(self.state.snapshot().select_tcp(&bind(port)))
+        answer_of(self.state.snapshot().select_by_port(&bind(port)))
     }
 
     /// What a TLS connection to a port comes to.
@@ -73,10 +73,7 @@ impl Held {
 }
 
 fn bind(port: u16) -> BindKey {
-    BindKey {
-        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        port,
-    }
+    BindKey::tcp(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
 fn answer_of(selected: Result<Selection, Unmatched>) -> (Answer, Option<Arc<Route>>) {

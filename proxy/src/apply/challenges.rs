@@ -19,7 +19,7 @@ use super::{Rejects, State};
 use crate::challenge::{
     Challenge, ChallengeLookup, ChallengeQuery, ChallengeReply, HTTP_01, TLS_ALPN_01,
 };
-use crate::table::Layer;
+use crate::table::{Layer, Transport};
 
 /// Most characters of a token or of an account's thumbprint. RFC 8555 has them at 22 and 43.
 const MAX_TOKEN: usize = 256;
@@ -53,7 +53,7 @@ impl ChallengeSpec {
         use proto::challenge::Answer as Wire;
         let gateway = parse::required(&wire.gateway, "gateway")?;
         let tenant = parse::required(&wire.tenant, "tenant")?;
-        let bind = parse::bind(wire.bind.as_ref())?;
+        let bind = parse::bind(wire.bind.as_ref(), Transport::Tcp)?;
         let HostPattern::Exact(hostname) = parse::pattern(&wire.hostname)? else {
             return Err(RejectReason::InvalidChallenge("its hostname is a pattern"));
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::http::HeldHttpRoute;
-use super::{CertificateInfo, HeldListener, State};
+use super::{CertificateInfo, HeldListener, HeldRoute, State};
 use crate::bounds::Overrides;
 use crate::http::route::Rule;
 use crate::slot_map::Slot;
@@ -25,7 +25,9 @@ pub struct StateDump {
     /// gRPC routes, in the form of the former: the path of a match is `/service/method`.
     pub grpc_routes: Vec<HttpRouteDump>,
     /// By name.
-    pub tcp_routes: Vec<TcpRouteDump>,
+    pub tcp_routes: Vec<PortRouteDump>,
+    /// By name.
+    pub udp_routes: Vec<PortRouteDump>,
     /// By name; also those that routes refer to and that are not held.
     pub backends: Vec<BackendDump>,
     /// By name.
@@ -47,11 +49,11 @@ pub struct ListenerDump {
     pub gateway: String,
     /// Namespace.
     pub tenant: String,
-    /// `address:port`.
+    /// `address:port`, of UDP with `/udp` behind it.
     pub bind: String,
     /// Pattern; empty for everything.
     pub hostname: String,
-    /// `Passthrough`, `Terminate`, `Http`, `Https` or `Tcp`.
+    /// `Passthrough`, `Terminate`, `Http`, `Https`, `Tcp` or `Udp`.
     pub mode: &'static str,
     /// What a listener that terminates TLS names, in order.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,14 +150,14 @@ pub struct RouteDump {
     pub backends: Vec<WeightDump>,
 }
 
-/// A TCP route.
+/// A route of listeners that the port alone selects: a TCP or a UDP route.
 #[derive(Debug, serde::Serialize)]
-pub struct TcpRouteDump {
+pub struct PortRouteDump {
     /// `<namespace>/<name>`.
     pub name: String,
     /// Namespace.
     pub tenant: String,
-    /// Seconds since the Unix epoch: of several routes on a listener the oldest has its connections.
+    /// Seconds since the Unix epoch: of several routes on a listener the oldest has its connections or sessions.
     pub created: i64,
     /// Where it is attached.
     pub listeners: Vec<String>,
@@ -227,7 +229,7 @@ pub struct WeightDump {
 /// A backend.
 #[derive(Debug, serde::Serialize)]
 pub struct BackendDump {
-    /// `<namespace>/<service>:<port>`.
+    /// `<namespace>/<service>:<port>`, of a UDP port with `/udp` behind it.
     pub name: String,
     /// False if routes refer to it and the operator did not send it.
     pub held: bool,
@@ -298,7 +300,8 @@ impl State {
             routes: self.dump_routes(),
             http_routes: self.dump_http_routes(&self.http_routes),
             grpc_routes: self.dump_http_routes(&self.grpc_routes),
-            tcp_routes: self.dump_tcp_routes(),
+            tcp_routes: self.dump_port_routes(&self.tcp_routes),
+            udp_routes: self.dump_port_routes(&self.udp_routes),
             backends: self
                 .backends
                 .iter()
@@ -424,8 +427,8 @@ impl State {
             .collect()
     }
 
-    fn dump_tcp_routes(&self) -> Vec<TcpRouteDump> {
-        let routes = self.tcp_routes.iter().map(|(name, held)| TcpRouteDump {
+    fn dump_port_routes(&self, routes: &BTreeMap<Arc<str>, HeldRoute>) -> Vec<PortRouteDump> {
+        let routes = routes.iter().map(|(name, held)| PortRouteDump {
             name: name.to_string(),
             tenant: held.route.tenant.to_string(),
             created: held.route.created,

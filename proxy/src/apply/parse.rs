@@ -13,7 +13,7 @@ use super::client_address;
 use super::clients::{ClientMode, ValidationSpec};
 use crate::backend;
 use crate::bounds::Overrides;
-use crate::table::{AttachedNames, BindKey, Layer, SelectionKey, Target};
+use crate::table::{AttachedNames, BindKey, Layer, SelectionKey, Target, Transport};
 
 /// Why a resource was rejected.
 #[derive(Debug, thiserror::Error)]
@@ -31,13 +31,13 @@ pub enum RejectReason {
     #[error("hostname {0:?} {1}")]
     InvalidHostname(String, HostnameError),
     /// A hostname of a listener whose connections say no name.
-    #[error("a TCP listener has no hostname, and this one has {0:?}")]
+    #[error("a listener of TCP or UDP has no hostname, and this one has {0:?}")]
     NamedBytes(String),
     /// The bind address or port.
     #[error("{0}")]
     InvalidBind(String),
-    /// A transport that no listener of this release can use.
-    #[error("TLS, HTTP and TCP listeners use TCP")]
+    /// A transport that what is on the bind cannot use.
+    #[error("only UDP listeners use UDP, and they use nothing else")]
     UnsupportedTransport,
     /// An endpoint's address or port.
     #[error("{0}")]
@@ -184,6 +184,7 @@ pub(super) enum Protocol {
     Http,
     Https(TerminateSpec),
     Tcp,
+    Udp,
 }
 
 /// How TLS ends at a listener.
@@ -199,7 +200,14 @@ impl Protocol {
         match self {
             Self::Http => Layer::Plain,
             Self::Passthrough | Self::Terminate(_) | Self::Https(_) => Layer::Tls,
-            Self::Tcp => Layer::Bytes,
+            Self::Tcp | Self::Udp => Layer::Bytes,
+        }
+    }
+
+    fn transport(&self) -> Transport {
+        match self {
+            Self::Udp => Transport::Udp,
+            _ => Transport::Tcp,
         }
     }
 }
@@ -226,7 +234,7 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
     }
     let unknown = |what| Err(RejectReason::UnknownResource(what));
     let protocol = match &wire.protocol {
-        None | Some(Wire::Udp(_)) => return unknown("the listener's protocol"),
+        None => return unknown("the listener's protocol"),
         Some(Wire::Tls(tls)) => match &tls.mode {
             None => return unknown("the listener's TLS mode"),
             Some(Mode::Passthrough(_)) => Protocol::Passthrough,
@@ -237,11 +245,12 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
             Some(tls) => Protocol::Https(terminate(tls)?),
         },
         Some(Wire::Tcp(_)) => Protocol::Tcp,
+        Some(Wire::Udp(_)) => Protocol::Udp,
     };
-    if protocol == Protocol::Tcp && !wire.hostname.is_empty() {
+    if matches!(protocol, Protocol::Tcp | Protocol::Udp) && !wire.hostname.is_empty() {
         return Err(RejectReason::NamedBytes(wire.hostname.clone()));
     }
-    let bind = bind(wire.bind.as_ref())?;
+    let bind = bind(wire.bind.as_ref(), protocol.transport())?;
     let invalid = || RejectReason::InvalidBind(format!("{} is not a port", wire.port));
     Ok(ListenerSpec {
         gateway: required(&wire.gateway, "gateway")?,
@@ -290,12 +299,16 @@ fn terminate(wire: &proto::TlsTerminate) -> Result<TerminateSpec, RejectReason> 
     })
 }
 
-pub(super) fn bind(wire: Option<&proto::Bind>) -> Result<BindKey, RejectReason> {
+/// A bind of something that can use `wanted` alone.
+pub(super) fn bind(wire: Option<&proto::Bind>, wanted: Transport) -> Result<BindKey, RejectReason> {
     let wire = wire.ok_or(RejectReason::MissingField("bind"))?;
-    match proto::Transport::try_from(wire.transport) {
-        Ok(proto::Transport::Tcp) => {}
-        Ok(proto::Transport::Udp) => return Err(RejectReason::UnsupportedTransport),
+    let transport = match proto::Transport::try_from(wire.transport) {
+        Ok(proto::Transport::Tcp) => Transport::Tcp,
+        Ok(proto::Transport::Udp) => Transport::Udp,
         _ => return Err(RejectReason::UnknownResource("the bind's transport")),
+    };
+    if transport != wanted {
+        return Err(RejectReason::UnsupportedTransport);
     }
     let invalid = |what: String| RejectReason::InvalidBind(what);
     let address: IpAddr = wire
@@ -306,7 +319,11 @@ pub(super) fn bind(wire: Option<&proto::Bind>) -> Result<BindKey, RejectReason> 
     if address.is_multicast() {
         return Err(invalid(format!("{address} is a multicast address")));
     }
-    Ok(BindKey { address, port })
+    Ok(BindKey {
+        address,
+        port,
+        transport,
+    })
 }
 
 fn port(wire: u32) -> Option<u16> {
@@ -322,7 +339,8 @@ fn weighted(wire: &[proto::WeightedBackend]) -> Vec<(Option<String>, u32)> {
     wire.iter().map(|of| (named(of), of.weight)).collect()
 }
 
-pub(super) fn tcp_route(name: &str, wire: &proto::TcpRoute) -> Result<RouteSpec, RejectReason> {
+/// A TCP or a UDP route.
+pub(super) fn port_route(name: &str, wire: &proto::TcpRoute) -> Result<RouteSpec, RejectReason> {
     route_name(name)?;
     let mut listeners = wire.listeners.iter().collect::<Vec<_>>();
     listeners.sort();
@@ -446,9 +464,10 @@ pub(super) fn owned(name: &str) -> Result<(&str, HostPattern), RejectReason> {
 }
 
 pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, RejectReason> {
-    let form = "<namespace>/<service>:<port>";
-    two_segments(name, form)?;
-    let number = name.rsplit_once(':').map(|(_, number)| number);
+    let form = "<namespace>/<service>:<port>[/udp]";
+    let of_port = name.strip_suffix("/udp").unwrap_or(name);
+    two_segments(of_port, form)?;
+    let number = of_port.rsplit_once(':').map(|(_, number)| number);
     if number.and_then(|n| n.parse().ok()).and_then(port).is_none() {
         return Err(RejectReason::InvalidName(form));
     }

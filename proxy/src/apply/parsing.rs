@@ -23,6 +23,7 @@ pub(super) struct Parsed {
     pub(super) http_routes: BTreeMap<String, HttpRouteSpec>,
     pub(super) grpc_routes: BTreeMap<String, HttpRouteSpec>,
     pub(super) tcp_routes: BTreeMap<String, RouteSpec>,
+    pub(super) udp_routes: BTreeMap<String, RouteSpec>,
     pub(super) backends: BTreeMap<String, (Target, Option<TlsSpec>)>,
     pub(super) certificates: BTreeMap<String, HeldCertificate>,
     pub(super) trusts: BTreeMap<String, HeldTrust>,
@@ -57,7 +58,7 @@ impl State {
         } = parsing;
         let name = key.name.as_str();
         let outcome = match &resource.resource {
-            None | Some(Wire::UdpRoute(_)) => Err(RejectReason::UnknownResource("the resource")),
+            None => Err(RejectReason::UnknownResource("the resource")),
             Some(Wire::HttpRoute(wire)) => parse_http::route(name, false, wire).map(|spec| {
                 parsed.http_routes.insert(name.to_owned(), spec);
             }),
@@ -79,8 +80,11 @@ impl State {
             Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|spec| {
                 parsed.routes.insert(name.to_owned(), spec);
             }),
-            Some(Wire::TcpRoute(wire)) => parse::tcp_route(name, wire).map(|spec| {
+            Some(Wire::TcpRoute(wire)) => parse::port_route(name, wire).map(|spec| {
                 parsed.tcp_routes.insert(name.to_owned(), spec);
+            }),
+            Some(Wire::UdpRoute(wire)) => parse::port_route(name, wire).map(|spec| {
+                parsed.udp_routes.insert(name.to_owned(), spec);
             }),
             Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|target| {
                 let tls = wire.tls.as_ref().map(|tls| TlsSpec::parse(name, tls));

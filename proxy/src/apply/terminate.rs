@@ -92,7 +92,7 @@ impl State {
             return kind.clone();
         };
         match kind {
-            Mode::Passthrough | Mode::Http | Mode::Tcp => kind.clone(),
+            Mode::Passthrough | Mode::Http | Mode::Tcp | Mode::Udp => kind.clone(),
             Mode::Terminate(_) => Mode::Terminate(self.server_config(terminate, &[])),
             Mode::Https(_) => Mode::Https(self.server_config(terminate, &crate::http::ALPN)),
         }

@@ -15,10 +15,7 @@ use vestibule_stream::{Resource, proto};
 use super::*;
 use crate::table::{Layer, Pick, Unmatched};
 
-const BIND: BindKey = BindKey {
-    address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-    port: 10_443,
-};
+const BIND: BindKey = BindKey::tcp(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_443);
 
 fn bind_on(port: u16) -> proto::Bind {
     proto::Bind {

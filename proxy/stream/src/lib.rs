@@ -115,6 +115,8 @@ pub const CAPABILITIES: &[&str] = &[
     "listener/client-address",
     "listener/tcp",
     "route/tcp",
+    "listener/udp",
+    "route/udp",
     "filter/cors",
     "filter/mirror",
     "rule/retry",

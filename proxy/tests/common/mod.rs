@@ -125,6 +125,14 @@ impl Rig {
     }
 }
 
+/// What a series of a metrics page says; 0 if it is not there.
+pub(crate) fn value(page: &str, series: &str) -> u64 {
+    let value = page
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
 /// Polls a condition until it holds.
 pub(crate) async fn wait(what: &str, condition: impl FnMut() -> bool) {
     wait_or(what, condition, String::new).await;
@@ -245,6 +253,26 @@ pub(crate) fn tcp_route(name: &str, created: i64, on: &str, backends: &[(&str, u
             backends: backends.iter().map(weighted).collect(),
         })),
     }
+}
+
+/// A listener of datagrams on the port of UDP.
+pub(crate) fn udp(port: u16, name: &str) -> Resource {
+    let mut resource = listener(port, name, "", None);
+    if let Some(Wire::Listener(listener)) = &mut resource.resource {
+        listener.protocol = Some(proto::listener::Protocol::Udp(proto::UdpListener {}));
+        let bind = listener.bind.as_mut().unwrap();
+        bind.transport = proto::Transport::Udp.into();
+    }
+    resource
+}
+
+/// As [`tcp_route`], a UDPRoute.
+pub(crate) fn udp_route(name: &str, created: i64, on: &str, backends: &[(&str, u32)]) -> Resource {
+    let mut resource = tcp_route(name, created, on, backends);
+    if let Some(Wire::TcpRoute(route)) = resource.resource.take() {
+        resource.resource = Some(Wire::UdpRoute(route));
+    }
+    resource
 }
 
 /// The endpoint of a backend at an address.

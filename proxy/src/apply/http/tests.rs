@@ -16,10 +16,7 @@ use crate::apply::{Counts, NoSockets, Work};
 use crate::http::view::View;
 use crate::table::{BindKey, Layer};
 
-const BIND: BindKey = BindKey {
-    address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-    port: 8080,
-};
+const BIND: BindKey = BindKey::tcp(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const LISTENER: &str = "ListenerSet/team-a/web/http";
 
 struct Harness {

@@ -1,0 +1,283 @@
+//! Owns the loop of a UDP listener on one worker: it takes what clients send, finds or begins their sessions, and sends
+//! it on.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::session::{Carrying, Chosen, Permit, Session};
+use super::sessions::{SessionKey, Sessions};
+use super::socket::{ListenSocket, Run, SessionSocket};
+use super::{DropReason, SessionEnd};
+use crate::cut::unless_cut;
+use crate::health::EndpointFailure;
+use crate::plane::DataPlane;
+use crate::table::{BindKey, Generation, Pick, Selection, Snapshot};
+
+/// Endpoints to which a socket is opened for one session, until one can be.
+const ATTEMPTS: usize = 3;
+
+/// Serves a bind on the present worker until `stop`, which ends its sessions.
+pub(crate) async fn serve(
+    socket: std::net::UdpSocket,
+    bind: BindKey,
+    plane: Arc<DataPlane>,
+    stop: CancellationToken,
+) {
+    match ListenSocket::new(socket) {
+        Ok(socket) => UdpListener::new(socket, bind, plane).run(&stop).await,
+        Err(error) => tracing::error!(%bind, %error, "cannot listen"),
+    }
+}
+
+/// A session in the table.
+struct Handle {
+    session: Arc<Session>,
+    task: AbortHandle,
+    /// The last configuration that its endpoint was looked for in.
+    looked: Generation,
+}
+
+impl Handle {
+    fn end(&self, end: SessionEnd) {
+        self.session.end(end);
+        self.task.abort();
+    }
+}
+
+struct UdpListener {
+    plane: Arc<DataPlane>,
+    bind: BindKey,
+    socket: Arc<ListenSocket>,
+    /// Sessions take themselves out when they end, on the same thread.
+    sessions: Arc<Mutex<Sessions<Handle>>>,
+}
+
+impl UdpListener {
+    fn new(socket: ListenSocket, bind: BindKey, plane: Arc<DataPlane>) -> Self {
+        Self {
+            plane,
+            bind,
+            socket: Arc::new(socket),
+            sessions: Arc::default(),
+        }
+    }
+
+    async fn run(&self, stop: &CancellationToken) {
+        loop {
+            let readable = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                readable = self.socket.readable() => readable,
+            };
+            let snapshot = self.plane.snapshot.load_full();
+            let received =
+                readable.and_then(|()| self.socket.receive(|run| self.take(&snapshot, &run)));
+            drop(snapshot);
+            match received {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(error) => {
+                    if self.plane.may_warn(Instant::now()) {
+                        tracing::warn!(bind = %self.bind, %error, "cannot receive datagrams");
+                    }
+                    // Only not to spin: what is wrong here is not the clients'.
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+            // One batch at a time, whoever sends how much.
+            tokio::task::yield_now().await;
+        }
+        let all: Vec<Handle> = self.sessions.lock().clear().collect();
+        for handle in all {
+            handle.end(SessionEnd::NoListener);
+        }
+    }
+
+    /// Sends what a client sent to its backend, or drops it.
+    fn take(&self, snapshot: &Snapshot, run: &Run<'_>) {
+        let key = SessionKey {
+            client: run.sender,
+            local: run.local,
+        };
+        // Twice: an endpoint that refused what came before has no use for this one, but another one may.
+        for _ in 0..2 {
+            let session = match self.known(snapshot, &key) {
+                Some(session) => Ok(session),
+                None => self.begin(snapshot, key),
+            };
+            let forwarded = match session {
+                Ok(session) => session.forward(run),
+                Err(reason) => return self.dropped(reason, run),
+            };
+            let Err(end) = forwarded else { return };
+            self.end(&key, end);
+        }
+        self.dropped(DropReason::BackendRefused, run);
+    }
+
+    fn dropped(&self, reason: DropReason, run: &Run<'_>) {
+        tracing::debug!(bind = %self.bind, client = %run.sender, reason = reason.reason(), "dropped");
+        self.plane
+            .metrics
+            .udp_dropped(reason.reason(), run.datagrams());
+    }
+
+    /// The session of a client, unless its endpoint is gone.
+    fn known(&self, snapshot: &Snapshot, key: &SessionKey) -> Option<Arc<Session>> {
+        let mut sessions = self.sessions.lock();
+        let handle = sessions.get_mut(key)?;
+        let generation = snapshot.generation();
+        if handle.looked != generation && !handle.session.stands(snapshot) {
+            drop(sessions);
+            self.end(key, SessionEnd::EndpointGone);
+            return None;
+        }
+        handle.looked = generation;
+        let session = Arc::clone(&handle.session);
+        sessions.confirm(key);
+        Some(session)
+    }
+
+    fn end(&self, key: &SessionKey, end: SessionEnd) {
+        let handle = self.sessions.lock().take(key);
+        if let Some(handle) = handle {
+            handle.end(end);
+        }
+    }
+
+    /// Begins a session for a client that has none.
+    fn begin(&self, snapshot: &Snapshot, key: SessionKey) -> Result<Arc<Session>, DropReason> {
+        let plane = &self.plane;
+        if plane.closing().is_cancelled() {
+            return Err(DropReason::Draining);
+        }
+        let selection = snapshot.select_by_port(&self.bind);
+        let selection = selection.map_err(|_| DropReason::NoListener)?;
+        if selection.route.is_none() {
+            return Err(DropReason::NoRoute);
+        }
+        plane.may_begin_session(key.source())?;
+        // Nobody sends from port 0, and a listener of ours sends to those alone that sent to it.
+        if key.client.port() == 0 || plane.own_datagram_sockets.contain(key.client) {
+            return Err(DropReason::InvalidSource);
+        }
+        // Before a place is asked for: what is dropped anyway must displace nobody.
+        let chosen = self.choose(snapshot, &selection)?;
+        let permit = self.permit(&key, &selection)?;
+        let (chosen, socket) = self.connect(snapshot, &selection, chosen)?;
+        let session = Session::new(
+            plane,
+            &self.socket,
+            (key, self.bind),
+            chosen,
+            socket,
+            permit,
+        );
+        let session = Arc::new(session);
+        self.keep(key, Arc::clone(&session), snapshot.generation());
+        Ok(session)
+    }
+
+    /// Runs a session's task, and puts it into the table.
+    fn keep(&self, key: SessionKey, session: Arc<Session>, looked: Generation) {
+        let mut sessions = self.sessions.lock();
+        let number = sessions.next_number();
+        let task = tokio::spawn({
+            let (session, sessions) = (Arc::clone(&session), Arc::clone(&self.sessions));
+            async move {
+                let carried = unless_cut(Carrying::new(Arc::clone(&session))).await;
+                let handle = sessions.lock().remove(&key, number);
+                session.end(carried.unwrap_or(SessionEnd::Drained));
+                drop(handle);
+            }
+        });
+        let handle = Handle {
+            session,
+            task: task.abort_handle(),
+            looked,
+        };
+        let before = sessions.insert(key, handle);
+        drop(sessions);
+        // There is none: the client had no session.
+        drop(before);
+    }
+
+    /// Chooses a backend by weight and one of its endpoints.
+    fn choose(&self, snapshot: &Snapshot, selection: &Selection) -> Result<Chosen, DropReason> {
+        let route = selection.route.as_ref().ok_or(DropReason::NoRoute)?;
+        let (endpoint, backend) = match route.pick(snapshot, self.plane.random()) {
+            Pick::Endpoint(endpoint, backend) => (endpoint, backend),
+            Pick::InvalidBackend => return Err(DropReason::InvalidBackend),
+            Pick::NoEndpoints | Pick::NoWeight => return Err(DropReason::NoEndpoints),
+        };
+        if self.plane.own_datagram_sockets.contain(endpoint) {
+            tracing::debug!(%endpoint, "a backend is this proxy itself");
+            return Err(DropReason::BackendLoop);
+        }
+        Ok(Chosen {
+            listener: Arc::clone(&selection.listener),
+            route: Arc::clone(route),
+            backend,
+            endpoint,
+        })
+    }
+
+    /// Takes a place for a session, and one that another session has to give up if there is none.
+    fn permit(&self, key: &SessionKey, selection: &Selection) -> Result<Permit, DropReason> {
+        let source = key.source();
+        let take = || self.plane.session_permit(source, &selection.account);
+        take().or_else(|refused| {
+            let displaced = self.sessions.lock().displace(source);
+            let Some(handle) = displaced else {
+                return Err(refused);
+            };
+            handle.end(SessionEnd::Displaced);
+            take()
+        })
+    }
+
+    /// Opens a socket to the endpoint that was chosen, or to another one if there is no way to it.
+    fn connect(
+        &self,
+        snapshot: &Snapshot,
+        selection: &Selection,
+        mut chosen: Chosen,
+    ) -> Result<(Chosen, SessionSocket), DropReason> {
+        for attempt in 1..=ATTEMPTS {
+            let error = match SessionSocket::connect(chosen.endpoint) {
+                Ok(socket) => return Ok((chosen, socket)),
+                Err(error) => error,
+            };
+            let (endpoint, reason) = (chosen.endpoint, DropReason::BackendConnectFailed.reason());
+            tracing::debug!(%endpoint, %error, "cannot open a socket to a backend");
+            self.plane.metrics.connect_failed(reason);
+            if !is_unreachable(&error) {
+                // Descriptors or ports are used up: the same for every endpoint.
+                if self.plane.may_warn(Instant::now()) {
+                    tracing::warn!(bind = %self.bind, %error, "cannot open sockets for sessions");
+                }
+                break;
+            }
+            let failure = EndpointFailure::Connect;
+            self.plane
+                .endpoint_failed(&chosen.backend, endpoint, failure, reason);
+            if attempt < ATTEMPTS {
+                chosen = self.choose(snapshot, selection)?;
+            }
+        }
+        Err(DropReason::BackendConnectFailed)
+    }
+}
+
+/// Whether there is no way to an endpoint.
+fn is_unreachable(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable | ErrorKind::PermissionDenied
+    )
+}

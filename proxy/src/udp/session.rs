@@ -1,0 +1,335 @@
+//! Owns the life of a session: what its endpoint sends, how long it may be silent, and its log line when it ends.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use vestibule_serve::places::Place;
+
+use super::sessions::SessionKey;
+use super::socket::{ListenSocket, Run, Sent, SessionSocket, is_busy, is_refused, is_too_large};
+use super::{DropReason, SessionEnd};
+use crate::accesslog::TARGET;
+use crate::backend::Backend;
+use crate::health::EndpointFailure;
+use crate::lifetime::{Alarm, in_ticks, ticks};
+use crate::plane::DataPlane;
+use crate::quota::SessionGuard;
+use crate::table::{BindKey, Listener, Route, Snapshot};
+
+/// Datagrams of an endpoint from which on the kernel is asked for runs.
+const RUNS_FROM: u64 = 32;
+
+/// What a session may count against.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    _place: Place,
+    _guard: SessionGuard,
+}
+
+impl Permit {
+    pub(crate) fn new(place: Place, guard: SessionGuard) -> Self {
+        Self {
+            _place: place,
+            _guard: guard,
+        }
+    }
+}
+
+/// What was chosen for a session.
+pub(super) struct Chosen {
+    pub(super) listener: Arc<Listener>,
+    pub(super) route: Arc<Route>,
+    pub(super) backend: Arc<Backend>,
+    pub(super) endpoint: SocketAddr,
+}
+
+/// A session. Dropping the last reference counts it and writes its line, so that no way out goes without.
+pub(super) struct Session {
+    plane: Arc<DataPlane>,
+    listen_socket: Arc<ListenSocket>,
+    key: SessionKey,
+    bind: BindKey,
+    chosen: Chosen,
+    socket: SessionSocket,
+    permit: Mutex<Option<Permit>>,
+    started: Instant,
+    /// When a datagram came last, from either side.
+    last: AtomicU32,
+    /// The tick at which it ends in any case.
+    over: Option<u32>,
+    from_client: Direction,
+    from_backend: Direction,
+    expects_runs: AtomicBool,
+    end: Mutex<SessionEnd>,
+}
+
+/// What one side sent. One thread writes it; others may read.
+#[derive(Debug, Default)]
+struct Direction {
+    datagrams: AtomicU64,
+    bytes: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Direction {
+    fn add(&self, sent: &Sent, dropped: u64) {
+        self.datagrams.fetch_add(sent.datagrams, Ordering::Relaxed);
+        self.bytes.fetch_add(sent.bytes, Ordering::Relaxed);
+        self.dropped.fetch_add(dropped, Ordering::Relaxed);
+    }
+
+    fn datagrams(&self) -> u64 {
+        self.datagrams.load(Ordering::Relaxed)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Session {
+    pub(super) fn new(
+        plane: &Arc<DataPlane>,
+        listen_socket: &Arc<ListenSocket>,
+        (key, bind): (SessionKey, BindKey),
+        chosen: Chosen,
+        socket: SessionSocket,
+        permit: Permit,
+    ) -> Self {
+        plane.enter();
+        plane.metrics.udp_session_begun();
+        chosen.listener.usage.connections.inc();
+        chosen.listener.usage.active.inc();
+        let bounds = plane.bounds(&chosen.listener);
+        let over = plane.age(&bounds).map(|age| plane.end_of(age));
+        Self {
+            plane: Arc::clone(plane),
+            listen_socket: Arc::clone(listen_socket),
+            key,
+            bind,
+            chosen,
+            socket,
+            permit: Mutex::new(Some(permit)),
+            started: Instant::now(),
+            last: AtomicU32::new(ticks()),
+            over,
+            from_client: Direction::default(),
+            from_backend: Direction::default(),
+            expects_runs: AtomicBool::new(false),
+            end: Mutex::new(SessionEnd::Drained),
+        }
+    }
+
+    /// Whether the endpoint is still one of the backend's, by the configuration in force.
+    pub(super) fn stands(&self, snapshot: &Snapshot) -> bool {
+        let present = snapshot.backend(self.chosen.backend.slot());
+        present.is_some_and(|present| {
+            present.is_version_of(&self.chosen.backend)
+                && present.target.endpoints.contains(&self.chosen.endpoint)
+        })
+    }
+
+    /// Sends what the client sent. Fails if the endpoint refused what came before.
+    pub(super) fn forward(&self, run: &Run<'_>) -> Result<(), SessionEnd> {
+        self.last.store(ticks(), Ordering::Relaxed);
+        let sent = self.socket.send(&self.listen_socket, run);
+        if sent.error.as_ref().is_some_and(is_refused) {
+            self.refused();
+            return Err(SessionEnd::BackendRefused);
+        }
+        let dropped = self.dropped(run, &sent, DropReason::BackendBusy);
+        self.plane.metrics.udp_upstream.inc_by(sent.datagrams);
+        self.from_client.add(&sent, dropped);
+        Ok(())
+    }
+
+    /// Sends what the endpoint sent.
+    fn answer(&self, run: &Run<'_>) {
+        let sent = self
+            .listen_socket
+            .send(self.key.client, self.key.local, run);
+        let dropped = self.dropped(run, &sent, DropReason::ClientBusy);
+        self.plane.metrics.udp_downstream.inc_by(sent.datagrams);
+        self.from_backend.add(&sent, dropped);
+    }
+
+    /// Counts what was not sent of a run.
+    fn dropped(&self, run: &Run<'_>, sent: &Sent, busy: DropReason) -> u64 {
+        let Some(error) = &sent.error else { return 0 };
+        let reason = if is_busy(error) {
+            busy
+        } else if is_too_large(error) {
+            DropReason::TooLarge
+        } else {
+            tracing::debug!(bind = %self.bind, %error, "a datagram was not sent");
+            DropReason::SendFailed
+        };
+        let dropped = run.datagrams().saturating_sub(sent.datagrams);
+        self.plane.metrics.udp_dropped(reason.reason(), dropped);
+        dropped
+    }
+
+    /// The endpoint's host says that nobody listens there.
+    fn refused(&self) {
+        let Chosen {
+            backend, endpoint, ..
+        } = &self.chosen;
+        let reason = SessionEnd::BackendRefused.reason();
+        self.plane.metrics.connect_failed(reason);
+        self.plane
+            .endpoint_failed(backend, *endpoint, EndpointFailure::Connect, reason);
+    }
+
+    /// Says why it ends, and lets another session have its place.
+    pub(super) fn end(&self, end: SessionEnd) {
+        *self.end.lock() = end;
+        drop(self.permit.lock().take());
+    }
+
+    fn poll_backend(&self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
+        let received = self.socket.poll_receive(&self.listen_socket, cx, |run| {
+            self.answer(&run);
+        });
+        match received {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(())) => {
+                self.last.store(ticks(), Ordering::Relaxed);
+                self.heard();
+            }
+            Poll::Ready(Err(error)) if is_refused(&error) => {
+                self.refused();
+                return Poll::Ready(SessionEnd::BackendRefused);
+            }
+            // Of one datagram, such as that it is too long for some hop.
+            Poll::Ready(Err(error)) => {
+                tracing::debug!(bind = %self.bind, %error, "a session's socket failed");
+            }
+        }
+        // There may be more; others have their turn first.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// The endpoint lives.
+    fn heard(&self) {
+        let Chosen {
+            backend, endpoint, ..
+        } = &self.chosen;
+        self.plane.endpoint_succeeded(backend, *endpoint);
+        if self.from_backend.datagrams() >= RUNS_FROM
+            && !self.expects_runs.swap(true, Ordering::Relaxed)
+        {
+            self.socket.expect_runs();
+        }
+    }
+
+    fn write(&self) {
+        if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+            return;
+        }
+        let Chosen {
+            listener,
+            route,
+            backend,
+            endpoint,
+        } = &self.chosen;
+        if !self.plane.logs(Some(&route.account)) {
+            return;
+        }
+        let client = self.key.client;
+        let client = SocketAddr::new(client.ip().to_canonical(), client.port());
+        let dropped = &[&self.from_client, &self.from_backend]
+            .map(|side| side.dropped.load(Ordering::Relaxed));
+        let dropped: u64 = dropped.iter().sum();
+        tracing::info!(
+            target: TARGET,
+            client = %client,
+            bind = %self.bind,
+            protocol = "udp",
+            tenant = &*route.tenant,
+            gateway = &*listener.gateway,
+            listener = &*listener.key,
+            route = &*route.key,
+            backend = &*backend.key,
+            endpoint = %endpoint,
+            datagrams_in = self.from_client.datagrams(),
+            datagrams_out = self.from_backend.datagrams(),
+            datagrams_dropped = (dropped > 0).then_some(dropped),
+            bytes_in = self.from_client.bytes(),
+            bytes_out = self.from_backend.bytes(),
+            duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            reason = self.end.lock().reason(),
+        );
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            *self.end.lock() = SessionEnd::Internal;
+        }
+        let (bytes_in, bytes_out) = (self.from_client.bytes(), self.from_backend.bytes());
+        let metrics = &self.plane.metrics;
+        metrics.udp_session_ended(self.end.lock().reason());
+        metrics.bytes_upstream.inc_by(bytes_in);
+        metrics.bytes_downstream.inc_by(bytes_out);
+        let usage = &self.chosen.listener.usage;
+        usage.active.dec();
+        usage.bytes_in.inc_by(bytes_in);
+        usage.bytes_out.inc_by(bytes_out);
+        if self.plane.limits.access_log {
+            self.write();
+        }
+        // Whoever waits for the end of sessions finds their places free.
+        drop(self.permit.lock().take());
+        self.plane.leave();
+    }
+}
+
+/// Sends what the endpoint sends until the session is over. To be woken by nothing but the endpoint and the clock.
+pub(super) struct Carrying {
+    session: Arc<Session>,
+    alarm: Alarm,
+    /// Ticks without a datagram.
+    idle: u32,
+}
+
+impl Carrying {
+    pub(super) fn new(session: Arc<Session>) -> Self {
+        let idle = in_ticks(session.plane.limits.udp.idle);
+        Self {
+            session,
+            alarm: Alarm::default(),
+            idle,
+        }
+    }
+}
+
+impl Future for Carrying {
+    type Output = SessionEnd;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<SessionEnd> {
+        let this = self.get_mut();
+        if let Poll::Ready(end) = this.session.poll_backend(cx) {
+            return Poll::Ready(end);
+        }
+        let now = ticks();
+        if this.session.over.is_some_and(|over| over <= now) {
+            return Poll::Ready(SessionEnd::MaxConnectionAge);
+        }
+        let last = this.session.last.load(Ordering::Relaxed);
+        let idle = last.saturating_add(this.idle);
+        if idle <= now {
+            return Poll::Ready(SessionEnd::IdleTimeout);
+        }
+        let next = this.session.over.map_or(idle, |over| over.min(idle));
+        this.alarm.set(cx, next);
+        Poll::Pending
+    }
+}
