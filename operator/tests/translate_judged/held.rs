@@ -5,12 +5,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use prost::Message as _;
+use vestibule_model::conflict::Transport;
 use vestibule_model::hostname::Hostname;
 use vestibule_proxy::apply::{NoSockets, State};
 use vestibule_proxy::table::{BindKey, Layer, Route, Selection, Snapshot, Unmatched};
 use vestibule_stream::{Change, Encoded, Generation, Resource, ResourceKey};
 
 use crate::judge::Answer;
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The state of a proxy without sockets.
 pub(crate) struct Held {
@@ -55,9 +58,13 @@ impl Held {
         self.state.snapshot()
     }
 
-    /// What a connection comes to that says nothing, or whatever it says, on a port of bytes.
-    pub(crate) fn tcp_answer(&self, port: u16) -> (Answer, Option<Arc<Route>>) {
-        answer_of(self.state.snapshot().select_by_port(&bind(port)))
+    /// What a connection or datagram comes to, whatever it says, where the port alone selects.
+    pub(crate) fn port_answer(&self, by: Transport, port: u16) -> (Answer, Option<Arc<Route>>) {
+        let bind = match by {
+            Transport::Tcp => bind(port),
+            Transport::Udp => BindKey::udp(LOCALHOST, port),
+        };
+        answer_of(self.state.snapshot().select_by_port(&bind))
     }
 
     /// What a TLS connection to a port comes to.
@@ -73,7 +80,7 @@ impl Held {
 }
 
 fn bind(port: u16) -> BindKey {
-    BindKey::tcp(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+    BindKey::tcp(LOCALHOST, port)
 }
 
 fn answer_of(selected: Result<Selection, Unmatched>) -> (Answer, Option<Arc<Route>>) {

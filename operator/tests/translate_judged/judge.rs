@@ -131,7 +131,7 @@ impl<'a> Judge<'a> {
         judge.holders = judge.find_holders();
         let lost = |here: &Judged<'_>| {
             let (namespace, names) = (&here.parent.name().namespace, host(here.listener));
-            let asks = !here.is_own() && here.owned && here.listener.protocol != Protocol::Tcp;
+            let asks = !here.is_own() && here.owned && !is_raw(here.listener);
             asks && !judge.gets(namespace, &names, false)
         };
         let lost: Vec<bool> = judge.listeners.iter().map(lost).collect();
@@ -184,7 +184,7 @@ impl<'a> Judge<'a> {
                 continue;
             };
             let set = self.sets().find(|set| set.name == *name).expect("a set");
-            if at.listener.protocol != Protocol::Tcp {
+            if !is_raw(at.listener) {
                 let namespace = name.namespace.clone();
                 let asker = (set.meta.created, name.to_string(), 0, namespace);
                 ask(host(at.listener), false, asker);
@@ -243,7 +243,7 @@ impl<'a> Judge<'a> {
         }
         // An exact name of the Gateway's own is reserved, except for routes that a listener of that name admits.
         let same = |l: &&Judged<'_>| {
-            l.is_own() && l.listener.protocol != Protocol::Tcp && host(l.listener) == names
+            l.is_own() && !is_raw(l.listener) && host(l.listener) == names
         };
         let mut listeners = self.listeners.iter().filter(same).peekable();
         let own_route = self.asking_routes().into_iter().any(|(route, at, asked)| {
@@ -284,7 +284,7 @@ impl<'a> Judge<'a> {
     /// Whether a hostname of a route is not its to have on a listener. The Gateway's own namespace loses none on its
     /// own listeners.
     fn is_lost(&self, route: Route<'_>, at: &Judged<'_>, written: &HostPattern) -> bool {
-        if at.listener.protocol == Protocol::Tcp {
+        if is_raw(at.listener) {
             return false;
         }
         let names = common(at.listener, written);
@@ -422,12 +422,12 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// What a client gets on `port` that says no name, where bytes are taken as they come: of the routes the oldest, then
-    /// the first by name.
-    pub(crate) fn tcp_answer(&self, port: u16) -> Answer {
+    /// What a client gets on `port` that says no name, where everything is taken as it comes: of the routes the oldest,
+    /// then the first by name.
+    pub(crate) fn port_answer(&self, by: Transport, port: u16) -> Answer {
         let mut on_port = self.listeners.iter().filter(|at| {
             let written = at.listener.port.is_some_and(|p| p.get() == port);
-            at.accepted() && at.listener.protocol == Protocol::Tcp && written
+            at.accepted() && at.listener.protocol.as_str() == by.as_str() && written
         });
         let Some(at) = on_port.next() else {
             return Answer::Nobody;
@@ -451,7 +451,7 @@ impl<'a> Judge<'a> {
     fn nearest_owner(&self, names: &str) -> Option<(String, Arc<str>)> {
         let own = &self.gateway.name.namespace;
         let listeners = self.listeners.iter();
-        let listeners = listeners.filter(|l| l.is_own() && l.listener.protocol != Protocol::Tcp);
+        let listeners = listeners.filter(|l| l.is_own() && !is_raw(l.listener));
         let routes = self.asking_routes().into_iter();
         let routes = routes.filter(|(route, at, _)| at.is_own() && route.name().namespace == *own);
         let gateways = listeners
@@ -538,7 +538,7 @@ impl<'a> Judge<'a> {
         let port = service
             .ports
             .iter()
-            .find(|p| Some(p.port) == backend.port && p.transport == Some(Transport::Tcp))?;
+            .find(|p| Some(p.port) == backend.port && p.transport == Some(route.kind().transport()))?;
         let mut last = Vec::new();
         for object in self.objects.values() {
             let Object::EndpointSlice(slice) = object else {
@@ -586,6 +586,7 @@ impl Parent<'_> {
             Protocol::Tls => self.route.kind() == Kind::TlsRoute,
             Protocol::Http | Protocol::Https => self.route.kind().routes_requests(),
             Protocol::Tcp => self.route.kind() == Kind::TcpRoute,
+            Protocol::Udp => self.route.kind() == Kind::UdpRoute,
             _ => false,
         };
         let takes = at.parent == self.key
@@ -628,8 +629,16 @@ fn over_tls(listener: &Listener) -> bool {
 
 fn clash(a: &Listener, b: &Listener) -> bool {
     let kind = |l: &Listener| (over_tls(l), l.protocol == Protocol::Http);
-    // Bytes without names share with nobody; names have to differ where there are any.
-    a.port == b.port && (kind(a) != kind(b) || a.protocol == Protocol::Tcp || host(a) == host(b))
+    let over_udp = |l: &Listener| l.protocol == Protocol::Udp;
+    // What has no names shares with nobody; names have to differ where there are any. TCP and UDP never meet.
+    a.port == b.port
+        && over_udp(a) == over_udp(b)
+        && (kind(a) != kind(b) || is_raw(a) || host(a) == host(b))
+}
+
+/// Whether the port alone selects it.
+fn is_raw(listener: &Listener) -> bool {
+    matches!(listener.protocol, Protocol::Tcp | Protocol::Udp)
 }
 
 /// Exact over wildcard, more labels over fewer, anything over none.

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use vestibule_model::condition::{
     Condition, ConditionType, ListenersStatus, ProgrammedBasis, Truth,
 };
+use vestibule_model::conflict::Transport;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
 use vestibule_model::object::{Gateway, Object, Protocol};
 use vestibule_model::policy::{Mode, Policy};
@@ -119,10 +120,13 @@ impl Run {
                 }
             }
             let bound = PORTS.iter().find(|(written, _)| *written == port);
-            let (answer, route) = self.proxy.tcp_answer(bound.expect("a port").1);
-            assert_eq!(answer, judge.tcp_answer(port), "{port}");
-            if let Some(route) = route {
-                check_backends(&judge, Kind::TcpRoute, self.proxy.snapshot(), &route);
+            for by in Transport::ALL {
+                let (answer, route) = self.proxy.port_answer(by, bound.expect("a port").1);
+                assert_eq!(answer, judge.port_answer(by, port), "{port} {by:?}");
+                if let Some(route) = route {
+                    let kind = Kind::of_port_route(by);
+                    check_backends(&judge, kind, self.proxy.snapshot(), &route);
+                }
             }
         }
         self.check_parents(&judge);

@@ -47,6 +47,7 @@ fn a_listener() -> impl Strategy<Value = Listener> {
         4 => Just(Protocol::Https),
         1 => Just(Protocol::Http),
         2 => Just(Protocol::Tcp),
+        2 => Just(Protocol::Udp),
     ];
     let port = prop::sample::select(&[443u16, 443, 443, 8443][..]);
     let host = prop_oneof![1 => Just(""), 8 => prop::sample::select(&HOSTS[..])];
@@ -94,7 +95,7 @@ fn a_set() -> impl Strategy<Value = Object> {
     )
 }
 
-/// A TLSRoute, or an HTTPRoute, GRPCRoute or TCPRoute of the same.
+/// A TLSRoute, or a route of another kind of the same.
 fn a_route() -> impl Strategy<Value = Object> {
     let section = || prop::option::weighted(0.3, prop::sample::select(&["l0", "l1", "no"][..]));
     let port = prop::option::weighted(0.3, prop::sample::select(&[443u16, 8443, 1][..]));
@@ -128,6 +129,7 @@ fn a_route() -> impl Strategy<Value = Object> {
         2 => Just(Kind::HttpRoute),
         1 => Just(Kind::GrpcRoute),
         2 => Just(Kind::TcpRoute),
+        2 => Just(Kind::UdpRoute),
     ];
     (named, parents, hosts, backends, kind).prop_map(
         |((space, name, created), parents, hosts, backends, kind)| {
@@ -171,6 +173,7 @@ fn a_grant() -> impl Strategy<Value = Object> {
         1 => Just(("HTTPRoute", "Service")),
         1 => Just(("GRPCRoute", "Service")),
         1 => Just(("TCPRoute", "Service")),
+        1 => Just(("UDPRoute", "Service")),
         1 => Just(("TLSRoute", "Secret")),
     ];
     (a_space(), a_name(), a_space(), from)
