@@ -20,7 +20,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 /// Pieces that are taken with one system call. Each is a datagram, or a run of up to 64 of one sender.
-const BATCH: usize = 16;
+pub(super) const BATCH: usize = 16;
 /// No datagram and no run is longer.
 const LONGEST: usize = 65_536;
 /// What the kernel may queue for a listener until the worker takes it, if the system allows as much.
