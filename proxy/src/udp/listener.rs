@@ -153,7 +153,7 @@ impl UdpListener {
     /// Begins a session for a client that has none.
     fn begin(&self, snapshot: &Snapshot, key: SessionKey) -> Result<Arc<Session>, DropReason> {
         let plane = &self.plane;
-        if plane.closing().is_cancelled() {
+        if plane.is_closing() {
             return Err(DropReason::Draining);
         }
         let selection = snapshot.select_by_port(&self.bind);

@@ -349,7 +349,7 @@ mod tests {
         let patience = Some(std::time::Duration::from_mins(1));
         receiver.set_read_timeout(patience).unwrap();
         let bytes: Vec<u8> = (0..=255).cycle().take(2500).collect();
-        for stride in [1000, 1250, 2500, 7] {
+        for stride in [1000, 1250, 2500, 25] {
             let run = Run {
                 sender: receiver.local_addr().unwrap(),
                 local: None,
