@@ -561,6 +561,12 @@ impl Metrics {
             })
     }
 
+    #[cfg(test)]
+    pub(crate) fn udp_dropped_count(&self, reason: &'static str) -> u64 {
+        let counter = self.udp_dropped.get_or_create(&ReasonLabel { reason });
+        counter.get()
+    }
+
     /// The exposition in the `OpenMetrics` text format.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut out = String::new();

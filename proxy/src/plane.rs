@@ -192,6 +192,12 @@ impl DataPlane {
         &self.closing
     }
 
+    /// Whether this proxy has stopped accepting.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.closing.is_cancelled()
+    }
+
     /// Has HTTP/1.1 connections end that have no request under way. A client may have sent one at this very
     /// moment, which then gets no answer: for use only when the client had time to hear from
     /// [`Self::begin_leaving`].

@@ -560,6 +560,27 @@ mod tests {
     }
 
     #[test]
+    fn udp_sessions_and_connections_take_no_places_from_each_other() {
+        let accounts = Accounts::default();
+        let a = accounts.of(&"a".into());
+        let limits = quota_limits(4);
+        let connections = take_all(&a, limits);
+        let sessions: Vec<_> = std::iter::from_fn(|| a.take_session(limits)).collect();
+        assert_eq!((connections.len(), sessions.len()), (4, 4));
+        assert_eq!(accounts.held(), 4);
+        drop(connections);
+        assert!(a.take_session(limits).is_none());
+        let (_, samples) = accounts.samples();
+        assert_eq!(samples[0].connections.refused, 1);
+        assert_eq!(
+            (samples[0].sessions.held, samples[0].sessions.refused),
+            (4, 2)
+        );
+        drop(sessions);
+        assert!(a.take_session(limits).is_some());
+    }
+
+    #[test]
     fn series_are_bounded() {
         let accounts = Accounts::default();
         let all: Vec<_> = (0..MAX_SERIES + 5)
@@ -567,11 +588,11 @@ mod tests {
             .collect();
         let first = |account: &Arc<Account>| account.take(quota_limits(MAX_SERIES * 10));
         let held: Vec<_> = all.iter().filter_map(first).collect();
-        let (share, samples) = accounts.samples();
+        let ([share, _], samples) = accounts.samples();
         assert_eq!((share, held.len()), (4, MAX_SERIES + 5));
         assert_eq!(samples.len(), MAX_SERIES + 1);
         let last = samples.last().unwrap();
-        assert_eq!((&*last.tenant, last.held), ("", 5));
+        assert_eq!((&*last.tenant, last.connections.held), ("", 5));
     }
 
     proptest! {
@@ -613,8 +634,9 @@ mod tests {
             }
             held.iter_mut().for_each(Vec::clear);
             let all = accounts.all.lock();
-            prop_assert_eq!((all.lent, all.held, all.holders), (0, 0, 0));
-            prop_assert!(all.tenants.values().all(|tenant| tenant.held == 0));
+            let pool = &all.connections;
+            prop_assert_eq!((pool.lent, pool.held, pool.holders), (0, 0, 0));
+            prop_assert!(all.tenants.values().all(|tenant| tenant.connections.held == 0));
         }
     }
 }

@@ -8,7 +8,7 @@ use common::*;
 use tokio::io::AsyncWriteExt;
 use vestibule_proxy::connection::CloseReason;
 use vestibule_proxy::plane::ProxyLimits;
-use vestibule_stream::proto;
+use vestibule_stream::{ResourceKind, proto};
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
@@ -85,6 +85,54 @@ async fn a_connection_leaves_one_line() {
     a_ca_leaves_a_line_and_no_key(&mut rig, &sink).await;
     behind_others_a_line_names_the_client_and_the_peer(&mut rig, &sink, &identity_for_shop).await;
     bytes_leave_a_line_without_a_name(&sink).await;
+    a_session_of_datagrams_leaves_one_line(&sink).await;
+}
+
+async fn a_session_of_datagrams_leaves_one_line(sink: &Sink) {
+    let backend_socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = backend_socket.local_addr().unwrap();
+    const BACKEND: &str = "team-a/dns:53/udp";
+    let mut rig = Rig::start(&ProxyLimits::default(), |port| {
+        vec![
+            udp(port, "dns"),
+            udp_route("dns", 0, "dns", &[(BACKEND, 1)]),
+            backend(BACKEND, &[address]),
+        ]
+    });
+    let lines = sink.lines().len();
+    let client = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    client.connect(rig.address).await.unwrap();
+    client.send(b"question").await.unwrap();
+    let mut buffer = [0; 64];
+    let received = within("it", backend_socket.recv_from(&mut buffer)).await;
+    let (_, session) = received.unwrap();
+    for answer in ["one", "three"] {
+        let sent = backend_socket.send_to(answer.as_bytes(), session).await;
+        sent.unwrap();
+        within("an answer", client.recv(&mut buffer)).await.unwrap();
+    }
+    rig.remove(ResourceKind::Listener, "ListenerSet/team-a/dns/tls");
+    wait("a line", || sink.lines().len() == lines + 1).await;
+    let mut line = sink.lines().remove(lines);
+    take_what_differs(&mut line);
+    let expected = serde_json::json!({
+        "level": "INFO",
+        "target": "access",
+        "bind": format!("{}/udp", rig.address),
+        "protocol": "udp",
+        "tenant": "team-a",
+        "gateway": "infra/edge",
+        "listener": "ListenerSet/team-a/dns/tls",
+        "route": "team-a/dns",
+        "backend": BACKEND,
+        "endpoint": address.to_string(),
+        "datagrams_in": 1,
+        "datagrams_out": 2,
+        "bytes_in": 8,
+        "bytes_out": 8,
+        "reason": "NoListener",
+    });
+    assert_eq!(line, expected);
 }
 
 async fn bytes_leave_a_line_without_a_name(sink: &Sink) {

@@ -614,7 +614,7 @@ mod tests {
     #[test]
     fn bad_listeners_say_why() {
         type Edit = fn(&mut proto::Listener);
-        let cases: [(&str, Edit); 11] = [
+        let cases: [(&str, Edit); 13] = [
             ("UnknownResource", |l| l.protocol = None),
             ("UnknownResource", |l| {
                 l.protocol = Some(proto::listener::Protocol::Tls(proto::TlsListener {
@@ -633,6 +633,13 @@ mod tests {
             }),
             ("UnsupportedTransport", |l| {
                 l.bind.as_mut().unwrap().transport = proto::Transport::Udp.into();
+            }),
+            ("UnsupportedTransport", |l| {
+                l.hostname = String::new();
+                l.protocol = Some(proto::listener::Protocol::Udp(proto::UdpListener {}));
+            }),
+            ("InvalidHostname", |l| {
+                l.protocol = Some(proto::listener::Protocol::Udp(proto::UdpListener {}));
             }),
         ];
         for (reason, edit) in cases {
@@ -710,7 +717,17 @@ mod tests {
                 .endpoints,
             [SocketAddr::from(([127, 0, 0, 1], 443))].into()
         );
-        for name in ["team-a/web", "team-a/web:0", "web:443", "team-a/web:99999"] {
+        for name in ["team-a/dns:53", "team-a/dns:53/udp"] {
+            assert!(backend(name, &with("::1", 53)).is_ok(), "{name}");
+        }
+        for name in [
+            "team-a/web",
+            "team-a/web:0",
+            "web:443",
+            "team-a/web:99999",
+            "team-a/web:443/tcp",
+            "team-a/web/udp",
+        ] {
             let error = backend(name, &with("::1", 443)).unwrap_err();
             assert_eq!(error.reason(), "InvalidName", "{name}");
         }

@@ -153,7 +153,7 @@ impl UdpListener {
     /// Begins a session for a client that has none.
     fn begin(&self, snapshot: &Snapshot, key: SessionKey) -> Result<Arc<Session>, DropReason> {
         let plane = &self.plane;
-        if plane.closing().is_cancelled() {
+        if plane.is_closing() {
             return Err(DropReason::Draining);
         }
         let selection = snapshot.select_by_port(&self.bind);
@@ -280,4 +280,142 @@ fn is_unreachable(error: &std::io::Error) -> bool {
         error.kind(),
         ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable | ErrorKind::PermissionDenied
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Future, poll_fn};
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::apply::{NoSockets, State};
+    use crate::plane::ProxyLimits;
+    use crate::udp::socket::BATCH;
+    use vestibule_stream::proto::{self, resource::Resource as Wire};
+    use vestibule_stream::{Change, Resource};
+
+    const BIND: BindKey = BindKey::udp(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 53);
+
+    fn listener(plane: &Arc<DataPlane>) -> (UdpListener, SocketAddr) {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let socket = crate::udp::bind(address, false).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let socket = ListenSocket::new(socket.into()).unwrap();
+        (UdpListener::new(socket, BIND, Arc::clone(plane)), address)
+    }
+
+    fn plane() -> Arc<DataPlane> {
+        let limits = ProxyLimits {
+            access_log: false,
+            ..ProxyLimits::default()
+        };
+        Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits))
+    }
+
+    /// Has a UDPRoute with one endpoint in force.
+    fn configure(plane: &DataPlane, endpoint: SocketAddr) {
+        let resource = |name: &str, resource| Resource {
+            name: name.into(),
+            resource: Some(resource),
+        };
+        let all = vec![
+            resource(
+                "Gateway/team-a/edge/dns",
+                Wire::Listener(proto::Listener {
+                    gateway: "team-a/edge".into(),
+                    tenant: "team-a".into(),
+                    bind: Some(proto::Bind {
+                        address: "127.0.0.1".into(),
+                        port: 53,
+                        transport: proto::Transport::Udp.into(),
+                    }),
+                    protocol: Some(proto::listener::Protocol::Udp(proto::UdpListener {})),
+                    ..Default::default()
+                }),
+            ),
+            resource(
+                "team-a/dns",
+                Wire::UdpRoute(proto::TcpRoute {
+                    tenant: "team-a".into(),
+                    created: 0,
+                    listeners: vec!["Gateway/team-a/edge/dns".into()],
+                    backends: vec![proto::WeightedBackend {
+                        backend: "team-a/dns:53/udp".into(),
+                        weight: 1,
+                    }],
+                }),
+            ),
+            resource(
+                "team-a/dns:53/udp",
+                Wire::Backend(proto::Backend {
+                    endpoints: vec![proto::Endpoint {
+                        address: endpoint.ip().to_string(),
+                        port: endpoint.port().into(),
+                    }],
+                    ..Default::default()
+                }),
+            ),
+        ];
+        let change = Change {
+            generation: vestibule_stream::Generation::new(1, 1),
+            full: false,
+            upserts: all.into_iter().map(|r| (r.key().unwrap(), r)).collect(),
+            removals: Vec::new(),
+        };
+        let mut state = State::new(Arc::clone(&plane.snapshot)).unwrap();
+        assert_eq!(state.apply(&change, &mut NoSockets), []);
+        assert_eq!(state.counts().udp_routes, 1);
+        assert_eq!(state.dump().udp_routes.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_flood_lets_others_of_the_worker_have_their_turn() {
+        const DATAGRAMS: u64 = 100;
+        let plane = plane();
+        let (listener, address) = listener(&plane);
+        let flood = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..DATAGRAMS {
+            flood.send_to(b"x", address).unwrap();
+        }
+        let stop = CancellationToken::new();
+        let mut running = pin!(listener.run(&stop));
+        let (mut handled, mut most) = (0, 0);
+        // They come to nothing at once, since there is no configuration.
+        while handled < DATAGRAMS {
+            poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx).is_pending())).await;
+            let now = plane.metrics.udp_dropped_count("NoListener");
+            most = most.max(now - handled);
+            handled = now;
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(most, BATCH as u64);
+    }
+
+    #[tokio::test]
+    async fn a_source_that_no_client_can_have_gets_no_session() {
+        let plane = plane();
+        let backend = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        configure(&plane, backend.local_addr().unwrap());
+        let (listener, _) = listener(&plane);
+        // As if another listener of this proxy had sent it.
+        let own: SocketAddr = "127.0.0.1:5353".parse().unwrap();
+        plane.own_datagram_sockets.insert(own);
+        let snapshot = plane.snapshot.load_full();
+        let begin = |client: SocketAddr| {
+            let key = SessionKey {
+                client,
+                local: None,
+            };
+            listener.begin(&snapshot, key).map(|_| ())
+        };
+        assert_eq!(begin(own), Err(DropReason::InvalidSource));
+        let mapped = "[::ffff:127.0.0.1]:5353".parse().unwrap();
+        assert_eq!(begin(mapped), Err(DropReason::InvalidSource));
+        let no_port = "192.0.2.1:0".parse().unwrap();
+        assert_eq!(begin(no_port), Err(DropReason::InvalidSource));
+        assert_eq!(begin("192.0.2.1:5353".parse().unwrap()), Ok(()));
+        assert_eq!(plane.active(), 1);
+    }
 }

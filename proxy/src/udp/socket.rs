@@ -20,7 +20,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 /// Pieces that are taken with one system call. Each is a datagram, or a run of up to 64 of one sender.
-const BATCH: usize = 16;
+pub(super) const BATCH: usize = 16;
 /// No datagram and no run is longer.
 const LONGEST: usize = 65_536;
 /// What the kernel may queue for a listener until the worker takes it, if the system allows as much.
@@ -349,7 +349,7 @@ mod tests {
         let patience = Some(std::time::Duration::from_mins(1));
         receiver.set_read_timeout(patience).unwrap();
         let bytes: Vec<u8> = (0..=255).cycle().take(2500).collect();
-        for stride in [1000, 1250, 2500, 7] {
+        for stride in [1000, 1250, 2500, 25] {
             let run = Run {
                 sender: receiver.local_addr().unwrap(),
                 local: None,

@@ -47,6 +47,15 @@ pub(crate) struct Rig {
 impl Rig {
     /// Starts two workers. `configure` gets the port and says what is served.
     pub(crate) fn start(limits: &ProxyLimits, configure: impl Fn(u16) -> Vec<Resource>) -> Self {
+        Self::start_on(2, limits, configure)
+    }
+
+    /// The same with so many workers.
+    pub(crate) fn start_on(
+        workers: usize,
+        limits: &ProxyLimits,
+        configure: impl Fn(u16) -> Vec<Resource>,
+    ) -> Self {
         // A free port may be taken by somebody else before it is bound here: try another one.
         for _ in 0..20 {
             let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -58,7 +67,7 @@ impl Rig {
             let metrics = Metrics::observing(tenants, accounts, state.expiries().clone());
             let metrics = Arc::new(metrics);
             let plane = Arc::new(DataPlane::new(published, metrics, limits.clone()));
-            let workers = Workers::start(Arc::clone(&plane), 2).unwrap();
+            let workers = Workers::start(Arc::clone(&plane), workers).unwrap();
             let mut rig = Self {
                 address,
                 plane,
