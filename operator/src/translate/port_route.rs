@@ -10,7 +10,7 @@ use vestibule_model::object::PortRoute;
 use vestibule_model::route::Route;
 use vestibule_stream::proto;
 
-use super::route::{Body, Judged, References, RouteState};
+use super::route::{Body, Judged, RouteState};
 use super::{Dirty, Translator};
 
 /// A route's place among those of a listener, as the proxies have it: the oldest comes first, then the first by its
@@ -74,12 +74,7 @@ impl Queues {
 impl Translator {
     pub(super) fn judge_port_route(&self, route: &PortRoute) -> Judged {
         let key = Route::Port(route).key();
-        let mut references = References::default();
-        let backends = route
-            .backends
-            .iter()
-            .map(|backend| self.weighted(&key, backend, &mut references))
-            .collect();
+        let (backends, references) = self.weighted(&key, &route.backends);
         Judged {
             refused: route.findings.iter().find(|f| f.refuses()).cloned(),
             findings: route.findings.clone(),

@@ -9,28 +9,25 @@ use super::Translator;
 use super::route::{Body, Judged, References};
 
 impl Translator {
-    /// A backend of a route that has connections, with its share of them.
+    /// The backends of a route that routes no requests, with their shares, and what the references come to.
     pub(super) fn weighted(
         &self,
         route: &ObjectKey,
-        backend: &BackendRef,
-        references: &mut References,
-    ) -> proto::WeightedBackend {
-        proto::WeightedBackend {
-            backend: self.resolve_backend(route, backend, references),
+        backends: &[BackendRef],
+    ) -> (Vec<proto::WeightedBackend>, References) {
+        let mut references = References::default();
+        let mut weighted = |backend: &BackendRef| proto::WeightedBackend {
+            backend: self.resolve_backend(route, backend, &mut references),
             weight: backend.weight,
-        }
+        };
+        let backends = backends.iter().map(&mut weighted).collect();
+        (backends, references)
     }
 
     pub(super) fn judge_tls_route(&self, route: &TlsRoute) -> Judged {
         let findings = self.settings.policy.judge_route(route);
         let key = Route::Tls(route).key();
-        let mut references = References::default();
-        let backends = route
-            .backends
-            .iter()
-            .map(|backend| self.weighted(&key, backend, &mut references))
-            .collect();
+        let (backends, references) = self.weighted(&key, &route.backends);
         Judged {
             refused: findings.iter().find(|f| f.refuses()).cloned(),
             findings,
