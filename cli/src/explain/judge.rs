@@ -1,11 +1,13 @@
-//! Builds the report: one part for each port of each Gateway that has a listener for the name.
+//! Builds the report: one part for each port of each Gateway that has a listener for the name. TCP and UDP of one number are
+//! two ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use vestibule_model::conflict::Transport;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Object, Port, TlsMode};
+use vestibule_model::object::{Object, Port, TlsMode, TransportPort};
 
 use super::candidates::{
     AttachedRoute, Candidate, attached, candidates, is_published, references, routes_of_interest,
@@ -49,11 +51,15 @@ pub(super) fn explain(cluster_state: &ClusterState, query: &HostPattern, now: Ti
             candidate,
         })
         .collect();
-    let mut by_port: BTreeMap<(ObjectName, Port), Vec<&MatchingListener>> = BTreeMap::new();
+    let mut by_port: BTreeMap<(ObjectName, TransportPort), Vec<&MatchingListener>> =
+        BTreeMap::new();
     for matching in &all_matching {
         let Some(port) = matching.candidate.port() else {
             continue;
         };
+        // What this release does not serve stands with TCP.
+        let transport = matching.candidate.listener.protocol.transport();
+        let port = (port, transport.unwrap_or(Transport::Tcp));
         let port_report = (matching.candidate.gateway.clone(), port);
         by_port.entry(port_report).or_default().push(matching);
     }
@@ -66,7 +72,7 @@ pub(super) fn explain(cluster_state: &ClusterState, query: &HostPattern, now: Ti
     };
     let places: Vec<PortReport> = by_port
         .into_iter()
-        .map(|((gateway, port), here)| judge.port_report(&gateway, port, &here))
+        .map(|((gateway, (port, _)), here)| judge.port_report(&gateway, port, &here))
         .collect();
     let asked = places.iter().filter(|port_report| port_report.asked_for);
     let (mut routes, mut nowhere) = (Vec::new(), None);

@@ -71,7 +71,13 @@ fn heading(f: &mut Formatter<'_>, port_report: &PortReport) -> fmt::Result {
         (ServingState::Down, true) => "not live",
         (ServingState::Down, false) => "not asked for",
     };
-    writeln!(f, "Gateway {gateway}, port {}: {state}", port_report.port)
+    let port = port_report.port;
+    // A TCP port may have the same number.
+    let transport = match port_report.listener.protocol.as_str() {
+        "UDP" => " (UDP)",
+        _ => "",
+    };
+    writeln!(f, "Gateway {gateway}, port {port}{transport}: {state}")
 }
 
 fn write_port(f: &mut Formatter<'_>, port_report: &PortReport) -> fmt::Result {

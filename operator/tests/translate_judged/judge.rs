@@ -215,7 +215,7 @@ impl<'a> Judge<'a> {
     /// Routes with the names that they ask for themselves, and where.
     fn asking_routes(&self) -> Vec<(Route<'a>, &Judged<'a>, String)> {
         let mut asking = Vec::new();
-        for route in self.routes().filter(|route| route.kind() != Kind::TcpRoute) {
+        for route in self.routes().filter(|route| !route.kind().routes_ports()) {
             for parent in self.attached(route) {
                 let own = |at: &&Judged<'_>| at.is_own() || host(at.listener).is_empty();
                 for at in self.listeners.iter().filter(own) {
@@ -242,9 +242,7 @@ impl<'a> Judge<'a> {
             return true;
         }
         // An exact name of the Gateway's own is reserved, except for routes that a listener of that name admits.
-        let same = |l: &&Judged<'_>| {
-            l.is_own() && !is_raw(l.listener) && host(l.listener) == names
-        };
+        let same = |l: &&Judged<'_>| l.is_own() && !is_raw(l.listener) && host(l.listener) == names;
         let mut listeners = self.listeners.iter().filter(same).peekable();
         let own_route = self.asking_routes().into_iter().any(|(route, at, asked)| {
             let own = &self.gateway.name.namespace;
@@ -535,10 +533,9 @@ impl<'a> Judge<'a> {
         let Some(Object::Service(service)) = self.objects.get(&key) else {
             return None;
         };
-        let port = service
-            .ports
-            .iter()
-            .find(|p| Some(p.port) == backend.port && p.transport == Some(route.kind().transport()))?;
+        let port = service.ports.iter().find(|p| {
+            Some(p.port) == backend.port && p.transport == Some(route.kind().transport())
+        })?;
         let mut last = Vec::new();
         for object in self.objects.values() {
             let Object::EndpointSlice(slice) = object else {
