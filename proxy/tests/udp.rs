@@ -818,8 +818,8 @@ async fn quic_passes_with_many_connections() {
             tasks.push(tokio::spawn(async move {
                 let connecting = endpoint.connect_with(config, address, NAME).unwrap();
                 let connected = connecting.await.unwrap();
-                let seed = u8::try_from(number * CONNECTIONS + connection).unwrap();
-                let bytes = vec![seed; 50_000];
+                let byte = u8::try_from(number * CONNECTIONS + connection).unwrap();
+                let bytes = vec![byte; 50_000];
                 for _ in 0..3 {
                     let (mut send, mut receive) = connected.open_bi().await.unwrap();
                     send.write_all(&bytes).await.unwrap();

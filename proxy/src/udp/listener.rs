@@ -328,7 +328,7 @@ mod tests {
         Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits))
     }
 
-    /// Has a UDPRoute with one endpoint in force.
+    /// Has a `UDPRoute` with one endpoint in force.
     fn configure(plane: &DataPlane, endpoint: SocketAddr) {
         let resource = |name: &str, resource| Resource {
             name: name.into(),

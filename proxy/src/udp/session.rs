@@ -20,6 +20,7 @@ use crate::health::EndpointFailure;
 use crate::lifetime::{Alarm, in_ticks, ticks};
 use crate::plane::DataPlane;
 use crate::quota::SessionGuard;
+use crate::relay;
 use crate::table::{BindKey, Listener, Route, Snapshot};
 
 /// Datagrams of an endpoint from which on the kernel is asked for runs.
@@ -223,7 +224,7 @@ impl Session {
             }
         }
         // There may be more; others have their turn first.
-        cx.waker().wake_by_ref();
+        relay::yield_now(cx);
         Poll::Pending
     }
 
