@@ -292,9 +292,7 @@ impl State {
             (ResourceKind::TcpRoute, Connections::Tcp, parsed.tcp_routes),
             (ResourceKind::UdpRoute, Connections::Udp, parsed.udp_routes),
         ] {
-            for name in removed(kind) {
-                self.drop_route(connections, name, &mut dirty);
-            }
+            removed(kind).for_each(|name| self.drop_route(connections, name, &mut dirty));
             for (name, spec) in specs {
                 self.hold_route(connections, &name, &spec, &mut dirty);
             }

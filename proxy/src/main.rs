@@ -129,8 +129,8 @@ fn limit(seconds: u64) -> Option<Duration> {
 /// What clients of UDP listeners may have.
 #[derive(Debug, clap::Args)]
 struct UdpArgs {
-    /// Most UDP sessions of all tenants at one time. Each takes a port of net.ipv4.ip_local_port_range, which has 28,232
-    /// by default.
+    /// Most UDP sessions of all tenants at one time. Each takes one of the ports that the kernel has for such sockets:
+    /// 28,232 by default.
     #[arg(long, default_value_t = ProxyLimits::default().udp.max_sessions)]
     max_udp_sessions: usize,
     /// Seconds without a datagram in either direction after which a UDP session ends.

@@ -567,6 +567,14 @@ impl Metrics {
         counter.get()
     }
 
+    #[cfg(test)]
+    pub(crate) fn udp_closed_count(&self, reason: &'static str) -> u64 {
+        let counter = self
+            .udp_sessions_closed
+            .get_or_create(&ReasonLabel { reason });
+        counter.get()
+    }
+
     /// The exposition in the `OpenMetrics` text format.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut out = String::new();

@@ -314,7 +314,7 @@ impl All {
     }
 }
 
-type ValueOf = fn(&Sample) -> u64;
+type ValueOf<T> = fn(&Sample) -> T;
 
 /// What the metrics say of a tenant.
 struct Sample {
@@ -407,7 +407,7 @@ impl Collector for Accounts {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(i64::try_from(share).unwrap_or(i64::MAX)).encode(metric)?;
         }
-        let held: [(&str, &str, fn(&Sample) -> usize); 2] = [
+        let held: [(&str, &str, ValueOf<usize>); 2] = [
             (
                 "tenant_held_connections",
                 "Connections that count towards what the tenant may have",
@@ -428,7 +428,7 @@ impl Collector for Accounts {
                 ConstGauge::new(value).encode(family)?;
             }
         }
-        let counters: [(&str, &str, ValueOf); 4] = [
+        let counters: [(&str, &str, ValueOf<u64>); 4] = [
             (
                 "tenant_refused_connections",
                 "Connections and requests refused because the tenant had all the connections that it may have",

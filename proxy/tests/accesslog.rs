@@ -12,6 +12,7 @@ use vestibule_stream::{ResourceKind, proto};
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
+const DATAGRAMS: &str = "team-a/dns:53/udp";
 
 /// What differs from run to run is only looked for.
 fn take_what_differs(line: &mut serde_json::Value) {
@@ -91,12 +92,11 @@ async fn a_connection_leaves_one_line() {
 async fn a_session_of_datagrams_leaves_one_line(sink: &Sink) {
     let backend_socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = backend_socket.local_addr().unwrap();
-    const BACKEND: &str = "team-a/dns:53/udp";
     let mut rig = Rig::start(&ProxyLimits::default(), |port| {
         vec![
             udp(port, "dns"),
-            udp_route("dns", 0, "dns", &[(BACKEND, 1)]),
-            backend(BACKEND, &[address]),
+            udp_route("dns", 0, "dns", &[(DATAGRAMS, 1)]),
+            backend(DATAGRAMS, &[address]),
         ]
     });
     let lines = sink.lines().len();
@@ -124,7 +124,7 @@ async fn a_session_of_datagrams_leaves_one_line(sink: &Sink) {
         "gateway": "infra/edge",
         "listener": "ListenerSet/team-a/dns/tls",
         "route": "team-a/dns",
-        "backend": BACKEND,
+        "backend": DATAGRAMS,
         "endpoint": address.to_string(),
         "datagrams_in": 1,
         "datagrams_out": 2,

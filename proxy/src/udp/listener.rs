@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
+use vestibule_model::client_address::ProxyProtocolMode;
 
 use super::session::{Carrying, Chosen, Permit, Session};
 use super::sessions::{SessionKey, Sessions};
@@ -156,6 +157,9 @@ impl UdpListener {
         if plane.is_closing() {
             return Err(DropReason::Draining);
         }
+        if !self.may_send(snapshot, &key) {
+            return Err(DropReason::UntrustedPeer);
+        }
         let selection = snapshot.select_by_port(&self.bind);
         let selection = selection.map_err(|_| DropReason::NoListener)?;
         if selection.route.is_none() {
@@ -181,6 +185,16 @@ impl UdpListener {
         let session = Arc::new(session);
         self.keep(key, Arc::clone(&session), snapshot.generation());
         Ok(session)
+    }
+
+    /// Whether the Gateway lets an address in. Datagrams have no PROXY headers, so a balancer is the client itself.
+    fn may_send(&self, snapshot: &Snapshot, key: &SessionKey) -> bool {
+        let client_address = snapshot.client_address(&self.bind);
+        let protocol = client_address.and_then(|how| how.proxy_protocol.as_ref());
+        protocol.is_none_or(|protocol| {
+            protocol.mode != ProxyProtocolMode::Strict
+                || protocol.trusts(key.client.ip().to_canonical())
+        })
     }
 
     /// Runs a session's task, and puts it into the table.
@@ -314,7 +328,7 @@ mod tests {
         Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits))
     }
 
-    /// Has a UDPRoute with one endpoint in force.
+    /// Has a `UDPRoute` with one endpoint in force.
     fn configure(plane: &DataPlane, endpoint: SocketAddr) {
         let resource = |name: &str, resource| Resource {
             name: name.into(),
@@ -391,6 +405,70 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(most, BATCH as u64);
+    }
+
+    /// Protocols such as that of syslog have no answers by which an endpoint could show that it is back.
+    #[tokio::test]
+    async fn an_endpoint_that_does_not_refuse_is_avoided_no_longer() {
+        let plane = plane();
+        let backend = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        configure(&plane, backend.local_addr().unwrap());
+        let (listener, _) = listener(&plane);
+        let snapshot = plane.snapshot.load_full();
+        let route = snapshot.select_by_port(&BIND).unwrap().route.unwrap();
+        let Pick::Endpoint(endpoint, avoided) = route.pick(&snapshot, 0) else {
+            panic!("no endpoint");
+        };
+        plane.endpoint_failed(
+            &avoided,
+            endpoint,
+            EndpointFailure::Connect,
+            "BackendRefused",
+        );
+        let client = "192.0.2.1:514".parse().unwrap();
+        for _ in 0..3 {
+            listener.take(&snapshot, &Run::one(client, b"a line"));
+        }
+        assert_eq!(plane.metrics.endpoints_taken_back.get(), 0);
+        for _ in 0..2 {
+            crate::lifetime::advance();
+        }
+        listener.take(&snapshot, &Run::one(client, b"another line"));
+        assert_eq!(plane.metrics.endpoints_taken_back.get(), 1);
+        assert_eq!(plane.metrics.udp_upstream.get(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_session_ends_when_it_was_silent_for_its_time_and_not_before() {
+        let plane = plane();
+        let backend = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        configure(&plane, backend.local_addr().unwrap());
+        let (listener, _) = listener(&plane);
+        let snapshot = plane.snapshot.load_full();
+        let idle = crate::lifetime::in_ticks(plane.limits.udp.idle);
+        let turn = async || {
+            crate::lifetime::advance();
+            // Whoever was woken has its turn, and whoever that wakes.
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let [early, late]: [SocketAddr; 2] =
+            ["192.0.2.1:1", "192.0.2.2:1"].map(|client| client.parse().unwrap());
+        listener.take(&snapshot, &Run::one(late, b"1"));
+        turn().await;
+        listener.take(&snapshot, &Run::one(early, b"1"));
+        turn().await;
+        // The one that came first is heard again, and so it is the last to go.
+        listener.take(&snapshot, &Run::one(late, b"2"));
+        for _ in 1..idle {
+            assert_eq!(plane.active(), 2);
+            turn().await;
+        }
+        assert_eq!(plane.active(), 1);
+        turn().await;
+        assert_eq!(plane.active(), 0);
+        assert_eq!(plane.metrics.udp_closed_count("IdleTimeout"), 2);
     }
 
     #[tokio::test]

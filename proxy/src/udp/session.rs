@@ -20,10 +20,14 @@ use crate::health::EndpointFailure;
 use crate::lifetime::{Alarm, in_ticks, ticks};
 use crate::plane::DataPlane;
 use crate::quota::SessionGuard;
+use crate::relay;
 use crate::table::{BindKey, Listener, Route, Snapshot};
 
 /// Datagrams of an endpoint from which on the kernel is asked for runs.
 const RUNS_FROM: u64 = 32;
+
+/// Ticks within which the host of an endpoint says that nobody listens there.
+const QUIET: u32 = 1;
 
 /// What a session may count against.
 #[derive(Debug)]
@@ -59,6 +63,8 @@ pub(super) struct Session {
     socket: SessionSocket,
     permit: Mutex<Option<Permit>>,
     started: Instant,
+    /// The tick of the first datagram.
+    begun: u32,
     /// When a datagram came last, from either side.
     last: AtomicU32,
     /// The tick at which it ends in any case.
@@ -117,6 +123,7 @@ impl Session {
             socket,
             permit: Mutex::new(Some(permit)),
             started: Instant::now(),
+            begun: ticks(),
             last: AtomicU32::new(ticks()),
             over,
             from_client: Direction::default(),
@@ -137,7 +144,8 @@ impl Session {
 
     /// Sends what the client sent. Fails if the endpoint refused what came before.
     pub(super) fn forward(&self, run: &Run<'_>) -> Result<(), SessionEnd> {
-        self.last.store(ticks(), Ordering::Relaxed);
+        let now = ticks();
+        self.last.store(now, Ordering::Relaxed);
         let sent = self.socket.send(&self.listen_socket, run);
         if sent.error.as_ref().is_some_and(is_refused) {
             self.refused();
@@ -146,6 +154,10 @@ impl Session {
         let dropped = self.dropped(run, &sent, DropReason::BackendBusy);
         self.plane.metrics.udp_upstream.inc_by(sent.datagrams);
         self.from_client.add(&sent, dropped);
+        if now > self.begun.saturating_add(QUIET) {
+            // Many protocols have no answers. One that refuses would have said so by now.
+            self.lives();
+        }
         Ok(())
     }
 
@@ -212,16 +224,20 @@ impl Session {
             }
         }
         // There may be more; others have their turn first.
-        cx.waker().wake_by_ref();
+        relay::yield_now(cx);
         Poll::Pending
     }
 
-    /// The endpoint lives.
-    fn heard(&self) {
+    /// The endpoint takes datagrams: nobody is to avoid it.
+    fn lives(&self) {
         let Chosen {
             backend, endpoint, ..
         } = &self.chosen;
         self.plane.endpoint_succeeded(backend, *endpoint);
+    }
+
+    fn heard(&self) {
+        self.lives();
         if self.from_backend.datagrams() >= RUNS_FROM
             && !self.expects_runs.swap(true, Ordering::Relaxed)
         {

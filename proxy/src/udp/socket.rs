@@ -45,6 +45,18 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// One datagram.
+    #[cfg(test)]
+    pub(super) fn one(sender: SocketAddr, bytes: &[u8]) -> Run<'_> {
+        Run {
+            sender,
+            local: None,
+            bytes,
+            stride: bytes.len(),
+            ecn: None,
+        }
+    }
+
     /// How many datagrams these are. One without bytes is one.
     pub(crate) fn datagrams(&self) -> u64 {
         if self.is_one() {

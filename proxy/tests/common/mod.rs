@@ -275,7 +275,7 @@ pub(crate) fn udp(port: u16, name: &str) -> Resource {
     resource
 }
 
-/// As [`tcp_route`], a UDPRoute.
+/// As [`tcp_route`], of a listener of datagrams.
 pub(crate) fn udp_route(name: &str, created: i64, on: &str, backends: &[(&str, u32)]) -> Resource {
     let mut resource = tcp_route(name, created, on, backends);
     if let Some(Wire::TcpRoute(route)) = resource.resource.take() {
