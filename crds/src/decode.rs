@@ -1,10 +1,10 @@
 //! Decodes JSON into an object of the model. It finds the kind, decodes the object, and reports what is wrong with
 //! it.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use vestibule_model::condition::Reason;
+use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Meta, Object};
@@ -242,20 +242,7 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
             let object = gateway_api::convert_tls_route(wire, &unknown);
             (Object::TlsRoute(object), Vec::new())
         }
-        Kind::TcpRoute => {
-            let (wire, unknown) = typed::<gateway_api::TCPRoute>(kind, body)?;
-            (
-                port_route(kind, &wire.metadata, wire.spec.0, &unknown),
-                Vec::new(),
-            )
-        }
-        Kind::UdpRoute => {
-            let (wire, unknown) = typed::<gateway_api::UDPRoute>(kind, body)?;
-            (
-                port_route(kind, &wire.metadata, wire.spec.0, &unknown),
-                Vec::new(),
-            )
-        }
+        Kind::TcpRoute | Kind::UdpRoute => (port_route(kind, body)?, Vec::new()),
         Kind::HttpRoute => {
             let (wire, unknown) = typed(kind, body)?;
             let object = gateway_api::convert_http_route(wire, &unknown);
@@ -328,16 +315,21 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
 }
 
 /// Decodes a body into its wire type and collects the fields that the type does not have.
-fn port_route(
-    kind: Kind,
-    metadata: &ObjectMeta,
-    spec: gateway_api::PortRouteSpec,
-    unknown: &UnknownFields,
-) -> Object {
+/// A TCPRoute or UDPRoute.
+fn port_route(kind: Kind, body: Value) -> Result<Object, Finding> {
     let transport = kind.transport();
-    Object::PortRoute(gateway_api::convert_port_route(
-        transport, metadata, spec, unknown,
-    ))
+    let (metadata, spec, unknown) = match transport {
+        Transport::Tcp => {
+            let (wire, unknown) = typed::<gateway_api::TCPRoute>(kind, body)?;
+            (wire.metadata, wire.spec.0, unknown)
+        }
+        Transport::Udp => {
+            let (wire, unknown) = typed::<gateway_api::UDPRoute>(kind, body)?;
+            (wire.metadata, wire.spec.0, unknown)
+        }
+    };
+    let route = gateway_api::convert_port_route(transport, &metadata, spec, &unknown);
+    Ok(Object::PortRoute(route))
 }
 
 fn typed<T: DeserializeOwned>(kind: Kind, body: Value) -> Result<(T, UnknownFields), Finding> {
