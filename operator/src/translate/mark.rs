@@ -91,7 +91,7 @@ impl Translator {
                 self.spread(affected, dirty);
             }
             Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
-                _ = dirty.routes.insert(key.clone())
+                dirty.routes.insert(key.clone());
             }
             Kind::HttpRoute | Kind::GrpcRoute => {
                 let route = match new {
