@@ -584,7 +584,7 @@ impl Parent<'_> {
             Protocol::Http | Protocol::Https => self.route.kind().routes_requests(),
             Protocol::Tcp => self.route.kind() == Kind::TcpRoute,
             Protocol::Udp => self.route.kind() == Kind::UdpRoute,
-            _ => false,
+            Protocol::Other(_) => false,
         };
         let takes = at.parent == self.key
             && reference
