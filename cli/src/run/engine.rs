@@ -13,7 +13,7 @@ use vestibule_operator::issuance::{self, CertificateRegistry, Channels, Director
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
 use vestibule_operator::publish::{Changes, Publisher};
 use vestibule_operator::translate::{
-    CertificateRequest, Change, ClaimMode, Output, Settings, Translator,
+    CertificateRequest, Change, ClaimMode, Output, SessionKeys, Settings, Translator,
 };
 use vestibule_stream::{Encoded, ResourceKey};
 
@@ -57,9 +57,12 @@ impl Engine {
             shim_for_sets: false,
             ..settings
         };
+        let mut translator = Translator::new(settings);
+        // There is no object yet, so nothing comes of it.
+        translator.apply([Change::SessionKeys(SessionKeys::new([ca.session_key()]))]);
         let engine = Self {
             source: ManifestFiles::default(),
-            translator: Translator::new(settings),
+            translator,
             ca,
             issuer: LocalIssuer::new(),
             registry,

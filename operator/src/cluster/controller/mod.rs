@@ -30,7 +30,7 @@ use super::{Settings, clock, lease, sources, statuses};
 use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
 use crate::issuance::{EngineLink, Issuances};
 use crate::publish::Publisher;
-use crate::translate::Translator;
+use crate::translate::{SessionKeys, Translator};
 
 /// Events that wait for translation, and that are translated at a time.
 const BATCH: usize = 1024;
@@ -69,6 +69,7 @@ pub(super) struct Controller {
     source_sender: mpsc::Sender<Event>,
     persisted: watch::Receiver<Option<Arc<Allocation>>>,
     service_states: watch::Receiver<Option<Arc<ServiceStates>>>,
+    session_keys: watch::Receiver<Option<SessionKeys>>,
     /// What the built-in engine has for the loop.
     engine_link: EngineLink,
     engine_link_changed: watch::Receiver<()>,
@@ -154,6 +155,9 @@ impl Controller {
                 changed = self.service_states.changed() => {
                     changed.context("nobody keeps the Services")?;
                 }
+                changed = self.session_keys.changed() => {
+                    changed.context("nobody keeps the keys of sessions")?;
+                }
                 changed = self.engine_link_changed.changed() => {
                     changed.context("nobody issues")?;
                     self.store.issued(self.engine_link.take(), Instant::now());
@@ -235,6 +239,11 @@ impl Controller {
         if let Some(service_states) = service_states {
             self.progress.services = true;
             self.store.service_states(service_states, now);
+        }
+        let session_keys = self.session_keys.borrow_and_update().clone();
+        if let Some(session_keys) = session_keys {
+            self.progress.session_keys = true;
+            self.store.session_keys(session_keys, now);
         }
         if self.progress.ready {
             return;
