@@ -86,7 +86,8 @@ pub(super) async fn run(client: kube::Client, config: Config, mut channels: Chan
             .borrow_and_update()
             .term(Instant::now())
             .is_some();
-        // A Secret that is gone is made again, with the keys that are in use.
+        // A Secret that is gone is made again with a new key, so deleting it ends all sessions. Until then the keys that
+        // it held stay in use.
         let now = clock::now().as_second();
         let lacks = store.present.is_none() || store.ring.wants_key(now);
         if leads && lacks {
@@ -186,10 +187,9 @@ impl Store {
 
     /// What is to be stored.
     fn next(&self, now: i64) -> Option<KeyRing> {
-        if !self.ring.wants_key(now) {
-            return Some(self.ring.clone());
-        }
-        generate().map(|key| self.ring.with(key, now))
+        let none = KeyRing::default();
+        let before = self.present.as_ref().map_or(&none, |_| &self.ring);
+        generate().map(|key| before.with(key, now))
     }
 
     fn secret(&self, ring: &KeyRing) -> Secret {

@@ -274,12 +274,13 @@ fn keep_session(
     exchange: &Exchange<'_>,
     found: &Found,
     presented: Option<Presented>,
-    record: &RequestRecord,
+    record: &mut RequestRecord,
 ) -> Option<HeaderEdit> {
     let session = found.rule()?.session.as_ref()?;
     let answered = (&*exchange.backend.key, record.trace.endpoint?);
     let (outcome, token) = session.settle(presented?, answered, session::now());
     exchange.plane.metrics.session(outcome.as_str());
+    record.session = Some(outcome.as_str());
     token
 }
 
