@@ -1,12 +1,13 @@
 //! The operator: objects in, configuration for the proxies and statuses out.
 //!
-//! [`translate`] is the pure core.
+//! [`translate`] is the pure core, and [`control`] the loop around it.
 
 pub mod acme;
 pub mod certmanager;
 pub mod claims;
 mod clock;
 pub mod cluster;
+pub mod control;
 pub mod internal_ca;
 pub mod issuance;
 pub mod localca;

@@ -12,12 +12,13 @@ use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::policy::Policy;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::claims::{ClaimStore, Counts, GRACE, GatewayState, Time, WriteOutcome};
+use vestibule_operator::control::ControlLoop;
+use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::translate::{Change, ClaimMode, Output, Settings, Translator, Work};
 use vestibule_stream::ResourceKind;
 
 struct Leader {
-    translator: Translator,
-    store: ClaimStore,
+    control: ControlLoop<ClaimStore>,
     time: Time,
     version: u64,
 }
@@ -46,13 +47,16 @@ impl Leader {
             now: Instant::now(),
         };
         let mut leader = Self {
-            translator: Translator::new(settings),
-            store: ClaimStore::new(GRACE),
+            control: ControlLoop::new(
+                Translator::new(settings),
+                ClaimStore::new(GRACE),
+                CertificateRegistry::new().0,
+            ),
             time,
             version: 0,
         };
-        leader.store.begin(time);
-        leader.store.lead(true, time);
+        leader.control.claims.begin(time);
+        leader.control.claims.lead(true, time);
         let own = vec![passthrough("own", "own.example.com")];
         let objects = [our_class(), gateway("one", own, NamespaceScope::All)];
         leader.make(objects.map(Change::Put));
@@ -62,29 +66,25 @@ impl Leader {
     fn make(&mut self, changes: impl IntoIterator<Item = Change>) -> Cost {
         let mut sum = Output::default();
         let mut cost = Cost::default();
-        let output = self.translator.apply(changes);
-        self.store.translated(output.claims.clone(), self.time);
-        sum.merge(output);
+        self.control.add(changes);
         loop {
-            let news = self.store.take_updates();
-            if !news.is_empty() {
-                let output = self.translator.claims(news);
-                self.store.translated(output.claims.clone(), self.time);
+            while let Some(output) = self.control.step(self.time) {
                 sum.merge(output);
             }
             self.time.now += Duration::from_millis(50);
             let ours = |_: &_| GatewayState::Ours("uid".into());
-            let Some(request) = self.store.next_request(self.time.now, ours) else {
+            let Some(request) = self.control.claims.next_request(self.time.now, ours) else {
                 break;
             };
             self.version += 1;
             cost.writes += 1;
             let seen = request.stored(self.version);
             let is_gone = seen.is_none();
-            self.store
+            self.control
+                .claims
                 .done(&request.name, WriteOutcome::Known(seen), self.time);
             if is_gone {
-                self.store.observe(&request.name, None, self.time);
+                self.control.claims.observe(&request.name, None, self.time);
             }
         }
         cost.work = sum.work;
@@ -118,7 +118,7 @@ impl Leader {
 
     /// How many listeners are published.
     fn served(&self) -> usize {
-        let published = self.translator.resources().keys();
+        let published = self.control.translator.resources().keys();
         let listeners = published.filter(|key| key.kind() == ResourceKind::Listener);
         listeners.count()
     }
@@ -145,7 +145,7 @@ fn edits_cost_the_same(sizes: [(usize, usize); 3]) {
         assert_eq!(leader.served(), names + 1);
         // Every object is written once.
         assert_eq!(cost.writes, names);
-        let counts = leader.store.counts();
+        let counts = leader.control.claims.counts();
         assert_eq!((counts.held, counts.pending), (names, 0));
         let begin = Instant::now();
         let edits = leader.edits();
@@ -173,11 +173,11 @@ fn names_that_are_let_go_leave_no_object_behind() {
     });
     let cost = leader.make(sets.collect::<Vec<_>>());
     assert_eq!(cost.writes, 0, "they stay for the grace");
-    assert_eq!(leader.store.counts().grace, 1_000);
+    assert_eq!(leader.control.claims.counts().grace, 1_000);
     leader.time.now += GRACE + Duration::from_secs(1);
-    leader.store.pass(leader.time);
+    leader.control.claims.pass(leader.time);
     let cost = leader.make([]);
     assert_eq!(cost.writes, 1_000);
-    assert_eq!(leader.store.counts(), Counts::default());
+    assert_eq!(leader.control.claims.counts(), Counts::default());
     assert_eq!(leader.served(), 1);
 }

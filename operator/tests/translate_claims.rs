@@ -130,7 +130,7 @@ impl Run {
             if told.is_empty() {
                 return output;
             }
-            output.merge(self.translator.claims(told));
+            output.merge(self.translator.apply([Change::Claims(told)]));
         }
         panic!("wishes do not come to an end");
     }

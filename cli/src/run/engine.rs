@@ -9,11 +9,12 @@ use std::time::Instant;
 use jiff::Timestamp;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use vestibule_operator::claims::{self, Memory};
+use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::{self, CertificateRegistry, Channels, Directory, EngineLink};
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
 use vestibule_operator::publish::{Changes, Publisher};
 use vestibule_operator::translate::{
-    CertificateRequest, Change, ClaimMode, Output, SessionKeys, Settings, Translator,
+    CertificateRequest, Change, ClaimMode, SessionKeys, Settings, Translator,
 };
 use vestibule_stream::{Encoded, ResourceKey};
 
@@ -28,14 +29,12 @@ const MAX_PASSES: usize = 4;
 /// Everything between the directory and the proxy.
 pub(super) struct Engine {
     source: ManifestFiles,
-    translator: Translator,
+    /// Translation, certificate requests, and who holds which name, as long as this process lives.
+    control: ControlLoop<Memory>,
     ca: LocalCa,
     issuer: LocalIssuer,
-    registry: CertificateRegistry,
     link: EngineLink,
     acme: Arc<Directory>,
-    /// Who holds which name, as long as this process lives.
-    claims: Memory,
     /// Certificates of CAs that translation has.
     issued: BTreeSet<ObjectName>,
     publisher: Arc<Publisher>,
@@ -60,15 +59,14 @@ impl Engine {
         let mut translator = Translator::new(settings);
         // There is no object yet, so nothing comes of it.
         translator.apply([Change::SessionKeys(SessionKeys::new([ca.session_key()]))]);
+        let claims = Memory::new(claims::GRACE, time(clock::now()));
         let engine = Self {
             source: ManifestFiles::default(),
-            translator,
+            control: ControlLoop::new(translator, claims, registry),
             ca,
             issuer: LocalIssuer::new(),
-            registry,
             link: engine_link,
             acme,
-            claims: Memory::new(claims::GRACE, time()),
             issued: BTreeSet::new(),
             publisher,
         };
@@ -82,30 +80,27 @@ impl Engine {
 
     /// What is in the directory has been read: CAs may be asked for what is missing.
     pub(super) fn begin(&mut self) {
-        self.registry.begin(&self.translator);
-        self.registry.tell();
-        self.registry.published();
+        self.control.certificates.begin(&self.control.translator);
+        self.control.certificates.tell();
+        self.control.certificates.published();
     }
 
-    /// Takes what the built-in engine says. The time goes first here and below: a certificate that has just
-    /// been issued is judged by the time at which it came.
+    /// Takes what the built-in engine says.
     pub(super) fn told(&mut self, now: Timestamp) {
-        let (mut changes, _) = self.registry.take(self.link.take());
+        let (mut changes, _) = self.control.certificates.take(self.link.take());
         for change in self.acme.take() {
             if let Change::Put(object) = &change {
                 let name = object.key().name;
-                if !self.registry.requests().contains_key(&name) || self.issuer.is_users(&name) {
+                if !self.control.certificates.requests().contains_key(&name)
+                    || self.issuer.is_users(&name)
+                {
                     continue;
                 }
                 self.issued.insert(name);
             }
             changes.push(change);
         }
-        changes.insert(0, Change::Time(now.as_second()));
-        let mut resources = BTreeMap::new();
-        self.translate(changes, &mut resources);
-        self.certificates(now, &mut resources);
-        self.publish(resources);
+        self.bring(changes, now);
     }
 
     pub(super) fn source(&self) -> &ManifestFiles {
@@ -113,7 +108,7 @@ impl Engine {
     }
 
     pub(super) fn translator(&self) -> &Translator {
-        &self.translator
+        &self.control.translator
     }
 
     pub(super) fn ca(&self) -> &LocalCa {
@@ -146,7 +141,7 @@ impl Engine {
         self.objects(changes, now);
     }
 
-    fn objects(&mut self, mut changes: Vec<Change>, now: Timestamp) {
+    fn objects(&mut self, changes: Vec<Change>, now: Timestamp) {
         self.issuer.user_changes(&changes);
         for change in &changes {
             let (key, there) = match change {
@@ -158,25 +153,26 @@ impl Engine {
                 self.acme.users(&key.name, there);
                 // Translation has the user's now, or none.
                 self.issued.remove(&key.name);
-                self.registry.secret(&key.name);
+                self.control.certificates.secret(&key.name);
             }
         }
-        changes.insert(0, Change::Time(now.as_second()));
-        let mut resources = BTreeMap::new();
-        self.translate(changes, &mut resources);
-        self.certificates(now, &mut resources);
-        self.publish(resources);
+        self.bring(changes, now);
     }
 
     /// When a name is free that its holder let go of.
     pub(super) fn claims_until(&self) -> Option<Instant> {
-        self.claims.deadline()
+        self.control.claims.deadline()
     }
 
     /// Issues anew what is due, and frees names that were let go long enough ago.
     pub(super) fn renew(&mut self, now: Timestamp) {
+        self.bring(vec![Change::Time(now.as_second())], now);
+    }
+
+    /// Brings changes to the publisher, with the certificates that they ask for.
+    fn bring(&mut self, changes: Vec<Change>, now: Timestamp) {
         let mut resources = BTreeMap::new();
-        self.translate(vec![Change::Time(now.as_second())], &mut resources);
+        self.translate(changes, now, &mut resources);
         self.certificates(now, &mut resources);
         self.publish(resources);
     }
@@ -194,60 +190,55 @@ impl Engine {
             if changes.is_empty() {
                 return;
             }
-            self.translate(changes, resources);
+            self.translate(changes, now, resources);
         }
     }
 
     fn translate(
         &mut self,
         changes: Vec<Change>,
+        now: Timestamp,
         resources: &mut BTreeMap<ResourceKey, Option<Encoded>>,
     ) {
-        let mut changes = changes;
-        while !changes.is_empty() {
-            let Output {
-                resources: translated,
-                certificates,
-                issuers,
-                claims,
-                ..
-            } = self.translator.apply(std::mem::take(&mut changes));
-            let held = self.claims.take(claims, time());
-            if !held.is_empty() {
-                changes.push(Change::Claims(held));
-            }
+        self.control.add(changes);
+        while let Some(output) = self.control.step(time(now)) {
+            let certificates = output.certificates;
             let local = |request: &CertificateRequest| !issuance::is_ours(request);
             for (name, request) in &certificates {
                 let ours = request.as_ref().is_some_and(|request| !local(request));
                 if !ours && self.issued.remove(name) {
-                    changes.push(Change::Remove(ObjectKey {
+                    self.control.add([Change::Remove(ObjectKey {
                         kind: Kind::Secret,
                         name: name.clone(),
-                    }));
+                    })]);
                 }
             }
-            let locals = certificates.iter();
-            let locals =
-                locals.map(|(name, request)| (name.clone(), request.clone().filter(local)));
+            let locals = certificates.into_iter();
+            let locals = locals.map(|(name, request)| (name, request.filter(local)));
             self.issuer.requests(locals.collect());
-            self.registry.translated(certificates, issuers, &translated);
             // One generation for all of it: a listener does not go out before its certificate.
-            resources.extend(translated);
+            resources.extend(output.resources);
         }
-        self.registry.tell();
+        self.control.certificates.tell();
     }
 
     /// Offers listeners to the proxy once more that it rejected and does not have in force.
     pub(super) fn offer_again(&self, listeners: &BTreeSet<ListenerKey>) {
         let resources: Vec<ResourceKey> = listeners
             .iter()
-            .filter_map(|listener| self.translator.resources_of(listener).into_iter().next())
-            .filter(|key| self.translator.resources().contains_key(key))
+            .filter_map(|listener| {
+                self.control
+                    .translator
+                    .resources_of(listener)
+                    .into_iter()
+                    .next()
+            })
+            .filter(|key| self.control.translator.resources().contains_key(key))
             .collect();
         // What is published already is sent again only if it was away.
         self.publish(resources.iter().map(|key| (key.clone(), None)).collect());
         let present = |key: ResourceKey| {
-            let resource = self.translator.resources().get(&key).cloned();
+            let resource = self.control.translator.resources().get(&key).cloned();
             (key, resource)
         };
         self.publish(resources.into_iter().map(present).collect());
@@ -264,13 +255,13 @@ impl Engine {
         if !changes.is_empty() {
             self.publisher.update(changes);
         }
-        self.registry.published();
+        self.control.certificates.published();
     }
 }
 
-fn time() -> claims::Time {
+fn time(now: Timestamp) -> claims::Time {
     claims::Time {
-        seconds: clock::now().as_second(),
+        seconds: now.as_second(),
         now: Instant::now(),
     }
 }

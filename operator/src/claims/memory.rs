@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use vestibule_model::claim::{ClaimKey, Holder};
+use vestibule_model::claim::ClaimKey;
 
 use super::Time;
 use super::object::WriteOutcome;
 use super::store::{ClaimStore, GatewayState};
-use crate::translate::ClaimState;
+use crate::translate::{Change, ClaimState};
 
 /// A store whose requests are made at once.
 #[derive(Debug)]
@@ -27,12 +27,8 @@ impl Memory {
         Self { store, version: 0 }
     }
 
-    /// Takes what translation says (nothing, if only time has passed), and returns what it is to be told.
-    pub fn take(
-        &mut self,
-        states: BTreeMap<ClaimKey, Option<ClaimState>>,
-        time: Time,
-    ) -> BTreeMap<ClaimKey, Option<Holder>> {
+    /// Takes what translation says (nothing, if only time has passed).
+    pub fn translated(&mut self, states: BTreeMap<ClaimKey, Option<ClaimState>>, time: Time) {
         self.store.translated(states, time);
         self.store.pass(time);
         // Nothing is gained by gathering.
@@ -51,7 +47,11 @@ impl Memory {
                 self.store.observe(&request.name, None, time);
             }
         }
-        self.store.take_updates()
+    }
+
+    /// What translation is to be told since this was asked last.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        self.store.take_changes()
     }
 
     /// When it is to be asked again.

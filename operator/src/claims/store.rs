@@ -16,7 +16,7 @@ use super::object::{
     ClaimAction, ClaimContent, ClaimRequest, ObjectState, SeenClaim, WriteOutcome,
 };
 use super::{NOTED_AFTER, Time};
-use crate::translate::ClaimState;
+use crate::translate::{Change, ClaimState};
 
 /// Who holds a name or a port, or is to hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -294,6 +294,14 @@ impl ClaimStore {
     /// From whom an admin takes names, and (`None`) that they are taken from nobody any more, since this was asked last.
     pub fn take_taken(&mut self) -> BTreeMap<ClaimKey, Option<Arc<str>>> {
         std::mem::take(&mut self.taken)
+    }
+
+    /// What translation is to be told since this was asked last: [`Self::take_updates`] and [`Self::take_taken`].
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        let (updates, taken) = (self.take_updates(), self.take_taken());
+        let updates = (!updates.is_empty()).then_some(Change::Claims(updates));
+        let taken = (!taken.is_empty()).then_some(Change::Taken(taken));
+        updates.into_iter().chain(taken).collect()
     }
 
     /// The next request that is due, if this replica leads.

@@ -26,6 +26,7 @@ use super::services::{DesiredServices, ServiceState, ServiceStates};
 use super::statuses::plan::{LiveStatus, Planner};
 use super::{claims, clock};
 use crate::claims::{ClaimRequest, ClaimStore, GatewayState, WriteOutcome};
+use crate::control::ControlLoop;
 use crate::issuance::{CertificateRegistry, EngineUpdate, Issuances};
 use crate::publish::settle::{Pending, Present, Settle};
 use crate::publish::{Changes, Publisher};
@@ -57,18 +58,14 @@ pub struct Channels {
 
 /// The state of the loop.
 pub struct Store {
-    /// Translation.
-    pub translator: Translator,
+    /// Translation, certificate requests and who holds which name.
+    pub control: ControlLoop<ClaimStore>,
     /// Statuses.
     pub planner: Planner,
     publisher: Arc<Publisher>,
     metrics: Metrics,
     desired_ports: watch::Sender<Option<Arc<BTreeSet<DesiredPort>>>>,
     desired_services: watch::Sender<Option<Arc<DesiredServices>>>,
-    /// Which certificates are asked for, and how far they are.
-    pub certificates: CertificateRegistry,
-    /// Who holds which name.
-    pub claims: ClaimStore,
     event_recorder: EventRecorder,
     secret_namespaces: Namespaces,
     /// Kinds that are synced.
@@ -116,15 +113,14 @@ impl Store {
         claims: ClaimStore,
         channels: Channels,
     ) -> Self {
+        let translator = Translator::new(settings).reading_secrets_of(secret_namespaces.clone());
         Self {
-            translator: Translator::new(settings).reading_secrets_of(secret_namespaces.clone()),
+            control: ControlLoop::new(translator, claims, channels.certificates),
             planner,
             publisher,
             metrics,
             desired_ports: channels.ports,
             desired_services: channels.services,
-            certificates: channels.certificates,
-            claims,
             event_recorder: channels.event_recorder,
             secret_namespaces,
             synced: BTreeSet::new(),
@@ -166,14 +162,16 @@ impl Store {
                     self.planner.forget(&key);
                     if is_source(key.kind) {
                         self.overtake(&key);
-                        self.certificates.secret(&key.name);
+                        self.control.certificates.secret(&key.name);
                         if !self.kept.remove(&key) {
                             continue;
                         }
                     }
                     self.forget(&key);
                     if key.kind == Kind::HostnameClaim {
-                        self.claims.observe(&key.name, None, clock::both(now));
+                        self.control
+                            .claims
+                            .observe(&key.name, None, clock::both(now));
                         continue;
                     }
                     changes.push(Change::Remove(key));
@@ -220,7 +218,7 @@ impl Store {
             if !self.used.contains(&key) {
                 return None;
             }
-            self.certificates.secret(&key.name);
+            self.control.certificates.secret(&key.name);
             self.keep(&key, &object);
         }
         if has_status(key.kind) {
@@ -230,7 +228,11 @@ impl Store {
         self.learn(&key);
         if key.kind == Kind::HostnameClaim {
             let seen = claims::read(&object).map(|claim| (claim, resource_version.to_string()));
-            if !self.claims.observe(&key.name, seen, clock::both(now)) {
+            if !self
+                .control
+                .claims
+                .observe(&key.name, seen, clock::both(now))
+            {
                 warn!(claim = %key.name, "not as an operator writes it; the leader of its release puts it right");
             }
             return None;
@@ -363,7 +365,8 @@ impl Store {
             }
             let alias = |front: Option<&ServiceState>| front.and_then(|front| front.alias.clone());
             if alias(was) != alias(is)
-                && let Some(DesiredService::Make(service)) = self.translator.services().get(uid)
+                && let Some(DesiredService::Make(service)) =
+                    self.control.translator.services().get(uid)
             {
                 self.planner.touch(&ObjectKey {
                     kind: Kind::Gateway,
@@ -380,14 +383,16 @@ impl Store {
     pub fn send_desired(&mut self, now: Instant) {
         if !self.is_synced {
             self.is_synced = true;
-            self.claims.begin(clock::both(now));
-            self.apply(Vec::new(), now);
+            // What was said first was right at once; from now on it has a pace.
+            self.control.leave_overlaps();
+            self.control.claims.begin(clock::both(now));
+            self.run(now);
             self.send_ports();
             self.send_services();
-            self.certificates.begin(&self.translator);
-            self.certificates.tell();
+            self.control.certificates.begin(&self.control.translator);
+            self.control.certificates.tell();
             // Before this point much seems to be missing that is only not read yet.
-            for (key, findings) in self.translator.findings() {
+            for (key, findings) in self.control.translator.findings() {
                 log_findings(key, findings);
             }
         }
@@ -395,14 +400,14 @@ impl Store {
 
     fn send_ports(&self) {
         if self.is_synced {
-            let ports = Arc::new(self.translator.ports().clone());
+            let ports = Arc::new(self.control.translator.ports().clone());
             self.desired_ports.send_replace(Some(ports));
         }
     }
 
     fn send_services(&self) {
         if self.is_synced {
-            let services = Arc::new(self.translator.services().clone());
+            let services = Arc::new(self.control.translator.services().clone());
             self.desired_services.send_replace(Some(services));
         }
     }
@@ -411,7 +416,8 @@ impl Store {
     pub fn look_on(&mut self, now: Instant) {
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;
-            self.apply_within(Vec::new(), OVERLAPS, now);
+            self.control.look_at_overlaps(OVERLAPS);
+            self.run(now);
         }
     }
 
@@ -422,28 +428,15 @@ impl Store {
     }
 
     fn apply(&mut self, changes: Vec<Change>, now: Instant) {
-        self.apply_within(changes, 0, now);
+        self.control.add(changes);
+        self.run(now);
     }
 
-    fn apply_within(&mut self, mut changes: Vec<Change>, overlaps: usize, now: Instant) {
-        if changes.iter().any(is_secret) {
-            // A certificate that has just been issued is judged by the time at which it came.
-            changes.insert(0, Change::Time(clock::now().as_second()));
-        }
-        changes.extend(self.held());
+    /// Runs the control loop until nothing follows any more.
+    fn run(&mut self, now: Instant) {
         let (mut ports, mut services) = (false, false);
-        if changes.iter().any(is_of_gateway) {
-            self.claims.gateways_changed();
-        }
-        // Sources that are no longer used leave with what follows from that.
-        let mut overlaps = overlaps;
-        while overlaps > 0 || !changes.is_empty() {
-            let begin = Instant::now();
-            let changes_now = std::mem::take(&mut changes);
-            // What is said first is to be right at once.
-            let most = if self.is_synced { overlaps } else { usize::MAX };
-            let output = self.translator.apply_within(changes_now, most);
-            overlaps = 0;
+        let mut begin = Instant::now();
+        while let Some(output) = self.control.step(clock::both(now)) {
             self.metrics.translated(begin.elapsed(), output.work);
             let Output {
                 resources,
@@ -452,19 +445,10 @@ impl Store {
                 ports: new_ports,
                 services: new_services,
                 sources,
-                certificates,
-                issuers,
-                claims,
                 ..
             } = output;
-            self.claims.translated(claims, clock::both(now));
-            self.certificates
-                .translated(certificates, issuers, &resources);
             ports |= !new_ports.is_empty();
             services |= !new_services.is_empty();
-            if statuses.keys().any(|key| key.kind == Kind::Gateway) {
-                self.claims.gateways_changed();
-            }
             for (key, status) in statuses {
                 let orphan = status.is_none() && key.kind == Kind::ListenerSet;
                 if orphan && self.known.contains(&key) {
@@ -484,13 +468,15 @@ impl Store {
                 self.unpublished.extend(resources);
                 self.dirty_since.get_or_insert(now);
             }
-            changes = self.use_sources(sources);
-            changes.extend(self.held());
+            // Sources that are no longer used leave with what follows from that.
+            let gone = self.use_sources(sources);
+            self.control.add(gone);
+            begin = Instant::now();
         }
-        if self.translator.is_behind() {
+        if self.control.translator.is_behind() {
             self.look_at.get_or_insert(now + PACE);
         }
-        self.metrics.claims.are(self.claims.counts());
+        self.metrics.claims.are(self.control.claims.counts());
         if !self.to_read.is_empty() {
             // Nothing is said about what a source belongs to before that is read.
             self.dirty_since.get_or_insert(now);
@@ -502,35 +488,19 @@ impl Store {
             self.send_services();
         }
         if self.is_synced {
-            self.certificates.tell();
-        }
-    }
-
-    /// What the store of claims has to say.
-    fn held(&mut self) -> Vec<Change> {
-        let (updates, taken) = (self.claims.take_updates(), self.claims.take_taken());
-        let updates = (!updates.is_empty()).then_some(Change::Claims(updates));
-        let taken = (!taken.is_empty()).then_some(Change::Taken(taken));
-        updates.into_iter().chain(taken).collect()
-    }
-
-    /// Tells translation what the store of claims has to say, if anything.
-    fn told_of_claims(&mut self, now: Instant) {
-        let changes = self.held();
-        if !changes.is_empty() {
-            self.apply(changes, now);
+            self.control.certificates.tell();
         }
     }
 
     /// This replica leads, or no longer does.
     pub fn lead(&mut self, leads: bool, now: Instant) {
-        self.claims.lead(leads, clock::both(now));
-        self.apply(Vec::new(), now);
+        self.control.claims.lead(leads, clock::both(now));
+        self.run(now);
     }
 
     /// A list of all `HostnameClaim`s is being made from now on.
     pub fn list_claims(&mut self) {
-        self.claims.list();
+        self.control.claims.list();
     }
 
     /// Takes a list of all `HostnameClaim`s. Says whether that is all, or another one is to be made.
@@ -540,46 +510,50 @@ impl Store {
             let version = watched.resource_version.to_string();
             Some((watched.key.name, (claim, version)))
         });
-        let complete = self.claims.catch_up(objects.collect(), clock::both(now));
-        self.apply(Vec::new(), now);
+        let complete = self
+            .control
+            .claims
+            .catch_up(objects.collect(), clock::both(now));
+        self.run(now);
         complete
     }
 
     /// Frees names whose grace is over.
     pub fn pass(&mut self, now: Instant) {
-        if self.claims.deadline().is_some_and(|at| at <= now) {
-            self.claims.pass(clock::both(now));
-            self.apply(Vec::new(), now);
+        if self.control.claims.deadline().is_some_and(|at| at <= now) {
+            self.control.claims.pass(clock::both(now));
+            self.run(now);
         }
     }
 
     /// When [`Self::pass`] or [`Self::claim_request`] has something to do.
     #[must_use]
     pub fn claims_deadline(&self) -> Option<Instant> {
-        self.claims.deadline()
+        self.control.claims.deadline()
     }
 
     /// The next request about a `HostnameClaim` that is due.
     pub fn claim_request(&mut self, now: Instant) -> Option<ClaimRequest> {
-        let merge = self.translator.merge();
-        let request = self
-            .claims
-            .next_request(now, |name| match merge.gateway(name) {
-                Some(gateway) => GatewayState::Ours(gateway.meta.uid.clone()),
-                None if merge.is_known_gateway(name) => GatewayState::NotOurs,
-                None => GatewayState::Gone,
-            });
+        let ControlLoop {
+            translator, claims, ..
+        } = &mut self.control;
+        let merge = translator.merge();
+        let request = claims.next_request(now, |name| match merge.gateway(name) {
+            Some(gateway) => GatewayState::Ours(gateway.meta.uid.clone()),
+            None if merge.is_known_gateway(name) => GatewayState::NotOurs,
+            None => GatewayState::Gone,
+        });
         if request.is_some() {
             // What is being taken from somebody is served for nobody.
-            self.told_of_claims(now);
+            self.run(now);
         }
         request
     }
 
     /// Takes what came of a request about a `HostnameClaim`.
     pub fn claim_answered(&mut self, name: &ObjectName, outcome: WriteOutcome, now: Instant) {
-        self.claims.done(name, outcome, clock::both(now));
-        for (_, namespace) in self.claims.take_troubled() {
+        self.control.claims.done(name, outcome, clock::both(now));
+        for (_, namespace) in self.control.claims.take_troubled() {
             let first = ObjectKey::new(Kind::ListenerSet, namespace.clone(), "");
             let sets = self
                 .known
@@ -589,12 +563,12 @@ impl Store {
                 self.planner.touch(set);
             }
         }
-        self.apply(Vec::new(), now);
+        self.run(now);
     }
 
     /// Tells whoever looks at an object's events what keeps it from a certificate.
     fn tell(&self, key: &ObjectKey, findings: &[Finding]) {
-        let uid = match self.translator.object(key).map(AsRef::as_ref) {
+        let uid = match self.control.translator.object(key).map(AsRef::as_ref) {
             Some(Object::Gateway(gateway)) => &gateway.meta.uid,
             Some(Object::ListenerSet(set)) => &set.meta.uid,
             _ => return,
@@ -629,33 +603,36 @@ impl Store {
 
     /// Takes what the built-in engine says.
     pub fn issued(&mut self, update: EngineUpdate, now: Instant) {
-        let knew = self.certificates.is_known();
-        let (changes, issuers) = self.certificates.take(update);
+        let knew = self.control.certificates.is_known();
+        let (changes, issuers) = self.control.certificates.take(update);
         for issuer in issuers {
             self.planner.touch(&issuer);
         }
         self.apply(changes, now);
-        if self.certificates.is_known() != knew {
+        if self.control.certificates.is_known() != knew {
             self.planner.touch_all();
         }
     }
 
     /// Takes what cert-manager's engine says.
     pub fn issued_by_others(&mut self, issuances: Option<Arc<Issuances>>, now: Instant) {
-        let knew = self.certificates.is_known();
-        let changes = self.certificates.take_others(issuances);
+        let knew = self.control.certificates.is_known();
+        let changes = self.control.certificates.take_others(issuances);
         self.apply(changes, now);
-        if self.certificates.is_known() != knew {
+        if self.control.certificates.is_known() != knew {
             self.planner.touch_all();
         }
     }
 
     /// Looks which certificates have come to every proxy.
     pub fn look_at_certificates(&mut self) {
-        self.certificates
-            .look(&self.translator, &self.publisher, |engine, after| {
+        self.control.certificates.look(
+            &self.control.translator,
+            &self.publisher,
+            |engine, after| {
                 self.metrics.certificates.ready(engine, after);
-            });
+            },
+        );
     }
 
     /// Whether a source is not among those that this release has no right to.
@@ -691,7 +668,7 @@ impl Store {
     pub fn publish(&mut self, now: Instant) -> bool {
         let settled = self.settle.deadline().is_some_and(|at| at <= now);
         if self.dirty_since.is_none() && !settled {
-            self.certificates.published();
+            self.control.certificates.published();
             return true;
         }
         if self.sources_deadline().is_some_and(|at| now < at) {
@@ -699,7 +676,7 @@ impl Store {
         }
         self.settle.add(std::mem::take(&mut self.unpublished));
         let changes = if self.is_synced {
-            let (publisher, translator) = (&self.publisher, &self.translator);
+            let (publisher, translator) = (&self.publisher, &self.control.translator);
             self.settle.due(
                 now,
                 &Present {
@@ -741,7 +718,7 @@ impl Store {
             self.metrics.published(since.elapsed());
         }
         self.publisher.withhold(self.settle.withheld());
-        self.certificates.published();
+        self.control.certificates.published();
     }
 
     /// Proxies that have not acknowledged what was published last.
@@ -775,18 +752,6 @@ pub(super) const SOURCES: [Kind; 2] = [Kind::Secret, Kind::ConfigMap];
 
 fn is_source(kind: Kind) -> bool {
     SOURCES.contains(&kind)
-}
-
-fn is_secret(change: &Change) -> bool {
-    matches!(change, Change::Put(Object::Secret(_)))
-}
-
-fn is_of_gateway(change: &Change) -> bool {
-    match change {
-        Change::Put(object) => matches!(object, Object::Gateway(_)),
-        Change::Remove(key) => key.kind == Kind::Gateway,
-        _ => false,
-    }
 }
 
 /// Kinds whose status Vestibule writes.

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use vestibule_model::issuer::Engine;
 use vestibule_model::key::{ObjectKey, ObjectName};
-use vestibule_model::object::AcmeIssuer;
-use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
+use vestibule_stream::{ResourceKey, ResourceKind};
 
 use super::{Channels, EngineLink, EngineUpdate, Issuances, Issuers, Requests};
 use crate::acme::IssuerState;
 use crate::publish::Publisher;
-use crate::translate::{CertificateRequest, Change, Translator};
+use crate::translate::{Change, Output, Translator};
 
 /// What is asked for, and how far it is.
 #[derive(Debug)]
@@ -110,33 +109,35 @@ impl CertificateRegistry {
     }
 
     /// Takes what translation found out.
-    pub fn translated(
-        &mut self,
-        requests: BTreeMap<ObjectName, Option<CertificateRequest>>,
-        issuers: BTreeMap<ObjectKey, Option<Arc<AcmeIssuer>>>,
-        resources: &BTreeMap<ResourceKey, Option<Encoded>>,
-    ) {
+    pub fn translated(&mut self, output: &Output) {
+        let Output {
+            certificates: requests,
+            issuers,
+            resources,
+            ..
+        } = output;
         self.news |= !requests.is_empty() || !issuers.is_empty();
         for (name, request) in requests {
             let Some(request) = request else {
-                self.waits.remove(&name);
-                Arc::make_mut(&mut self.requests).remove(&name);
+                self.waits.remove(name);
+                Arc::make_mut(&mut self.requests).remove(name);
                 continue;
             };
             let engine = request.issuer.as_ref().map(|issuer| issuer.engine);
             if let Some(engine) = engine
-                && !self.requests.contains_key(&name)
+                && !self.requests.contains_key(name)
             {
                 let since = (Instant::now(), label(engine));
                 self.waits.insert(name.clone(), since);
             }
-            Arc::make_mut(&mut self.requests).insert(name, Arc::new(request));
+            let request = Arc::new(request.clone());
+            Arc::make_mut(&mut self.requests).insert(name.clone(), request);
         }
         for (key, issuer) in issuers {
             let issuers = Arc::make_mut(&mut self.issuers);
             match issuer {
-                Some(issuer) => issuers.insert(key, issuer),
-                None => issuers.remove(&key),
+                Some(issuer) => issuers.insert(key.clone(), Arc::clone(issuer)),
+                None => issuers.remove(key),
             };
         }
         let challenges = resources

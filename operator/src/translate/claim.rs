@@ -20,7 +20,7 @@ use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::route::Parents;
-use super::{Change, Dirty, Output, Translator};
+use super::{Dirty, Output, Translator};
 
 /// Whether a name that nobody holds is served at once, or when its claim is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,7 +29,7 @@ pub enum ClaimMode {
     /// alone (`vestibule check`).
     #[default]
     Assumed,
-    /// Until it is told ([`Change::Claims`]) that it is held: whoever tells has persisted it.
+    /// Until it is told ([`Change::Claims`](super::Change::Claims)) that it is held: whoever tells has persisted it.
     Recorded,
 }
 
@@ -132,11 +132,6 @@ impl Translator {
     #[must_use]
     pub fn claim_states(&self) -> &BTreeMap<ClaimKey, ClaimState> {
         &self.claim_states
-    }
-
-    /// Takes who holds what; see [`Change::Claims`].
-    pub fn claims(&mut self, changes: BTreeMap<ClaimKey, Option<Holder>>) -> Output {
-        self.apply([Change::Claims(changes)])
     }
 
     pub(super) fn take_claims(

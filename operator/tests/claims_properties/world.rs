@@ -15,6 +15,8 @@ use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_operator::claims::{
     ClaimAction, ClaimRequest, ClaimStore, GatewayState, SeenClaim, Time, WriteOutcome,
 };
+use vestibule_operator::control::ControlLoop;
+use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::translate::{Change, ClaimMode, ClaimState, Settings, Translator};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
@@ -51,8 +53,7 @@ pub(crate) struct Server {
 type Shown = (ObjectKey, Option<(Object, u64)>);
 
 pub(crate) struct Replica {
-    translator: Translator,
-    store: ClaimStore,
+    control: ControlLoop<ClaimStore>,
     waiting: BTreeMap<Kind, VecDeque<Shown>>,
 }
 
@@ -167,14 +168,17 @@ fn claim_object((claim, _): &SeenClaim) -> Object {
 impl Replica {
     fn new(server: &Server, clock: (i64, Instant)) -> Self {
         let mut replica = Self {
-            translator: Translator::new(told()),
-            store: ClaimStore::new(GRACE),
+            control: ControlLoop::new(
+                Translator::new(told()),
+                ClaimStore::new(GRACE),
+                CertificateRegistry::new().0,
+            ),
             waiting: BTreeMap::new(),
         };
         for (key, state) in &server.objects {
             replica.take(key, Some(state.clone()), clock);
         }
-        replica.store.begin(time(clock));
+        replica.control.claims.begin(time(clock));
         replica.settle(clock);
         replica
     }
@@ -182,7 +186,7 @@ impl Replica {
     fn take(&mut self, key: &ObjectKey, state: Option<(Object, u64)>, clock: (i64, Instant)) {
         if key.kind == Kind::HostnameClaim {
             let seen = state.map(|(object, version)| (claim_of(&object), version.to_string()));
-            self.store.observe(&key.name, seen, time(clock));
+            self.control.claims.observe(&key.name, seen, time(clock));
             self.settle(clock);
             return;
         }
@@ -190,21 +194,16 @@ impl Replica {
             Some((object, _)) => Change::Put(object),
             None => Change::Remove(key.clone()),
         };
-        let output = self.translator.apply([change]);
-        self.store.translated(output.claims, time(clock));
+        self.control.add([change]);
         self.settle(clock);
     }
 
-    /// Translation and the store tell each other until neither has news.
+    /// Runs the control loop, which has to come to an end.
     fn settle(&mut self, clock: (i64, Instant)) {
         for _ in 0..20 {
-            let (news, taken) = (self.store.take_updates(), self.store.take_taken());
-            if news.is_empty() && taken.is_empty() {
+            if self.control.step(time(clock)).is_none() {
                 return;
             }
-            let changes = [Change::Claims(news), Change::Taken(taken)];
-            let output = self.translator.apply(changes);
-            self.store.translated(output.claims, time(clock));
         }
         panic!("translation and the store do not come to an end");
     }
@@ -224,14 +223,14 @@ impl Replica {
     /// The sets' listeners that its proxies have, and of whom.
     fn serves(&self) -> BTreeMap<Place, String> {
         let mut serves = BTreeMap::new();
-        for (key, object) in self.translator.objects() {
+        for (key, object) in self.control.translator.objects() {
             let Object::ListenerSet(set) = &**object else {
                 continue;
             };
             for listener in &set.listeners {
                 let name = listener.key(&set.parent_key()).to_string();
                 let resource = ResourceKey::new(ResourceKind::Listener, name);
-                if self.translator.resources().contains_key(&resource) {
+                if self.control.translator.resources().contains_key(&resource) {
                     serves.insert(place_of(listener), key.name.namespace.to_string());
                 }
             }
@@ -240,7 +239,7 @@ impl Replica {
     }
 
     pub(crate) fn table(&self) -> Table {
-        Table::read(self.translator.resources())
+        Table::read(self.control.translator.resources())
     }
 
     pub(crate) fn is_up_to_date(&self) -> bool {
@@ -250,7 +249,7 @@ impl Replica {
     /// Who holds which names, as its translation knows it.
     pub(crate) fn told(&self) -> BTreeMap<String, String> {
         let gateway = ObjectName::new(OWN, "one");
-        let names = self.translator.merge().names(&gateway).into_iter();
+        let names = self.control.translator.merge().names(&gateway).into_iter();
         let names = names.flat_map(|of| {
             of.known()
                 .filter_map(|names| Some((names, of.recorded(names)?)))
@@ -261,7 +260,7 @@ impl Replica {
     }
 
     fn view(&self) -> View<'_> {
-        let objects = self.translator.objects();
+        let objects = self.control.translator.objects();
         View::of(objects.map(|(key, object)| (key, &**object)))
     }
 
@@ -375,7 +374,7 @@ impl World {
             history: History::default(),
             serving: BTreeMap::new(),
         };
-        world.replicas[0].store.lead(true, time(clock));
+        world.replicas[0].control.claims.lead(true, time(clock));
         world
     }
 
@@ -605,10 +604,16 @@ impl World {
         if former != replica {
             self.forget_unwritten();
             self.leader = replica;
-            self.replicas[former].store.lead(false, time(self.clock));
+            self.replicas[former]
+                .control
+                .claims
+                .lead(false, time(self.clock));
             self.replicas[former].settle(self.clock);
         }
-        self.replicas[replica].store.lead(true, time(self.clock));
+        self.replicas[replica]
+            .control
+            .claims
+            .lead(true, time(self.clock));
         self.replicas[replica].settle(self.clock);
         let mut history = std::mem::take(&mut self.history);
         history.led(self);
@@ -645,7 +650,7 @@ impl World {
     /// The leader makes a request, if one is due.
     fn write(&mut self, fate: Fate) -> bool {
         let now = self.clock.1 + Duration::from_secs(40);
-        let store = &mut self.replicas[self.leader].store;
+        let store = &mut self.replicas[self.leader].control.claims;
         let Some(request) = store.next_request(now, |gateway| match &*gateway.name {
             "one" => GatewayState::Ours("uid".into()),
             _ => GatewayState::NotOurs,
@@ -669,7 +674,10 @@ impl World {
             return true;
         }
         let replica = &mut self.replicas[self.leader];
-        replica.store.done(&request.name, outcome, time(self.clock));
+        replica
+            .control
+            .claims
+            .done(&request.name, outcome, time(self.clock));
         replica.settle(self.clock);
         true
     }
@@ -708,7 +716,7 @@ impl World {
 
     fn pass(&mut self) {
         for replica in &mut self.replicas {
-            replica.store.pass(time(self.clock));
+            replica.control.claims.pass(time(self.clock));
             replica.settle(self.clock);
         }
     }
@@ -770,13 +778,13 @@ impl World {
             self.observe();
         }
         let replica = &self.replicas[self.leader];
-        for (key, state) in replica.translator.claim_states() {
+        for (key, state) in replica.control.translator.claim_states() {
             if *key.gateway.name == *"another" {
                 continue;
             }
             assert_eq!(*state, ClaimState::Used, "{key}");
         }
-        let counts = replica.store.counts();
+        let counts = replica.control.claims.counts();
         assert_eq!((counts.pending, counts.grace), (0, 0));
         let mut held = BTreeSet::new();
         for (object, _) in self.server.objects.values() {
@@ -786,7 +794,7 @@ impl World {
                 let key = claim.held_key().expect("one that counts");
                 held.insert(key.clone());
                 assert_eq!(
-                    replica.translator.merge().holder(key),
+                    replica.control.translator.merge().holder(key),
                     Some(claim.holder.clone())
                 );
                 assert_eq!(claim.unused_since, None);
@@ -794,7 +802,7 @@ impl World {
         }
         // The other release's is left alone.
         assert_eq!(held.len() + 1, counts.held);
-        assert_eq!(held.len(), replica.translator.claim_states().len());
+        assert_eq!(held.len(), replica.control.translator.claim_states().len());
         // The other replica, and one that starts now, would serve the same.
         let serves = |replica: &Replica| (replica.serves(), replica.table());
         let expected = serves(replica);

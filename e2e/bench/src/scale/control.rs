@@ -26,6 +26,7 @@ use vestibule_operator::cluster::services::{DesiredServices, ServicePorts, Servi
 use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, Timing};
 use vestibule_operator::cluster::statuses::{self, StatusInputs};
 use vestibule_operator::cluster::store::{Channels, Store};
+use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::{self, CertificateRegistry, EngineLink, Requests};
 use vestibule_operator::publish::Publisher;
 use vestibule_operator::translate::{
@@ -352,12 +353,16 @@ impl Control {
         for _ in 0..LOOKS {
             let Store {
                 planner,
-                translator,
+                control,
                 service_states,
                 orphans,
-                certificates,
                 ..
             } = &mut self.store;
+            let ControlLoop {
+                translator,
+                certificates,
+                ..
+            } = control;
             let facts = StatusInputs {
                 translator,
                 publisher: &self.publisher,
@@ -399,7 +404,9 @@ impl Control {
 
     /// Whether something has still to be published, or a name to be recorded before it can be.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.store.is_dirty() || !self.echoes.is_empty() || self.store.claims.counts().pending > 0
+        self.store.is_dirty()
+            || !self.echoes.is_empty()
+            || self.store.control.claims.counts().pending > 0
     }
 
     /// Proxies that have not acknowledged what was published last.
@@ -414,12 +421,12 @@ impl Control {
 
     /// How many resources there are.
     pub(crate) fn resources(&self) -> usize {
-        self.store.translator.resources().len()
+        self.store.control.translator.resources().len()
     }
 
     /// What is held besides.
     pub(crate) fn held(&self) -> Held {
-        let claims = self.store.claims.counts();
+        let claims = self.store.control.claims.counts();
         Held {
             names: claims.held,
             claims: claims.objects,
@@ -474,8 +481,8 @@ impl Control {
                     && condition.get("status").and_then(Value::as_str) == Some("True")
             })
         };
-        self.store
-            .translator
+        let translator = &self.store.control.translator;
+        translator
             .objects()
             .map(|(key, _)| key)
             .filter(|key| matches!(key.kind, Kind::Gateway | Kind::ListenerSet) && !holds(key))

@@ -28,6 +28,7 @@ use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
 use super::{Settings, clock, lease, sources, statuses};
 use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
+use crate::control::ControlLoop;
 use crate::issuance::{EngineLink, Issuances};
 use crate::publish::Publisher;
 use crate::translate::{SessionKeys, Translator};
@@ -431,13 +432,17 @@ impl Controller {
             let seconds = clock::now().as_second();
             let Store {
                 planner,
-                claims,
-                translator,
+                control,
                 service_states,
                 orphans,
-                certificates,
                 ..
             } = &mut self.store;
+            let ControlLoop {
+                translator,
+                claims,
+                certificates,
+                ..
+            } = control;
             let inputs = statuses::StatusInputs {
                 translator,
                 publisher: &self.publisher,
@@ -473,7 +478,7 @@ impl Controller {
     /// Tells translation the time if a certificate has become valid, or has expired.
     fn tell_time(&mut self) {
         let seconds = clock::now().as_second();
-        let due = self.store.translator.next_deadline();
+        let due = self.store.control.translator.next_deadline();
         if due.is_some_and(|due| due <= seconds) {
             self.store.time(seconds, Instant::now());
         }
@@ -481,7 +486,7 @@ impl Controller {
 
     /// When [`Self::tell_time`] has something to do.
     fn time_due(&self) -> Option<Instant> {
-        let due = self.store.translator.next_deadline()?;
+        let due = self.store.control.translator.next_deadline()?;
         let left = u64::try_from(due - clock::now().as_second()).unwrap_or_default();
         // The beat comes before anything that is far away.
         let left = Duration::from_secs(left).min(BEAT);
