@@ -279,7 +279,7 @@ fn every_part_of_a_rule_is_on_the_stream() {
     assert_eq!(attached(&world), 1);
 }
 
-const SESSIONS: &str = r#"
+const SESSIONS: &str = r"
   - name: given
     matches: [{path: {value: /a}}]
     backendRefs: [{name: web, port: 80}]
@@ -292,7 +292,7 @@ const SESSIONS: &str = r#"
     sessionPersistence: {type: Header, header: {name: X-Session}}
   - matches: [{path: {value: /d}}]
     backendRefs: [{name: web, port: 80}]
-"#;
+";
 
 fn session_key(n: u8) -> SessionKey {
     SessionKey::new(Zeroizing::new([n; SessionKey::BYTES]))

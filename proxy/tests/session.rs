@@ -40,6 +40,7 @@ fn cookie(name: &str) -> Carrier {
     })
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as a rule has it")]
 fn session(carrier: Carrier, of: &[u8]) -> Option<proto::HttpSession> {
     Some(proto::HttpSession {
         carrier: Some(carrier),
@@ -62,10 +63,11 @@ fn web(backends: &[(&str, u32)], session: Option<proto::HttpSession>) -> Resourc
 }
 
 fn rig_of(session: Option<proto::HttpSession>, endpoints: &[SocketAddr]) -> Rig {
+    let route = web(&[(ONE, 1)], session);
     Rig::start(&quiet(), |port| {
         vec![
             http(port, "web", "", None),
-            web(&[(ONE, 1)], session.clone()),
+            route.clone(),
             backend(ONE, endpoints),
         ]
     })

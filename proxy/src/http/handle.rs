@@ -334,6 +334,17 @@ fn whom<B>(
     Ok(target)
 }
 
+/// Takes out of a request what no client may say, and refuses one that could be read in two ways.
+fn clean<B>(request: &mut Request<B>, underscores: Underscores) -> Result<(), LocalReply> {
+    if underscores == Underscores::Refuse && headers::have_underscores(request.headers()) {
+        let text = "the name of a header has an underscore, which some read as a dash\n";
+        return Err(LocalReply::unclear("UnclearHeader", text));
+    }
+    headers::drop_claims(request.headers_mut(), underscores);
+    headers::join_cookies(request.headers_mut());
+    Ok(())
+}
+
 /// Decides all of it by one snapshot, the one in force: challenge, listener, rule, filters, backend, and
 /// what the backend is shown. The connection may be older.
 fn decide<'a>(
@@ -354,12 +365,7 @@ fn decide<'a>(
         return Ok(Decision::Challenge(response));
     }
     let underscores = shared.plane.limits.http.underscores;
-    if underscores == Underscores::Refuse && headers::have_underscores(request.headers()) {
-        let text = "the name of a header has an underscore, which some read as a dash\n";
-        return Err(LocalReply::unclear("UnclearHeader", text));
-    }
-    headers::drop_claims(request.headers_mut(), underscores);
-    headers::join_cookies(request.headers_mut());
+    clean(request, underscores)?;
     let (listener, found) = select(&snapshot, shared, &target, request, record)?;
     request.body_mut().bound(record.bounds.request_body);
     if request.body().is_said_too_large() {

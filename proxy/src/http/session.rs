@@ -119,15 +119,15 @@ pub struct Presented {
     entries: Vec<Entry>,
     /// Sealed with another key than the first.
     is_old: bool,
-    /// One of them has ended.
-    expired: bool,
-    /// There was a value that is no token of this rule.
-    unreadable: bool,
+    /// The client came over TLS.
     secure: bool,
+    /// Why there is no session with the backends that are not among them.
+    otherwise: Outcome,
 }
 
 impl Presented {
     /// The endpoint of the session with this backend.
+    #[must_use]
     pub fn at(&self, backend: &str) -> Option<SocketAddr> {
         let backend = number(backend);
         let found = self.entries.iter().find(|entry| entry.backend == backend);
@@ -136,11 +136,12 @@ impl Presented {
 }
 
 /// What became of a client's session with the backend that answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The request was for an endpoint that it had a session with.
     Kept,
     /// It had none with this backend.
+    #[default]
     Began,
     /// The endpoint is not there or failed, so there is a new session with another one.
     Moved,
@@ -193,16 +194,18 @@ impl Session {
             ..Presented::default()
         };
         for value in self.values(headers) {
-            let Some((entries, is_old)) = self.unseal(value) else {
-                presented.unreadable = true;
+            let Some((mut entries, is_old)) = self.unseal(value) else {
+                presented.otherwise = Outcome::Unreadable;
                 continue;
             };
             let all = entries.len();
+            entries.retain(|entry| self.left(entry, now) != Some(0));
+            presented.otherwise = if entries.len() < all {
+                Outcome::Expired
+            } else {
+                Outcome::Began
+            };
             presented.entries = entries;
-            presented
-                .entries
-                .retain(|entry| self.left(entry, now) != Some(0));
-            presented.expired = presented.entries.len() < all;
             presented.is_old = is_old;
             break;
         }
@@ -221,9 +224,7 @@ impl Session {
         let outcome = match before {
             Some(before) if before == endpoint => Outcome::Kept,
             Some(_) => Outcome::Moved,
-            None if presented.expired => Outcome::Expired,
-            None if presented.unreadable && presented.entries.is_empty() => Outcome::Unreadable,
-            None => Outcome::Began,
+            None => presented.otherwise,
         };
         let secure = presented.secure;
         let mut entries = presented.entries;
