@@ -22,8 +22,6 @@ use proto::BackendProtocol;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use vestibule_proxy::plane::ProxyLimits;
-use vestibule_stream::proto::grpc_method::{Method, Service};
-use vestibule_stream::proto::http_match::Path;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
@@ -33,26 +31,6 @@ const NONE: Vec<String> = Vec::new();
 const ECHO: &str = "/shop.v1.Cart/Add";
 
 type Any = BoxBody<Bytes, std::io::Error>;
-
-/// A rule for a service and a method, each of any if it is empty, that leads to one backend.
-fn calls(service: &str, method: &str, backend: &str) -> proto::HttpRule {
-    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let of = proto::GrpcMethod {
-        service: some(service).map(Service::ExactService),
-        method: some(method).map(Method::ExactMethod),
-    };
-    let mut made = rule("/", backend);
-    made.matches[0].path = Some(Path::GrpcMethod(of));
-    made
-}
-
-fn grpc_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>) -> Resource {
-    let mut resource = http_route(name, hostname, rules);
-    if let Some(Wire::HttpRoute(route)) = resource.resource.take() {
-        resource.resource = Some(Wire::GrpcRoute(route));
-    }
-    resource
-}
 
 /// A gRPC route for everything, to a backend that says nothing of its protocol.
 fn rig_of(limits: &ProxyLimits, address: SocketAddr) -> Rig {

@@ -211,6 +211,27 @@ pub(crate) fn rule(prefix: &str, backend: &str) -> proto::HttpRule {
     }
 }
 
+/// A rule for a service and a method, each of any if it is empty, that leads to one backend.
+pub(crate) fn calls(service: &str, method: &str, backend: &str) -> proto::HttpRule {
+    use proto::grpc_method::{Method, Service};
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let of = proto::GrpcMethod {
+        service: some(service).map(Service::ExactService),
+        method: some(method).map(Method::ExactMethod),
+    };
+    let mut made = rule("/", backend);
+    made.matches[0].path = Some(proto::http_match::Path::GrpcMethod(of));
+    made
+}
+
+pub(crate) fn grpc_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>) -> Resource {
+    let mut resource = http_route(name, hostname, rules);
+    if let Some(Wire::HttpRoute(route)) = resource.resource.take() {
+        resource.resource = Some(Wire::GrpcRoute(route));
+    }
+    resource
+}
+
 pub(crate) fn to(backend: &str, weight: u32) -> proto::HttpBackend {
     proto::HttpBackend {
         backend: backend.into(),

@@ -1,0 +1,219 @@
+//! gRPC with what others wrote: the interop client and server of grpc-go, grpcurl, and h2spec, which sends what HTTP/2
+//! forbids.
+//!
+//! Ignored where they cannot be built: `e2e/tools/get grpc-interop-client grpc-interop-server grpcurl h2spec` builds
+//! them, with Go.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use common::web::*;
+use common::*;
+use proto::BackendProtocol;
+use vestibule_stream::proto;
+
+const HOST: &str = "api.example.com";
+const BACKEND: &str = "team-a/one:80";
+const CERTIFICATE: &str = "team-a/own";
+
+/// The cases of grpc-go's interop client that a proxy can carry. The others are about credentials of Google's cloud,
+/// about load that is balanced by the client, and about reports of a backend's load.
+const CASES: [&str; 14] = [
+    "empty_unary",
+    "large_unary",
+    "client_streaming",
+    "server_streaming",
+    "ping_pong",
+    "empty_stream",
+    "timeout_on_sleeping_server",
+    "cancel_after_begin",
+    "cancel_after_first_response",
+    "status_code_and_message",
+    "special_status_message",
+    "custom_metadata",
+    "unimplemented_method",
+    "unimplemented_service",
+];
+
+/// What grpcurl has to know of the interop server.
+const SCHEMA: &str = r#"
+syntax = "proto3";
+package grpc.testing;
+service TestService {
+  rpc UnaryCall(SimpleRequest) returns (SimpleResponse);
+}
+message SimpleRequest { int32 response_size = 2; }
+message SimpleResponse { Payload payload = 1; }
+message Payload { bytes body = 2; }
+"#;
+
+fn tool(name: &str) -> PathBuf {
+    let get = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/tools/get");
+    let found = Command::new(get).arg(name).output().unwrap();
+    let said = String::from_utf8_lossy(&found.stderr);
+    assert!(found.status.success(), "{name}: {said}");
+    String::from_utf8(found.stdout).unwrap().trim().into()
+}
+
+/// A file that only one test writes.
+fn temporary(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Runs a tool to its end.
+async fn run(name: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(tool(name));
+    command.args(arguments).stdin(Stdio::null());
+    let output = tokio::task::spawn_blocking(move || command.output());
+    within(name, output).await.unwrap().unwrap()
+}
+
+/// Both of a tool's outputs.
+fn text(output: &Output) -> String {
+    let parts = [&output.stdout, &output.stderr];
+    parts.map(|part| String::from_utf8_lossy(part)).concat()
+}
+
+/// grpc-go's server, until this is dropped.
+struct Server {
+    address: SocketAddr,
+    child: Child,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut child = Command::new(tool("grpc-interop-server"))
+            .args(["--port", "0"])
+            .env("GRPC_GO_LOG_SEVERITY_LEVEL", "info")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let port = lines.by_ref().find_map(|line| {
+            let line = line.unwrap();
+            let (_, port) = line.split_once("listening on [::]:")?;
+            Some(port.trim().parse::<u16>().unwrap())
+        });
+        // Whatever else it says is read, so that it is never kept from saying it.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self {
+            address: SocketAddr::from(([127, 0, 0, 1], port.expect("a port"))),
+            child,
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A gRPC route to the server on one listener: with TLS if there is an identity.
+fn rig(server: &Server, identity: Option<&Identity>) -> Rig {
+    Rig::start(&quiet(), |port| {
+        let certificate = identity.map(|identity| identity.resource(CERTIFICATE));
+        let served = [
+            http(port, "web", "", identity.map(|_| CERTIFICATE)),
+            grpc_route("web", "", vec![calls("", "", BACKEND)]),
+            backend_of(BACKEND, &[server.address], BackendProtocol::Unspecified),
+        ];
+        certificate.into_iter().chain(served).collect()
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs grpc-go's interop programs, which e2e/tools/get builds"]
+async fn grpc_go_s_client_and_server_understand_each_other() {
+    let server = Server::start();
+    let identity = Identity::new(HOST);
+    let authority = temporary("interop-ca.pem");
+    let pem = pem::Pem::new("CERTIFICATE", identity.chain[0].to_vec());
+    std::fs::write(&authority, pem::encode(&pem)).unwrap();
+    let ca_file = format!("--ca_file={}", authority.display());
+    let override_name = format!("--server_host_override={HOST}");
+    let secured = ["--use_tls", "--use_test_ca", &ca_file, &override_name];
+    for (identity, with) in [(None, &[][..]), (Some(&identity), &secured[..])] {
+        let rig = rig(&server, identity);
+        let port = format!("--server_port={}", rig.address.port());
+        for case in CASES {
+            let case = format!("--test_case={case}");
+            let arguments = [&["--server_host=127.0.0.1", &port, &case][..], with].concat();
+            let output = run("grpc-interop-client", &arguments).await;
+            assert!(
+                output.status.success(),
+                "{case} {with:?}:\n{}",
+                text(&output)
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs grpcurl, which e2e/tools/get builds"]
+async fn grpcurl_gets_answers_and_is_told_in_its_words_what_is_not_served() {
+    let server = Server::start();
+    std::fs::write(temporary("interop.proto"), SCHEMA).unwrap();
+    let mut rig = rig(&server, None);
+    let address = rig.address.to_string();
+    let call = [
+        "-plaintext",
+        "-import-path",
+        env!("CARGO_TARGET_TMPDIR"),
+        "-proto",
+        "interop.proto",
+        "-d",
+        r#"{"responseSize": 3}"#,
+        &address,
+        "grpc.testing.TestService/UnaryCall",
+    ];
+    let output = run("grpcurl", &call).await;
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains(r#""body": "AAAA""#), "{output:?}");
+
+    // A backend without endpoints.
+    rig.apply(vec![backend_of(BACKEND, &[], BackendProtocol::Unspecified)]);
+    let said = text(&run("grpcurl", &call).await);
+    assert!(said.contains("Code: Unavailable"), "{said}");
+
+    // No rule for the method.
+    let other = calls("grpc.testing.Other", "", BACKEND);
+    rig.apply(vec![grpc_route("web", "", vec![other])]);
+    let said = text(&run("grpcurl", &call).await);
+    assert!(said.contains("Code: Unimplemented"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs h2spec, which e2e/tools/get builds"]
+async fn h2spec_finds_nothing_wrong_with_a_grpc_host() {
+    let server = Server::start();
+    let identity = Identity::new(HOST);
+    // What is no call of gRPC goes to this one, which reads it to its end.
+    let web = Echo::start("web").await;
+    for identity in [Some(&identity), None] {
+        let mut rig = rig(&server, identity);
+        let rules = vec![rule("/", "team-a/web:80")];
+        let backend = backend("team-a/web:80", &[web.address]);
+        rig.apply(vec![http_route("web", "", rules), backend]);
+        let port = rig.address.port().to_string();
+        let with = identity.map_or(&[][..], |_| &["-t", "-k"]);
+        let arguments = [&["-h", "127.0.0.1", "-p", &port, "-o", "20"][..], with].concat();
+        let output = run("h2spec", &arguments).await;
+        let said = text(&output);
+        if identity.is_some() {
+            assert!(said.contains("145 tests, 145 passed"), "{said}");
+        } else {
+            // A port without TLS speaks HTTP/1.1 as well, and answers what is neither in HTTP/1.1. h2spec wants no answer.
+            assert!(said.contains("145 tests, 144 passed"), "{said}");
+            assert!(
+                said.contains("2: Sends invalid connection preface"),
+                "{said}"
+            );
+        }
+    }
+}
