@@ -71,6 +71,8 @@ pub struct HttpRule {
     pub timeouts: HttpTimeouts,
     /// When a request is made again.
     pub retry: Option<Retry>,
+    /// How the requests of one client stay at one endpoint.
+    pub session: Option<SessionPersistence>,
     /// What is wrong with it. A refusal here refuses the rule.
     pub findings: Vec<Finding>,
 }
@@ -310,6 +312,31 @@ pub struct Retry {
     pub attempts: u32,
     /// How long to wait first; more before each further time.
     pub backoff: Option<Duration>,
+}
+
+/// How the requests of one client stay at the endpoint of each backend that answered the first of them (GEP-1619).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionPersistence {
+    /// How the client gets its token and sends it.
+    pub carrier: SessionCarrier,
+    /// From the beginning of a session to its end; at least a second.
+    pub absolute_timeout: Option<Duration>,
+}
+
+/// How a client carries the token of its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionCarrier {
+    /// As a cookie.
+    Cookie {
+        /// A token in the sense of HTTP; none: one that no other rule has.
+        name: Option<Arc<str>>,
+        /// Begins with `/`, and has nothing that ends an attribute.
+        path: Arc<str>,
+        /// It outlives the browser, up to the absolute timeout, which there is.
+        permanent: bool,
+    },
+    /// As a header of this name, in lower case.
+    Header(Arc<str>),
 }
 
 /// Limits on time; zero switches one off.

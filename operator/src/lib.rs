@@ -12,5 +12,6 @@ pub mod internal_ca;
 pub mod issuance;
 pub mod localca;
 pub mod publish;
+pub mod session_keys;
 pub mod status;
 pub mod translate;

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::hmac;
 use jiff::Timestamp;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -27,7 +28,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Meta, Object, Secret};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::translate::{CertificateRequest, Change};
+use crate::translate::{CertificateRequest, Change, SessionKey};
 
 /// File of the CA's certificate in the state directory.
 pub const CERTIFICATE_FILE: &str = "ca.crt";
@@ -192,6 +193,17 @@ impl LocalCa {
         &self.certificate
     }
 
+    /// The key of sessions that goes with this CA, so that they outlive the process as the CA does.
+    #[must_use]
+    pub fn session_key(&self) -> SessionKey {
+        let secret = Zeroizing::new(self.key.serialize_der());
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
+        let tag = hmac::sign(&key, b"vestibule run: key of sessions");
+        let mut bytes = Zeroizing::new([0; SessionKey::BYTES]);
+        bytes.copy_from_slice(tag.as_ref());
+        SessionKey::new(bytes)
+    }
+
     /// Issues a certificate with a key of its own for `hostnames`, as the Secret `name`.
     pub fn issue(
         &self,
@@ -331,6 +343,7 @@ impl LocalIssuer {
                 | Change::Challenges(_)
                 | Change::Issuance(_)
                 | Change::Claims(_)
+                | Change::SessionKeys(_)
                 | Change::Taken(_)
                 | Change::Time(_) => continue,
             };

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use common::*;
@@ -11,11 +12,13 @@ use vestibule_crds::{decode, yaml};
 use vestibule_model::condition::{ConditionType, Reason};
 use vestibule_model::key::Kind;
 use vestibule_model::object::Object;
-use vestibule_operator::translate::{Change, Status, Translator};
+use vestibule_operator::translate::{Change, SessionKey, SessionKeys, Status, Translator};
+use vestibule_stream::proto::http_session::Carrier;
 use vestibule_stream::proto::{
     self, BackendProtocol, http_filter, http_match, http_value_match, path_modifier, resource,
 };
 use vestibule_stream::{ResourceKey, ResourceKind};
+use zeroize::Zeroizing;
 
 const WORLD: &str = r"
 apiVersion: gateway.networking.k8s.io/v1
@@ -152,6 +155,7 @@ const EVERY_PART: &str = r#"
     - {name: web, port: 80, weight: 3, filters: [{type: RequestHeaderModifier, requestHeaderModifier: {remove: [X-D]}}]}
     timeouts: {request: 10s, backendRequest: 0s}
     retry: {codes: [503, 500, 503], backoff: 50ms}
+    sessionPersistence: {type: Cookie, cookie: {name: sticky, lifetimeType: Permanent}, absoluteTimeout: 1h}
   - matches: [{path: {value: /old/}}]
     filters:
     - {type: RequestRedirect, requestRedirect: {scheme: https, hostname: c.example.com, port: 8443, statusCode: 308, path: {type: ReplacePrefixMatch, replacePrefixMatch: ""}}}
@@ -236,6 +240,8 @@ fn every_part_of_a_rule_is_on_the_stream() {
             attempts: 1,
             backoff: Some(50),
         }),
+        // Without keys nobody keeps sessions.
+        session: None,
     };
     let second = proto::HttpRule {
         matches: vec![path(http_match::Path::Prefix("/old/".into()))],
@@ -271,6 +277,104 @@ fn every_part_of_a_rule_is_on_the_stream() {
     assert_eq!(held(&world), Some(expected));
     assert_eq!(conditions(&world), FINE);
     assert_eq!(attached(&world), 1);
+}
+
+const SESSIONS: &str = r"
+  - name: given
+    matches: [{path: {value: /a}}]
+    backendRefs: [{name: web, port: 80}]
+    sessionPersistence: {type: Cookie, cookie: {name: sticky, path: /a, lifetimeType: Permanent}, absoluteTimeout: 1h}
+  - matches: [{path: {value: /b}}]
+    backendRefs: [{name: web, port: 80}]
+    sessionPersistence: {}
+  - matches: [{path: {value: /c}}]
+    backendRefs: [{name: web, port: 80}]
+    sessionPersistence: {type: Header, header: {name: X-Session}}
+  - matches: [{path: {value: /d}}]
+    backendRefs: [{name: web, port: 80}]
+";
+
+fn session_key(n: u8) -> SessionKey {
+    SessionKey::new(Zeroizing::new([n; SessionKey::BYTES]))
+}
+
+fn session_keys(of: &[u8]) -> Change {
+    Change::SessionKeys(SessionKeys::new(of.iter().copied().map(session_key)))
+}
+
+fn sessions(world: &Translator) -> Vec<Option<proto::HttpSession>> {
+    let route = held(world).expect("the route");
+    route.rules.into_iter().map(|rule| rule.session).collect()
+}
+
+#[test]
+fn each_rule_with_sessions_gets_keys_of_its_own_and_new_ones_when_they_rotate() {
+    let mut world = world();
+    put(&mut world, &web(SESSIONS));
+    assert_eq!(sessions(&world), [None, None, None, None]);
+    let output = world.apply([session_keys(&[1])]);
+    assert_eq!(output.resources.len(), 1);
+    let first = sessions(&world);
+    let without_keys = |session: &Option<proto::HttpSession>| {
+        let session = session.as_ref()?;
+        Some((session.carrier.clone(), session.absolute_timeout))
+    };
+    let cookie = |name: &str, path: &str, permanent| {
+        Some(Carrier::Cookie(proto::SessionCookie {
+            name: name.into(),
+            path: path.into(),
+            permanent,
+        }))
+    };
+    let header = Some(Carrier::Header("x-session".into()));
+    assert_eq!(
+        first.iter().map(without_keys).collect::<Vec<_>>(),
+        [
+            Some((cookie("sticky", "/a", true), Some(3_600_000))),
+            Some((cookie("session-e920df4eae1f3ea6", "/", false), None)),
+            Some((header, None)),
+            None,
+        ]
+    );
+    let keys = |all: &[Option<proto::HttpSession>]| -> Vec<Vec<Vec<u8>>> {
+        let sessions = all.iter().flatten();
+        let keys = sessions.map(|session| session.keys.iter().map(|key| key.key.clone()).collect());
+        keys.collect()
+    };
+    let before = keys(&first);
+    assert!(
+        before
+            .iter()
+            .all(|keys| keys.len() == 1 && keys[0].len() == 32)
+    );
+    let distinct: BTreeSet<_> = before.iter().flatten().collect();
+    assert_eq!(distinct.len(), 3);
+    // The same keys are no news, others are, and the old ones stay as they are told.
+    assert!(world.apply([session_keys(&[1])]).resources.is_empty());
+    let output = world.apply([session_keys(&[2, 1])]);
+    assert_eq!(output.resources.len(), 1);
+    let after = keys(&sessions(&world));
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(after.len(), 2);
+        assert!(after[0] != before[0] && after[1] == before[0]);
+    }
+    // Another route, or the same rules in another kind, has other keys; a rule that is named keeps its own wherever it is.
+    let renamed = web(SESSIONS).replace("name: web, namespace: red", "name: other, namespace: red");
+    put(&mut world, &renamed);
+    let other = match resource(&world, ResourceKind::HttpRoute, "red/other") {
+        Some(resource::Resource::HttpRoute(route)) => route,
+        other => panic!("{other:?}"),
+    };
+    let other: Vec<_> = other.rules.into_iter().map(|rule| rule.session).collect();
+    assert!(
+        keys(&other)
+            .iter()
+            .flatten()
+            .all(|key| !after.concat().contains(key))
+    );
+    let moved = format!("\n  - matches: [{{path: {{value: /new}}}}]{SESSIONS}");
+    put(&mut world, &web(&moved));
+    assert_eq!(keys(&sessions(&world))[0], after[0]);
 }
 
 /// A mirror is no part of what a client gets: without it, the rule serves all the same.

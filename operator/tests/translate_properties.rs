@@ -31,10 +31,12 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
 use vestibule_model::tls_policy::GatewayTls;
 use vestibule_operator::translate::{
-    Assigned, CONTROLLER, CertificateRequest, Change, DesiredPort, Translator,
+    Assigned, CONTROLLER, CertificateRequest, Change, DesiredPort, SessionKey, SessionKeys,
+    Translator,
 };
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ContentHash, ResourceKey};
+use zeroize::Zeroizing;
 
 const TENANTS: [&str; 3] = ["a-b", "a", "b"];
 const HOSTS: [&str; 7] = [
@@ -367,11 +369,16 @@ fn a_fact() -> impl Strategy<Value = Change> {
             issuance,
         )]))
     });
+    let session_keys = prop::collection::vec(0..3_u8, 0..3).prop_map(|keys| {
+        let key = |n| SessionKey::new(Zeroizing::new([n; SessionKey::BYTES]));
+        Change::SessionKeys(SessionKeys::new(keys.into_iter().map(key)))
+    });
     // 2015, 2026 and 2035.
     let times = [1_420_000_000, 1_790_000_000, 2_050_000_000];
     prop_oneof![
         4 => challenge,
         1 => issuance,
+        1 => session_keys,
         1 => prop::sample::select(times.to_vec()).prop_map(Change::Time),
     ]
 }
@@ -587,6 +594,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
     let (mut ports, mut addresses) = (BTreeMap::new(), BTreeMap::new());
     let (mut claims, mut taken) = (BTreeMap::new(), BTreeMap::new());
     let (mut challenges, mut issuance, mut time) = (BTreeMap::new(), BTreeMap::new(), None);
+    let mut session_keys = None;
     for change in history {
         match change {
             Change::Ports(delta) => ports.extend(delta.clone()),
@@ -598,6 +606,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
             Change::Claims(delta) => claims.extend(delta.clone()),
             Change::Taken(delta) => taken.extend(delta.clone()),
             Change::Time(now) => time = Some(*now),
+            Change::SessionKeys(keys) => session_keys = Some(keys.clone()),
             Change::Put(_) | Change::Remove(_) => {}
         }
     }
@@ -614,6 +623,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
     addresses
         .chain(facts)
         .chain(time.map(Change::Time))
+        .chain(session_keys.map(Change::SessionKeys))
         .collect()
 }
 

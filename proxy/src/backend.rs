@@ -113,6 +113,13 @@ impl Backend {
         healthy.flatten().or_else(|| fitting.next())
     }
 
+    /// Whether it has this endpoint, which did not fail lately.
+    pub(crate) fn offers(&self, endpoint: SocketAddr) -> bool {
+        let one = || std::iter::once(endpoint);
+        self.target.endpoints.contains(&endpoint)
+            && (!self.health.is_troubled() || self.health.choose(one(), Instant::now()).is_some())
+    }
+
     /// Notes that `endpoint` failed. Returns for how long it is passed over, if that begins or is
     /// renewed.
     pub(crate) fn failed(

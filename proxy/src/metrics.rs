@@ -134,6 +134,7 @@ pub struct Metrics {
     retries_refused: Family<ReasonLabel, Counter>,
     mirrors: Family<ResultLabel, Counter>,
     cors_preflights: Family<ResultLabel, Counter>,
+    sessions: Family<ResultLabel, Counter>,
     requests: Family<RequestLabel, Counter>,
     requests_over_limit: Family<ReasonLabel, Counter>,
     grpc_calls: Family<GrpcLabel, Counter>,
@@ -318,6 +319,11 @@ impl Metrics {
                 r,
                 "cors_preflights",
                 "CORS preflight requests answered, by whether the origin may ask",
+            ),
+            sessions: add(
+                r,
+                "session_requests",
+                "HTTP requests answered whose rule has session persistence, by what became of the client's session",
             ),
             requests: add(
                 r,
@@ -508,6 +514,12 @@ impl Metrics {
     pub(crate) fn preflight(&self, result: &'static str) {
         let label = ResultLabel { result };
         self.cors_preflights.get_or_create(&label).inc();
+    }
+
+    /// Counts a request of a rule that keeps sessions.
+    pub(crate) fn session(&self, result: &'static str) {
+        let label = ResultLabel { result };
+        self.sessions.get_or_create(&label).inc();
     }
 
     /// Counts an answered HTTP request.

@@ -70,6 +70,20 @@ impl Tried {
         self.endpoints.len()
     }
 
+    /// As [`Self::next`], but the first attempt is at `preferred` if the backend offers that.
+    pub(crate) fn next_or_preferred(
+        &self,
+        preferred: Option<SocketAddr>,
+        backend: &Backend,
+        random: u64,
+        credentials: Option<&Credentials>,
+    ) -> Option<SocketAddr> {
+        let preferred = preferred.filter(|preferred| {
+            self.endpoints.is_empty() && self.last != Some(*preferred) && backend.offers(*preferred)
+        });
+        preferred.or_else(|| self.next(backend, random, credentials))
+    }
+
     /// The endpoint of `backend` to try next, by the lower half of `random`; none if there is no other, or if there
     /// were attempts enough.
     pub(crate) fn next(
@@ -182,6 +196,27 @@ mod tests {
         let one = backend(Protocol::Any, &[1]);
         tried.start_over(Some(endpoint(1)));
         assert_eq!(exhaust(&mut tried, &one), [endpoint(1)]);
+    }
+
+    #[test]
+    fn the_first_attempt_alone_is_where_the_session_is() {
+        let mut tried = Tried::default();
+        let three = backend(Protocol::Any, &[1, 2, 3]);
+        let next = |tried: &Tried, preferred| {
+            tried.next_or_preferred(Some(endpoint(preferred)), &three, 0, None)
+        };
+        for n in 1..4 {
+            assert_eq!(next(&tried, n), Some(endpoint(n)));
+        }
+        // One that is gone, and one that failed lately.
+        assert_eq!(next(&tried, 9), Some(endpoint(1)));
+        three.failed(endpoint(3), crate::health::EndpointFailure::Connect);
+        assert_eq!(next(&tried, 3), Some(endpoint(1)));
+        tried.push(endpoint(2), &three.target, None);
+        assert_eq!(next(&tried, 2), Some(endpoint(1)));
+        tried.start_over(Some(endpoint(2)));
+        assert_eq!(next(&tried, 2), Some(endpoint(1)));
+        assert_eq!(next(&tried, 1), Some(endpoint(1)));
     }
 
     #[test]

@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "vestibule.stream.v1.Certificate",
             "vestibule.stream.v1.TlsAlpn01",
             "vestibule.stream.v1.Http01",
+            "vestibule.stream.v1.SessionKey",
             "vestibule.stream.v1.Upsert",
         ])
         .bytes(".vestibule.stream.v1.Upsert.resource")

@@ -13,7 +13,9 @@ use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::{self, CertificateRegistry, Channels, Directory, EngineLink};
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
 use vestibule_operator::publish::{Changes, Publisher};
-use vestibule_operator::translate::{CertificateRequest, Change, ClaimMode, Settings, Translator};
+use vestibule_operator::translate::{
+    CertificateRequest, Change, ClaimMode, SessionKeys, Settings, Translator,
+};
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::log;
@@ -54,10 +56,13 @@ impl Engine {
             shim_for_sets: false,
             ..settings
         };
+        let mut translator = Translator::new(settings);
+        // There is no object yet, so nothing comes of it.
+        translator.apply([Change::SessionKeys(SessionKeys::new([ca.session_key()]))]);
         let claims = Memory::new(claims::GRACE, time(clock::now()));
         let engine = Self {
             source: ManifestFiles::default(),
-            control: ControlLoop::new(Translator::new(settings), claims, registry),
+            control: ControlLoop::new(translator, claims, registry),
             ca,
             issuer: LocalIssuer::new(),
             link: engine_link,

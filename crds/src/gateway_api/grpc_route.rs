@@ -18,6 +18,7 @@ use vestibule_model::key::Kind;
 use super::http_filter::{self, HTTPRouteFilter, MAX_FILTERS};
 use super::http_match::{Budget, HTTPValueMatch, MAX_TEXT, Reader};
 use super::http_route::{self, HTTPBackendRef};
+use super::http_session::{self, SessionPersistence};
 use super::route::{self, ParentReference, at_most};
 use crate::meta;
 use crate::text::quote;
@@ -80,9 +81,9 @@ pub struct GRPCRouteRule {
     /// Backends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backend_refs: Vec<HTTPBackendRef>,
-    /// Experimental session persistence: only its presence matters to this release.
+    /// How the calls of one client stay at one endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub session_persistence: Option<Value>,
+    pub session_persistence: Option<SessionPersistence>,
 }
 
 /// GRPCRouteMatch.
@@ -134,7 +135,7 @@ pub(crate) fn convert(wire: GRPCRoute, unknown: &UnknownFields) -> http::HttpRou
     };
     let mut budget = Budget::of(kind);
     let mut rule_names = BTreeSet::new();
-    let rules = wire_rules
+    let mut rules: Vec<_> = wire_rules
         .into_iter()
         .take(MAX_RULES)
         .enumerate()
@@ -153,6 +154,7 @@ pub(crate) fn convert(wire: GRPCRoute, unknown: &UnknownFields) -> http::HttpRou
             rule
         })
         .collect();
+    http_session::warn_of_shared_names(&mut rules);
     http::HttpRoute {
         kind,
         meta: meta::convert(&wire.metadata),
@@ -173,8 +175,10 @@ fn rule(
 ) -> http::HttpRule {
     let field = format!("spec.rules[{index}]");
     let mut findings = unknown.refusals_below(&["spec", "rules", &index.to_string()]);
-    let sessions = wire.session_persistence.is_some();
-    let name = http_route::name_of_rule(wire.name, sessions, &field, &mut findings);
+    let name = http_route::name_of_rule(wire.name, &field, &mut findings);
+    let session = wire
+        .session_persistence
+        .map(|wire| http_session::convert(wire, &field, &mut findings));
     let matches = if wire.matches.is_empty() {
         vec![any_call()]
     } else {
@@ -213,6 +217,7 @@ fn rule(
         backends,
         timeouts: HttpTimeouts::default(),
         retry: None,
+        session: session.flatten(),
         findings,
     }
 }

@@ -33,7 +33,7 @@ const MAX_VALUE: usize = 4096;
 /// Longest path (`MaxLength`).
 const MAX_PATH: usize = 1024;
 /// Headers that say where a message ends or are about one connection: they are the proxy's own.
-const FRAMING: [&str; 8] = [
+pub(super) const FRAMING: [&str; 8] = [
     "connection",
     "content-length",
     "keep-alive",

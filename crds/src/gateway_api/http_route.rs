@@ -18,6 +18,7 @@ use super::http_cors;
 use super::http_filter::{self, HTTPRouteFilter};
 use super::http_match::{self, Budget, HTTPRouteMatch};
 use super::http_retry::{self, HTTPRouteRetry};
+use super::http_session::{self, SessionPersistence};
 use super::route::{self, BackendRef, MAX_BACKENDS, ParentReference, at_most};
 use crate::text::quote;
 use crate::unknown::UnknownFields;
@@ -79,9 +80,9 @@ pub struct HTTPRouteRule {
     /// When a request is made again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<HTTPRouteRetry>,
-    /// Experimental session persistence: only its presence matters to this release.
+    /// How the requests of one client stay at one endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub session_persistence: Option<Value>,
+    pub session_persistence: Option<SessionPersistence>,
 }
 
 /// HTTPBackendRef, which GRPCBackendRef has the fields of.
@@ -153,7 +154,7 @@ pub(crate) fn convert(wire: HTTPRoute, unknown: &UnknownFields) -> http::HttpRou
     };
     let mut budget = Budget::of(Kind::HttpRoute);
     let mut rule_names = BTreeSet::new();
-    let rules = wire_rules
+    let mut rules: Vec<_> = wire_rules
         .into_iter()
         .take(MAX_RULES)
         .enumerate()
@@ -172,6 +173,7 @@ pub(crate) fn convert(wire: HTTPRoute, unknown: &UnknownFields) -> http::HttpRou
             rule
         })
         .collect();
+    http_session::warn_of_shared_names(&mut rules);
     http::HttpRoute {
         kind: Kind::HttpRoute,
         meta: meta::convert(&wire.metadata),
@@ -192,8 +194,7 @@ fn rule(
 ) -> http::HttpRule {
     let field = format!("spec.rules[{index}]");
     let mut findings = unknown.refusals_below(&["spec", "rules", &index.to_string()]);
-    let sessions = wire.session_persistence.is_some();
-    let name = name_of_rule(wire.name, sessions, &field, &mut findings);
+    let name = name_of_rule(wire.name, &field, &mut findings);
     let matches = if wire.matches.is_empty() {
         vec![HttpMatch::default()]
     } else {
@@ -203,6 +204,9 @@ fn rule(
     let retry = wire
         .retry
         .map(|wire| http_retry::convert(wire, &field, &mut findings));
+    let session = wire
+        .session_persistence
+        .map(|wire| http_session::convert(wire, &field, &mut findings));
     let answers = wire.filters.iter().any(HTTPRouteFilter::redirects);
     if answers && !wire.backend_refs.is_empty() {
         findings.push(Finding::refused(
@@ -232,25 +236,17 @@ fn rule(
         backends,
         timeouts,
         retry,
+        session: session.flatten(),
         findings,
     }
 }
 
-/// The name of a rule, if it can be one. A rule that asks for sessions is told that they have no effect.
+/// The name of a rule, if it can be one.
 pub(super) fn name_of_rule(
     name: Option<String>,
-    sessions: bool,
     field: &str,
     findings: &mut Vec<Finding>,
 ) -> Option<String> {
-    if sessions {
-        findings.push(Finding::warning(
-            Reason::UnsupportedValue,
-            format!("{field}.sessionPersistence"),
-            "is not supported by this release, so it has no effect",
-            "remove it",
-        ));
-    }
     name.filter(|name| {
         let good = names::is_subdomain(name);
         if !good {

@@ -15,6 +15,7 @@ mod http_match;
 mod http_mirror;
 mod http_retry;
 mod http_route;
+mod http_session;
 mod listener;
 mod listener_set;
 mod port_route;
@@ -47,6 +48,7 @@ pub use http_match::{HTTPPathMatch, HTTPRouteMatch, HTTPValueMatch};
 pub use http_mirror::{Fraction, HTTPRequestMirrorFilter};
 pub use http_retry::HTTPRouteRetry;
 pub use http_route::{HTTPBackendRef, HTTPRoute, HTTPRouteRule, HTTPRouteSpec, HTTPRouteTimeouts};
+pub use http_session::{CookieConfig, HeaderConfig, SessionPersistence};
 pub use listener::{AllowedRoutes, Listener, ListenerTls, RouteGroupKind, RouteNamespaces};
 pub use listener_set::{ListenerSet, ListenerSetSpec, ParentGatewayReference};
 pub use port_route::{

@@ -57,6 +57,7 @@ fn http_route(rules: &[&[PathMatch]]) -> HttpRoute {
         backends: Vec::new(),
         timeouts: HttpTimeouts::default(),
         retry: None,
+        session: None,
         findings: Vec::new(),
     };
     HttpRoute {

@@ -56,6 +56,7 @@ fn route(at: &ObjectKey, created: i64, patterns: usize) -> HttpRoute {
             backends: Vec::new(),
             timeouts: HttpTimeouts::default(),
             retry: None,
+            session: None,
             findings: Vec::new(),
         }],
         findings: Vec::new(),

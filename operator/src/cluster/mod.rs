@@ -20,6 +20,7 @@ pub mod ports;
 pub mod ready;
 pub mod secrets;
 pub mod services;
+mod session_keys;
 mod sources;
 pub mod statuses;
 pub mod store;

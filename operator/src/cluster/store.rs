@@ -30,7 +30,9 @@ use crate::control::ControlLoop;
 use crate::issuance::{CertificateRegistry, EngineUpdate, Issuances};
 use crate::publish::settle::{Pending, Present, Settle};
 use crate::publish::{Changes, Publisher};
-use crate::translate::{Change, DesiredPort, DesiredService, Output, Settings, Translator};
+use crate::translate::{
+    Change, DesiredPort, DesiredService, Output, SessionKeys, Settings, Translator,
+};
 
 /// What is published waits no longer than this for Secrets and ConfigMaps that are being read.
 const FETCH_PATIENCE: Duration = Duration::from_secs(2);
@@ -89,6 +91,7 @@ pub struct Store {
     pub orphans: BTreeSet<ObjectKey>,
     ports: BTreeMap<DesiredPort, Port>,
     allocation: Arc<Allocation>,
+    session_keys: SessionKeys,
     /// What the Services have come to.
     pub service_states: Arc<ServiceStates>,
     /// Sources are watched: what is newly used has to be read.
@@ -133,6 +136,7 @@ impl Store {
             orphans: BTreeSet::new(),
             ports: BTreeMap::new(),
             allocation: Arc::default(),
+            session_keys: SessionKeys::default(),
             service_states: Arc::default(),
             sources_live: false,
             is_synced: false,
@@ -587,6 +591,14 @@ impl Store {
     /// Takes the time, in seconds since 1970, at the start and whenever something depends on it.
     pub fn time(&mut self, seconds: i64, now: Instant) {
         self.apply(vec![Change::Time(seconds)], now);
+    }
+
+    /// Takes the keys of sessions.
+    pub fn session_keys(&mut self, keys: SessionKeys, now: Instant) {
+        if self.session_keys != keys {
+            self.session_keys = keys.clone();
+            self.apply(vec![Change::SessionKeys(keys)], now);
+        }
     }
 
     /// Takes what the built-in engine says.

@@ -31,6 +31,8 @@ pub(super) struct Progress {
     pub(super) ports: bool,
     /// The Services in front of Gateways are known.
     pub(super) services: bool,
+    /// The keys of sessions are known, or that there are none yet.
+    pub(super) session_keys: bool,
     /// It is known which proxies are ready.
     pub(super) proxies: bool,
     /// All of it, once.
@@ -55,6 +57,7 @@ impl Progress {
         let parts = [
             (self.ports, "internal ports"),
             (self.services, "Services in front of Gateways"),
+            (self.session_keys, "keys of sessions"),
             (self.proxies, "which proxies are ready"),
         ];
         let part = parts.into_iter().find(|(known, _)| !known);

@@ -14,7 +14,8 @@ enum Holds {
 
 /// Every feature that holds, in the order of names that the specification wants.
 ///
-/// What is not here is not (wholly) true. Of HTTPRoute that is external authorization.
+/// What is not here is not (wholly) true, or has no name: upstream has none for session persistence yet. Of HTTPRoute,
+/// external authorization is not true.
 const FEATURES: &[(&str, Holds)] = &[
     ("BackendTLSPolicy", Holds::Always),
     ("BackendTLSPolicySANValidation", Holds::Always),

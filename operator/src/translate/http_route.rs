@@ -91,6 +91,7 @@ impl Translator {
                 backend_request: timeouts.backend_request.map(millis),
             }),
             retry: rule.retry.as_ref().map(retry),
+            session: self.session(route, rule),
         }
     }
 

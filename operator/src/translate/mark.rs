@@ -21,6 +21,7 @@ impl Translator {
             Change::Taken(changes) => return self.take_taken(changes, dirty),
             Change::Challenges(changes) => return self.take_challenges(changes, dirty),
             Change::Time(now) => return self.take_time(now, dirty),
+            Change::SessionKeys(keys) => return self.take_session_keys(keys, dirty),
             Change::Issuance(changes) => return self.take_issuance(changes, dirty),
             Change::Addresses(uid, assigned) => return self.take_addresses(uid, assigned, dirty),
         };

@@ -34,6 +34,7 @@ mod reach;
 mod route;
 mod route_status;
 mod service;
+mod session;
 mod status;
 mod tls_route;
 mod trust;
@@ -66,6 +67,7 @@ pub use service::{
     Assigned, DesiredService, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL,
     ServiceSettings, UID_LABEL,
 };
+pub use session::{SessionKey, SessionKeys};
 pub use status::Status;
 pub(crate) use status::WAITING_FOR_CLAIM;
 
@@ -130,6 +132,8 @@ pub enum Change {
     Challenges(BTreeMap<ChallengeKey, Option<ChallengeAnswer>>),
     /// How far the certificates of these Secrets are; `None`: nobody issues it.
     Issuance(BTreeMap<ObjectName, Option<Issuance>>),
+    /// The keys of sessions. Until there are any, no rule keeps sessions.
+    SessionKeys(SessionKeys),
     /// The time, in seconds since the epoch: of certificates, what is not valid yet is not served, and what
     /// has expired is said to have. Until it is told, neither is judged.
     Time(i64),
@@ -209,6 +213,8 @@ pub struct Translator {
     /// Time, as [`Change::Time`] told, and when which Secret is to be judged again.
     now: Option<i64>,
     deadlines: BTreeSet<(i64, ObjectName)>,
+    /// As [`Change::SessionKeys`] told.
+    session_keys: SessionKeys,
     resources: BTreeMap<ResourceKey, Encoded>,
     statuses: BTreeMap<ObjectKey, Status>,
     findings: BTreeMap<ObjectKey, Vec<Finding>>,
@@ -287,6 +293,7 @@ impl Translator {
             shared: BTreeMap::new(),
             now: None,
             deadlines: BTreeSet::new(),
+            session_keys: SessionKeys::default(),
             resources: BTreeMap::new(),
             statuses: BTreeMap::new(),
             findings: BTreeMap::new(),

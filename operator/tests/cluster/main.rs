@@ -10,6 +10,7 @@ mod handover;
 mod issuance;
 mod policies;
 mod services;
+mod session_keys;
 mod shared;
 mod statuses;
 #[path = "../stream_support/mod.rs"]

@@ -170,6 +170,10 @@ impl World {
                 {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
                 {"apiGroups": [""], "resources": ["configmaps"],
                  "resourceNames": [format!("{release}-ports")], "verbs": ["get", "list", "watch", "update"]},
+                {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+                {"apiGroups": [""], "resources": ["secrets"],
+                 "resourceNames": [format!("{release}-session-keys")],
+                 "verbs": ["get", "list", "watch", "update"]},
             ],
         }))
         .await;

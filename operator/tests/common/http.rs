@@ -7,7 +7,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{
     HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRoute, HttpRule, HttpTimeouts,
-    MethodMatch, Mirror, PathMatch, Retry, ValueMatch,
+    MethodMatch, Mirror, PathMatch, Retry, SessionCarrier, SessionPersistence, ValueMatch,
 };
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::{BackendRef, Object, ParentRef, Reference};
@@ -25,6 +25,8 @@ pub(crate) enum Rule {
     Extension,
     /// A path, with a copy of its requests for the first backend, which also are made again.
     Mirrored,
+    /// A path, with sessions.
+    Sticky,
     /// Refused, but its path can be read.
     Refused,
     /// Refused, and nothing can be read.
@@ -32,11 +34,12 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Plain,
         Self::Filtered,
         Self::Extension,
         Self::Mirrored,
+        Self::Sticky,
         Self::Refused,
         Self::Unreadable,
     ];
@@ -60,6 +63,7 @@ impl Rule {
                 .collect(),
             timeouts: HttpTimeouts::default(),
             retry: None,
+            session: None,
             findings: Vec::new(),
         };
         let refusal = || Finding::refused(Reason::UnsupportedValue, &field, "is wrong", "");
@@ -94,6 +98,16 @@ impl Rule {
                 });
                 // Nobody else uses the first backend.
                 rule.backends.drain(..rule.backends.len().min(1));
+            }
+            Self::Sticky => {
+                rule.session = Some(SessionPersistence {
+                    carrier: SessionCarrier::Cookie {
+                        name: None,
+                        path: "/".into(),
+                        permanent: false,
+                    },
+                    absolute_timeout: None,
+                });
             }
             Self::Refused => rule.findings.push(refusal()),
             Self::Unreadable => {

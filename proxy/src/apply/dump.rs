@@ -197,6 +197,9 @@ pub struct RuleDump {
     /// Backends that get copies of requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
+    /// What keeps the requests of one client at one endpoint, such as `cookie <name>`, and `header <name>`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
 }
 
 /// One hostname of a route on one listener.
@@ -470,6 +473,7 @@ impl State {
                 .mirrors()
                 .filter_map(|slot| Some(self.snapshot.backend(slot)?.key.to_string()))
                 .collect(),
+            session: rule.session.as_ref().map(ToString::to_string),
         };
         routes
             .iter()

@@ -67,6 +67,7 @@ impl State {
             request_timeout: spec.request_timeout,
             backend_timeout: spec.backend_timeout,
             retry: spec.retry,
+            session: spec.session,
         })
     }
 

@@ -16,6 +16,7 @@ use crate::http::cors::{Allowed, Cors};
 use crate::http::filter::{Filter, HeaderEdit, PathEdit, Redirect, Rewrite, Scheme};
 use crate::http::retry::Retry;
 use crate::http::route::{Match, PathMatch, Value, ValueMatch};
+use crate::http::session::{self, Carrier, Session};
 use crate::table::AttachedNames;
 
 /// Most characters of a path in a match or filter, as the API has it.
@@ -43,6 +44,7 @@ pub(super) struct RuleSpec {
     pub(super) request_timeout: Option<Duration>,
     pub(super) backend_timeout: Option<Duration>,
     pub(super) retry: Option<Retry>,
+    pub(super) session: Option<Session>,
 }
 
 /// A filter whose references are names.
@@ -123,7 +125,40 @@ fn rule(wire: &proto::HttpRule) -> Result<RuleSpec, RejectReason> {
         request_timeout: timeouts.request.map(Duration::from_millis),
         backend_timeout: timeout(timeouts.backend_request),
         retry: wire.retry.as_ref().map(retry).transpose()?,
+        session: wire.session.as_ref().map(session).transpose()?,
     })
+}
+
+fn session(wire: &proto::HttpSession) -> Result<Session, RejectReason> {
+    use proto::http_session::Carrier as Wire;
+
+    let invalid = RejectReason::InvalidFilter;
+    let timeout = wire.absolute_timeout.map(Duration::from_millis);
+    let carrier = match &wire.carrier {
+        None => return Err(RejectReason::UnknownResource("a session")),
+        Some(Wire::Header(name)) => {
+            let name = HeaderName::try_from(name);
+            Carrier::Header(name.map_err(|_| invalid("the header of a session"))?)
+        }
+        Some(Wire::Cookie(cookie)) => {
+            if !session::is_name(&cookie.name) {
+                return Err(invalid("the name of a session's cookie"));
+            }
+            if !session::is_path(&cookie.path) {
+                return Err(invalid("the path of a session's cookie"));
+            }
+            if cookie.permanent && timeout.is_none() {
+                return Err(invalid("a permanent cookie without an end"));
+            }
+            Carrier::Cookie {
+                name: cookie.name.as_str().into(),
+                path: cookie.path.as_str().into(),
+                permanent: cookie.permanent,
+            }
+        }
+    };
+    let keys = wire.keys.iter().map(|of| of.key.as_slice());
+    Session::new(carrier, timeout, keys).ok_or(invalid("the keys of a session"))
 }
 
 fn retry(wire: &proto::HttpRetry) -> Result<Retry, RejectReason> {

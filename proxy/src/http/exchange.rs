@@ -125,6 +125,8 @@ pub(super) struct Exchange<'a> {
     pub(super) upgrade: bool,
     /// A GRPCRoute's: in HTTP/2, whatever the Service's port says.
     pub(super) grpc: bool,
+    /// The endpoint of the client's session, which comes first.
+    pub(super) preferred: Option<SocketAddr>,
 }
 
 /// What is known of how a request was made, for the log.
@@ -212,7 +214,9 @@ impl Exchange<'_> {
     ) -> Result<Answered, Ended> {
         let shown = Some(&self.credentials);
         let target = &self.backend.target;
-        let next = attempts.tried.next(&self.backend, attempts.random, shown);
+        let (preferred, random) = (self.preferred, attempts.random);
+        let tried = &attempts.tried;
+        let next = tried.next_or_preferred(preferred, &self.backend, random, shown);
         let Some(endpoint) = next else {
             let failure = attempts.failure.take();
             return Err(Ended::Failed(

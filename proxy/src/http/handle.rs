@@ -28,6 +28,7 @@ use super::path;
 use super::record::{BODY_TOO_LARGE, Logged, RequestRecord};
 use super::retry::Retry;
 use super::serve::Shared;
+use super::session::{self, Presented};
 use super::table::Found;
 use super::timeouts::{Allowed, Late};
 use super::tunnel::Tunnel;
@@ -240,17 +241,21 @@ async fn outcome(
     loop {
         let for_attempt = (&mut attempts, upgradable);
         let decided = decide(shared, &mut request, for_attempt, record, edits)?;
-        let (exchange, found) = match decided {
+        let (exchange, found, presented) = match decided {
             Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
-            Decision::Forward(exchange, found) => (exchange, found),
+            Decision::Forward(exchange, found, presented) => (exchange, found, presented),
         };
         match forward(&exchange, &found, request, &mut attempts, record).await? {
             Forwarded::Again(body) => {
                 request = original.with(body);
                 edits.clear();
             }
-            Forwarded::Answer(response) => return Ok(Outcome::Answer(response)),
+            Forwarded::Answer(response) => {
+                edits.extend(keep_session(&exchange, &found, presented, record));
+                return Ok(Outcome::Answer(response));
+            }
             Forwarded::Upgrade(response, backend) => {
+                edits.extend(keep_session(&exchange, &found, presented, record));
                 let Some(client) = client else {
                     return Err(LocalReply::unasked());
                 };
@@ -262,6 +267,21 @@ async fn outcome(
             }
         }
     }
+}
+
+/// What tells the client of its session, now that an endpoint has answered, if it does not know it yet.
+fn keep_session(
+    exchange: &Exchange<'_>,
+    found: &Found,
+    presented: Option<Presented>,
+    record: &mut RequestRecord,
+) -> Option<HeaderEdit> {
+    let session = found.rule()?.session.as_ref()?;
+    let answered = (&*exchange.backend.key, record.trace.endpoint?);
+    let (outcome, token) = session.settle(presented?, answered, session::now());
+    exchange.plane.metrics.session(outcome.as_str());
+    record.session = Some(outcome.as_str());
+    token
 }
 
 /// A request's head as it came, for the next attempt: filters change the one that is sent.
@@ -285,7 +305,8 @@ impl Original {
 /// What becomes of a request that is not answered here.
 enum Decision<'a> {
     Challenge(Response<Download>),
-    Forward(Exchange<'a>, Found),
+    /// With what the client knows of its sessions, where the rule has any.
+    Forward(Exchange<'a>, Found, Option<Presented>),
 }
 
 /// Whom a request is for, if it is one that can be served at all.
@@ -313,6 +334,17 @@ fn whom<B>(
     Ok(target)
 }
 
+/// Takes out of a request what no client may say, and refuses one that could be read in two ways.
+fn clean<B>(request: &mut Request<B>, underscores: Underscores) -> Result<(), LocalReply> {
+    if underscores == Underscores::Refuse && headers::have_underscores(request.headers()) {
+        let text = "the name of a header has an underscore, which some read as a dash\n";
+        return Err(LocalReply::unclear("UnclearHeader", text));
+    }
+    headers::drop_claims(request.headers_mut(), underscores);
+    headers::join_cookies(request.headers_mut());
+    Ok(())
+}
+
 /// Decides all of it by one snapshot, the one in force: challenge, listener, rule, filters, backend, and
 /// what the backend is shown. The connection may be older.
 fn decide<'a>(
@@ -333,12 +365,7 @@ fn decide<'a>(
         return Ok(Decision::Challenge(response));
     }
     let underscores = shared.plane.limits.http.underscores;
-    if underscores == Underscores::Refuse && headers::have_underscores(request.headers()) {
-        let text = "the name of a header has an underscore, which some read as a dash\n";
-        return Err(LocalReply::unclear("UnclearHeader", text));
-    }
-    headers::drop_claims(request.headers_mut(), underscores);
-    headers::join_cookies(request.headers_mut());
+    clean(request, underscores)?;
     let (listener, found) = select(&snapshot, shared, &target, request, record)?;
     request.body_mut().bound(record.bounds.request_body);
     if request.body().is_said_too_large() {
@@ -373,6 +400,11 @@ fn decide<'a>(
     let Some(rule) = found.rule() else {
         return Err(LocalReply::internal("NoBackend"));
     };
+    // Before filters change the request.
+    let presented = rule.session.as_ref().map(|session| {
+        let secure = info.scheme() == Scheme::Https;
+        session.open(request.headers(), secure, session::now())
+    });
     let authority = target.text.as_deref();
     let mut to = Changed {
         authority: authority.and_then(|text| HeaderValue::try_from(text).ok()),
@@ -423,8 +455,9 @@ fn decide<'a>(
         path,
         upgrade,
         grpc: found.route.grpc,
+        preferred: presented.as_ref().and_then(|of| of.at(&backend.key)),
     };
-    Ok(Decision::Forward(exchange, found))
+    Ok(Decision::Forward(exchange, found, presented))
 }
 
 /// Has mirrors get a copy of a request as its backend gets it. Once, however often the request itself is made.

@@ -136,6 +136,7 @@ async fn exchange(parts: Parts, body: Option<Whole>) -> &'static str {
         path: parts.path,
         upgrade: false,
         grpc: parts.grpc,
+        preferred: None,
     };
     let request = parts.head.map(|()| upload);
     let mut attempts = Attempts::once(plane);

@@ -28,6 +28,7 @@ mod request_id;
 pub(crate) mod retry;
 pub(crate) mod route;
 mod serve;
+pub mod session;
 mod shares;
 mod table;
 mod throttle;

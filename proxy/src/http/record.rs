@@ -57,6 +57,8 @@ pub(super) struct RequestRecord {
     pub(super) trace: Trace,
     /// Copies for mirrors.
     pub(super) mirrors: u32,
+    /// What became of the client's session, where its rule keeps sessions.
+    pub(super) session: Option<&'static str>,
     pub(super) upload: Arc<UploadState>,
     /// The limits on its listener.
     pub(super) bounds: Bounds,
@@ -94,6 +96,7 @@ impl RequestRecord {
             backend: None,
             trace: Trace::default(),
             mirrors: 0,
+            session: None,
             upload: UploadState::new(Arc::clone(&shared.activity)),
             bounds: shared.plane.limits.bounds,
             allowed: Allowed::default(),
@@ -193,6 +196,7 @@ impl RequestRecord {
             connect_retries = (trace.retries > 0).then_some(trace.retries),
             retries = (trace.again > 0).then_some(trace.again),
             mirrors = (self.mirrors > 0).then_some(self.mirrors),
+            session = self.session,
             reused = trace.took.map(|_| trace.reused),
             backend_ms = trace.took.map(milliseconds),
             body_bytes_in = self.upload.received() + self.tunnelled_in,

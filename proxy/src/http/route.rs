@@ -10,6 +10,7 @@ use vestibule_model::pattern::{Matcher, Steps};
 
 use super::filter::Filter;
 use super::retry::Retry;
+use super::session::Session;
 use super::view::View;
 use crate::quota::Account;
 use crate::slot_map::Slot;
@@ -88,6 +89,8 @@ pub(crate) struct Rule {
     pub(crate) backend_timeout: Option<Duration>,
     /// When requests are made again.
     pub(crate) retry: Option<Retry>,
+    /// How requests of one client stay at one endpoint.
+    pub(crate) session: Option<Session>,
 }
 
 /// What a rule is made of.
@@ -100,6 +103,7 @@ pub(crate) struct RuleParts {
     pub(crate) request_timeout: Option<Duration>,
     pub(crate) backend_timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
+    pub(crate) session: Option<Session>,
 }
 
 impl From<RuleParts> for Rule {
@@ -118,6 +122,7 @@ impl From<RuleParts> for Rule {
             request_timeout: parts.request_timeout,
             backend_timeout: parts.backend_timeout,
             retry: parts.retry,
+            session: parts.session,
         }
     }
 }

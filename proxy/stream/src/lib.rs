@@ -81,6 +81,19 @@ pub mod proto {
         }
     }
 
+    impl std::fmt::Debug for SessionKey {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("SessionKey(<redacted>)")
+        }
+    }
+
+    impl Drop for SessionKey {
+        /// The key does not outlive its message in memory.
+        fn drop(&mut self) {
+            zeroize::Zeroize::zeroize(&mut self.key);
+        }
+    }
+
     impl std::fmt::Debug for Upsert {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.debug_struct("Upsert")
@@ -120,6 +133,7 @@ pub const CAPABILITIES: &[&str] = &[
     "filter/cors",
     "filter/mirror",
     "rule/retry",
+    "rule/session",
 ];
 
 /// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is

@@ -90,6 +90,11 @@ impl Rig {
         self.change(upserts, Vec::new())
     }
 
+    /// What is in force, as the admin endpoint shows it.
+    pub(crate) fn dump(&self) -> String {
+        serde_json::to_string(&self.state.dump()).unwrap()
+    }
+
     /// Takes a resource away.
     pub(crate) fn remove(&mut self, kind: ResourceKind, name: &str) {
         let rejects = self.change(Vec::new(), vec![ResourceKey::new(kind, name)]);

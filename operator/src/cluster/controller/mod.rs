@@ -31,7 +31,7 @@ use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
 use crate::control::ControlLoop;
 use crate::issuance::{EngineLink, Issuances};
 use crate::publish::Publisher;
-use crate::translate::Translator;
+use crate::translate::{SessionKeys, Translator};
 
 /// Events that wait for translation, and that are translated at a time.
 const BATCH: usize = 1024;
@@ -70,6 +70,7 @@ pub(super) struct Controller {
     source_sender: mpsc::Sender<Event>,
     persisted: watch::Receiver<Option<Arc<Allocation>>>,
     service_states: watch::Receiver<Option<Arc<ServiceStates>>>,
+    session_keys: watch::Receiver<Option<SessionKeys>>,
     /// What the built-in engine has for the loop.
     engine_link: EngineLink,
     engine_link_changed: watch::Receiver<()>,
@@ -155,6 +156,9 @@ impl Controller {
                 changed = self.service_states.changed() => {
                     changed.context("nobody keeps the Services")?;
                 }
+                changed = self.session_keys.changed() => {
+                    changed.context("nobody keeps the keys of sessions")?;
+                }
                 changed = self.engine_link_changed.changed() => {
                     changed.context("nobody issues")?;
                     self.store.issued(self.engine_link.take(), Instant::now());
@@ -236,6 +240,11 @@ impl Controller {
         if let Some(service_states) = service_states {
             self.progress.services = true;
             self.store.service_states(service_states, now);
+        }
+        let session_keys = self.session_keys.borrow_and_update().clone();
+        if let Some(session_keys) = session_keys {
+            self.progress.session_keys = true;
+            self.store.session_keys(session_keys, now);
         }
         if self.progress.ready {
             return;

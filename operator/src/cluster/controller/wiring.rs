@@ -16,11 +16,12 @@ use super::super::statuses::plan::Planner;
 use super::super::statuses::write::Writer;
 use super::super::store::{Channels, Store};
 use super::super::sync::{self, Progress};
-use super::super::{Outside, Settings, certmanager, events, ports, ready, services};
+use super::super::{Outside, Settings, certmanager, events, ports, ready, services, session_keys};
 use super::{BATCH, Controller, SOURCE_BATCH};
 use crate::claims::ClaimStore;
 use crate::issuance::{self, CertificateRegistry};
 use crate::publish::Publisher;
+use crate::translate::SessionKeys;
 
 impl Controller {
     /// Starts the tasks. [`Controller::run`] then runs the loop.
@@ -56,6 +57,7 @@ impl Controller {
             persisted: persisted_sender,
         };
         keep_ports(client, &settings, channels, tasks);
+        let session_keys = keep_session_keys(client, &settings, role.clone(), tasks);
         let config = services::Config {
             manager: settings.release.clone(),
             release: services::plan::Release {
@@ -158,6 +160,7 @@ impl Controller {
             source_sender,
             persisted,
             service_states,
+            session_keys,
             engine_link,
             engine_link_changed,
             certificates,
@@ -232,6 +235,28 @@ fn issue(
         }
         "the built-in engine"
     });
+}
+
+fn keep_session_keys(
+    client: &kube::Client,
+    settings: &Settings,
+    role: watch::Receiver<Role>,
+    tasks: &mut JoinSet<&'static str>,
+) -> watch::Receiver<Option<SessionKeys>> {
+    let config = session_keys::Config {
+        namespace: settings.namespace.clone(),
+        name: format!("{}-session-keys", settings.release),
+        manager: settings.release.clone(),
+        owner: settings.owner.clone(),
+    };
+    let (keys, known) = watch::channel(None);
+    let channels = session_keys::Channels { role, keys };
+    let task = session_keys::run(client.clone(), config, channels);
+    tasks.spawn(async move {
+        task.await;
+        "keys of sessions"
+    });
+    known
 }
 
 fn keep_ports(

@@ -1,0 +1,231 @@
+//! Keys of sessions in the cluster: a Secret in the namespace of the release, from which every replica takes them. The
+//! leader makes what is missing ([`crate::session_keys`] decides when).
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::runtime::watcher::{self, Event};
+use tokio::sync::watch;
+use tracing::{info, warn};
+use zeroize::Zeroize;
+
+use super::lease::elector::Role;
+use super::{clock, follow};
+use crate::session_keys::{KeyRing, generate};
+use crate::translate::SessionKeys;
+
+/// Type of the Secret: nothing else takes it for something of its own.
+const SECRET_TYPE: &str = "vestibule.dev/session-keys";
+/// First and longest wait after a write failed.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Longest wait without a look at the clock.
+const LOOK: Duration = Duration::from_hours(1);
+/// Longest wait for an answer of the API server.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the keys are kept.
+#[derive(Debug, Clone)]
+pub(super) struct Config {
+    /// Namespace of the Secret.
+    pub(super) namespace: String,
+    /// Name of the Secret.
+    pub(super) name: String,
+    /// Value of the label that says who made it.
+    pub(super) manager: String,
+    /// What owns it.
+    pub(super) owner: Option<OwnerReference>,
+}
+
+/// Channels of the task.
+pub(super) struct Channels {
+    /// Whether this replica leads.
+    pub(super) role: watch::Receiver<Role>,
+    /// What is stored; `None`: it is not known yet.
+    pub(super) keys: watch::Sender<Option<SessionKeys>>,
+}
+
+/// Runs for ever.
+pub(super) async fn run(client: kube::Client, config: Config, mut channels: Channels) {
+    let api: Api<Secret> = Api::namespaced(client, &config.namespace);
+    let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
+    let mut events = pin!(follow::objects(
+        api.clone(),
+        selection,
+        "the keys of sessions"
+    ));
+    let mut store = Store {
+        api,
+        config,
+        present: None,
+        ring: KeyRing::default(),
+        is_listing: true,
+        failures: 0,
+    };
+    let mut due = None;
+    loop {
+        tokio::select! {
+            event = events.next() => match event {
+                Some(event) => store.take(event),
+                None => return,
+            },
+            changed = channels.role.changed() => if changed.is_err() { return },
+            () = clock::at(due) => {}
+        }
+        if store.is_listing {
+            due = None;
+            continue;
+        }
+        let leads = channels
+            .role
+            .borrow_and_update()
+            .term(Instant::now())
+            .is_some();
+        // A Secret that is gone is made again with a new key, so deleting it ends all sessions. Until then the keys that
+        // it held stay in use.
+        let now = clock::now().as_second();
+        let lacks = store.present.is_none() || store.ring.wants_key(now);
+        if leads && lacks {
+            store.persist(now).await;
+        }
+        let keys = store.ring.keys(clock::now().as_second());
+        channels.keys.send_if_modified(|known| {
+            let differs = known.as_ref() != Some(&keys);
+            *known = Some(keys);
+            differs
+        });
+        due = Some(Instant::now() + store.pause());
+    }
+}
+
+struct Store {
+    api: Api<Secret>,
+    config: Config,
+    /// The Secret as it is on the server, without what it holds.
+    present: Option<ObjectMeta>,
+    /// What it holds, or held last.
+    ring: KeyRing,
+    is_listing: bool,
+    failures: u32,
+}
+
+impl Store {
+    fn take(&mut self, event: Event<Secret>) {
+        match event {
+            Event::Init => {
+                self.is_listing = true;
+                self.present = None;
+            }
+            Event::InitApply(secret) | Event::Apply(secret) => self.read(secret),
+            Event::InitDone => self.is_listing = false,
+            Event::Delete(mut secret) => {
+                erase(&mut secret);
+                self.present = None;
+            }
+        }
+    }
+
+    fn read(&mut self, mut secret: Secret) {
+        let data = secret.data.iter().flatten();
+        let ring = KeyRing::read(data.map(|(name, value)| (&**name, &*value.0)));
+        // Keys that somebody took out of it go on to be used until there are others.
+        if !ring.is_empty() {
+            self.ring = ring;
+        } else if !self.ring.is_empty() {
+            warn!(secret = %self.config.name, "holds no key of sessions any more; the ones that it held stay in use");
+        }
+        erase(&mut secret);
+        self.present = Some(secret.metadata);
+    }
+
+    async fn persist(&mut self, now: i64) {
+        let Some(ring) = self.next(now) else {
+            self.failures += 1;
+            warn!("there is no randomness for a key of sessions");
+            return;
+        };
+        let mut secret = self.secret(&ring);
+        let parameters = PostParams::default();
+        let name = &self.config.name;
+        let write = async {
+            match &self.present {
+                Some(_) => self.api.replace(name, &parameters, &secret).await,
+                None => self.api.create(&parameters, &secret).await,
+            }
+        };
+        let outcome = tokio::time::timeout(PATIENCE, write).await;
+        erase(&mut secret);
+        match outcome {
+            Ok(Ok(mut written)) => {
+                info!(secret = %name, "keys of sessions are stored");
+                erase(&mut written);
+                self.failures = 0;
+                self.present = Some(written.metadata);
+                self.ring = ring;
+            }
+            // The watch will show what is there.
+            Ok(Err(kube::Error::Api(status)))
+                if status.is_conflict() || status.is_already_exists() =>
+            {
+                self.failures += 1;
+            }
+            Ok(Err(error)) => {
+                self.failures += 1;
+                warn!(secret = %name, %error, "cannot store the keys of sessions; trying again");
+            }
+            Err(_) => {
+                self.failures += 1;
+                warn!(secret = %name, "no answer to a write of the keys of sessions; trying again");
+            }
+        }
+    }
+
+    /// What is to be stored.
+    fn next(&self, now: i64) -> Option<KeyRing> {
+        let none = KeyRing::default();
+        let before = self.present.as_ref().map_or(&none, |_| &self.ring);
+        generate().map(|key| before.with(key, now))
+    }
+
+    fn secret(&self, ring: &KeyRing) -> Secret {
+        let config = &self.config;
+        let mut metadata = self.present.clone().unwrap_or_else(|| ObjectMeta {
+            name: Some(config.name.clone()),
+            owner_references: config.owner.clone().map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        });
+        metadata.managed_fields = None;
+        let labels = metadata.labels.get_or_insert_default();
+        labels.insert(super::MANAGED_BY.to_owned(), config.manager.clone());
+        let entries = ring.entries();
+        let entries = entries.map(|(name, value)| (name, ByteString(value.to_vec())));
+        Secret {
+            metadata,
+            type_: Some(SECRET_TYPE.to_owned()),
+            data: Some(entries.collect()),
+            ..Secret::default()
+        }
+    }
+
+    /// Until the keys are to be looked at again.
+    fn pause(&self) -> Duration {
+        if self.failures > 0 {
+            let doubled = 1_u32.checked_shl(self.failures.min(10)).unwrap_or(u32::MAX);
+            return (BACKOFF.0 * doubled).min(BACKOFF.1);
+        }
+        let now = clock::now().as_second();
+        let left = self.ring.next_change(now).map(|at| at.saturating_sub(now));
+        let left = left.and_then(|left| u64::try_from(left).ok());
+        left.map_or(LOOK, |left| Duration::from_secs(left.max(1)).min(LOOK))
+    }
+}
+
+fn erase(secret: &mut Secret) {
+    let values = secret.data.iter_mut().flat_map(BTreeMap::values_mut);
+    values.for_each(|value| value.0.zeroize());
+}
