@@ -118,12 +118,12 @@ impl Drop for Server {
 fn rig(server: &Server, identity: Option<&Identity>) -> Rig {
     Rig::start(&quiet(), |port| {
         let certificate = identity.map(|identity| identity.resource(CERTIFICATE));
-        let served = [
+        let resources = [
             http(port, "web", "", identity.map(|_| CERTIFICATE)),
             grpc_route("web", "", vec![calls("", "", BACKEND)]),
             backend_of(BACKEND, &[server.address], BackendProtocol::Unspecified),
         ];
-        certificate.into_iter().chain(served).collect()
+        certificate.into_iter().chain(resources).collect()
     })
 }
 

@@ -6,8 +6,8 @@
 //! rule. Every proxy has the same keys, so each honours the tokens of all others. An address only counts if it is one of
 //! the endpoints of the backend that the weights chose.
 //!
-//! What a client makes the proxy do is bounded: it looks at [`MAX_VALUES`] values of at most [`MAX_TEXT`] characters,
-//! with at most [`MAX_KEYS`] keys each.
+//! What a client makes the proxy do is bounded: it looks at `MAX_VALUES` values of at most `MAX_TEXT` characters,
+//! with at most `MAX_KEYS` keys each.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
