@@ -135,7 +135,7 @@ impl Presented {
     }
 }
 
-/// What became of a client's session with the backend that answered.
+/// How a client's session with the backend that answered fared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The request was for an endpoint that it had a session with.
@@ -281,7 +281,7 @@ impl Session {
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
         let mut sealed_again = sealed.to_vec();
         for (index, key) in self.keys.iter().enumerate() {
-            // An attempt in vain leaves nothing of what it was made with.
+            // A failed attempt leaves nothing of what it was made with.
             sealed_again.clear();
             sealed_again.extend_from_slice(sealed);
             let nonce = Nonce::assume_unique_for_key(*nonce);
