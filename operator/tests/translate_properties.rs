@@ -376,7 +376,7 @@ fn a_fact() -> impl Strategy<Value = Change> {
     // 2015, 2026 and 2035.
     let times = [1_420_000_000, 1_790_000_000, 2_050_000_000];
     prop_oneof![
-        4 => challenge,
+        6 => challenge,
         1 => issuance,
         1 => session_keys,
         1 => prop::sample::select(times.to_vec()).prop_map(Change::Time),
@@ -387,7 +387,7 @@ fn a_change() -> impl Strategy<Value = Change> {
     prop_oneof![
         8 => an_asking_object().prop_map(Change::Put),
         2 => an_asking_object().prop_map(|object| Change::Remove(object.key())),
-        3 => a_fact(),
+        4 => a_fact(),
     ]
 }
 

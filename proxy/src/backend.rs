@@ -113,10 +113,15 @@ impl Backend {
         healthy.flatten().or_else(|| fitting.next())
     }
 
+    /// Whether it has this endpoint.
+    pub(crate) fn has(&self, endpoint: SocketAddr) -> bool {
+        self.target.endpoints.contains(&endpoint)
+    }
+
     /// Whether it has this endpoint, which did not fail lately.
     pub(crate) fn offers(&self, endpoint: SocketAddr) -> bool {
         let one = || std::iter::once(endpoint);
-        self.target.endpoints.contains(&endpoint)
+        self.has(endpoint)
             && (!self.health.is_troubled() || self.health.choose(one(), Instant::now()).is_some())
     }
 

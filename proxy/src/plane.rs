@@ -27,7 +27,7 @@ use crate::overload::{Overload, OverloadLevel};
 use crate::quota::{Account, QuotaLimits};
 use crate::rate::{self, SourceRates};
 use crate::table::{BindKey, Listener, Snapshot, scale};
-use crate::udp::{DropReason, Permit, UdpLimits};
+use crate::udp::{Displaced, DropReason, Permit, SessionSource, UdpLimits};
 
 /// Accepting fails many times a second while descriptors are short; it is logged this often.
 const WARN_EVERY: Duration = Duration::from_secs(1);
@@ -114,7 +114,7 @@ pub struct DataPlane {
     active: AtomicUsize,
     hellos: places::Places,
     rates: SourceRates,
-    udp_sessions: places::Places,
+    udp_sessions: places::Places<SessionSource>,
     /// Apart from that of connections: anybody can write any source into a datagram.
     udp_rates: SourceRates,
     overload: Overload,
@@ -355,7 +355,7 @@ impl DataPlane {
     }
 
     /// Whether one more UDP session of a source may begin in this second.
-    pub(crate) fn may_begin_session(&self, source: Source) -> Result<(), DropReason> {
+    pub(crate) fn may_begin_session(&self, source: SessionSource) -> Result<(), DropReason> {
         let per_second = self.limits.udp.source_sessions_per_second;
         let may = self.udp_rates.take(source, per_second, rate::now());
         may.then_some(()).ok_or(DropReason::SourceRate)
@@ -364,7 +364,7 @@ impl DataPlane {
     /// A place among the UDP sessions of all, and of a tenant.
     pub(crate) fn session_permit(
         &self,
-        source: Source,
+        source: SessionSource,
         account: &Arc<Account>,
     ) -> Result<Permit, DropReason> {
         let place = self
@@ -378,6 +378,21 @@ impl DataPlane {
         let guard = account.take_session(limits);
         let guard = guard.ok_or(DropReason::TenantLimit)?;
         Ok(Permit::new(place, guard))
+    }
+
+    /// Which sessions may give way to a new one of a source that was refused: only those whose place it then gets.
+    pub(crate) fn displacement(&self, source: SessionSource) -> Option<Displaced> {
+        if self.hello_parts() > 1 {
+            // There are to be fewer sessions, and not others.
+            return None;
+        }
+        let (held, free) = self.udp_sessions.held_and_free(source);
+        if held == 0 {
+            Some(Displaced::Anybodys)
+        } else {
+            // With one of its own given back, it would get that one again.
+            (held <= free + 1).then_some(Displaced::Own)
+        }
     }
 
     /// One of how many parts of the places of hellos and of UDP sessions may be in use.

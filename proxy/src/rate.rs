@@ -3,12 +3,10 @@
 //! A bucket holds one second's worth, so who was quiet may do all of it at once. It is one number: the time until which
 //! all that was taken is paid for (the generic cell rate algorithm), so threads share it without a lock.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-
-use vestibule_serve::places::Source;
 
 /// What a bucket holds: as much time as it may be ahead.
 const BURST: u64 = SECOND;
@@ -62,7 +60,7 @@ impl SourceRates {
     }
 
     /// Whether `source` may do one more of `per_second`.
-    pub(crate) fn take(&self, source: Source, per_second: u32, now: u64) -> bool {
+    pub(crate) fn take(&self, source: impl Hash, per_second: u32, now: u64) -> bool {
         let hash = self.hash.hash_one(source);
         let place = usize::try_from(hash).unwrap_or(0) % BUCKETS;
         let bucket = self.buckets.get(place);
@@ -72,6 +70,8 @@ impl SourceRates {
 
 #[cfg(test)]
 mod tests {
+    use vestibule_serve::places::Source;
+
     use super::*;
 
     const MILLISECOND: u64 = SECOND / 1000;

@@ -70,7 +70,8 @@ impl Tried {
         self.endpoints.len()
     }
 
-    /// As [`Self::next`], but the first attempt is at `preferred` if the backend offers that.
+    /// As [`Self::next`], but the first attempt is at `preferred` if the backend offers that, or has nothing better: it
+    /// is rather the one that failed lately than another one that did.
     pub(crate) fn next_or_preferred(
         &self,
         preferred: Option<SocketAddr>,
@@ -79,9 +80,14 @@ impl Tried {
         credentials: Option<&Credentials>,
     ) -> Option<SocketAddr> {
         let preferred = preferred.filter(|preferred| {
-            self.endpoints.is_empty() && self.last != Some(*preferred) && backend.offers(*preferred)
+            self.endpoints.is_empty() && self.last != Some(*preferred) && backend.has(*preferred)
         });
-        preferred.or_else(|| self.next(backend, random, credentials))
+        let offered = preferred.filter(|preferred| backend.offers(*preferred));
+        offered.or_else(|| {
+            let next = self.next(backend, random, credentials)?;
+            let is_better = backend.offers(next);
+            Some(preferred.filter(|_| !is_better).unwrap_or(next))
+        })
     }
 
     /// The endpoint of `backend` to try next, by the lower half of `random`; none if there is no other, or if there
@@ -217,6 +223,14 @@ mod tests {
         tried.start_over(Some(endpoint(2)));
         assert_eq!(next(&tried, 2), Some(endpoint(1)));
         assert_eq!(next(&tried, 1), Some(endpoint(1)));
+        // If all failed lately, it is rather that one than another.
+        let tried = Tried::default();
+        for host in [1, 2] {
+            three.failed(endpoint(host), crate::health::EndpointFailure::Connect);
+        }
+        for host in [1, 2, 3] {
+            assert_eq!(next(&tried, host), Some(endpoint(host)));
+        }
     }
 
     #[test]

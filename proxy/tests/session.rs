@@ -589,6 +589,8 @@ async fn sessions_that_cannot_be_kept_are_rejected() {
     let carriers = [
         None,
         Some(Carrier::Header("a b".into())),
+        Some(Carrier::Header("Content-Length".into())),
+        Some(Carrier::Header("Set-Cookie".into())),
         of_cookie("a;b", "/", false),
         of_cookie("sticky", "/; Domain=example.com", false),
         of_cookie("sticky", "/", true),

@@ -16,13 +16,19 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
 use vestibule_proxy::plane::ProxyLimits;
 use vestibule_proxy::udp::UdpLimits;
-use vestibule_stream::{Resource, ResourceKind, proto};
+use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
 
 const BACKEND: &str = "team-a/dns:53/udp";
 
+/// Where a test is not about idle sessions, none ends of it however slow the machine is.
 fn quiet() -> ProxyLimits {
+    let udp = UdpLimits {
+        idle: Duration::from_hours(1),
+        ..UdpLimits::default()
+    };
     ProxyLimits {
         access_log: false,
+        udp,
         ..ProxyLimits::default()
     }
 }
@@ -236,17 +242,21 @@ async fn weights_are_kept_by_sessions_and_the_share_of_an_invalid_backend_is_dro
             backend("team-a/no:1/udp", &addresses[2..]),
         ]
     });
-    let mut clients = Vec::new();
-    for _ in 0..300 {
-        let client = client(&rig).await;
-        deliver(&rig, &client, b"x").await;
-        clients.push(client);
-    }
     let count = |sink: &UdpSocket| {
         let mut buffer = [0; 9];
         std::iter::from_fn(|| sink.try_recv(&mut buffer).ok()).count()
     };
     let mut counts = [0; 3];
+    let mut clients = Vec::new();
+    for _ in 0..300 {
+        let client = client(&rig).await;
+        deliver(&rig, &client, b"x").await;
+        clients.push(client);
+        // What is read has no part in a queue that could be full.
+        for (sum, sink) in counts.iter_mut().zip(&sinks) {
+            *sum += count(sink);
+        }
+    }
     let invalid = usize::try_from(dropped(&rig, "InvalidBackend")).unwrap();
     wait("the datagrams", || {
         for (sum, sink) in counts.iter_mut().zip(&sinks) {
@@ -453,6 +463,71 @@ async fn edits_leave_sessions_where_they_are_as_long_as_their_endpoint_is_there(
     assert_eq!(ask(&old, b"9").await.0, "a");
 }
 
+/// The bind stays open, since a listener is on it before and after, and clients go on from the ports that they have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_passes_to_another_namespace_leads_nowhere_of_the_one_before() {
+    const OTHER: &str = "team-b/dns:53/udp";
+    let (a, b) = (echo("a").await, echo("b").await);
+    let mut rig = rig(&quiet(), &[a]);
+    let client = client(&rig).await;
+    assert_eq!(ask(&client, b"1").await.0, "a");
+    let port = rig.address.port();
+    let rejects = rig.change(
+        vec![
+            of_tenant("team-b", udp(port, "theirs")),
+            of_tenant("team-b", udp_route("theirs", 0, "theirs", &[(OTHER, 1)])),
+            backend(OTHER, &[b]),
+            // Somebody else still refers to it.
+            backend(BACKEND, &[a]),
+        ],
+        vec![ResourceKey::new(
+            ResourceKind::Listener,
+            "ListenerSet/team-a/dns/tls",
+        )],
+    );
+    assert_eq!(rejects, Vec::<String>::new());
+    assert_eq!(ask(&client, b"2").await.0, "b");
+}
+
+/// A client that says nothing, and a backend that never stops: an edit ends that too.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_is_gone_is_heard_no_longer() {
+    let endpoint = bound("127.0.0.1:0").await;
+    let mut rig = rig(&quiet(), &[endpoint.local_addr().unwrap()]);
+    let client = client(&rig).await;
+    client.send(b"subscribe").await.unwrap();
+    let received = within("it", endpoint.recv_from(&mut [0; 64])).await;
+    let (_, session) = received.unwrap();
+    endpoint.send_to(b"one", session).await.unwrap();
+    assert_eq!(receive_one(&client).await, b"one");
+    rig.apply(vec![backend(BACKEND, &[])]);
+    endpoint.send_to(b"two", session).await.unwrap();
+    wait("the end", || closed(&rig, "EndpointGone") == 1).await;
+    relayed(&rig, "downstream", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_used_up_one_listener_has_another_one() {
+    let limits = limited(UdpLimits {
+        max_sessions: 8,
+        source_sessions_per_second: 6,
+        ..UdpLimits::default()
+    });
+    let a = echo("a").await;
+    let mut rig = rig(&limits, &[a]);
+    let elsewhere = second_listener(&mut rig);
+    // It could be anybody who says to be this source.
+    for _ in 0..10 {
+        let client = client(&rig).await;
+        for _ in 0..2 {
+            deliver(&rig, &client, b"x").await;
+        }
+    }
+    assert!(dropped(&rig, "Limit") + dropped(&rig, "SourceRate") > 0);
+    let client = client_of("127.0.0.1:0", elsewhere).await;
+    assert_eq!(ask(&client, b"me too").await.0, "a");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listener_that_goes_takes_its_sessions_and_its_port_along() {
     let a = echo("a").await;
@@ -604,6 +679,23 @@ fn of_tenant(tenant: &str, mut resource: Resource) -> Resource {
     resource
 }
 
+/// A listener of another tenant with the same backend.
+fn second_listener(rig: &mut Rig) -> SocketAddr {
+    // A port that is free may be taken by somebody else before it is bound here: another one is tried.
+    for _ in 0..20 {
+        let free = std::net::UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr();
+        let free = free.unwrap();
+        let listener = of_tenant("team-b", udp(free.port(), "quiet"));
+        let route = of_tenant("team-b", udp_route("quiet", 0, "quiet", &[(BACKEND, 1)]));
+        if rig.apply(vec![listener, route]).is_empty() {
+            return free;
+        }
+    }
+    panic!("no free port");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_has_no_more_sessions_than_leave_others_their_share() {
     let limits = limited(UdpLimits {
@@ -612,18 +704,7 @@ async fn a_tenant_has_no_more_sessions_than_leave_others_their_share() {
     });
     let a = echo("a").await;
     let mut rig = rig(&limits, &[a]);
-    // A port of its own: that of the other one is taken at the most by chance.
-    let mut elsewhere = rig.address;
-    for _ in 0..20 {
-        let free = bound("127.0.0.1:0").await.local_addr().unwrap();
-        let listener = of_tenant("team-b", udp(free.port(), "quiet"));
-        let route = of_tenant("team-b", udp_route("quiet", 0, "quiet", &[(BACKEND, 1)]));
-        if rig.apply(vec![listener, route]).is_empty() {
-            elsewhere = free;
-            break;
-        }
-    }
-    assert_ne!(elsewhere, rig.address);
+    let elsewhere = second_listener(&mut rig);
     let mut clients = Vec::new();
     for source in 1..=40 {
         let client = client_of(&format!("127.0.1.{source}:0"), rig.address).await;

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,32 +42,46 @@ impl Source {
 
 /// Places that are shared.
 #[derive(Debug, Clone)]
-pub struct Places(Arc<Shared>);
+pub struct Places<K: Key = Source>(Arc<Shared<K>>);
+
+/// What places are counted by: the source, or the source for some purpose.
+pub trait Key: Copy + Eq + Hash {}
+
+impl<K: Copy + Eq + Hash> Key for K {}
 
 #[derive(Debug)]
-struct Shared {
+struct Shared<K> {
     limit: usize,
-    taken: Mutex<Taken>,
+    taken: Mutex<Taken<K>>,
     freed: Notify,
 }
 
-#[derive(Debug, Default)]
-struct Taken {
+#[derive(Debug)]
+struct Taken<K> {
     total: usize,
     /// A source without any is not in it, so it has no more entries than there are places.
-    by_source: HashMap<Source, usize>,
+    by_source: HashMap<K, usize>,
+}
+
+impl<K> Default for Taken<K> {
+    fn default() -> Self {
+        Self {
+            total: 0,
+            by_source: HashMap::new(),
+        }
+    }
 }
 
 /// Some places; free again when it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct Place<K: Key = Source> {
     /// `None`: it is not known yet whose they are.
-    source: Option<Source>,
+    source: Option<K>,
     count: usize,
-    places: Places,
+    places: Places<K>,
 }
 
-impl Places {
+impl<K: Key> Places<K> {
     /// So many places.
     #[must_use]
     pub fn new(limit: usize) -> Self {
@@ -79,13 +94,13 @@ impl Places {
 
     /// So many places for `source`, if it may have them.
     #[must_use]
-    pub fn take(&self, source: Source, count: usize) -> Option<Place> {
+    pub fn take(&self, source: K, count: usize) -> Option<Place<K>> {
         self.take_of_part(source, count, 1)
     }
 
     /// The same while only one of `parts` of the places may be in use.
     #[must_use]
-    pub fn take_of_part(&self, source: Source, count: usize, parts: usize) -> Option<Place> {
+    pub fn take_of_part(&self, source: K, count: usize, parts: usize) -> Option<Place<K>> {
         let mut taken = self.0.taken.lock();
         let free = self.part(parts).saturating_sub(taken.total);
         taken.charge(source, count, free)?;
@@ -94,10 +109,18 @@ impl Places {
         Some(self.place(Some(source), count))
     }
 
+    /// How many places `source` has, and how many are free.
+    #[must_use]
+    pub fn held_and_free(&self, source: K) -> (usize, usize) {
+        let taken = self.0.taken.lock();
+        let held = taken.by_source.get(&source).copied().unwrap_or_default();
+        (held, self.0.limit.saturating_sub(taken.total))
+    }
+
     /// A place of which it is not known yet who has it, as long as any is free of one of `parts`. Whoever takes such places
     /// has to be trusted to say soon who they are for, with [`Place::name`].
     #[must_use]
-    pub fn take_unnamed(&self, parts: usize) -> Option<Place> {
+    pub fn take_unnamed(&self, parts: usize) -> Option<Place<K>> {
         let mut taken = self.0.taken.lock();
         if taken.total >= self.part(parts) {
             return None;
@@ -108,7 +131,7 @@ impl Places {
     }
 
     /// As [`Self::take`], as soon as the source may have them.
-    pub async fn wait(&self, source: Source, count: usize) -> Place {
+    pub async fn wait(&self, source: K, count: usize) -> Place<K> {
         loop {
             // Before looking, so that what is freed meanwhile is not missed.
             let mut freed = pin!(self.0.freed.notified());
@@ -124,7 +147,7 @@ impl Places {
         self.0.limit / parts.max(1)
     }
 
-    fn place(&self, source: Option<Source>, count: usize) -> Place {
+    fn place(&self, source: Option<K>, count: usize) -> Place<K> {
         Place {
             source,
             count,
@@ -133,9 +156,9 @@ impl Places {
     }
 }
 
-impl Taken {
+impl<K: Key> Taken<K> {
     /// Counts more places for a source if it then holds no more than so many.
-    fn charge(&mut self, source: Source, count: usize, most: usize) -> Option<()> {
+    fn charge(&mut self, source: K, count: usize, most: usize) -> Option<()> {
         let held = self.by_source.get(&source).copied().unwrap_or_default();
         let held = held.saturating_add(count);
         if held > most {
@@ -146,7 +169,7 @@ impl Taken {
     }
 }
 
-impl Place {
+impl<K: Key> Place<K> {
     /// Whether its source is known.
     #[must_use]
     pub fn is_named(&self) -> bool {
@@ -156,7 +179,7 @@ impl Place {
     /// Has an unnamed place count for `source` while one of `parts` may be in use, if `source` may have it. If not, it stays
     /// unnamed. A place that counts for somebody goes on counting for them.
     #[must_use]
-    pub fn name(&mut self, source: Source, parts: usize) -> bool {
+    pub fn name(&mut self, source: K, parts: usize) -> bool {
         if !self.is_named() {
             let mut taken = self.places.0.taken.lock();
             let others = taken.total.saturating_sub(self.count);
@@ -170,7 +193,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl<K: Key> Drop for Place<K> {
     fn drop(&mut self) {
         let mut taken = self.places.0.taken.lock();
         taken.total = taken.total.saturating_sub(self.count);

@@ -20,7 +20,7 @@ const MAX_NAME: usize = 256;
 /// Characters of the path of a cookie.
 const MAX_PATH: usize = 1024;
 /// Headers of answers and requests that say something else; an answer with a token in one of them would be another one.
-const OTHERS: [&str; 18] = [
+const OTHERS: [&str; 19] = [
     "accept",
     "authorization",
     "cache-control",
@@ -39,6 +39,7 @@ const OTHERS: [&str; 18] = [
     "vary",
     "via",
     "www-authenticate",
+    "x-request-id",
 ];
 /// The same of headers that begin so.
 const OTHERS_BEGIN: [&str; 4] = ["access-control-", "grpc-", "sec-", "x-forwarded-"];

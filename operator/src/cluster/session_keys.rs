@@ -26,6 +26,8 @@ const SECRET_TYPE: &str = "vestibule.dev/session-keys";
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// Longest wait without a look at the clock.
 const LOOK: Duration = Duration::from_hours(1);
+/// So long the operator waits for the Secret when it starts: without it sessions are not kept, and everything else works.
+const LISTING: Duration = Duration::from_secs(30);
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -67,7 +69,8 @@ pub(super) async fn run(client: kube::Client, config: Config, mut channels: Chan
         is_listing: true,
         failures: 0,
     };
-    let mut due = None;
+    let listed_by = tokio::time::Instant::now() + LISTING;
+    let mut due = Some(listed_by.into_std());
     loop {
         tokio::select! {
             event = events.next() => match event {
@@ -78,7 +81,13 @@ pub(super) async fn run(client: kube::Client, config: Config, mut channels: Chan
             () = clock::at(due) => {}
         }
         if store.is_listing {
-            due = None;
+            let is_late = tokio::time::Instant::now() >= listed_by;
+            if is_late && channels.keys.borrow().is_none() {
+                warn!(secret = %store.config.name, "cannot be read; the sessions of routes are not kept until it can");
+                let none = KeyRing::default().keys(clock::now().as_second());
+                channels.keys.send_replace(Some(none));
+            }
+            due = (!is_late).then(|| listed_by.into_std());
             continue;
         }
         let leads = channels
@@ -228,4 +237,40 @@ impl Store {
 fn erase(secret: &mut Secret) {
     let values = secret.data.iter_mut().flat_map(BTreeMap::values_mut);
     values.for_each(|value| value.0.zeroize());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use kube::client::Body;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_cannot_be_read_hold_everything_else_up_for_a_bounded_time() {
+        let refuses = tower::service_fn(|_: http::Request<Body>| async {
+            let answer = http::Response::builder().status(http::StatusCode::FORBIDDEN);
+            Ok::<_, Infallible>(answer.body(Body::empty()).expect("an answer"))
+        });
+        let config = Config {
+            namespace: "system".into(),
+            name: "session-keys".into(),
+            manager: "vestibule".into(),
+            owner: None,
+        };
+        let (_elector, role) = watch::channel(Role::Following { leader: None });
+        let (sender, mut keys) = watch::channel(None);
+        let channels = Channels { role, keys: sender };
+        let begin = tokio::time::Instant::now();
+        let task = tokio::spawn(run(kube::Client::new(refuses, "default"), config, channels));
+        let known = keys
+            .wait_for(Option::is_some)
+            .await
+            .expect("it runs")
+            .clone();
+        assert_eq!(known, Some(KeyRing::default().keys(0)));
+        assert!(begin.elapsed() >= LISTING);
+        task.abort();
+    }
 }

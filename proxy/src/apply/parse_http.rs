@@ -138,7 +138,10 @@ fn session(wire: &proto::HttpSession) -> Result<Session, RejectReason> {
         None => return Err(RejectReason::UnknownResource("a session")),
         Some(Wire::Header(name)) => {
             let name = HeaderName::try_from(name);
-            Carrier::Header(name.map_err(|_| invalid("the header of a session"))?)
+            let name = name.ok().filter(|name| {
+                !KEPT.contains(name) && *name != header::COOKIE && *name != header::SET_COOKIE
+            });
+            Carrier::Header(name.ok_or_else(|| invalid("the header of a session"))?)
         }
         Some(Wire::Cookie(cookie)) => {
             if !session::is_name(&cookie.name) {

@@ -126,6 +126,17 @@ pub struct Presented {
 }
 
 impl Presented {
+    /// Adds what a token says of one backend, unless another one says something newer.
+    fn add(&mut self, entry: Entry, is_old: bool) {
+        let mut known = self.entries.iter_mut();
+        match known.find(|known| known.backend == entry.backend) {
+            Some(known) if known.began >= entry.began => return,
+            Some(known) => *known = entry,
+            None => self.entries.push(entry),
+        }
+        self.is_old |= is_old;
+    }
+
     /// The endpoint of the session with this backend.
     #[must_use]
     pub fn at(&self, backend: &str) -> Option<SocketAddr> {
@@ -193,21 +204,29 @@ impl Session {
             secure,
             ..Presented::default()
         };
+        let (mut is_read, mut has_expired) = (false, false);
+        // Of cookies with one name and several paths a client sends all. The newest of what they say counts, whichever
+        // comes first.
         for value in self.values(headers) {
-            let Some((mut entries, is_old)) = self.unseal(value) else {
+            let Some((entries, is_old)) = self.unseal(value) else {
                 presented.otherwise = Outcome::Unreadable;
                 continue;
             };
-            let all = entries.len();
-            entries.retain(|entry| self.left(entry, now) != Some(0));
-            presented.otherwise = if entries.len() < all {
+            is_read = true;
+            for entry in entries {
+                if self.left(&entry, now) == Some(0) {
+                    has_expired = true;
+                } else {
+                    presented.add(entry, is_old);
+                }
+            }
+        }
+        if is_read {
+            presented.otherwise = if has_expired {
                 Outcome::Expired
             } else {
                 Outcome::Began
             };
-            presented.entries = entries;
-            presented.is_old = is_old;
-            break;
         }
         presented
     }
@@ -534,6 +553,20 @@ mod tests {
         assert_eq!(presented.at(WEB), None);
         let (outcome, _) = only_new.settle(presented, (WEB, endpoint(3)), NOW + 9);
         assert_eq!(outcome, Outcome::Unreadable);
+    }
+
+    /// Cookies of several paths: a client sends that of the longest path first.
+    #[test]
+    fn the_newest_token_counts_whichever_comes_first() {
+        let session = session(cookie(false), Some(60), &[1]);
+        let old = begin(&session, WEB, endpoint(1), NOW);
+        let new = begin(&session, WEB, endpoint(2), NOW + 30);
+        for text in [format!("{old}; {new}"), format!("{new}; {old}")] {
+            for now in [NOW + 31, NOW + 70] {
+                let presented = session.open(&cookies(&text), false, now);
+                assert_eq!(presented.at(WEB), Some(endpoint(2)), "{now}");
+            }
+        }
     }
 
     #[test]

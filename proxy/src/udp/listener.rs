@@ -75,9 +75,14 @@ impl UdpListener {
                 () = stop.cancelled() => break,
                 readable = self.socket.readable() => readable,
             };
-            let snapshot = self.plane.snapshot.load_full();
-            let received =
-                readable.and_then(|()| self.socket.receive(|run| self.take(&snapshot, &run)));
+            // Only when a datagram is here, so that one that was sent after an edit never meets what was before.
+            let mut snapshot = None;
+            let received = readable.and_then(|()| {
+                self.socket.receive(|run| {
+                    let snapshot = snapshot.get_or_insert_with(|| self.plane.snapshot.load_full());
+                    self.take(snapshot, &run);
+                })
+            });
             drop(snapshot);
             match received {
                 Ok(_) => {}
@@ -165,7 +170,7 @@ impl UdpListener {
         if selection.route.is_none() {
             return Err(DropReason::NoRoute);
         }
-        plane.may_begin_session(key.source())?;
+        plane.may_begin_session((key.source(), self.bind))?;
         // Nobody sends from port 0, and a listener of ours sends to those alone that sent to it.
         if key.client.port() == 0 || plane.own_datagram_sockets.contain(key.client) {
             return Err(DropReason::InvalidSource);
@@ -204,7 +209,7 @@ impl UdpListener {
         let task = tokio::spawn({
             let (session, sessions) = (Arc::clone(&session), Arc::clone(&self.sessions));
             async move {
-                let carried = unless_cut(Carrying::new(Arc::clone(&session))).await;
+                let carried = unless_cut(Carrying::new(Arc::clone(&session), looked)).await;
                 let handle = sessions.lock().remove(&key, number);
                 session.end(carried.unwrap_or(SessionEnd::Drained));
                 drop(handle);
@@ -243,10 +248,12 @@ impl UdpListener {
 
     /// Takes a place for a session, and one that another session has to give up if there is none.
     fn permit(&self, key: &SessionKey, selection: &Selection) -> Result<Permit, DropReason> {
-        let source = key.source();
+        let source = (key.source(), self.bind);
         let take = || self.plane.session_permit(source, &selection.account);
         take().or_else(|refused| {
-            let displaced = self.sessions.lock().displace(source);
+            let whose = self.plane.displacement(source);
+            let displaced =
+                whose.and_then(|whose| self.sessions.lock().displace(key.source(), whose));
             let Some(handle) = displaced else {
                 return Err(refused);
             };
@@ -397,7 +404,9 @@ mod tests {
         let mut running = pin!(listener.run(&stop));
         let (mut handled, mut most) = (0, 0);
         // They come to nothing at once, since there is no configuration.
+        let end = Instant::now() + Duration::from_mins(1);
         while handled < DATAGRAMS {
+            assert!(Instant::now() < end, "{handled} of {DATAGRAMS} came");
             poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx).is_pending())).await;
             let now = plane.metrics.udp_dropped_count("NoListener");
             most = most.max(now - handled);

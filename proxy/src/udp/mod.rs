@@ -27,6 +27,7 @@ mod socket;
 
 pub(crate) use listener::serve;
 pub(crate) use session::Permit;
+pub(crate) use sessions::{Displaced, SessionSource};
 pub(crate) use socket::bind;
 
 use std::time::Duration;

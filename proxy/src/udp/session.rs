@@ -11,7 +11,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use vestibule_serve::places::Place;
 
-use super::sessions::SessionKey;
+use super::sessions::{SessionKey, SessionSource};
 use super::socket::{ListenSocket, Run, Sent, SessionSocket, is_busy, is_refused, is_too_large};
 use super::{DropReason, SessionEnd};
 use crate::accesslog::TARGET;
@@ -21,7 +21,7 @@ use crate::lifetime::{Alarm, in_ticks, ticks};
 use crate::plane::DataPlane;
 use crate::quota::SessionGuard;
 use crate::relay;
-use crate::table::{BindKey, Listener, Route, Snapshot};
+use crate::table::{BindKey, Generation, Listener, Route, Snapshot};
 
 /// Datagrams of an endpoint from which on the kernel is asked for runs.
 const RUNS_FROM: u64 = 32;
@@ -32,12 +32,12 @@ const QUIET: u32 = 1;
 /// What a session may count against.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    _place: Place,
+    _place: Place<SessionSource>,
     _guard: SessionGuard,
 }
 
 impl Permit {
-    pub(crate) fn new(place: Place, guard: SessionGuard) -> Self {
+    pub(crate) fn new(place: Place<SessionSource>, guard: SessionGuard) -> Self {
         Self {
             _place: place,
             _guard: guard,
@@ -133,8 +133,17 @@ impl Session {
         }
     }
 
-    /// Whether the endpoint is still one of the backend's, by the configuration in force.
+    /// Whether the port is still the same namespace's, and the endpoint one of the backend's, by a configuration.
     pub(super) fn stands(&self, snapshot: &Snapshot) -> bool {
+        let listener = &self.chosen.listener;
+        // Where nobody has it, the end of the listener ends its sessions.
+        let is_others = snapshot.select_by_port(&self.bind).is_ok_and(|present| {
+            let present = present.listener;
+            present.tenant != listener.tenant || present.gateway != listener.gateway
+        });
+        if is_others {
+            return false;
+        }
         let present = snapshot.backend(self.chosen.backend.slot());
         present.is_some_and(|present| {
             present.is_version_of(&self.chosen.backend)
@@ -314,16 +323,31 @@ pub(super) struct Carrying {
     alarm: Alarm,
     /// Ticks without a datagram.
     idle: u32,
+    /// The last configuration that the endpoint was looked for in.
+    looked: Generation,
 }
 
 impl Carrying {
-    pub(super) fn new(session: Arc<Session>) -> Self {
+    pub(super) fn new(session: Arc<Session>, looked: Generation) -> Self {
         let idle = in_ticks(session.plane.limits.udp.idle);
         Self {
             session,
             alarm: Alarm::default(),
             idle,
+            looked,
         }
+    }
+
+    /// Whether the session may go on, by the configuration in force. An endpoint that goes on sending to a client that
+    /// says nothing would otherwise be heard for ever.
+    fn stands(&mut self) -> bool {
+        let snapshot = self.session.plane.snapshot.load();
+        let generation = snapshot.generation();
+        if self.looked == generation {
+            return true;
+        }
+        self.looked = generation;
+        self.session.stands(&snapshot)
     }
 }
 
@@ -332,6 +356,9 @@ impl Future for Carrying {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<SessionEnd> {
         let this = self.get_mut();
+        if !this.stands() {
+            return Poll::Ready(SessionEnd::EndpointGone);
+        }
         if let Poll::Ready(end) = this.session.poll_backend(cx) {
             return Poll::Ready(end);
         }

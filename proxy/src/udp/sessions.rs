@@ -5,12 +5,15 @@
 //! made-up sources displaces itself, and so do the many clients of a DNS server that ask one question each. Confirmed
 //! sessions never give way.
 //!
-//! A source that has sessions already displaces its own only. Others' give way to a source that has none.
+//! A source that has sessions of the listener already displaces its own only. Others' give way to a source that has none.
+//! Nobody's gives way for nothing: the new session gets the place.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use vestibule_serve::places::Source;
+
+use crate::table::BindKey;
 
 /// What tells the sessions of a listener apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +29,19 @@ impl SessionKey {
     pub(crate) fn source(&self) -> Source {
         Source::of_client(self.client.ip())
     }
+}
+
+/// Whose sessions have a bound together: those of a source on one listener. Anybody can make up a source, so what is sent
+/// to one listener must not keep that source from another one.
+pub(crate) type SessionSource = (Source, BindKey);
+
+/// Whose session gives way to a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Displaced {
+    /// One of the same source.
+    Own,
+    /// Whosever is the oldest.
+    Anybodys,
 }
 
 /// The sessions of one listener on one worker.
@@ -124,10 +140,10 @@ impl<S> Sessions<S> {
     }
 
     /// Takes out the session that gives way to a new one of `source`, if any does.
-    pub(crate) fn displace(&mut self, source: Source) -> Option<S> {
-        let number = match self.by_source.get(&source) {
-            Some(own) => own.unconfirmed.first(),
-            None => self.unconfirmed.keys().next(),
+    pub(crate) fn displace(&mut self, source: Source, whose: Displaced) -> Option<S> {
+        let number = match whose {
+            Displaced::Own => self.by_source.get(&source)?.unconfirmed.first(),
+            Displaced::Anybodys => self.unconfirmed.keys().next(),
         };
         let key = self.unconfirmed.get(number?).copied()?;
         self.take(&key)
@@ -168,9 +184,11 @@ mod tests {
         sessions.confirm(&key(1, 53));
         sessions.confirm(&key(3, 53));
         let newcomer = key(9, 53).source();
-        assert_eq!(sessions.displace(newcomer), Some(2));
-        assert_eq!(sessions.displace(newcomer), Some(4));
-        assert_eq!(sessions.displace(newcomer), None);
+        let mut displaced = || sessions.displace(newcomer, Displaced::Anybodys);
+        assert_eq!(
+            [displaced(), displaced(), displaced()],
+            [Some(2), Some(4), None]
+        );
         assert!(sessions.get_mut(&key(1, 53)).is_some());
     }
 
@@ -181,10 +199,14 @@ mod tests {
         sessions.insert(key(2, 1), "own, older");
         sessions.insert(key(2, 2), "own, younger");
         let source = key(2, 3).source();
-        assert_eq!(sessions.displace(source), Some("own, older"));
+        let own = sessions.displace(source, Displaced::Own);
+        assert_eq!(own, Some("own, older"));
         sessions.confirm(&key(2, 2));
-        assert_eq!(sessions.displace(source), None);
-        assert_eq!(sessions.displace(key(3, 1).source()), Some("other"));
+        assert_eq!(sessions.displace(source, Displaced::Own), None);
+        let newcomer = key(3, 1).source();
+        assert_eq!(sessions.displace(newcomer, Displaced::Own), None);
+        let others = sessions.displace(newcomer, Displaced::Anybodys);
+        assert_eq!(others, Some("other"));
     }
 
     #[test]
@@ -250,7 +272,10 @@ mod tests {
                     Some((place, account.take_session(limits)?))
                 };
                 let mut taken = take();
-                if taken.is_none() && let Some((number, ..)) = sessions.displace(source) {
+                let (held, free) = places.held_and_free(source);
+                let whose = if held == 0 { Displaced::Anybodys } else { Displaced::Own };
+                let may = held <= free + 1;
+                if taken.is_none() && may && let Some((number, ..)) = sessions.displace(source, whose) {
                     let (gone, (_, confirmed)) = model
                         .iter()
                         .find(|(_, (of, _))| *of == number)
@@ -267,6 +292,7 @@ mod tests {
                     prop_assert_eq!(oldest, Some(number));
                     model.remove(&gone);
                     taken = take();
+                    prop_assert!(taken.is_some(), "a session gave way for nothing");
                 }
                 if let Some((place, guard)) = taken {
                     let number = sessions.next_number();
