@@ -1041,8 +1041,8 @@ fn names_of(objects: &BTreeMap<ObjectKey, Object>, which: impl Fn(&ObjectKey) ->
         .collect()
 }
 
-/// A set takes a name of B's if it claims the same one on the same Gateway, or makes a port speak something else
-/// (which takes all of them); a route, if it asks for the same name.
+/// A set takes a name of B's if it claims the same one, or some inside of it that B's wildcard would serve, or makes a port
+/// speak something else (which takes all of them); a route, if it asks for the same name.
 fn takes_none_of(object: &Object, names: &Names) -> bool {
     if let Some(route) = object.as_route() {
         let mut asked = route.hostnames().iter();
@@ -1057,9 +1057,12 @@ fn takes_none_of(object: &Object, names: &Names) -> bool {
         return true;
     };
     let same = |listener: &Listener| {
-        names
-            .iter()
-            .any(|(_, theirs)| theirs.hostname == listener.hostname)
+        names.iter().any(|(_, theirs)| {
+            let has_names = !matches!(theirs.protocol, Protocol::Tcp | Protocol::Udp);
+            let shared = theirs.hostname.intersect(&listener.hostname);
+            theirs.hostname == listener.hostname
+                || (has_names && shared.as_ref() == Some(&listener.hostname))
+        })
     };
     if set.listeners.iter().any(same) {
         return false;

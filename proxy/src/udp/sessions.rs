@@ -275,7 +275,12 @@ mod tests {
                 let (held, free) = places.held_and_free(source);
                 let whose = if held == 0 { Displaced::Anybodys } else { Displaced::Own };
                 let may = held <= free + 1;
-                if taken.is_none() && may && let Some((number, ..)) = sessions.displace(source, whose) {
+                // Its place is free again at once, as it is where a session ends.
+                let mut displace = || sessions.displace(source, whose).map(|(number, ..)| number);
+                if taken.is_none()
+                    && may
+                    && let Some(number) = displace()
+                {
                     let (gone, (_, confirmed)) = model
                         .iter()
                         .find(|(_, (of, _))| *of == number)
