@@ -58,7 +58,7 @@ impl ClaimRecord for Memory {
 pub struct ControlLoop<C> {
     /// Translation.
     pub translator: Translator,
-    /// Who holds which name.
+    /// The record of who holds which name.
     pub claims: C,
     /// Which certificates are asked for, and how far they are.
     pub certificates: CertificateRegistry,

@@ -49,7 +49,7 @@ impl Memory {
         }
     }
 
-    /// What translation is to be told since this was asked last.
+    /// Returns what translation has not been told since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
         self.store.take_changes()
     }

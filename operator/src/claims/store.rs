@@ -296,7 +296,7 @@ impl ClaimStore {
         std::mem::take(&mut self.taken)
     }
 
-    /// What translation is to be told since this was asked last: [`Self::take_updates`] and [`Self::take_taken`].
+    /// Returns what translation has not been told since the last call: [`Self::take_updates`] and [`Self::take_taken`].
     pub fn take_changes(&mut self) -> Vec<Change> {
         let (updates, taken) = (self.take_updates(), self.take_taken());
         let updates = (!updates.is_empty()).then_some(Change::Claims(updates));
@@ -387,7 +387,7 @@ impl ClaimStore {
         }
     }
 
-    /// Takes what came of a request.
+    /// Takes the outcome of a request.
     pub fn done(&mut self, name: &ObjectName, outcome: WriteOutcome, time: Time) {
         self.happens(time);
         if let WriteOutcome::Known(Some((claim, _))) = &outcome

@@ -40,7 +40,7 @@ pub(super) struct Config {
     pub(super) name: String,
     /// Value of the label that says who made it.
     pub(super) manager: String,
-    /// What owns it.
+    /// The object that owns it.
     pub(super) owner: Option<OwnerReference>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Config {
 pub(super) struct Channels {
     /// Whether this replica leads.
     pub(super) role: watch::Receiver<Role>,
-    /// What is stored; `None`: it is not known yet.
+    /// The stored keys; `None`: they are not known yet.
     pub(super) keys: watch::Sender<Option<SessionKeys>>,
 }
 
@@ -117,7 +117,7 @@ struct Store {
     config: Config,
     /// The Secret as it is on the server, without what it holds.
     present: Option<ObjectMeta>,
-    /// What it holds, or held last.
+    /// The keys that it holds, or held last.
     ring: KeyRing,
     is_listing: bool,
     failures: u32,

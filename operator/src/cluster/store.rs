@@ -383,7 +383,7 @@ impl Store {
     pub fn send_desired(&mut self, now: Instant) {
         if !self.is_synced {
             self.is_synced = true;
-            // What was said first was right at once; from now on it has a pace.
+            // The first statuses were complete at once; from now on overlaps are looked at in steps.
             self.control.leave_overlaps();
             self.control.claims.begin(clock::both(now));
             self.run(now);
