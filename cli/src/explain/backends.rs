@@ -1,7 +1,9 @@
 //! The steps of the chain behind a listener: its certificate and its backends.
 
+use vestibule_model::gateway::TlsMode;
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{Object, Protocol, TlsMode};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Protocol;
 
 use super::certificate::{CertificateProblem, Leaf};
 use super::chain::{Chain, ok, step};

@@ -4,7 +4,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
-use vestibule_model::object::ParentRef;
+use vestibule_model::reference::ParentRef;
 
 use super::candidates::{Candidate, references, serves};
 use super::chain::{Chain, step};

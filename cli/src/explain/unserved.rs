@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{ObjectKey, ParentKey};
-use vestibule_model::object::ParentRef;
+use vestibule_model::reference::ParentRef;
 use vestibule_model::route::Route;
 
 use super::backends::backends;

@@ -5,9 +5,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use vestibule_model::condition::{Condition, ListenerStatus, ProgrammedBasis, Reason, Truth};
+use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectName, ParentKey};
-use vestibule_model::object::{Listener, Protocol, TlsMode};
+use vestibule_model::protocol::Protocol;
 use vestibule_operator::status;
 use vestibule_operator::translate::Status;
 use vestibule_stream::ResourceKey;

@@ -8,7 +8,7 @@ use crate::tokens::{Token, tokens, without_tests};
 
 /// All modules that one root file (`lib.rs`, `main.rs`) leads to. The root is the first.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub(crate) struct Tree {
     modules: Vec<Module>,
 }
 
@@ -34,24 +34,24 @@ struct Mention {
 
 /// One path in one module that names something of a module beside it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Edge {
-    pub file: PathBuf,
-    pub line: usize,
-    pub path: String,
+pub(crate) struct Edge {
+    pub(crate) file: PathBuf,
+    pub(crate) line: usize,
+    pub(crate) path: String,
 }
 
 /// Modules of one parent that lead to each other in a circle, with what ties each pair.
 #[derive(Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     /// The path of the parent; empty at the crate's root.
-    pub parent: String,
-    pub members: BTreeSet<String>,
-    pub edges: BTreeMap<(String, String), BTreeSet<Edge>>,
+    pub(crate) parent: String,
+    pub(crate) members: BTreeSet<String>,
+    pub(crate) edges: BTreeMap<(String, String), BTreeSet<Edge>>,
 }
 
 impl Tree {
     /// Reads a crate from its root file.
-    pub fn read(root: &Path) -> Self {
+    pub(crate) fn read(root: &Path) -> Self {
         let mut tree = Self::default();
         let folder = root.parent().expect("a root file is in a folder");
         tree.file(root, folder, Vec::new(), 0);
@@ -60,7 +60,7 @@ impl Tree {
 
     /// A crate of one file, whose modules are blocks.
     #[cfg(test)]
-    pub fn of(source: &str) -> Self {
+    pub(crate) fn of(source: &str) -> Self {
         let mut tree = Self::default();
         tree.add(source, Path::new("lib.rs"), Path::new(""), Vec::new(), 0);
         tree
@@ -254,7 +254,7 @@ impl Tree {
     }
 
     /// The rings among the modules of each parent.
-    pub fn rings(&self) -> Vec<Ring> {
+    pub(crate) fn rings(&self) -> Vec<Ring> {
         // Of each parent: which child leads to which.
         let mut levels: BTreeMap<Vec<String>, BTreeMap<(String, String), BTreeSet<Edge>>> =
             BTreeMap::new();

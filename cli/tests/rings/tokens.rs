@@ -2,13 +2,13 @@
 
 /// A name, `::`, or a punctuation mark, with the line it stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token<'a> {
-    pub text: &'a str,
-    pub line: usize,
+pub(crate) struct Token<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) line: usize,
 }
 
 /// Splits a source file into tokens. Literals count as the token `""`.
-pub fn tokens(source: &str) -> Vec<Token<'_>> {
+pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut scanner = Scanner {
         source,
         at: 0,
@@ -138,7 +138,7 @@ fn quoted(text: &str, mark: char) -> usize {
 }
 
 /// Leaves out every item behind `#[cfg(test)]` or `#[test]`.
-pub fn without_tests(tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
+pub(crate) fn without_tests(tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {
@@ -173,7 +173,7 @@ fn attribute(tokens: &[Token<'_>]) -> Option<usize> {
 }
 
 /// The number of tokens in the brackets that the tokens begin with.
-pub fn group(tokens: &[Token<'_>]) -> usize {
+pub(crate) fn group(tokens: &[Token<'_>]) -> usize {
     let mut depth = 0_usize;
     for (at, token) in tokens.iter().enumerate() {
         match token.text {

@@ -2,8 +2,8 @@
 
 use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
 use vestibule_model::finding::Finding;
+use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{ObjectKey, ObjectName};
-use vestibule_model::ownership::HostnameGrant;
 
 use super::status::{Status, fails};
 use super::{Output, Translator};

@@ -10,7 +10,7 @@ use vestibule_model::http::{
     Mirror, PathMatch, PathModifier, Redirect, Retry, Rewrite, ValueMatch,
 };
 use vestibule_model::key::ObjectKey;
-use vestibule_model::object::Reference;
+use vestibule_model::reference::Reference;
 use vestibule_stream::proto::{
     self, grpc_method, http_filter, http_match, http_value_match, path_modifier,
 };

@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::attach::{Attached, attach_route};
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{BackendRef, Object, ParentRef, Service, ServicePort};
+use vestibule_model::object::{Object, Service, ServicePort};
+use vestibule_model::protocol::Transport;
+use vestibule_model::reference::{BackendRef, ParentRef};
 use vestibule_model::route::Route;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::backend::{BackendKey, Speaks, speaks};
 use super::claim::Sharing;
-use super::http_route;
 use super::reach::SharedListenerRoutes;
-use super::{Dirty, Output, Translator, set_user};
+use super::{Dirty, Output, Translator, http_route, set_user};
 
 /// Per parent reference that leads to a Gateway of ours: its index, and where it attached.
 pub(super) type Parents = BTreeMap<usize, Result<Vec<Attached>, Finding>>;

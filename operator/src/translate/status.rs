@@ -6,15 +6,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use vestibule_model::annotations;
 use vestibule_model::condition::{
     ClassStatus, Condition, ConditionType, GrantStatus, ListenerStatus, ListenersStatus,
     PolicyStatus, ProgrammedBasis, Reason, RouteStatus,
 };
 use vestibule_model::finding::Finding;
-use vestibule_model::issuer;
+use vestibule_model::gateway::Listener;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{Listener, Object};
+use vestibule_model::object::Object;
 
 use super::listener::ListenerState;
 use super::{Dirty, Output, Translator, features, set_user};
@@ -105,7 +106,10 @@ impl Translator {
                         .gateway
                         .as_ref()
                         .and_then(|name| self.merge.gateway(name));
-                    findings.extend(issuer::problems_of_set(&set, gateway.map(AsRef::as_ref)));
+                    findings.extend(annotations::problems_of_set(
+                        &set,
+                        gateway.map(AsRef::as_ref),
+                    ));
                     findings.extend(self.merge.withheld(name).cloned());
                     let parent = set.parent_key();
                     let status = self.listeners_status(&parent, &set.listeners, &mut findings);
@@ -148,7 +152,7 @@ impl Translator {
         let mut findings = self.own_findings(&key);
         let status = self.merge.gateway(name).cloned().map(|gateway| {
             findings.extend(gateway.findings.iter().cloned());
-            findings.extend(issuer::problems_of_gateway(&gateway));
+            findings.extend(annotations::problems_of_gateway(&gateway));
             let parent = gateway.parent_key();
             let mut status = self.listeners_status(&parent, &gateway.listeners, &mut findings);
             let valid = status

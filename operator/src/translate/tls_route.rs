@@ -1,8 +1,8 @@
 //! TLSRoutes: the resource.
 
 use vestibule_model::key::ObjectKey;
-use vestibule_model::object::{BackendRef, TlsRoute};
-use vestibule_model::route::Route;
+use vestibule_model::reference::BackendRef;
+use vestibule_model::route::{Route, TlsRoute};
 use vestibule_stream::proto;
 
 use super::Translator;
