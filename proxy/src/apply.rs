@@ -34,17 +34,20 @@ pub use dump::{
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
 
+use crate::backend::{Backend, Target};
+use crate::bind::BindKey;
 use crate::bounds::Overrides;
 use crate::expiry::Expiries;
+use crate::listener::{Layer, Listener, Mode, NotServing, OfGateway};
 use crate::metrics::Metrics;
 use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
-    AttachedNames, Backend, BindKey, ClientCertificate, Connections, Generation, Layer, Listener,
-    Mode, NotServing, OfGateway, Route, Routes, SelectionKey, Snapshot, Target, WeightedBackend,
+    AttachedNames, Connections, Generation, Route, Routes, SelectionKey, Snapshot, WeightedBackend,
 };
 use crate::tenants::Tenants;
 use crate::upstream;
+use crate::upstream::ClientCertificate;
 use backend_tls::TlsSpec;
 use challenges::HeldChallenge;
 use http::HeldHttpRoute;

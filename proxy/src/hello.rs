@@ -5,6 +5,7 @@
 //! other reasons (no `signature_algorithms`, no cipher suite in common): that verdict is the
 //! backend's. What it cannot read is rejected, never guessed: there is no default to fall to.
 
+use crate::close_reason::CloseReason;
 use vestibule_model::hostname::Hostname;
 
 /// Record header: type, version, length.
@@ -344,5 +345,16 @@ impl<'a> Cursor<'a> {
     fn vector16(&mut self) -> Result<&'a [u8], Rejection> {
         let length = self.u16()?;
         self.take(usize::from(length))
+    }
+}
+
+impl From<Rejection> for CloseReason {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::NotTls => Self::NotTls,
+            Rejection::SslV2 => Self::SslV2,
+            Rejection::TooLarge => Self::HelloTooLarge,
+            Rejection::Malformed => Self::MalformedHello,
+        }
     }
 }

@@ -9,17 +9,17 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use vestibule_model::hostname::{HostPattern, Hostname};
-use vestibule_stream::proto;
-use vestibule_stream::{ResourceKey, ResourceKind};
+use vestibule_stream::{ResourceKey, ResourceKind, proto};
 use x509_parser::prelude::GeneralName;
 
 use super::parse::{self, RejectReason};
 use super::tls::{hex, read_certificate, signing_key};
 use super::{Rejects, State};
+use crate::bind::Transport;
 use crate::challenge::{
     Challenge, ChallengeLookup, ChallengeQuery, ChallengeReply, HTTP_01, TLS_ALPN_01,
 };
-use crate::table::{Layer, Transport};
+use crate::listener::Layer;
 
 /// Most characters of a token or of an account's thumbprint. RFC 8555 has them at 22 and 43.
 const MAX_TOKEN: usize = 256;

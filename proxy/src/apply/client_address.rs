@@ -12,7 +12,7 @@ use vestibule_stream::proto;
 
 use super::State;
 use super::parse::{ListenerSpec, RejectReason};
-use crate::table::BindKey;
+use crate::bind::BindKey;
 
 /// Reads what a listener says. What is not understood is refused: one mode is stricter than the other.
 pub(super) fn parse(wire: &proto::ClientAddress) -> Result<ClientAddress, RejectReason> {

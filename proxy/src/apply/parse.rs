@@ -12,8 +12,11 @@ use vestibule_stream::proto;
 use super::client_address;
 use super::clients::{ClientMode, ValidationSpec};
 use crate::backend;
+use crate::backend::Target;
+use crate::bind::{BindKey, Transport};
 use crate::bounds::Overrides;
-use crate::table::{AttachedNames, BindKey, Layer, SelectionKey, Target, Transport};
+use crate::listener::Layer;
+use crate::table::{AttachedNames, SelectionKey};
 
 /// Why a resource was rejected.
 #[derive(Debug, thiserror::Error)]

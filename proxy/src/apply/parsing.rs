@@ -12,8 +12,8 @@ use super::parse_http::{self, HttpRouteSpec};
 use super::tls::HeldCertificate;
 use super::trust::HeldTrust;
 use super::{Rejects, State};
+use crate::backend::Target;
 use crate::expiry;
-use crate::table::Target;
 
 /// The upserts of a change that passed their checks, by kind.
 #[derive(Default)]

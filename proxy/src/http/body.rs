@@ -12,13 +12,13 @@ use hyper::HeaderMap;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::HeaderName;
 
-use super::Underscores;
 use super::activity::Activity;
 use super::headers;
 use super::kept::{Kept, Read, Reader};
 use super::pool::Lease;
 use super::throttle::Throttle;
 use super::timeouts::Progress;
+use crate::limits::Underscores;
 
 /// Most bytes that are read of an answer that nobody gets.
 const READ_AWAY: usize = 64 * 1024;

@@ -13,7 +13,6 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
 
-use super::Underscores;
 use super::authority::Target;
 use super::body::{Download, TrailerFilter, Upload};
 use super::challenge::challenge;
@@ -21,10 +20,8 @@ use super::cors::{Cors, Verdict};
 use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure};
 use super::filter::{Asked, Filter, HeaderEdit, Scheme};
 use super::forwarded::HopInfo;
-use super::grpc;
 use super::headers::{self, ForwardedInfo, Passed};
 use super::mirror::{self, Mirror};
-use super::path;
 use super::record::{BODY_TOO_LARGE, Logged, RequestRecord};
 use super::retry::Retry;
 use super::serve::Shared;
@@ -33,12 +30,15 @@ use super::table::Found;
 use super::timeouts::{Allowed, Late};
 use super::tunnel::Tunnel;
 use super::view::View;
+use super::{grpc, path};
 use crate::backend::Protocol;
 use crate::deadline::within;
 use crate::lifetime::{Lifetime, in_ticks};
+use crate::limits::Underscores;
+use crate::listener::{Layer, Listener, Mode};
 use crate::metrics::Metrics;
 use crate::overload::OverloadLevel;
-use crate::table::{Layer, Listener, Mode, Snapshot};
+use crate::table::Snapshot;
 
 /// How long the rest of an answer is read that nobody gets.
 const READ_AWAY: Duration = Duration::from_secs(1);

@@ -9,9 +9,9 @@ use hyper::header::{
 
 use vestibule_model::client_address::ForwardedHeader;
 
-use super::Underscores;
 use super::filter::Scheme;
 use super::forwarded::{self, HopInfo};
+use crate::limits::Underscores;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");

@@ -24,9 +24,10 @@ use super::table::Found;
 use super::timeouts::{Allowed, AnswerCut, Late, Watch};
 use super::unsent::{Piece, Share};
 use crate::accesslog::TARGET;
+use crate::backend::Backend;
 use crate::bounds::Bounds;
 use crate::challenge::Challenge;
-use crate::table::{Backend, Listener};
+use crate::listener::Listener;
 
 /// Most characters of a path in the log.
 const MAX_PATH: usize = 1024;

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hyper::Method;
@@ -14,7 +13,8 @@ use super::exchange::{Answered, Ended, ExchangeFailure};
 use super::kept::Kept;
 use super::timeouts::Late;
 use crate::backend::Backend;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
+use crate::retry_budget::{Active, Retrying};
 
 /// How long to wait before the first retry where the route does not say.
 const BACKOFF: Duration = Duration::from_millis(25);
@@ -22,11 +22,6 @@ const BACKOFF: Duration = Duration::from_millis(25);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 /// And for how many times what it begins with.
 const MOST_FACTOR: u32 = 10;
-
-/// Of so many requests under way at a backend, one may be made again.
-const SHARE: usize = 5;
-/// Or so many in all, where there are few.
-const AT_LEAST: usize = 10;
 
 /// What a route says of retries.
 #[derive(Clone, Debug)]
@@ -78,49 +73,6 @@ impl Retry {
     }
 }
 
-/// What all workers know of the requests for one backend whose routes have retries.
-#[derive(Debug, Default)]
-pub(crate) struct Budget {
-    active: AtomicUsize,
-    retrying: AtomicUsize,
-}
-
-impl Budget {
-    /// A request is under way.
-    pub(super) fn enter(self: &Arc<Self>) -> Active {
-        self.active.fetch_add(1, Ordering::Relaxed);
-        Active(Arc::clone(self))
-    }
-
-    fn retry(self: &Arc<Self>) -> Option<Retrying> {
-        let most = (self.active.load(Ordering::Relaxed) / SHARE).max(AT_LEAST);
-        let taken = self
-            .retrying
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-                (now < most).then_some(now + 1)
-            });
-        taken.is_ok().then(|| Retrying(Arc::clone(self)))
-    }
-}
-
-/// A request that counts as under way.
-pub(super) struct Active(Arc<Budget>);
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A request that is made again, as often as its route says.
-struct Retrying(Arc<Budget>);
-
-impl Drop for Retrying {
-    fn drop(&mut self) {
-        self.0.retrying.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The retries of one request.
 #[derive(Default)]
 pub(super) struct Retries {
@@ -135,7 +87,7 @@ impl Retries {
     /// The request is under way at `backend`.
     pub(super) fn at(&mut self, backend: &Backend) {
         let budget = backend.retries();
-        let other = |active: &Active| !Arc::ptr_eq(&active.0, budget);
+        let other = |active: &Active| !active.is_of(budget);
         if self.active.as_ref().is_none_or(other) {
             self.retrying = None;
             self.active = Some(budget.enter());
@@ -147,7 +99,7 @@ impl Retries {
         if self.retrying.is_none()
             && let Some(active) = &self.active
         {
-            self.retrying = active.0.retry();
+            self.retrying = active.retry();
         }
         self.retrying.is_some()
     }
@@ -182,23 +134,5 @@ mod tests {
         assert_eq!(waits(&retry(Some(0))), [0; 6]);
         assert!((140..150).contains(&millis(&retry(Some(100)), 0, 511, None)));
         assert_eq!(millis(&retry(Some(1000)), 0, 511, Some(200)), 100);
-    }
-
-    #[test]
-    fn a_fifth_of_what_is_under_way_may_be_made_again_and_ten_in_any_case() {
-        let budget = Arc::new(Budget::default());
-        let mut active = vec![budget.enter()];
-        let all = |budget: &Arc<Budget>| -> Vec<Retrying> {
-            std::iter::from_fn(|| budget.retry()).collect()
-        };
-        assert_eq!(all(&budget).len(), 10);
-        active.extend((0..99).map(|_| budget.enter()));
-        let retrying = all(&budget);
-        assert_eq!(retrying.len(), 20);
-        assert!(budget.retry().is_none());
-        drop(retrying);
-        drop(active);
-        assert_eq!(budget.active.load(Ordering::Relaxed), 0);
-        assert_eq!(budget.retrying.load(Ordering::Relaxed), 0);
     }
 }

@@ -12,9 +12,10 @@ use super::filter::Filter;
 use super::retry::Retry;
 use super::session::Session;
 use super::view::View;
+use crate::backend::Backend;
 use crate::quota::Account;
 use crate::slot_map::Slot;
-use crate::table::{Backend, by_weight};
+use crate::weight::by_weight;
 
 /// A route. Immutable: an edit makes a new one, and requests keep the one they were given.
 #[derive(Debug)]

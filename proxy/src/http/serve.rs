@@ -24,16 +24,18 @@ use super::handle::handle;
 use super::timeouts::AnswerCut;
 use super::transport::Counted;
 use super::tunnel::Tunnel;
-use super::{Begun, HttpLimits, Version};
+use super::{Begun, Version};
 use crate::accesslog::ConnectionRecord;
-use crate::connection::CloseReason;
+use crate::bind::BindKey;
+use crate::close_reason::CloseReason;
 use crate::cut::unless_cut;
 use crate::gate::{self, InTurn, Moves};
+use crate::limits::HttpLimits;
+use crate::listener::{Layer, Listener, Mode, NotServing};
 use crate::overload::OverloadLevel;
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, QuotaGuard};
 use crate::relay::Moved;
-use crate::table::{BindKey, Layer, Listener, Mode, NotServing};
 use crate::validation::ClientValidation;
 
 /// How long a connection has to end in order once it was told to.

@@ -144,10 +144,10 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::HttpLimits;
     use super::super::activity::Activity;
     use super::super::unsent::{MOST, Piece};
     use super::*;
+    use crate::limits::HttpLimits;
 
     #[derive(Default)]
     struct Woken(AtomicUsize);

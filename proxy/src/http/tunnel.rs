@@ -11,9 +11,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::record::RequestRecord;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
+use crate::gate::yield_now;
 use crate::lifetime::{Lifetime, unless_over};
-use crate::relay::yield_now;
 
 /// Bytes that are read at one time.
 const SCRATCH: usize = 16 * 1024;

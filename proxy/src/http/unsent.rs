@@ -221,7 +221,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::http::HttpLimits;
+    use crate::limits::HttpLimits;
 
     #[derive(Default)]
     struct Flag(AtomicBool);
