@@ -34,6 +34,7 @@ pub use dump::{
 pub use parse::{RejectReason, is_dual_stack};
 pub use tls::CertificateInfo;
 
+use crate::attached_names::AttachedNames;
 use crate::backend::{Backend, Target};
 use crate::bind::BindKey;
 use crate::bounds::Overrides;
@@ -43,7 +44,7 @@ use crate::metrics::Metrics;
 use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
-    AttachedNames, Connections, Generation, Route, Routes, SelectionKey, Snapshot, WeightedBackend,
+    Connections, Generation, Route, Routes, SelectionKey, Snapshot, WeightedBackend,
 };
 use crate::tenants::Tenants;
 use crate::upstream;

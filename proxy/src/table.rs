@@ -18,13 +18,13 @@ use std::sync::Arc;
 use rpds::RedBlackTreeMapSync;
 use vestibule_model::client_address::{ClientAddress, ProxyProtocol};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
-use vestibule_model::path::PathPrefix;
 
+use crate::attached_names::AttachedNames;
 pub use crate::backend::{Backend, Target};
 use crate::bind::BindKey;
 use crate::challenge::{Challenge, ChallengeLookup, ChallengeQuery, Challenges};
 use crate::close_reason::CloseReason;
-use crate::http::HttpTable;
+use crate::http_route::HttpTable;
 use crate::listener::{Layer, Listener, Mode};
 use crate::owners::{HostnameGuard, Owners};
 use crate::pattern_map::PatternMap;
@@ -183,19 +183,6 @@ struct Precedence {
     rank: Reverse<Specificity>,
     created: i64,
     key: Arc<str>,
-}
-
-/// The names for which a route is on a listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AttachedNames {
-    /// What is matched.
-    pub(crate) pattern: HostPattern,
-    /// What ranks the route among those that match: the hostname as written.
-    pub(crate) rank: HostPattern,
-    /// Whether it serves them beside whoever owns them.
-    pub(crate) shared: bool,
-    /// The only parts of the one name that it serves, beside whoever owns the name; none: all of it.
-    pub(crate) paths: Box<[PathPrefix]>,
 }
 
 /// A route under the pattern it matches.

@@ -11,12 +11,13 @@ use vestibule_stream::proto;
 
 use super::client_address;
 use super::clients::{ClientMode, ValidationSpec};
+use crate::attached_names::AttachedNames;
 use crate::backend;
 use crate::backend::Target;
 use crate::bind::{BindKey, Transport};
 use crate::bounds::Overrides;
 use crate::listener::Layer;
-use crate::table::{AttachedNames, SelectionKey};
+use crate::table::SelectionKey;
 
 /// Why a resource was rejected.
 #[derive(Debug, thiserror::Error)]

@@ -11,14 +11,14 @@ use hyper::Request;
 use hyper::header::{EXPECT, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 
-use super::body::{Download, TrailerFilter, Upload, UploadState};
+use super::body::{TrailerFilter, Upload, UploadState};
 use super::exchange::{Attempts, Exchange, Trace};
 use super::kept::{Kept, Whole};
 use super::shares::Shares;
 use crate::backend::Backend;
 use crate::deadline::within;
+use crate::http::download::Download;
 use crate::plane::DataPlane;
-use crate::slot_map::Slot;
 use crate::upstream::Credentials;
 
 /// Copies that a worker has at a time, from when their request comes to the end of their answer.
@@ -36,22 +36,6 @@ pub(super) const LIMIT: &str = "Limit";
 
 thread_local! {
     static PLACES: RefCell<Shares> = RefCell::new(Shares::new(IN_ALL));
-}
-
-/// Who gets a copy of how many requests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mirror {
-    pub(crate) backend: Slot<Backend>,
-    pub(crate) numerator: u32,
-    /// At least 1.
-    pub(crate) denominator: u32,
-}
-
-impl Mirror {
-    /// Whether it gets one of this request.
-    pub(super) fn is_due(&self, random: u64) -> bool {
-        random % u64::from(self.denominator.max(1)) < u64::from(self.numerator)
-    }
 }
 
 /// One of the places.

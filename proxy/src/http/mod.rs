@@ -1,8 +1,8 @@
 //! Owns HTTP and HTTPS listeners: from a connection that was accepted to the answers on it.
 //!
 //! A connection is served by hyper, HTTP/1.1 or HTTP/2, with bounds on everything that a client
-//! decides. A request passes `handle`: `authority` says which host it is for, `challenge` whether it is a CA's, `table` which rule takes
-//! it, `filter` what is done to it, `exchange` gives it to a backend on a connection of the `pool`, and
+//! decides. A request passes `handle`: `authority` says which host it is for, `challenge` whether it is a CA's, [`crate::http_route`] which
+//! rule takes it and what is done to it, `exchange` gives it to a backend on a connection of the `pool`, and
 //! `record` is its log line. What a backend may have seen is tried again only as [`Repeat`] allows.
 
 mod activity;
@@ -10,33 +10,31 @@ mod authority;
 mod body;
 mod budget;
 mod challenge;
-pub(crate) mod cors;
+mod download;
 mod exchange;
-pub(crate) mod filter;
+mod field_names;
 mod forwarded;
 pub mod frames;
-mod grpc;
 pub mod guard;
 mod handle;
 mod headers;
 mod kept;
-pub(crate) mod mirror;
+mod local_reply;
+mod mirror;
 pub mod path;
 pub(crate) mod pool;
 mod record;
 mod request_id;
-pub(crate) mod retry;
-pub(crate) mod route;
+mod retries;
+mod retry;
 mod serve;
-pub mod session;
+mod shared;
 mod shares;
-mod table;
 mod throttle;
 mod timeouts;
 mod transport;
 pub(crate) mod tunnel;
 mod unsent;
-pub(crate) mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +53,7 @@ use crate::plane::HelloPermit;
 use crate::replayed::Replayed;
 use crate::terminate::NegotiatedTls;
 
-pub use route::HttpRoute;
 pub(crate) use serve::serve;
-pub(crate) use table::HttpTable;
 
 use transport::Transport;
 

@@ -14,19 +14,20 @@ use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode, Version};
 use vestibule_model::hostname::Hostname;
 
-use super::body::{Download, UploadState};
+use super::body::UploadState;
 use super::exchange::Trace;
 use super::forwarded::HopInfo;
-use super::grpc::{Call, Status};
 use super::request_id;
-use super::serve::Shared;
-use super::table::Found;
 use super::timeouts::{Allowed, AnswerCut, Late, Watch};
 use super::unsent::{Piece, Share};
 use crate::accesslog::TARGET;
 use crate::backend::Backend;
 use crate::bounds::Bounds;
 use crate::challenge::Challenge;
+use crate::grpc::{Call, Status};
+use crate::http::download::Download;
+use crate::http::shared::Shared;
+use crate::http_route::table::Found;
 use crate::listener::Listener;
 
 /// Most characters of a path in the log.
