@@ -12,9 +12,12 @@ mod dump;
 mod http;
 mod names;
 mod parse;
+mod parse_client_address;
 mod parse_http;
 mod parsing;
+mod reject;
 mod resolver;
+mod resource_names;
 mod terminate;
 mod tls;
 mod trust;
@@ -31,7 +34,8 @@ pub use dump::{
     BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, PortRouteDump, RouteDump,
     StateDump,
 };
-pub use parse::{RejectReason, is_dual_stack};
+pub use parse::is_dual_stack;
+pub use reject::RejectReason;
 pub use tls::CertificateInfo;
 
 use crate::attached_names::AttachedNames;
@@ -849,7 +853,7 @@ impl Rejects {
 
 /// The metric label of a reject's reason.
 pub(crate) fn reject_label(reason: &str) -> &'static str {
-    parse::REASONS
+    reject::REASONS
         .into_iter()
         .find(|known| *known == reason)
         .unwrap_or("Other")

@@ -84,7 +84,7 @@ pub(super) fn handle(
                 record.reason = "Upgraded";
                 shared.activity.upgrade();
                 let (client, backend) = tunnel;
-                *shared.tunnel.lock() = Some(Tunnel {
+                *shared.tunnel.lock() = Some(Box::new(Tunnel {
                     client,
                     backend,
                     lifetime: Lifetime {
@@ -92,7 +92,7 @@ pub(super) fn handle(
                         end: shared.end,
                     },
                     record,
-                });
+                }));
                 return response.map(|body| Logged::new(body, None));
             }
             Err(own) => {
@@ -427,7 +427,7 @@ fn copy(
         };
         record.mirrors += 1;
         match request.body_mut().keep(namespace) {
-            Some(body) => body.copy_to(copy),
+            Some(body) => body.copy_to(Box::new(copy)),
             None => copy.send(None),
         }
     }

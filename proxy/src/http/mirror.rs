@@ -13,7 +13,7 @@ use hyper::http::uri::PathAndQuery;
 
 use super::body::{TrailerFilter, Upload, UploadState};
 use super::exchange::{Attempts, Exchange, Trace};
-use super::kept::{Kept, Whole};
+use super::kept::{Kept, LIMIT, Waiter, Whole};
 use super::shares::Shares;
 use crate::backend::Backend;
 use crate::deadline::within;
@@ -30,9 +30,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const ANSWERED: &str = "Answered";
 const FAILED: &str = "Failed";
 const TIMEOUT: &str = "Timeout";
-pub(super) const INCOMPLETE: &str = "BodyIncomplete";
-pub(super) const TOO_LARGE: &str = "BodyTooLarge";
-pub(super) const LIMIT: &str = "Limit";
 
 thread_local! {
     static PLACES: RefCell<Shares> = RefCell::new(Shares::new(IN_ALL));
@@ -83,12 +80,19 @@ impl Copy {
         };
         Some(Self { parts, place })
     }
+}
 
-    /// It is not sent.
-    pub(super) fn give_up(self, why: &'static str) {
+impl Waiter for Copy {
+    fn give_up(self: Box<Self>, why: &'static str) {
         self.parts.plane.metrics.mirrored(why);
     }
 
+    fn whole(self: Box<Self>, body: Whole) {
+        self.send(Some(body));
+    }
+}
+
+impl Copy {
     /// Sends it, and returns at once.
     pub(super) fn send(self, body: Option<Whole>) {
         let Self { mut parts, place } = self;

@@ -35,6 +35,7 @@ mod timeouts;
 mod transport;
 pub(crate) mod tunnel;
 mod unsent;
+mod unsent_bytes;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -101,7 +101,7 @@ pub(crate) async fn serve(begun: Begun) {
                 let ended = drive(connection, &shared, version).await;
                 let tunnel = shared.tunnel.lock().take();
                 match tunnel {
-                    Some(tunnel) => Box::pin(tunnel.run()).await,
+                    Some(tunnel) => tunnel.run().await,
                     None => ended,
                 }
             };

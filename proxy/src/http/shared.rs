@@ -1,8 +1,8 @@
 //! Owns what the requests of one connection share.
 
 use super::activity::Activity;
-use super::tunnel::Tunnel;
 use crate::bind::BindKey;
+use crate::close_reason::CloseReason;
 use crate::listener::{Listener, Mode, NotServing};
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, QuotaGuard};
@@ -10,9 +10,16 @@ use crate::validation::ClientValidation;
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use vestibule_model::hostname::Hostname;
+
+/// What goes on with a connection once HTTP is over.
+pub(super) trait AfterHttp: Send {
+    /// Runs to the end of the connection, and says why that came.
+    fn run(self: Box<Self>) -> Pin<Box<dyn Future<Output = CloseReason> + Send>>;
+}
 
 /// What the requests of one connection share.
 pub(super) struct Shared {
@@ -36,7 +43,7 @@ pub(super) struct Shared {
     pub(super) end: Option<u32>,
     pub(super) activity: Arc<Activity>,
     /// What is to be done once HTTP is over.
-    pub(super) tunnel: Mutex<Option<Tunnel>>,
+    pub(super) tunnel: Mutex<Option<Box<dyn AfterHttp>>>,
     pub(super) counts: Mutex<TenantCounts>,
 }
 

@@ -145,7 +145,8 @@ mod tests {
     use bytes::Bytes;
 
     use super::super::activity::Activity;
-    use super::super::unsent::{MOST, Piece};
+    use super::super::unsent::Piece;
+    use super::super::unsent_bytes::MOST;
     use super::*;
     use crate::limits::HttpLimits;
 
