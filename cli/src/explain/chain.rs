@@ -1,6 +1,7 @@
 //! The chain of checks from the class down to the proxies. It stops at the first step that is wrong. Every verdict
 //! is a condition of translation or of a status.
 
+use super::steps::{ok, step};
 use jiff::Timestamp;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
@@ -400,38 +401,5 @@ fn text_at(field: &str, message: &str) -> String {
         message.to_owned()
     } else {
         format!("{field}: {message}")
-    }
-}
-
-pub(super) fn ok(check: Check, key: &ObjectKey, message: &str, by: StatusSource) -> ChainStep {
-    ChainStep {
-        by,
-        ..step(
-            check,
-            StepOutcome::Ok,
-            &key.to_string(),
-            "",
-            message.into(),
-            String::new(),
-        )
-    }
-}
-
-pub(super) fn step(
-    check: Check,
-    outcome: StepOutcome,
-    subject: &str,
-    reason: &str,
-    message: String,
-    action: String,
-) -> ChainStep {
-    ChainStep {
-        check,
-        outcome,
-        subject: subject.into(),
-        reason: reason.into(),
-        message,
-        action,
-        by: StatusSource::Translation,
     }
 }

@@ -14,10 +14,11 @@ use vestibule_model::protocol::Group;
 use vestibule_operator::translate::ClaimState;
 
 use super::candidates::{AttachedRoute, Candidate, owner};
-use super::chain::{Chain, ok, step};
+use super::chain::Chain;
 use super::cluster_state::ClusterState;
 use super::conditions::StatusSource;
 use super::report::{ChainStep, Check, HolderView, ObjectView, StepOutcome};
+use crate::explain::steps::{ok, step};
 
 /// Most grants that are named.
 const NAMED: usize = 5;

@@ -14,11 +14,12 @@ use vestibule_model::http::{
 use vestibule_model::key::Kind;
 
 use super::http_cors::{self, HTTPCORSFilter};
-use super::http_match::is_path;
 use super::http_mirror::{self, HTTPRequestMirrorFilter};
+use super::http_syntax::is_token;
 use super::listener::port;
 use super::reference::LocalObjectReference;
 use super::route::at_most;
+use crate::gateway_api::http_syntax::is_path;
 use crate::names;
 use crate::text::quote;
 
@@ -532,12 +533,4 @@ pub(super) fn is_known(kind: &str) -> bool {
         "ExtensionRef",
     ]
     .contains(&kind)
-}
-
-/// Whether `text` is what RFC 9110 calls a token, such as the name of a header.
-pub(super) fn is_token(text: &str) -> bool {
-    !text.is_empty()
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }

@@ -11,8 +11,9 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::http::{HttpRule, SessionCarrier, SessionPersistence as Session};
 
-use super::http_filter::{FRAMING, is_token};
+use super::http_filter::FRAMING;
 use crate::duration;
+use crate::gateway_api::http_syntax::is_token;
 use crate::text::quote;
 
 /// Characters of a name (`CookieName`, `HeaderName`).
