@@ -18,7 +18,7 @@ use super::chain::Chain;
 use super::cluster_state::ClusterState;
 use super::conditions::StatusSource;
 use super::report::{ChainStep, Check, HolderView, ObjectView, StepOutcome};
-use crate::explain::steps::{ok, step};
+use super::steps::{ok, step};
 
 /// Most grants that are named.
 const NAMED: usize = 5;

@@ -12,7 +12,7 @@ use super::cluster_state::{ClusterState, Unread};
 use super::conditions::StatusSource;
 use super::ownership::{WAIT, holders, is_guarded, is_told, refusal};
 use super::report::{ChainStep, Check, StepOutcome, listener_text};
-use crate::explain::steps::step;
+use super::steps::step;
 
 impl Chain<'_> {
     /// That a route waits for the operator: for its hostnames to be recorded, which translation here does not see.

@@ -14,7 +14,7 @@ use super::conditions::StatusSource;
 use super::report::{ChainStep, Check, RouteView, StepOutcome};
 use super::routes;
 use super::routing::left_out;
-use crate::explain::steps::step;
+use super::steps::step;
 
 /// A route that names the hostname, although no listener that can be seen has it.
 pub(super) struct UnservedRoute {

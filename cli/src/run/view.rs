@@ -15,9 +15,9 @@ use vestibule_operator::translate::CONTROLLER;
 use super::engine::Engine;
 use super::log;
 use super::served::Served;
+use super::serving::served;
 use crate::admission::Admission;
 use crate::manifests::tracker::FilePath;
-use crate::run::serving::served;
 use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};
 
 /// What a verdict is about: file, subject, and which of those with the same subject there.

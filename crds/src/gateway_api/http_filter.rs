@@ -15,11 +15,10 @@ use vestibule_model::key::Kind;
 
 use super::http_cors::{self, HTTPCORSFilter};
 use super::http_mirror::{self, HTTPRequestMirrorFilter};
-use super::http_syntax::is_token;
+use super::http_syntax::{is_path, is_token};
 use super::listener::port;
 use super::reference::LocalObjectReference;
 use super::route::at_most;
-use crate::gateway_api::http_syntax::is_path;
 use crate::names;
 use crate::text::quote;
 

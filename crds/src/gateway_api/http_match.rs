@@ -10,8 +10,7 @@ use vestibule_model::http::{HttpMatch, PathMatch, ValueMatch};
 use vestibule_model::key::Kind;
 use vestibule_model::pattern::{MAX_PATTERN, Pattern};
 
-use super::http_syntax::is_path;
-use crate::gateway_api::http_syntax::is_token;
+use super::http_syntax::{is_path, is_token};
 use crate::text::quote;
 
 /// Matches per rule (`MaxItems`).

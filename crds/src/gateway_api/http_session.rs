@@ -12,8 +12,8 @@ use vestibule_model::finding::Finding;
 use vestibule_model::http::{HttpRule, SessionCarrier, SessionPersistence as Session};
 
 use super::http_filter::FRAMING;
+use super::http_syntax::is_token;
 use crate::duration;
-use crate::gateway_api::http_syntax::is_token;
 use crate::text::quote;
 
 /// Characters of a name (`CookieName`, `HeaderName`).

@@ -5,7 +5,8 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{ObjectKey, ObjectName};
 
-use super::status::{Status, fails};
+use super::output::Status;
+use super::status::fails;
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;

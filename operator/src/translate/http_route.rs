@@ -16,7 +16,7 @@ use vestibule_stream::proto::{
 };
 
 use super::Translator;
-use super::route::{Body, Judged, References};
+use super::route_state::{Body, Judged, References};
 
 /// What requests are answered with that a rule takes and nothing can be made of.
 const BROKEN: u32 = 500;

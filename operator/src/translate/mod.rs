@@ -32,6 +32,7 @@ mod own;
 mod port_route;
 mod reach;
 mod route;
+mod route_state;
 mod route_status;
 mod service;
 mod session;
@@ -61,16 +62,15 @@ use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, DesiredPort, InvalidDesiredPort};
 pub use challenge::challenge_resource;
+pub use claim::ClaimMode;
 use claim::InnerNames;
-pub use claim::{ClaimMode, ClaimState};
-pub use output::{CertificateRequest, Output, Work};
+pub use output::{CertificateRequest, ClaimState, Output, Status, Work};
 pub use route_status::RouteNeeds;
 pub use service::{
     Assigned, DesiredService, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL,
     ServiceSettings, UID_LABEL,
 };
 pub use session::{SessionKey, SessionKeys};
-pub use status::Status;
 pub(crate) use status::WAITING_FOR_CLAIM;
 
 use backend::BackendKey;
@@ -86,7 +86,7 @@ use overlap::Overlaps;
 use own::OwnAddresses;
 use port_route::Queues;
 use reach::{ChallengeIndex, SharedListenerRoutes};
-use route::RouteState;
+use route_state::RouteState;
 use trust::{BundleState, User};
 
 /// What translation depends on besides the objects.

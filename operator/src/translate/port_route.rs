@@ -9,7 +9,7 @@ use vestibule_model::protocol::Transport;
 use vestibule_model::route::{PortRoute, Route};
 use vestibule_stream::proto;
 
-use super::route::{Body, Judged, RouteState};
+use super::route_state::{Body, Judged, RouteState};
 use super::{Dirty, Translator};
 
 /// A route's place among those of a listener, as the proxies have it: the oldest comes first, then the first by its

@@ -24,7 +24,7 @@ use vestibule_model::route::Route;
 
 use super::Translator;
 use super::binds::Bind;
-use super::route::RouteState;
+use super::route_state::RouteState;
 
 /// A listener on one of the ports where CAs connect.
 #[derive(Debug, Clone, PartialEq, Eq)]

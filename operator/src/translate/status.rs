@@ -3,13 +3,13 @@
 //! Everything but Programmed is decided here. Programmed rests on what the proxies acked, so the
 //! status only says what it rests on ([`ProgrammedBasis`]); `operator::status` resolves it.
 
+use super::output::Status;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use vestibule_model::annotations;
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, GrantStatus, ListenerStatus, ListenersStatus,
-    PolicyStatus, ProgrammedBasis, Reason, RouteStatus,
+    ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, ProgrammedBasis, Reason,
 };
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::Listener;
@@ -19,21 +19,6 @@ use vestibule_model::object::Object;
 
 use super::listener::ListenerState;
 use super::{Dirty, Output, Translator, features, set_user};
-
-/// The status of an object that has one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Status {
-    /// GatewayClass.
-    Class(ClassStatus),
-    /// Gateway or ListenerSet.
-    Listeners(ListenersStatus),
-    /// A route.
-    Route(RouteStatus),
-    /// A policy.
-    Policy(PolicyStatus),
-    /// A HostnameGrant.
-    Grant(GrantStatus),
-}
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 pub(super) const WAITING_FOR_PORT: &str = "Waiting for an internal port";

@@ -12,9 +12,9 @@ use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_stream::{ResourceKey, ResourceKind, proto};
 use x509_parser::prelude::GeneralName;
 
+use super::reject::RejectReason;
 use super::tls::{hex, read_certificate, signing_key};
 use super::{Rejects, State, parse};
-use crate::apply::reject::RejectReason;
 use crate::bind::Transport;
 use crate::challenge::{
     Challenge, ChallengeLookup, ChallengeQuery, ChallengeReply, HTTP_01, TLS_ALPN_01,

@@ -12,8 +12,8 @@ use vestibule_model::pattern::Matcher;
 use vestibule_stream::proto;
 
 use super::parse::attachments;
-use crate::apply::reject::RejectReason;
-use crate::apply::resource_names::{required, route_name};
+use super::reject::RejectReason;
+use super::resource_names::{required, route_name};
 use crate::attached_names::AttachedNames;
 use crate::http_route::cors::{Allowed, Cors};
 use crate::http_route::filter::{Filter, PathEdit, Redirect, Rewrite, Scheme};

@@ -9,10 +9,10 @@ use super::backend_tls::TlsSpec;
 use super::challenges::ChallengeSpec;
 use super::parse::{ListenerSpec, OwnerSpec, RouteSpec};
 use super::parse_http::{self, HttpRouteSpec};
+use super::reject::RejectReason;
 use super::tls::HeldCertificate;
 use super::trust::HeldTrust;
 use super::{Rejects, State, parse};
-use crate::apply::reject::RejectReason;
 use crate::backend::Target;
 use crate::expiry;
 

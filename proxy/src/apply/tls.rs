@@ -20,8 +20,8 @@ use x509_parser::prelude::{FromDer, GeneralName, SubjectPublicKeyInfo, X509Certi
 use x509_parser::public_key::PublicKey;
 
 use super::clients::ClientAuth;
+use super::reject::RejectReason;
 use super::resolver::resolver;
-use crate::apply::reject::RejectReason;
 use crate::validation::ClientValidation;
 
 /// How long after its handshake a client that showed a certificate may come back with a ticket, which

@@ -9,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use vestibule_stream::proto;
 
-use crate::apply::reject::RejectReason;
+use super::reject::RejectReason;
 
 /// Most certificates of one bundle: several times what a browser trusts.
 const MAX_CERTIFICATES: usize = 1024;

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::Version;
 use super::budget::Budget;
+use super::unsent_bytes::UnsentBytes;
 use crate::close_reason::CloseReason;
-use crate::http::unsent_bytes::UnsentBytes;
 use crate::limits::HttpLimits;
 
 /// Counters that the connection and its requests share. They live on one thread.

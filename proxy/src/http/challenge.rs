@@ -4,11 +4,11 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
 use super::authority::Target;
+use super::download::Download;
+use super::local_reply::LocalReply;
 use super::record::RequestRecord;
+use super::shared::Shared;
 use crate::challenge::{ChallengeOutcome, ChallengeQuery, ChallengeReply};
-use crate::http::download::Download;
-use crate::http::local_reply::LocalReply;
-use crate::http::shared::Shared;
 use crate::table::Snapshot;
 
 /// The answer to a CA that checks a hostname, if there is one: before routes and their redirects.

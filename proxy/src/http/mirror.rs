@@ -12,12 +12,12 @@ use hyper::header::{EXPECT, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 
 use super::body::{TrailerFilter, Upload, UploadState};
+use super::download::Download;
 use super::exchange::{Attempts, Exchange, Trace};
 use super::kept::{Kept, LIMIT, Waiter, Whole};
 use super::shares::Shares;
 use crate::backend::Backend;
 use crate::deadline::within;
-use crate::http::download::Download;
 use crate::plane::DataPlane;
 use crate::upstream::Credentials;
 

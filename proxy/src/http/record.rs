@@ -15,9 +15,11 @@ use hyper::{Method, Request, StatusCode, Version};
 use vestibule_model::hostname::Hostname;
 
 use super::body::UploadState;
+use super::download::Download;
 use super::exchange::Trace;
 use super::forwarded::HopInfo;
 use super::request_id;
+use super::shared::Shared;
 use super::timeouts::{Allowed, AnswerCut, Late, Watch};
 use super::unsent::{Piece, Share};
 use crate::accesslog::TARGET;
@@ -25,8 +27,6 @@ use crate::backend::Backend;
 use crate::bounds::Bounds;
 use crate::challenge::Challenge;
 use crate::grpc::{Call, Status};
-use crate::http::download::Download;
-use crate::http::shared::Shared;
 use crate::http_route::table::Found;
 use crate::listener::Listener;
 

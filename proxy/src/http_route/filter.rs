@@ -8,7 +8,7 @@ use hyper::header::HeaderValue;
 use super::cors::Cors;
 use super::header_edit::HeaderEdit;
 use super::mirror::Mirror;
-use crate::http_route::view::rest_after;
+use super::view::rest_after;
 
 /// One filter of a rule or of a backend reference.
 #[derive(Clone, Debug)]
