@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
 
 use crate::backend::{Backend, Target};
 use crate::close_reason::CloseReason;
@@ -15,7 +16,6 @@ use crate::health::EndpointFailure;
 use crate::keepalive::set_keepalive;
 use crate::plane::DataPlane;
 use crate::upstream::{Alpn, Credentials, Stream};
-use tokio_rustls::TlsConnector;
 
 /// What a connection to a backend carries.
 #[derive(Clone, Copy)]

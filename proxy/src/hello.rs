@@ -5,8 +5,9 @@
 //! other reasons (no `signature_algorithms`, no cipher suite in common): that verdict is the
 //! backend's. What it cannot read is rejected, never guessed: there is no default to fall to.
 
-use crate::close_reason::CloseReason;
 use vestibule_model::hostname::Hostname;
+
+use crate::close_reason::CloseReason;
 
 /// Record header: type, version, length.
 const RECORD_HEADER: usize = 5;

@@ -7,8 +7,6 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::Poll;
 
-use tokio::sync::watch;
-
 /// Points of percent below its mark at which a step is given up.
 const BELOW: u64 = 5;
 
@@ -104,10 +102,7 @@ pub(crate) fn decide(before: OverloadLevel, readings: &Readings, percent: u8) ->
 /// The step that is in force.
 #[derive(Debug, Default)]
 pub(crate) struct Overload {
-    /// For those who ask all the time.
     step: AtomicU8,
-    /// For those who wait for a change.
-    changes: watch::Sender<OverloadLevel>,
 }
 
 impl Overload {
@@ -119,7 +114,8 @@ impl Overload {
             .unwrap_or_default()
     }
 
-    /// The step in force, once it is not `seen` any more. Connections that wait are polled again by [`crate::overload_watch::rouse`].
+    /// The step in force, once it is not `seen` any more. Connections that wait are polled again by
+    /// [`crate::plane::DataPlane::rouse`].
     pub(crate) fn poll_step(&self, seen: OverloadLevel) -> Poll<OverloadLevel> {
         let step = self.step();
         if step == seen {
@@ -129,14 +125,8 @@ impl Overload {
         }
     }
 
-    /// Told of each step.
-    pub(crate) fn changes(&self) -> watch::Receiver<OverloadLevel> {
-        self.changes.subscribe()
-    }
-
     pub(crate) fn set(&self, step: OverloadLevel) {
         self.step.store(step.number(), Ordering::Relaxed);
-        self.changes.send_replace(step);
     }
 }
 

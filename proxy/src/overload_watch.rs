@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::cut;
 use crate::overload::{Readings, Usage, decide};
 use crate::plane::DataPlane;
 
@@ -26,6 +25,7 @@ impl DataPlane {
             return;
         }
         self.overload().set(step);
+        self.rouse();
         let [(_, memory), (_, files), (_, connections)] = readings.percents();
         let (from, to) = (before.name(), step.name());
         if step > before {
@@ -76,14 +76,6 @@ pub(crate) async fn watch(plane: Arc<DataPlane>) {
     loop {
         plane.observe(&plane.readings());
         tokio::time::sleep(EVERY).await;
-    }
-}
-
-/// Has the connections of this thread look at each change of the step, for ever. To run once per worker thread.
-pub(crate) async fn rouse(plane: Arc<DataPlane>) {
-    let mut changes = plane.overload().changes();
-    while changes.changed().await.is_ok() {
-        cut::rouse();
     }
 }
 

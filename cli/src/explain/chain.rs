@@ -1,7 +1,6 @@
 //! The chain of checks from the class down to the proxies. It stops at the first step that is wrong. Every verdict
 //! is a condition of translation or of a status.
 
-use super::steps::{ok, step};
 use jiff::Timestamp;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
@@ -12,6 +11,7 @@ use super::candidates::Candidate;
 use super::cluster_state::ClusterState;
 use super::conditions::{Cond, PROGRAMMED, ReportedStatus, StatusSource};
 use super::report::{CertificateView, ChainStep, Check, RouteView, StepOutcome, listener_text};
+use super::steps::{ok, step};
 
 /// What the steps are about.
 pub(super) struct Chain<'a> {

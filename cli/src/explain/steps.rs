@@ -1,8 +1,9 @@
 //! How steps of a chain are written.
 
+use vestibule_model::key::ObjectKey;
+
 use super::conditions::StatusSource;
 use super::report::{ChainStep, Check, StepOutcome};
-use vestibule_model::key::ObjectKey;
 
 pub(super) fn ok(check: Check, key: &ObjectKey, message: &str, by: StatusSource) -> ChainStep {
     ChainStep {

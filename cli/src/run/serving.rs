@@ -1,15 +1,17 @@
 //! Finds out which listeners the proxy was given, and how they are served.
 
-use super::engine::Engine;
-use super::served::Served;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+
 use vestibule_model::condition::{ListenerStatus, ProgrammedBasis};
 use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::key::{Kind, ListenerKey, ParentKey};
 use vestibule_model::protocol::Protocol;
 use vestibule_operator::status;
 use vestibule_operator::translate::Status;
+
+use super::engine::Engine;
+use super::served::Served;
 
 /// What an HTTP listener without routes does with requests.
 const NO_ROUTE: &str = "answers 404, since it has no accepted route";

@@ -1,7 +1,6 @@
 //! Claims: what waits to be held, what holders make use of, which hostnames a route may serve, and whose hostnames
 //! the proxies are told to guard.
 
-use super::output::ClaimState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -20,6 +19,7 @@ use vestibule_model::route::Route;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
+use super::output::ClaimState;
 use super::route_state::Parents;
 use super::{Dirty, Output, Translator};
 

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use vestibule_model::claim::Holder;
-use vestibule_model::condition::{
-    ClassStatus, GrantStatus, ListenersStatus, PolicyStatus, RouteStatus,
-};
 
 use vestibule_model::certificate::CertificateOptions;
 use vestibule_model::challenge::Reaches;
 use vestibule_model::claim::ClaimKey;
+use vestibule_model::claim::Holder;
+use vestibule_model::condition::{
+    ClassStatus, GrantStatus, ListenersStatus, PolicyStatus, RouteStatus,
+};
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::issuer::IssuerRef;

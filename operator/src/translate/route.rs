@@ -1,6 +1,5 @@
 //! Routes of all kinds: where each attaches, and what its backends resolve to.
 
-use super::route_state::{Judged, Parents, References, RouteState};
 use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::attach::{Attached, attach_route};
@@ -18,6 +17,7 @@ use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 use super::backend::{BackendKey, Speaks, speaks};
 use super::claim::Sharing;
 use super::reach::SharedListenerRoutes;
+use super::route_state::{Judged, Parents, References, RouteState};
 use super::{Dirty, Output, Translator, http_route, set_user};
 
 impl Translator {

@@ -3,7 +3,6 @@
 //! Everything but Programmed is decided here. Programmed rests on what the proxies acked, so the
 //! status only says what it rests on ([`ProgrammedBasis`]); `operator::status` resolves it.
 
-use super::output::Status;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::Object;
 
 use super::listener::ListenerState;
+use super::output::Status;
 use super::{Dirty, Output, Translator, features, set_user};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;

@@ -1,12 +1,13 @@
 //! Reads what a listener says of the address of its clients.
 
-use super::reject::RejectReason;
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
     ClientAddress, ForwardedHeader, ForwardedHeaders, MAX_HOPS, MAX_TRUSTED, ProxyProtocol,
     ProxyProtocolMode,
 };
 use vestibule_stream::proto;
+
+use super::reject::RejectReason;
 
 /// Reads what a listener says. What is not understood is refused: one mode is stricter than the other.
 pub(super) fn parse(wire: &proto::ClientAddress) -> Result<ClientAddress, RejectReason> {

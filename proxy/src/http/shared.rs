@@ -1,5 +1,15 @@
 //! Owns what the requests of one connection share.
 
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+use parking_lot::Mutex;
+use rustls_pki_types::CertificateDer;
+use vestibule_model::hostname::Hostname;
+
 use super::activity::Activity;
 use crate::bind::BindKey;
 use crate::close_reason::CloseReason;
@@ -7,13 +17,6 @@ use crate::listener::{Listener, Mode, NotServing};
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, QuotaGuard};
 use crate::validation::ClientValidation;
-use parking_lot::Mutex;
-use rustls_pki_types::CertificateDer;
-use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
-use vestibule_model::hostname::Hostname;
 
 /// What goes on with a connection once HTTP is over.
 pub(super) trait AfterHttp: Send {
@@ -26,6 +29,8 @@ pub(super) struct Shared {
     pub(super) plane: Arc<DataPlane>,
     /// Who the client is, as far as the connection says.
     pub(super) client: SocketAddr,
+    /// Its address as backends are told.
+    pub(super) client_value: OnceLock<HeaderValue>,
     /// Who opened the connection, where that is not the client.
     pub(super) peer: Option<SocketAddr>,
     pub(super) bind: BindKey,
@@ -56,6 +61,14 @@ pub(super) struct TenantCounts {
 }
 
 impl Shared {
+    /// The client's address as backends are told, which is written once.
+    pub(super) fn client_value(&self) -> &HeaderValue {
+        self.client_value.get_or_init(|| {
+            let address = self.client.ip().to_string();
+            HeaderValue::try_from(address).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
+        })
+    }
+
     /// Whether the client of this connection is let in by `listener` as it validates clients now.
     pub(super) fn is_admitted(&self, listener: &Listener) -> bool {
         if matches!(listener.mode, Mode::Https(Err(NotServing::NoTrustBundle))) {

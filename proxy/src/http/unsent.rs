@@ -6,7 +6,6 @@
 //! there are too many, a request gets its next piece only when its last one is gone. Each request can
 //! always have one, so an answer that is stuck never holds up another.
 
-use super::unsent_bytes::MOST;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -14,6 +13,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 
 use super::activity::Activity;
+use super::unsent_bytes::MOST;
 
 /// Bytes that are read of an answer at one time. hyper makes its next buffer larger when one was filled, so it is a little
 /// less than one of 16 KiB: a frame of HTTP/2 takes no more.

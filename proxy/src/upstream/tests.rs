@@ -1,9 +1,9 @@
-use crate::backend::Target;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::PrivateKeyDer;
 
 use super::*;
+use crate::backend::Target;
 
 fn tls(factory: &Arc<Factory>) -> Tls {
     let roots = Arc::clone(factory.system_trust());
