@@ -68,23 +68,23 @@ fn roots() -> Vec<String> {
 /// A ring with what ties its rooms, as somebody reads it who has to dissolve it.
 fn shown(root: &str, ring: &Ring) -> String {
     let members: Vec<&str> = ring.members.iter().map(String::as_str).collect();
-    let mut text = format!(
-        "{root}: ring of {} rooms in `crate::{}`: {}\n",
+    let mut lines = vec![format!(
+        "{root}: ring of {} rooms in `crate::{}`: {}",
         members.len(),
         ring.parent,
         members.join(", ")
-    );
+    )];
     for ((from, to), edges) in &ring.edges {
-        text += &format!("  {from} -> {to}\n");
-        for edge in edges.iter().take(SHOWN) {
+        lines.push(format!("  {from} -> {to}"));
+        lines.extend(edges.iter().take(SHOWN).map(|edge| {
             let file = edge.file.strip_prefix(workspace()).unwrap_or(&edge.file);
-            text += &format!("    {}:{}: {}\n", file.display(), edge.line, edge.path);
-        }
+            format!("    {}:{}: {}", file.display(), edge.line, edge.path)
+        }));
         if let Some(more) = edges.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-            text += &format!("    and {more} more\n");
+            lines.push(format!("    and {more} more"));
         }
     }
-    text
+    lines.join("\n")
 }
 
 #[test]

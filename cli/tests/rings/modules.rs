@@ -40,13 +40,16 @@ pub(crate) struct Edge {
     pub(crate) path: String,
 }
 
+/// Which room leads to which, and by what.
+pub(crate) type Edges = BTreeMap<(String, String), BTreeSet<Edge>>;
+
 /// Modules of one parent that lead to each other in a circle, with what ties each pair.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// The path of the parent; empty at the crate's root.
     pub(crate) parent: String,
     pub(crate) members: BTreeSet<String>,
-    pub(crate) edges: BTreeMap<(String, String), BTreeSet<Edge>>,
+    pub(crate) edges: Edges,
 }
 
 impl Tree {
@@ -81,7 +84,7 @@ impl Tree {
         path: Vec<String>,
         parent: usize,
     ) -> usize {
-        let tokens = without_tests(tokens(source));
+        let tokens = without_tests(&tokens(source));
         let index = self.module(file, path, parent);
         self.body(&tokens, folder, index);
         index
@@ -175,7 +178,7 @@ impl Tree {
                 }
                 "*" | "as" => break,
                 name => {
-                    if !(name == "self" && !path.is_empty()) {
+                    if name != "self" || path.is_empty() {
                         path.push(name.to_owned());
                     }
                     at += 1;
@@ -256,8 +259,7 @@ impl Tree {
     /// The rings among the modules of each parent.
     pub(crate) fn rings(&self) -> Vec<Ring> {
         // Of each parent: which child leads to which.
-        let mut levels: BTreeMap<Vec<String>, BTreeMap<(String, String), BTreeSet<Edge>>> =
-            BTreeMap::new();
+        let mut levels: BTreeMap<Vec<String>, Edges> = BTreeMap::new();
         for (index, module) in self.modules.iter().enumerate() {
             for mention in &module.mentions {
                 let Some(target) = self.resolve(index, &mention.path) else {

@@ -138,7 +138,7 @@ fn quoted(text: &str, mark: char) -> usize {
 }
 
 /// Leaves out every item behind `#[cfg(test)]` or `#[test]`.
-pub(crate) fn without_tests(tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
+pub(crate) fn without_tests<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {
