@@ -1,5 +1,5 @@
-//! Side by side measurements of vestibule-proxy and its peers: loopback only, one worker each, the
-//! proxy on one core and client plus backend on another. Prints tables of medians; asserts nothing.
+//! Side by side measurements of vestibule-proxy and its peers: loopback only, as many workers each, the
+//! proxy on the first cores and client plus backend on the last. Prints tables of medians; asserts nothing.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -10,17 +10,22 @@ mod admission;
 mod backend;
 mod child;
 mod client;
+mod goal;
+mod h2load;
 mod http1;
 mod measure;
 mod metric;
 mod neighbours;
+mod page;
 mod peers;
+mod plot;
 mod proc;
 mod report;
 mod scale;
 mod soak;
 mod sys;
 mod tls;
+mod web;
 mod wire;
 
 use std::fs;
@@ -34,7 +39,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 
 use crate::measure::{Bench, Plan, Sizes};
-use crate::metric::Group;
+use crate::metric::{Group, Load, Logging, Setting};
 use crate::peers::{Binaries, Peer};
 
 /// Completes when the parent closes our standard input, which is how it asks us to end.
@@ -86,7 +91,7 @@ enum Part {
     Neighbours(neighbours::NeighbourArgs),
     /// Runs for half an hour with traffic, edits, deaths and restarts: nothing fails, and memory is flat.
     Soak(soak::SoakArgs),
-    /// The web server of the bench of neighbours.
+    /// Answers HTTP on loopback.
     #[command(hide = true)]
     Web,
     /// The clients that are measured.
@@ -104,20 +109,32 @@ struct RunArgs {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "direct,ours,ours-quiet,haproxy,haproxy-splice,haproxy-log,envoy,nginx,hitch"
+        default_value = "direct,ours,ours-default,haproxy,haproxy-splice,haproxy-next,haproxy-next-splice,envoy,nginx,hitch"
     )]
     peers: Vec<Peer>,
-    /// What to measure.
+    /// Groups of rows to measure.
     #[arg(
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "passthrough,terminate,hosts"
+        default_value = "passthrough,terminate,hosts,http,https,routes"
     )]
     rows: Vec<Group>,
-    /// Rounds over all peers; medians are of these.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    /// Only these loads of the groups.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    loads: Vec<Load>,
+    /// Log lines for each connection or request: nobody's, or everybody's in a file; each for itself.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "off")]
+    logging: Vec<Logging>,
+    /// Workers of each proxy, which has as many cores, if there are as many; each number for itself.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
+    workers: Vec<u8>,
+    /// Count system calls, in a further run of each load.
+    #[arg(long)]
+    syscalls: bool,
+    /// Rounds over all peers; medians are of these [default: 5, or 1 with --quick].
+    #[arg(long)]
+    rounds: Option<usize>,
     /// Smaller loads: minutes become seconds, figures become rough.
     #[arg(long)]
     quick: bool,
@@ -127,6 +144,9 @@ struct RunArgs {
     /// Hostnames and certificates of the row "hosts".
     #[arg(long)]
     hosts: Option<usize>,
+    /// Hosts of the row "routes", each with sixteen routes.
+    #[arg(long)]
+    routes: Option<usize>,
     /// CPU used by others, in cores, from which on a figure is noisy and taken again.
     #[arg(long, default_value_t = 0.1)]
     noise: f64,
@@ -145,6 +165,9 @@ struct RunArgs {
     /// Write every figure there, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Write a page with plots and tables there.
+    #[arg(long)]
+    html: Option<PathBuf>,
     /// Stay in the machine's network namespace, with its settings.
     #[arg(long)]
     shared_network: bool,
@@ -167,7 +190,7 @@ fn main() -> ExitCode {
         Some(Part::AdmissionSize(args)) => admission::part::run(&args),
         Some(Part::Neighbours(args)) => neighbours::run(&args),
         Some(Part::Soak(args)) => with_open_files(|| soak::run(&args)),
-        Some(Part::Web) => with_open_files(neighbours::web::run),
+        Some(Part::Web) => with_open_files(web::run),
         Some(Part::Steady(args)) => with_open_files(|| neighbours::steady::run(&args)),
         Some(Part::Attack(args)) => with_open_files(|| neighbours::attack::run(&args)),
         None => run(cli.run),
@@ -224,18 +247,13 @@ pub(crate) fn network(shared: bool) -> String {
 }
 
 fn run(args: RunArgs) -> Result<()> {
-    println!("Loopback of {}.\n", network(args.shared_network));
+    let mut about = vec![format!(
+        "Loopback of {}; {}.",
+        network(args.shared_network),
+        sys::machine()
+    )];
     let cores = sys::cores();
-    let (proxy_core, load_core) = (
-        *cores.first().context("no core")?,
-        *cores.last().context("no core")?,
-    );
-    if proxy_core == load_core {
-        println!(
-            "One core only: proxy, client and backend share it; GB/s and round trips say nothing.\n"
-        );
-    }
-    let sizes = sizes(&args)?;
+    let sizes = sizes(&args, &mut about)?;
     let binaries = Binaries {
         ours: args.ours.map_or_else(
             || std::env::current_exe().map(|path| path.with_file_name("vestibule-proxy")),
@@ -245,53 +263,72 @@ fn run(args: RunArgs) -> Result<()> {
         haproxy_next: args.haproxy_next,
     };
     let mut peers = Vec::new();
-    println!("Peers:\n");
     for peer in args.peers {
         match peer.version(&binaries) {
             Some(version) => {
-                println!(
-                    "- {}{}",
-                    peer.name(),
-                    if version.is_empty() {
-                        version
-                    } else {
-                        format!(": {version}")
-                    }
-                );
+                about.push(format!("{}: {version}", peer.name()));
                 peers.push(peer);
             }
-            None => println!("- {}: not there, left out", peer.name()),
+            None => about.push(format!("{}: not there, left out", peer.name())),
         }
     }
     ensure!(!peers.is_empty(), "nobody to measure");
-    // Added round trips are differences to the direct one of the same round.
-    peers.sort_by_key(|peer| *peer != Peer::Direct);
+    let mut groups = args.rows;
+    match h2load::version() {
+        Some(version) => about.push(format!("Client of HTTP requests: {version}")),
+        None => {
+            about.push("h2load is not there, so http and https are left out.".to_owned());
+            groups.retain(|group| !matches!(group, Group::Http | Group::Https));
+        }
+    }
+    ensure!(!groups.is_empty(), "nothing to measure");
+    let syscalls = args.syscalls && measure::can_count_syscalls();
+    if args.syscalls && !syscalls {
+        about.push("perf may not count system calls here.".to_owned());
+    }
+    let of = |workers: u8| {
+        let logging = args.logging.iter();
+        logging.map(move |logging| Setting {
+            workers: usize::from(workers),
+            logging: *logging,
+        })
+    };
+    let settings: Vec<Setting> = args
+        .workers
+        .iter()
+        .flat_map(|workers| of(*workers))
+        .collect();
+    let most = settings.iter().map(|setting| setting.workers).max();
+    if most >= Some(cores.len()) {
+        about.push(format!(
+            "With {} cores, a proxy of as many workers shares one with client and backend.",
+            cores.len()
+        ));
+    }
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 5 });
+    about.push(format!("Rounds: {rounds}; {sizes}."));
+    for line in &about {
+        println!("- {line}");
+    }
+    println!(
+        "\nMedians; in brackets the ratio to the best peer of the line; `~`: no round was quiet.\n"
+    );
 
     watch_for_stop()?;
-    let plan = Plan {
+    let mut bench = Bench::new(Plan {
         peers,
-        groups: args.rows,
-        rounds: args.rounds,
+        groups,
+        loads: args.loads,
+        settings,
+        rounds,
         sizes,
         noise: args.noise,
         attempts: args.attempts,
+        syscalls,
         binaries,
-        proxy_core,
-        load_core,
+        cores,
         limit: args.limit,
-    };
-    println!(
-        "\nRounds: {}; {} bytes per transfer, {} connections, {} round trips, {} handshakes of each kind, {} idle \
-         connections, {} hosts. Medians; in brackets the ratio to HAProxy; `~`: no round was quiet.\n",
-        args.rounds,
-        sizes.bulk,
-        sizes.connections,
-        sizes.round_trips,
-        sizes.handshakes,
-        sizes.idle,
-        sizes.hosts
-    );
-    let mut bench = Bench::new(plan)?;
+    })?;
     if args.hold {
         return bench.hold();
     }
@@ -301,41 +338,57 @@ fn run(args: RunArgs) -> Result<()> {
         println!("- not measured: {failure}");
     }
     if let Some(path) = args.json {
-        let all = serde_json::json!({ "sizes": sizes, "samples": bench.samples, "failures": bench.failures });
+        let all = serde_json::json!({
+            "about": about, "sizes": sizes, "samples": bench.samples, "failures": bench.failures,
+        });
         fs::write(&path, serde_json::to_vec_pretty(&all)?).context("writing the JSON")?;
+    }
+    if let Some(path) = args.html {
+        let page = page::page(&bench.samples, &about, &bench.failures);
+        fs::write(&path, page).context("writing the page")?;
+        println!("\nPlots: {}", path.display());
     }
     result
 }
 
-fn sizes(args: &RunArgs) -> Result<Sizes> {
+fn sizes(args: &RunArgs, about: &mut Vec<String>) -> Result<Sizes> {
+    /// Routes of each host.
+    const PATHS: usize = 16;
     let full = Sizes {
         bulk: 6_000_000_000,
         connections: 15_000,
-        round_trips: 20_000,
+        seconds: 4.0,
         handshakes: 6_000,
         idle: 10_000,
         hosts: 10_000,
+        requests: 100_000,
+        bodies: 300,
+        routes: [2_500, PATHS],
     };
     let quick = Sizes {
-        bulk: 2_000_000_000,
-        connections: 4_000,
-        round_trips: 5_000,
-        handshakes: 2_000,
+        bulk: 1_000_000_000,
+        connections: 2_000,
+        seconds: 0.8,
+        handshakes: 1_000,
         idle: 2_000,
-        hosts: 1_000,
+        hosts: 500,
+        requests: 10_000,
+        bodies: 40,
+        routes: [2_500, PATHS],
     };
     let mut sizes = if args.quick { quick } else { full };
     sizes.hosts = args.hosts.unwrap_or(sizes.hosts).max(2);
+    sizes.routes[0] = args.routes.unwrap_or(sizes.routes[0]).max(2);
     sizes.idle = args.idle.unwrap_or(sizes.idle);
     // A proxy holds two descriptors per connection, and some of its own.
     let wanted = 2 * sizes.idle as u64 + 500;
     let limit = sys::raise_open_files(wanted)?;
     let fit = usize::try_from(limit.saturating_sub(200) / 2)?;
     if sizes.idle > fit {
-        println!(
-            "Open files are limited to {limit}: {fit} idle connections instead of {}.\n",
+        about.push(format!(
+            "Open files are limited to {limit}: {fit} idle connections instead of {}.",
             sizes.idle
-        );
+        ));
         sizes.idle = fit;
     }
     Ok(sizes)
