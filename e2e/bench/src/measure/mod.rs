@@ -2,6 +2,8 @@
 //! thrown away when others used the machine meanwhile.
 
 mod http;
+mod idle;
+mod paced;
 mod streams;
 mod syscalls;
 
@@ -568,103 +570,6 @@ impl Bench {
             }
         }
         self.add(place, load, cost.foreign, &figures);
-        Ok(())
-    }
-
-    /// Messages or requests at shares of the rate that the slowest peer carried in this round.
-    fn paced(&mut self, place: Place) -> Result<()> {
-        let rates = self.samples.iter().filter(|sample| {
-            let of = sample.place;
-            (of.group, of.setting, of.round) == (place.group, place.setting, place.round)
-                && (sample.metric.load, sample.metric.figure) == (Load::Messages, Figure::Rate)
-        });
-        let slowest = rates.map(|sample| sample.value).min_by(f64::total_cmp);
-        let slowest = slowest.context("nobody's rate is known")?;
-        let running = self.start_one(place)?;
-        for (load, share) in Load::PACES {
-            if !self.wants(place.group, load) {
-                continue;
-            }
-            let rate = format!("{:.0}", slowest * share);
-            let work = self.messages(place.group, Some(&rate));
-            match self.cost(&running, &work) {
-                Ok(cost) => {
-                    self.record(place, load, &cost, cost.outcome.answered as f64)?;
-                    let figures = [
-                        (Figure::P50, cost.outcome.p50),
-                        (Figure::P99, cost.outcome.p99),
-                        (Figure::Offered, slowest * share),
-                        (Figure::Late, cost.outcome.late),
-                    ];
-                    self.add(place, load, cost.foreign, &figures);
-                }
-                // What a peer does not carry in the end says something of the others' rates, too.
-                Err(error) => self.fail(place, &error.context(load.title())),
-            }
-        }
-        Ok(())
-    }
-
-    /// Messages there and back in a group's own protocol.
-    fn messages(&self, group: Group, rate: Option<&str>) -> Work {
-        let (kind, connections) = match role(group) {
-            Role::Passthrough | Role::Terminate => ("message", MESSAGE_CONNECTIONS),
-            Role::Http | Role::Https => ("request", REQUEST_CONNECTIONS),
-        };
-        let seconds = self.plan.sizes.seconds.to_string();
-        let mut args = options(group);
-        args.extend(["paced", kind, &connections.to_string(), &seconds].map(str::to_owned));
-        if let Some(rate) = rate {
-            args.extend(["--rate", rate].map(str::to_owned));
-        }
-        Work::Client(args)
-    }
-
-    /// Connections that do nothing, in a process of its own, so that nothing is reused from the loads before.
-    fn idle(&mut self, place: Place) -> Result<()> {
-        let running = self.start_one(place)?;
-        let pid = running.pid().context("nothing to measure")?;
-        settle(Some(pid));
-        let before = proc::memory(pid);
-        let count = match place.peer {
-            // Keeps descriptors back for pipes, and takes fewer connections for it.
-            Peer::HaproxySplice | Peer::HaproxyNextSplice => self.plan.sizes.idle / 4 * 3,
-            _ => self.plan.sizes.idle,
-        };
-        let own = ["idle".to_owned(), count.to_string()];
-        let work = Work::Client([options(place.group), own.to_vec()].concat());
-        let mut client = self.client(&running, &work)?;
-        let outcome: Outcome = client
-            .line()
-            .map_err(|error| self.client_said(error))?;
-        settle(Some(pid));
-        let after = proc::memory(pid);
-        client.finish(Duration::from_secs(self.plan.limit))?;
-        ensure!(
-            outcome.connections == count,
-            "{} of {count} idle connections",
-            outcome.connections
-        );
-        let sockets = after.sockets.saturating_sub(before.sockets);
-        let each = match role(place.group) {
-            Role::Passthrough | Role::Terminate => 2,
-            // The backends' connections are in a pool.
-            Role::Http | Role::Https => 1,
-        };
-        ensure!(
-            sockets >= each * count as u64,
-            "the proxy holds only {sockets} sockets of {count} connections"
-        );
-        let grown = after.user.saturating_sub(before.user) as f64;
-        let pipes = after.pipes.saturating_sub(before.pipes) as f64;
-        let figures = [
-            (Figure::Memory, grown / count as f64 / 1e3),
-            (Figure::Pipes, pipes * 1e3 / count as f64),
-            (Figure::BaseMemory, before.user as f64 / 1e6),
-            (Figure::BaseResident, before.resident as f64 / 1e6),
-        ];
-        // Memory does not depend on what else the machine does.
-        self.add(place, Load::Idle, 0.0, &figures);
         Ok(())
     }
 }

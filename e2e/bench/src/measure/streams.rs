@@ -89,18 +89,6 @@ impl Bench {
         Ok(cost)
     }
 
-    /// Messages as fast as answers come, which also says what rate a peer carries.
-    pub(super) fn at_full_speed(&mut self, place: Place, running: &Running) -> Result<()> {
-        let paced = Load::PACES
-            .iter()
-            .any(|(load, _)| self.wants(place.group, *load));
-        if paced || self.wants(place.group, Load::Messages) {
-            let cost = self.cost(running, &self.messages(place.group, None))?;
-            self.record(place, Load::Messages, &cost, cost.outcome.answered as f64)?;
-        }
-        Ok(())
-    }
-
     fn transfers(&mut self, place: Place, running: &Running) -> Result<()> {
         let loads = [
             (Load::Down1, "down", 1),
