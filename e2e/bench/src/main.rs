@@ -109,7 +109,7 @@ struct RunArgs {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "direct,ours,ours-default,haproxy,haproxy-splice,haproxy-next,haproxy-next-splice,envoy,nginx,hitch"
+        default_value = "direct,ours,ours-default,haproxy,haproxy-splice,haproxy-next,haproxy-next-splice,envoy,nginx,hitch,sozu"
     )]
     peers: Vec<Peer>,
     /// Groups of rows to measure.
@@ -162,6 +162,9 @@ struct RunArgs {
     /// Another `HAProxy`, for the peers haproxy-next and haproxy-next-splice.
     #[arg(long, env = "VESTIBULE_BENCH_HAPROXY_NEXT")]
     haproxy_next: Option<PathBuf>,
+    /// sozu, which e2e/bench/run builds if it is asked to.
+    #[arg(long, env = "VESTIBULE_BENCH_SOZU")]
+    sozu: Option<PathBuf>,
     /// Write every figure there, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -261,6 +264,7 @@ fn run(args: RunArgs) -> Result<()> {
         )?,
         envoy: args.envoy,
         haproxy_next: args.haproxy_next,
+        sozu: args.sozu,
     };
     let mut peers = Vec::new();
     for peer in args.peers {

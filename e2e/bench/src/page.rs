@@ -139,6 +139,7 @@ fn colour(peer: Peer) -> &'static str {
         Peer::Envoy => "#d97706",
         Peer::Nginx => "#16a34a",
         Peer::Hitch => "#a21caf",
+        Peer::Sozu => "#0d9488",
     }
 }
 

@@ -5,6 +5,7 @@ mod haproxy;
 mod hitch;
 mod nginx;
 mod ours;
+mod sozu;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,8 @@ pub(crate) enum Peer {
     Nginx,
     /// Debian's hitch.
     Hitch,
+    /// sozu from crates.io.
+    Sozu,
 }
 
 /// Challenges for names that are not served.
@@ -73,6 +76,8 @@ pub(crate) struct Binaries {
     pub(crate) envoy: PathBuf,
     /// The newer `HAProxy`.
     pub(crate) haproxy_next: Option<PathBuf>,
+    /// sozu.
+    pub(crate) sozu: Option<PathBuf>,
 }
 
 /// One start of a proxy.
@@ -184,6 +189,7 @@ impl Peer {
             Self::Envoy => "Envoy",
             Self::Nginx => "nginx",
             Self::Hitch => "hitch",
+            Self::Sozu => "sozu",
         }
     }
 
@@ -207,6 +213,8 @@ impl Peer {
             Self::Hitch => group == Group::Terminate && logging == Logging::Off,
             // nginx 1.22 has one server per port in a stream.
             Self::Nginx => group != Group::Hosts,
+            // sozu passes TLS through or terminates it for HTTP.
+            Self::Sozu => !matches!(group, Group::Terminate | Group::Hosts),
             // Challenges are looked at by server name.
             Self::OursChallenged => !matches!(group, Group::Http | Group::Routes),
             _ => true,
@@ -225,6 +233,7 @@ impl Peer {
             Self::Envoy => (binaries.envoy.clone(), "--version"),
             Self::Nginx => ("nginx".into(), "-v"),
             Self::Hitch => ("hitch".into(), "--version"),
+            Self::Sozu => (binaries.sozu.clone()?, "--version"),
         };
         let output = Command::new(path).arg(flag).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
@@ -276,6 +285,10 @@ impl Peer {
             Self::Envoy => envoy::command(&binaries.envoy, scenario, listen)?,
             Self::Nginx => nginx::command(scenario, listen)?,
             Self::Hitch => hitch::command(scenario, listen)?,
+            Self::Sozu => {
+                let binary = binaries.sozu.as_deref();
+                sozu::command(binary.context("no --sozu given")?, scenario, listen)?
+            }
         };
         let log = scenario.folder.join("log");
         let output = Output::File;

@@ -25,9 +25,7 @@ impl Bench {
         let own = ["idle".to_owned(), count.to_string()];
         let work = Work::Client([options(place.group), own.to_vec()].concat());
         let mut client = self.client(&running, &work)?;
-        let outcome: Outcome = client
-            .line()
-            .map_err(|error| self.client_said(error))?;
+        let outcome: Outcome = client.line().map_err(|error| self.client_said(error))?;
         settle(Some(pid));
         let after = proc::memory(pid);
         client.finish(Duration::from_secs(self.plan.limit))?;

@@ -237,6 +237,7 @@ pub(crate) fn run(args: &NeighbourArgs) -> Result<()> {
         )?,
         envoy: args.envoy.clone(),
         haproxy_next: None,
+        sozu: None,
     };
     println!(
         "Loopback of {network}; {}; load {}.\n",

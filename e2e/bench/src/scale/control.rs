@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use vestibule_crds::vestibule::HostnameClaimSpec;
 use vestibule_crds::watch::{Event, Watched};
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::{Address, Object, ServiceParameters};
 use vestibule_model::policy::Policy;
@@ -105,7 +106,14 @@ impl Control {
         let (event_recorder, told) = EventRecorder::new();
         let settings = Settings {
             controller: CONTROLLER.into(),
-            policy: Policy::default(),
+            // The bench's backends are on this host.
+            policy: Policy {
+                endpoints: EndpointRules {
+                    loopback: true,
+                    ..EndpointRules::default()
+                },
+                ..Policy::default()
+            },
             claims: ClaimMode::Recorded,
             shim_for_sets: false,
             binds: Binds::Allocated {

@@ -363,7 +363,12 @@ impl Part {
             round.firsts.push(self.edit(set, edit).await?);
         }
         let warm_up = WARM_UP * Edit::ALL.len();
-        for (number, edit) in Edit::ALL.into_iter().cycle().take(warm_up + count).enumerate() {
+        for (number, edit) in Edit::ALL
+            .into_iter()
+            .cycle()
+            .take(warm_up + count)
+            .enumerate()
+        {
             let set = self.next_set();
             let edited = self.edit(set, edit).await?;
             if number >= warm_up {

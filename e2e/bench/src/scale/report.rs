@@ -39,7 +39,9 @@ pub(crate) fn markdown(routes: Routes, outcomes: &[Outcome]) -> String {
             line.goal
         );
     }
-    let all = outcomes.iter().flat_map(|one| edits(one).chain(firsts(one)));
+    let all = outcomes
+        .iter()
+        .flat_map(|one| edits(one).chain(firsts(one)));
     let late: u32 = all.map(|edit| edit.late).sum();
     let foreign = outcomes
         .iter()
