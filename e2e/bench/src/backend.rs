@@ -154,7 +154,7 @@ async fn answer(mut stream: TcpStream, command: Command, data: &File) -> io::Res
         Command::Bulk(count) => source(&stream, data, count).await?,
         Command::Sink(count) => {
             sink(&stream, count).await?;
-            stream.write_all(&[b'd']).await?;
+            stream.write_all(b"d").await?;
         }
         Command::Both(count) => {
             tokio::try_join!(source(&stream, data, count), sink(&stream, count))?;

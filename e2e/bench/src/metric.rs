@@ -79,7 +79,7 @@ pub(crate) enum Load {
     Http2Up,
     /// One request on each new connection.
     NewConnection,
-    /// Messages in WebSockets.
+    /// Messages in `WebSockets`.
     WebSocket,
     /// HTTP/1.1 requests with one route configured.
     OneRoute,

@@ -1,5 +1,5 @@
 //! The web server behind the proxies, a process of its own: small and large answers, answers that come late, bodies
-//! that are read and forgotten, and WebSockets that echo.
+//! that are read and forgotten, and `WebSockets` that echo.
 
 use std::fs::{self, File};
 use std::io;
@@ -182,8 +182,8 @@ async fn send(stream: &TcpStream, file: &File) -> io::Result<()> {
     let mut sent = 0;
     while sent < FILE {
         // All of the file is alike, so its beginning does for every part.
-        let send = || sys::send_file(stream, file, FILE - sent);
-        sent += stream.async_io(Interest::WRITABLE, send).await?;
+        let piece = || sys::send_file(stream, file, FILE - sent);
+        sent += stream.async_io(Interest::WRITABLE, piece).await?;
     }
     Ok(())
 }

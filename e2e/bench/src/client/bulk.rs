@@ -71,21 +71,16 @@ fn one(args: &ClientArgs, direction: Direction, bytes: u64, deadline: Instant) -
     let (mut stream, session) = open(args, command)?;
     match direction {
         Direction::Down => receive(args, &stream, bytes, deadline),
-        Direction::Up => match session {
-            Some(mut session) => {
-                send(
-                    &mut rustls::Stream::new(&mut session, &mut stream),
-                    bytes,
-                    deadline,
-                )?;
+        Direction::Up => {
+            if let Some(mut session) = session {
                 let mut secure = rustls::Stream::new(&mut session, &mut stream);
+                send(&mut secure, bytes, deadline)?;
                 confirmed(&mut secure)
-            }
-            None => {
+            } else {
                 send(&mut stream, bytes, deadline)?;
                 confirmed(&mut stream)
             }
-        },
+        }
         Direction::Both => {
             let mut writer = stream.try_clone()?;
             let sender = thread::spawn(move || send(&mut writer, bytes, deadline));

@@ -33,7 +33,7 @@ const CONCURRENCY: usize = 16;
 /// Connections that exchange messages at once: enough that neither core falls asleep between them,
 /// since waking a core of a virtual machine takes longer than any proxy.
 const MESSAGE_CONNECTIONS: usize = 8;
-/// Connections of requests that begin at given times, and of WebSockets.
+/// Connections of requests that begin at given times, and of `WebSockets`.
 const REQUEST_CONNECTIONS: usize = 64;
 
 pub(crate) use syscalls::available as can_count_syscalls;
