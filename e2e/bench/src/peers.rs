@@ -102,13 +102,6 @@ pub(crate) struct Scenario<'a> {
     pub(crate) cores: &'a [usize],
 }
 
-/// A route of a role that speaks HTTP.
-struct HttpRoute {
-    host: String,
-    /// The beginning of the path: "/" where everything of the host is meant.
-    prefix: String,
-}
-
 impl Scenario<'_> {
     /// Server names and the backend of each, for the roles that pass bytes.
     fn routes(&self) -> Vec<(String, SocketAddr)> {
@@ -126,18 +119,12 @@ impl Scenario<'_> {
         (0..self.hosts).map(crate::tls::host)
     }
 
-    /// Routes by path of one host, longest prefix first where that matters to nobody.
-    fn http_routes(&self, host: &str) -> Vec<HttpRoute> {
-        let prefix = |path: usize| match self.paths {
-            1 => "/".to_owned(),
-            _ => crate::wire::path(path),
-        };
-        (0..self.paths)
-            .map(|path| HttpRoute {
-                host: host.to_owned(),
-                prefix: prefix(path),
-            })
-            .collect()
+    /// Beginnings of the paths that each host has a route for: "/" where there is one for everything.
+    fn prefixes(&self) -> Vec<String> {
+        match self.paths {
+            1 => vec!["/".to_owned()],
+            several => (0..several).map(crate::wire::path).collect(),
+        }
     }
 
     /// Whether a line is to be written for each connection or request.

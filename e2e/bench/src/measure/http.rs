@@ -23,7 +23,7 @@ const FIELDS: &[&str] = &[
     "sec-fetch-dest: document",
     "sec-fetch-mode: navigate",
     "sec-fetch-site: same-origin",
-    "cookie: session=0123456789abcdef0123456789abcdef; theme=dark; consent=all; visit=1700000000; cart=0123456789abcdef0123456789ab",
+    "cookie: session=0123456789abcdef0123456789abcdef; theme=dark; consent=all; visit=1700000000; cart=0123456789abcdef0123456789ab; basket=0123456789abcdef0123456789abcdef0123456789abcdef01234567",
 ];
 
 impl Bench {

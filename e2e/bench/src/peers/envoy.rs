@@ -109,11 +109,11 @@ fn http_proxy(scenario: &Scenario<'_>) -> Value {
         .hosts()
         .map(|host| {
             let routes: Vec<Value> = scenario
-                .http_routes(&host)
+                .prefixes()
                 .iter()
-                .map(|route| {
+                .map(|prefix| {
                     json!({
-                        "match": { "prefix": route.prefix },
+                        "match": { "prefix": prefix },
                         "route": { "cluster": name(scenario.web), "timeout": "0s" },
                     })
                 })

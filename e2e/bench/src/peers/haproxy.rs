@@ -76,8 +76,8 @@ fn streams(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Re
 fn http(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Result<()> {
     let mut map = String::new();
     for host in scenario.hosts() {
-        for route in scenario.http_routes(&host) {
-            writeln!(map, "{}{} web", route.host, route.prefix)?;
+        for prefix in scenario.prefixes() {
+            writeln!(map, "{host}{prefix} web")?;
         }
     }
     let map_file = scenario.folder.join("routes.map");

@@ -99,12 +99,8 @@ fn http(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Resul
     };
     for host in scenario.hosts() {
         write!(text, "  server {{ listen {listen} server_name {host};")?;
-        for route in scenario.http_routes(&host) {
-            write!(
-                text,
-                " location {} {{ proxy_pass http://web; }}",
-                route.prefix
-            )?;
+        for prefix in scenario.prefixes() {
+            write!(text, " location {prefix} {{ proxy_pass http://web; }}")?;
         }
         text.push_str(" }\n");
     }

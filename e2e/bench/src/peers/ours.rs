@@ -98,10 +98,10 @@ fn http(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
         let terminate = (scenario.role == Role::Https).then(|| terminate(&host));
         let protocol = listener::Protocol::Http(HttpListener { terminate });
         all.push(listener(index, &host, listen, protocol));
-        for (number, route) in scenario.http_routes(&host).into_iter().enumerate() {
+        for (number, prefix) in scenario.prefixes().into_iter().enumerate() {
             let rule = HttpRule {
                 matches: vec![HttpMatch {
-                    path: Some(http_match::Path::Prefix(route.prefix)),
+                    path: Some(http_match::Path::Prefix(prefix)),
                     ..Default::default()
                 }],
                 backends: vec![HttpBackend {
@@ -114,7 +114,7 @@ fn http(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
             let route = HttpRoute {
                 tenant: tenant(index),
                 created: 1_700_000_000,
-                attachments: vec![attachment(index, route.host)],
+                attachments: vec![attachment(index, host.clone())],
                 rules: vec![rule],
             };
             let name = format!("{}/route-{number}", tenant(index));

@@ -46,8 +46,7 @@ pub(super) fn command(
             text.push_str("\n[clusters.web]\nprotocol = \"http\"\nfrontends = [\n");
             for host in scenario.hosts() {
                 let certificate = certificate(scenario, &host)?;
-                for route in scenario.http_routes(&host) {
-                    let (host, prefix) = (route.host, route.prefix);
+                for prefix in scenario.prefixes() {
                     writeln!(
                         text,
                         "  {{ address = \"{listen}\", hostname = \"{host}\", path = \"{prefix}\"{certificate} }},"
