@@ -200,8 +200,7 @@ impl Peer {
             Self::Hitch => group == Group::Terminate && logging == Logging::Off,
             // nginx 1.22 has one server per port in a stream.
             Self::Nginx => group != Group::Hosts,
-            // sozu passes TLS through or terminates it for HTTP.
-            Self::Sozu => !matches!(group, Group::Terminate | Group::Hosts),
+            Self::Sozu => matches!(group, Group::Http | Group::Https | Group::Routes),
             // Challenges are looked at by server name.
             Self::OursChallenged => !matches!(group, Group::Http | Group::Routes),
             _ => true,

@@ -1,4 +1,4 @@
-//! sozu's configuration: HTTP, and TCP by server name. It sets `x-forwarded-for`, `-proto` and `-port`, `forwarded`
+//! sozu's configuration, for HTTP. It sets `x-forwarded-for`, `-proto` and `-port`, `forwarded`
 //! and an id of the request by itself.
 
 use std::fmt::Write as _;
@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::{Role, Scenario};
+use crate::sys;
 
 pub(super) fn command(
     binary: &Path,
@@ -19,47 +20,37 @@ pub(super) fn command(
     let folder = scenario.folder;
     // Lines of requests are on the level `info`; standard output is a file.
     let level = if scenario.logs() { "info" } else { "error" };
-    let protocol = match scenario.role {
-        Role::Passthrough | Role::Terminate => "tcp",
-        Role::Http => "http",
-        Role::Https => "https",
+    // It starts only with two open files for each connection that it would take.
+    let files = sys::raise_open_files(0)?;
+    let connections = (files / 2).saturating_sub(200).clamp(500, 25_000);
+    let protocol = if scenario.role == Role::Https {
+        "https"
+    } else {
+        "http"
     };
     let mut text = format!(
         "command_socket = \"{}/sozu.sock\"\nlog_level = \"{level}\"\nlog_target = \"stdout\"\nworker_count = {}\n\
-         worker_automatic_restart = false\nhandle_process_affinity = false\nmax_connections = 25000\n\
-         activate_listeners = true\n\n[[listeners]]\nprotocol = \"{protocol}\"\naddress = \"{listen}\"\n",
+         worker_automatic_restart = false\nhandle_process_affinity = false\nmax_connections = {connections}\n\
+         max_buffers = {}\nactivate_listeners = true\n\n[[listeners]]\nprotocol = \"{protocol}\"\n\
+         address = \"{listen}\"\n\n[clusters.web]\nprotocol = \"http\"\nfrontends = [\n",
         folder.display(),
         scenario.setting.workers,
+        2 * connections,
     );
-    match scenario.role {
-        Role::Passthrough | Role::Terminate => {
-            for (index, (name, backend)) in scenario.routes().into_iter().enumerate() {
-                write!(
-                    text,
-                    "\n[clusters.c{index}]\nprotocol = \"tcp\"\n\
-                     frontends = [{{ address = \"{listen}\", hostname = \"{name}\" }}]\n\
-                     backends = [{{ address = \"{backend}\" }}]\n"
-                )?;
-            }
-        }
-        Role::Http | Role::Https => {
-            text.push_str("\n[clusters.web]\nprotocol = \"http\"\nfrontends = [\n");
-            for host in scenario.hosts() {
-                let certificate = certificate(scenario, &host)?;
-                for prefix in scenario.prefixes() {
-                    writeln!(
-                        text,
-                        "  {{ address = \"{listen}\", hostname = \"{host}\", path = \"{prefix}\"{certificate} }},"
-                    )?;
-                }
-            }
-            write!(
+    for host in scenario.hosts() {
+        let certificate = certificate(scenario, &host)?;
+        for prefix in scenario.prefixes() {
+            writeln!(
                 text,
-                "]\nbackends = [{{ address = \"{}\" }}]\n",
-                scenario.web
+                "  {{ address = \"{listen}\", hostname = \"{host}\", path = \"{prefix}\"{certificate} }},"
             )?;
         }
     }
+    write!(
+        text,
+        "]\nbackends = [{{ address = \"{}\" }}]\n",
+        scenario.web
+    )?;
     let file = folder.join("sozu.toml");
     fs::write(&file, text)?;
     let mut command = Command::new(binary);
