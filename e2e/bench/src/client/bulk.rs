@@ -87,8 +87,16 @@ fn one(args: &ClientArgs, direction: Direction, bytes: u64, deadline: Instant) -
             let received = receive_open(&stream, bytes, deadline);
             joined(sender.join())?;
             received?;
-            Ok(stream.shutdown(Shutdown::Write)?)
+            say_no_more(&stream)
         }
+    }
+}
+
+/// Nothing more comes from here. A proxy may have ended all of the connection by now.
+fn say_no_more(stream: &TcpStream) -> Result<()> {
+    match stream.shutdown(Shutdown::Write) {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        other => Ok(other?),
     }
 }
 
@@ -177,7 +185,7 @@ fn discard(stream: &TcpStream, whole: u64, ends: bool, deadline: Instant) -> Res
                     if !ends {
                         return Ok(total);
                     }
-                    stream.shutdown(Shutdown::Write)?;
+                    say_no_more(stream)?;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
