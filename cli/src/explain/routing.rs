@@ -55,7 +55,6 @@ impl Chain<'_> {
                 String::new(),
             ));
         }
-        let key = &self.candidate.key;
         for rejected in self.rejected {
             let route = self
                 .cluster_state
@@ -99,6 +98,12 @@ impl Chain<'_> {
                 });
             }
         }
+        Some(self.no_route())
+    }
+
+    /// That the listener has no route for the name, as far as may be seen.
+    fn no_route(&self) -> ChainStep {
+        let key = &self.candidate.key;
         let subject = listener_text(key);
         let kinds = self.candidate.route_kinds();
         let live = self.cluster_state.live.as_ref();
@@ -133,14 +138,7 @@ impl Chain<'_> {
             key.parent.object(),
             key.listener
         );
-        Some(step(
-            Check::Route,
-            outcome,
-            &subject,
-            "NoRoute",
-            message,
-            action,
-        ))
+        step(Check::Route, outcome, &subject, "NoRoute", message, action)
     }
 }
 

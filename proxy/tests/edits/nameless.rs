@@ -279,7 +279,7 @@ impl History<'_> {
         let created = i64::try_from(self.random.below(2)).unwrap();
         if speaks == Speaks::Grpc {
             let mut rules = Vec::new();
-            for _ in 0..1 + self.random.below(3) {
+            for _ in 0..=self.random.below(3) {
                 let (service, method) = *self.random.pick(&CALLS);
                 let mut rule = calls(service, method, "");
                 let backends = self.backends(speaks);
@@ -319,7 +319,7 @@ impl History<'_> {
     /// The next edit: of several things at once.
     fn next(&mut self) {
         self.what.clear();
-        for _ in 0..1 + self.random.below(3) {
+        for _ in 0..=self.random.below(3) {
             let speaks = *self.random.pick(&ALL);
             let index = self.random.below(SERVERS / 2);
             let what = match self.random.below(6) {

@@ -17,7 +17,7 @@ use crate::world::{Stage, Team, World};
 const SERVERS: [&str; 2] = ["one", "two"];
 /// The number of both ports of the Gateway.
 const PORT: u16 = 53;
-/// Port of the pods, TCP and UDP: CoreDNS need not be root for it.
+/// Port of the pods, TCP and UDP: `CoreDNS` need not be root for it.
 const POD_PORT: u16 = 5353;
 /// Edits of each route.
 const EDITS: usize = 3;
@@ -26,7 +26,7 @@ const QUESTIONS: usize = 10;
 /// How many texts the long answer has, each of which is longer than half of what UDP takes without EDNS.
 const LONG: usize = 4;
 
-/// A team serves CoreDNS on port 53 of both transports. dig gets every answer by UDP and by TCP, and a truncated one
+/// A team serves `CoreDNS` on port 53 of both transports. dig gets every answer by UDP and by TCP, and a truncated one
 /// again over TCP. While both routes change from one server to the other and back, no question stays without an
 /// answer; and as soon as a route says `Programmed`, the server that it names answers.
 pub(super) async fn tcp_and_udp_of_one_port_are_a_name_server(stage: &Stage) -> Result<Verdict> {
@@ -129,7 +129,7 @@ async fn servers(stage: &Stage, team: &Team) -> Result<()> {
     Ok(())
 }
 
-/// CoreDNS as the cluster itself has it: on every node already, whoever made the node's image.
+/// `CoreDNS` as the cluster itself has it: on every node already, whoever made the node's image.
 async fn image(world: &World) -> Result<String> {
     let own = world
         .api
@@ -145,12 +145,11 @@ async fn image(world: &World) -> Result<String> {
 fn server(space: &str, name: &str, image: &str) -> [Value; 3] {
     let labels = json!({"app": name});
     let metadata = json!({"name": name, "namespace": space});
-    let long: String = (0..LONG)
-        .map(|index| {
-            let text = format!("{index}{}", "x".repeat(200));
-            format!("    answer \"long.test. 0 IN TXT {text}\"\n")
-        })
-        .collect();
+    let answers: [String; LONG] = std::array::from_fn(|index| {
+        let text = format!("{index}{}", "x".repeat(200));
+        format!("    answer \"long.test. 0 IN TXT {text}\"\n")
+    });
+    let long = answers.concat();
     let which = format!("    answer \"which.test. 0 IN TXT {name}\"\n");
     let template = |zone: &str, answers: &str| {
         format!("{zone}:{POD_PORT} {{\n  template IN TXT {{\n{answers}  }}\n}}\n")
