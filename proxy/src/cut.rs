@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use crate::slots::{Slots, Ticket};
 
@@ -36,6 +37,13 @@ pub(crate) fn rouse() {
     // Outside of the borrow: a waker may run code.
     for waker in wakers {
         waker.wake();
+    }
+}
+
+/// Does it each time that this is told, for ever. To run once per worker thread.
+pub(crate) async fn rouse_at_each(mut change: watch::Receiver<()>) {
+    while change.changed().await.is_ok() {
+        rouse();
     }
 }
 

@@ -12,9 +12,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
-use tokio::sync::watch;
-
-use crate::cut;
 use crate::plane::DataPlane;
 
 /// How often the readings are taken.
@@ -116,10 +113,7 @@ fn decide(before: OverloadLevel, readings: &Readings, percent: u8) -> OverloadLe
 /// The step that is in force.
 #[derive(Debug, Default)]
 pub(crate) struct Overload {
-    /// For those who ask all the time.
     step: AtomicU8,
-    /// For those who wait for a change.
-    changes: watch::Sender<OverloadLevel>,
 }
 
 impl Overload {
@@ -131,7 +125,8 @@ impl Overload {
             .unwrap_or_default()
     }
 
-    /// The step in force, once it is not `seen` any more. Connections that wait are polled again by [`rouse`].
+    /// The step in force, once it is not `seen` any more. Connections that wait are polled again by
+    /// [`DataPlane::rouse`].
     pub(crate) fn poll_step(&self, seen: OverloadLevel) -> Poll<OverloadLevel> {
         let step = self.step();
         if step == seen {
@@ -143,7 +138,6 @@ impl Overload {
 
     fn set(&self, step: OverloadLevel) {
         self.step.store(step.number(), Ordering::Relaxed);
-        self.changes.send_replace(step);
     }
 }
 
@@ -157,6 +151,7 @@ impl DataPlane {
             return;
         }
         self.overload().set(step);
+        self.rouse();
         let [(_, memory), (_, files), (_, connections)] = readings.percents();
         let (from, to) = (before.name(), step.name());
         if step > before {
@@ -207,14 +202,6 @@ pub(crate) async fn watch(plane: Arc<DataPlane>) {
     loop {
         plane.observe(&plane.readings());
         tokio::time::sleep(EVERY).await;
-    }
-}
-
-/// Has the connections of this thread look at each change of the step, for ever. To run once per worker thread.
-pub(crate) async fn rouse(plane: Arc<DataPlane>) {
-    let mut changes = plane.overload().changes.subscribe();
-    while changes.changed().await.is_ok() {
-        cut::rouse();
     }
 }
 

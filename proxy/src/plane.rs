@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use vestibule_model::client_address::ProxyProtocolMode;
 use vestibule_serve::places::{self, Place, Source};
@@ -122,8 +122,13 @@ pub struct DataPlane {
     leaving: AtomicBool,
     /// Cancelled when this proxy stops accepting.
     closing: CancellationToken,
-    /// Cancelled when it closes connections without a request, too.
-    closing_idle: CancellationToken,
+    /// The same for connections, which ask each time that they are polled: a token costs two locks that all workers
+    /// share.
+    is_closing: AtomicBool,
+    /// This proxy closes connections without a request, too.
+    is_closing_idle: AtomicBool,
+    /// Told when something has changed that connections ask for each time that they are polled.
+    changes: watch::Sender<()>,
     /// Told when the last connection ends.
     idle: Notify,
     accept_errors: Seldom,
@@ -166,7 +171,9 @@ impl DataPlane {
             limits,
             leaving: AtomicBool::new(false),
             closing: CancellationToken::new(),
-            closing_idle: CancellationToken::new(),
+            is_closing: AtomicBool::new(false),
+            is_closing_idle: AtomicBool::new(false),
+            changes: watch::Sender::default(),
             idle: Notify::new(),
             accept_errors: Seldom::default(),
         }
@@ -187,27 +194,45 @@ impl DataPlane {
         self.leaving.load(Ordering::Acquire)
     }
 
-    /// Cancelled when this proxy stops accepting: who can tell its client to go elsewhere does.
+    /// Stops accepting.
+    pub(crate) fn close(&self) {
+        self.closing.cancel();
+        self.is_closing.store(true, Ordering::Release);
+        self.rouse();
+    }
+
+    /// Cancelled when this proxy stops accepting.
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.closing
     }
 
-    /// Whether this proxy has stopped accepting.
+    /// Whether this proxy has stopped accepting: who can tell its client to go elsewhere does.
     #[must_use]
     pub fn is_closing(&self) -> bool {
-        self.closing.is_cancelled()
+        self.is_closing.load(Ordering::Acquire)
     }
 
     /// Has HTTP/1.1 connections end that have no request under way. A client may have sent one at this very
     /// moment, which then gets no answer: for use only when the client had time to hear from
     /// [`Self::begin_leaving`].
     pub fn close_idle(&self) {
-        self.closing_idle.cancel();
+        self.is_closing_idle.store(true, Ordering::Release);
+        self.rouse();
     }
 
-    /// Cancelled by [`Self::close_idle`].
-    pub(crate) fn closing_idle(&self) -> &CancellationToken {
-        &self.closing_idle
+    /// Whether [`Self::close_idle`] was called.
+    pub(crate) fn is_closing_idle(&self) -> bool {
+        self.is_closing_idle.load(Ordering::Acquire)
+    }
+
+    /// Has all connections polled again.
+    pub(crate) fn rouse(&self) {
+        self.changes.send_replace(());
+    }
+
+    /// Told by [`Self::rouse`].
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// Returns when no connection is open.

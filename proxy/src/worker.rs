@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::listen::{self, BACKLOG, Binds, Listening, Sockets, WorkerSocket};
 use crate::plane::DataPlane;
 use crate::table::{BindKey, Transport};
-use crate::{cut, deadline, gate, http, lifetime, overload, udp};
+use crate::{cut, deadline, gate, http, lifetime, udp};
 
 /// How long connections have, once they are cut, to end in order.
 const LINGER: Duration = Duration::from_secs(2);
@@ -40,8 +40,6 @@ pub struct Workers {
     plane: Arc<DataPlane>,
     threads: Vec<JoinHandle<()>>,
     sockets: Sockets,
-    /// Cancelled to stop accepting.
-    closing: CancellationToken,
     /// Cancelled to cut the connections.
     cutting: CancellationToken,
     /// Cancelled to end the threads.
@@ -93,7 +91,6 @@ impl Workers {
             plane,
             threads,
             sockets,
-            closing,
             cutting,
             ending,
             accepting,
@@ -112,7 +109,7 @@ impl Workers {
     pub async fn drain(mut self, deadline: Duration) -> usize {
         self.plane.metrics.draining.set(1);
         self.plane.begin_leaving();
-        self.closing.cancel();
+        self.plane.close();
         let plane = Arc::clone(&self.plane);
         let closed = async {
             // What the accept loops take from the queues counts too.
@@ -146,7 +143,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.closing.cancel();
+        self.plane.close();
         self.ending.cancel();
     }
 }
@@ -165,7 +162,7 @@ impl Worker {
     async fn run(self, mut binds: watch::Receiver<Binds>, running: Accepting) {
         tokio::spawn(deadline::tick());
         tokio::spawn(gate::keep());
-        tokio::spawn(overload::rouse(Arc::clone(&self.plane)));
+        tokio::spawn(cut::rouse_at_each(self.plane.changes()));
         tokio::spawn(lifetime::tick());
         tokio::spawn(http::pool::sweep(Arc::clone(&self.plane)));
         let mut loops: BTreeMap<BindKey, (Arc<Listening>, CancellationToken)> = BTreeMap::new();
@@ -360,10 +357,11 @@ mod tests {
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
         let workers = Workers::start(Arc::clone(&plane), 1).unwrap();
         plane.enter();
+        let mut changes = plane.changes();
         let idle = tokio::spawn({
             let plane = Arc::clone(&plane);
             async move {
-                plane.closing_idle().cancelled().await;
+                let _ = changes.wait_for(|()| plane.is_closing_idle()).await;
                 plane.leave();
             }
         });

@@ -1,8 +1,9 @@
 //! Owns which host a request is for. What leaves two readers room to differ is refused.
 
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 
-use hyper::header::HOST;
+use hyper::header::{HOST, HeaderValue};
 use hyper::http::uri::Authority;
 use hyper::{Request, Version};
 use vestibule_model::hostname::Hostname;
@@ -13,7 +14,9 @@ pub(super) struct Target {
     /// Without port. `None`: no host is named, or one that no listener can have (an IP address).
     pub(super) host: Option<Hostname>,
     /// As the client wrote it, for the log.
-    pub(super) text: Option<Box<str>>,
+    pub(super) text: Option<Arc<str>>,
+    /// The same as a value. It may be a part of the buffer that the head was read into, and keep all of that.
+    pub(super) value: Option<HeaderValue>,
 }
 
 impl Target {
@@ -51,6 +54,7 @@ impl Target {
         if fields.next().is_some() {
             return Err(Unclear::Several);
         }
+        let value = field;
         let field = match field {
             Some(value) => Some(value.to_str().map_err(|_| Unclear::Malformed)?),
             None => None,
@@ -70,12 +74,17 @@ impl Target {
                 return Ok(Self {
                     host: None,
                     text: None,
+                    value: None,
                 });
             }
         };
         Ok(Self {
             host: read(text)?,
             text: Some(text.into()),
+            value: match value {
+                Some(value) if value == text => Some(value.clone()),
+                _ => HeaderValue::try_from(text).ok(),
+            },
         })
     }
 }

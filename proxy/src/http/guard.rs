@@ -168,14 +168,65 @@ impl Default for Guard {
     }
 }
 
+/// What a byte may be part of, as bits.
+static CLASSES: [u8; 256] = classes();
 /// `tchar` of RFC 9110 section 5.6.2.
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+const TOKEN: u8 = 1;
+/// What a value is made of, white space included (RFC 9110 section 5.5).
+const TEXT: u8 = 2;
+/// What a target is made of. A fragment is not sent, and a parser that drops it would read another target.
+const TARGET: u8 = 4;
+
+const fn classes() -> [u8; 256] {
+    let mut classes = [0; 256];
+    let mut byte = u8::MAX;
+    loop {
+        let is_mark = matches!(
+            byte,
+            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        );
+        let mut class = 0;
+        if byte.is_ascii_alphanumeric() || is_mark {
+            class |= TOKEN;
+        }
+        if byte == b'\t' || (byte >= b' ' && byte != 0x7f) {
+            class |= TEXT;
+        }
+        if byte.is_ascii_graphic() && byte != b'#' {
+            class |= TARGET;
+        }
+        #[expect(clippy::indexing_slicing, reason = "every byte has a place")]
+        {
+            classes[byte as usize] = class;
+        }
+        if byte == 0 {
+            return classes;
+        }
+        byte -= 1;
+    }
 }
 
-/// What a value is made of, white space included (RFC 9110 section 5.5).
+fn is(byte: u8, class: u8) -> bool {
+    let classes = CLASSES.get(usize::from(byte)).copied();
+    classes.unwrap_or_default() & class != 0
+}
+
+fn is_token(byte: u8) -> bool {
+    is(byte, TOKEN)
+}
+
 fn is_text(byte: u8) -> bool {
-    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+    is(byte, TEXT)
+}
+
+fn rest_of(bytes: &[u8], at: usize) -> &[u8] {
+    bytes.get(at..).unwrap_or_default()
+}
+
+/// How many bytes from the first on are of a class.
+fn run(bytes: &[u8], class: u8) -> usize {
+    let end = bytes.iter().position(|byte| !is(*byte, class));
+    end.unwrap_or(bytes.len())
 }
 
 impl Guard {
@@ -253,6 +304,11 @@ impl Guard {
                     *rest -= now as u64;
                     now
                 }
+                // Most bytes of a head are of these two, and leave the state as it is.
+                State::Target(true) if is(byte, TARGET) => run(rest_of(bytes, at), TARGET),
+                State::Value(_) if self.field == Field::Other && is_text(byte) => {
+                    run(rest_of(bytes, at), TEXT)
+                }
                 _ => match self.step(byte) {
                     Ok(next) => {
                         self.state = next;
@@ -297,8 +353,7 @@ impl Guard {
                 }
                 _ => Err(Refusal::Method),
             },
-            // A fragment is not sent, and a parser that drops it would read another target.
-            State::Target(_) if byte.is_ascii_graphic() && byte != b'#' => Ok(State::Target(true)),
+            State::Target(_) if is(byte, TARGET) => Ok(State::Target(true)),
             State::Target(true) if byte == b' ' => Ok(State::Version(0)),
             State::Target(_) => Err(Refusal::Target),
             State::Version(seen) => self.version(seen, byte),

@@ -382,8 +382,9 @@ fn decide<'a>(
     };
     let info = ForwardedInfo {
         address: peer,
+        address_value: shared.client_value(),
         scheme,
-        authority: target.text.as_deref(),
+        authority: target.value.as_ref(),
         port: listener.port,
         header: trust.map(ForwardedHeaders::header),
         hop_info: hop_info.as_ref(),
@@ -405,9 +406,8 @@ fn decide<'a>(
         let secure = info.scheme() == Scheme::Https;
         session.open(request.headers(), secure, session::now())
     });
-    let authority = target.text.as_deref();
     let mut to = Changed {
-        authority: authority.and_then(|text| HeaderValue::try_from(text).ok()),
+        authority: target.value.clone(),
         path: None,
         // Without a body there are no trailers.
         edited: (!request.body().is_end_stream()).then(Vec::new),

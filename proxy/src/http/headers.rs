@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use hyper::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap,
-    HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    HeaderName, HeaderValue, InvalidHeaderValue, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
 use vestibule_model::client_address::ForwardedHeader;
@@ -43,8 +43,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
     let trailers = has_token(headers, &TE, "trailers");
     strip(headers);
     // The body is asked for when the backend is there to take it, and hyper asks by itself then.
-    headers.remove(EXPECT);
-    headers.remove(HTTP2_SETTINGS);
+    remove_if(headers, |name| *name == EXPECT || *name == HTTP2_SETTINGS);
     if trailers {
         headers.insert(TE, TRAILERS);
     }
@@ -77,6 +76,16 @@ pub(super) fn strip_response(headers: &mut HeaderMap) {
     strip(headers);
 }
 
+/// Fields that are between two neighbours, beside those that `Connection` names.
+static HOP_BY_HOP: [HeaderName; 6] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
 fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
         .filter_map(|token| HeaderName::try_from(token).ok())
@@ -84,16 +93,7 @@ fn strip(headers: &mut HeaderMap) {
     for name in &named {
         headers.remove(name);
     }
-    for name in [
-        CONNECTION,
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        TE,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ] {
-        headers.remove(name);
-    }
+    remove_if(headers, |name| HOP_BY_HOP.contains(name));
 }
 
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
@@ -124,10 +124,12 @@ pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
 pub(super) struct ForwardedInfo<'a> {
     /// Whose the connection is: the client, or the nearest hop.
     pub(super) address: IpAddr,
+    /// The same as a value.
+    pub(super) address_value: &'a HeaderValue,
     /// Of the connection.
     pub(super) scheme: Scheme,
     /// As the client wrote it.
-    pub(super) authority: Option<&'a str>,
+    pub(super) authority: Option<&'a HeaderValue>,
     /// Of the listener.
     pub(super) port: u16,
     /// Where hops in front list addresses, if there are such.
@@ -139,9 +141,11 @@ pub(super) struct ForwardedInfo<'a> {
 
 impl ForwardedInfo<'_> {
     /// The one client.
-    pub(super) fn client(&self) -> IpAddr {
-        self.hop_info
-            .map_or(self.address, |hop_info| hop_info.client)
+    fn client(&self) -> Result<HeaderValue, InvalidHeaderValue> {
+        match self.hop_info {
+            Some(hop_info) => HeaderValue::try_from(hop_info.client.to_string()),
+            None => Ok(self.address_value.clone()),
+        }
     }
 
     /// How the client asked.
@@ -169,21 +173,9 @@ fn is_claim(name: &str) -> bool {
 
 /// Whether a field is between two neighbours, or says how a message is framed and where it goes.
 fn is_of_connection(name: &str) -> bool {
-    [
-        &CONNECTION,
-        &KEEP_ALIVE,
-        &PROXY_CONNECTION,
-        &TE,
-        &TRANSFER_ENCODING,
-        &UPGRADE,
-        &HTTP2_SETTINGS,
-        &EXPECT,
-        &TRAILER,
-        &CONTENT_LENGTH,
-        &HOST,
-    ]
-    .into_iter()
-    .any(|own| own.as_str() == name)
+    let framing = [HTTP2_SETTINGS, EXPECT, TRAILER, CONTENT_LENGTH, HOST];
+    let mut all = HOP_BY_HOP.iter().chain(&framing);
+    all.any(|own| own.as_str() == name)
 }
 
 fn has_underscore(name: &str) -> bool {
@@ -199,10 +191,11 @@ fn is_dropped(name: &str, underscores: Underscores) -> bool {
     underscores != Underscores::Allow || is_claim(&dashed()) || is_of_connection(&dashed())
 }
 
-fn remove_if(headers: &mut HeaderMap, is_out: impl Fn(&str) -> bool) {
+/// Takes fields out in one pass, which costs less than to look for each of several names.
+fn remove_if(headers: &mut HeaderMap, is_out: impl Fn(&HeaderName) -> bool) {
     let out: Vec<HeaderName> = headers
         .keys()
-        .filter(|name| is_out(name.as_str()))
+        .filter(|name| is_out(name))
         .cloned()
         .collect();
     for name in out {
@@ -219,6 +212,7 @@ pub(super) fn have_underscores(headers: &HeaderMap) -> bool {
 /// backend could tell it from what this proxy says. The same goes for names with underscores.
 pub(super) fn drop_claims(headers: &mut HeaderMap, underscores: Underscores) {
     remove_if(headers, |name| {
+        let name = name.as_str();
         is_claim(name) || is_dropped(name, underscores)
     });
 }
@@ -233,6 +227,7 @@ pub(super) fn strip_request_trailers(
 ) {
     strip(trailers);
     remove_if(trailers, |name| {
+        let name = name.as_str();
         is_claim(name)
             || is_of_connection(name)
             || is_dropped(name, underscores)
@@ -246,7 +241,7 @@ pub(super) fn strip_request_trailers(
 /// Takes out of an answer's trailers what is between the backend and this proxy.
 pub(super) fn strip_response_trailers(trailers: &mut HeaderMap) {
     strip(trailers);
-    remove_if(trailers, is_of_connection);
+    remove_if(trailers, |name| is_of_connection(name.as_str()));
 }
 
 /// By which proxies a request has come, as `CDN-Loop` says (RFC 8586).
@@ -267,8 +262,11 @@ impl Passed {
 
     /// Says it, with this proxy behind, whatever else is said by now: filters must not hide a circle.
     pub(super) fn say(self, headers: &mut HeaderMap) {
-        headers.remove(CDN_LOOP);
-        for value in self.0.into_iter().chain([HeaderValue::from_static(OURS)]) {
+        let mut all = self.0.into_iter().chain([HeaderValue::from_static(OURS)]);
+        if let Some(first) = all.next() {
+            let _: Result<_, hyper::header::MaxSizeReached> = headers.try_insert(CDN_LOOP, first);
+        }
+        for value in all {
             let _: Result<_, hyper::header::MaxSizeReached> = headers.try_append(CDN_LOOP, value);
         }
     }
@@ -281,7 +279,7 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, info: &ForwardedInfo<'_>) {
             let _: Result<_, hyper::header::MaxSizeReached> = headers.try_insert(name, value);
         }
     };
-    let client = HeaderValue::try_from(info.client().to_string());
+    let client = info.client();
     if let Ok(client) = &client {
         say(X_REAL_IP, Ok(client.clone()));
     }
@@ -297,20 +295,26 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, info: &ForwardedInfo<'_>) {
         }
         Some(ForwardedHeader::Forwarded) => {
             say(X_FORWARDED_FOR, client);
-            let element = forwarded::element(info.address, info.scheme, info.authority);
+            let authority = info.authority.and_then(|authority| authority.to_str().ok());
+            let element = forwarded::element(info.address, info.scheme, authority);
             say(FORWARDED, with(element));
         }
         None => say(X_FORWARDED_FOR, client),
     }
     let scheme = info.scheme().as_str();
     say(X_FORWARDED_PROTO, Ok(HeaderValue::from_static(scheme)));
-    say(X_FORWARDED_PORT, Ok(HeaderValue::from(info.port())));
+    let port = match info.port() {
+        80 => HeaderValue::from_static("80"),
+        443 => HeaderValue::from_static("443"),
+        port => HeaderValue::from(port),
+    };
+    say(X_FORWARDED_PORT, Ok(port));
     match (
         info.hop_info.and_then(|hop_info| hop_info.host.clone()),
         info.authority,
     ) {
         (Some(host), _) => say(X_FORWARDED_HOST, Ok(host)),
-        (None, Some(authority)) => say(X_FORWARDED_HOST, HeaderValue::try_from(authority)),
+        (None, Some(authority)) => say(X_FORWARDED_HOST, Ok(authority.clone())),
         (None, None) => {}
     }
     say(X_REQUEST_ID, Ok(info.request_id.clone()));
@@ -409,8 +413,9 @@ mod tests {
             &mut request,
             &ForwardedInfo {
                 address: [198, 51, 100, 7].into(),
+                address_value: &HeaderValue::from_static("198.51.100.7"),
                 scheme: Scheme::Https,
-                authority: Some("a.example.com:8443"),
+                authority: Some(&HeaderValue::from_static("a.example.com:8443")),
                 port: 443,
                 header: None,
                 hop_info: None,
@@ -442,8 +447,9 @@ mod tests {
         let say = |header| {
             let info = ForwardedInfo {
                 address: [198, 51, 100, 7].into(),
+                address_value: &HeaderValue::from_static("198.51.100.7"),
                 scheme: Scheme::Http,
-                authority: Some("inner:80"),
+                authority: Some(&HeaderValue::from_static("inner:80")),
                 port: 80,
                 header: Some(header),
                 hop_info: Some(&hop_info),

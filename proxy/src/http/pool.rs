@@ -322,10 +322,20 @@ impl Pool {
             return Some(lease(sender, Some(active)));
         }
         let before = kept.one.len();
-        kept.one.retain(|(one, _)| !one.sender.is_closed());
-        // What is not ready has the rest of a request on it.
-        let ready = kept.one.iter().rposition(|(one, _)| one.sender.is_ready());
-        let taken = ready.and_then(|index| kept.one.remove(index));
+        let mut busy = Vec::new();
+        let taken = loop {
+            let Some(last) = kept.one.pop_back() else {
+                break None;
+            };
+            if last.0.sender.is_ready() {
+                break Some(last);
+            }
+            // What is not ready has the rest of a request on it.
+            if !last.0.sender.is_closed() {
+                busy.push(last);
+            }
+        };
+        kept.one.extend(busy.into_iter().rev());
         let gone = before - kept.one.len();
         let held = kept.of_namespace.get();
         kept.of_namespace.set(held.saturating_sub(gone));

@@ -48,7 +48,7 @@ pub(super) struct RequestRecord {
     /// Whom trusted hops said that the request is from.
     client: Option<IpAddr>,
     request_id: Option<HeaderValue>,
-    pub(super) authority: Option<Box<str>>,
+    pub(super) authority: Option<Arc<str>>,
     pub(super) listener: Option<Arc<Listener>>,
     /// What a CA got instead of a listener.
     pub(super) challenge: Option<Arc<Challenge>>,

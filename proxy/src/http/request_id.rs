@@ -2,43 +2,41 @@
 
 use std::cell::RefCell;
 
+use bytes::Bytes;
 use hyper::header::HeaderValue;
 
 /// Random bytes of an ID.
 const BYTES: usize = 16;
-/// Random bytes that are drawn at once: a draw costs a hundred times what it takes to copy them out.
-const DRAWN: usize = 64 * BYTES;
+/// IDs that are made at once: a draw of random bytes costs a hundred times what it takes to copy them out. One that is
+/// kept keeps the text of all of them.
+const MADE: usize = 64;
 
 thread_local! {
-    static RANDOM: RefCell<(Box<[u8]>, usize)> = RefCell::new((vec![0; DRAWN].into(), DRAWN));
+    static IDS: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
 }
 
 /// A new one: 128 random bits, in hexadecimal. Nobody can foresee it.
 pub(super) fn fresh() -> HeaderValue {
-    let mut digits = [0; 2 * BYTES];
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(random()) {
-        for (digit, half) in pair.iter_mut().zip([byte >> 4, byte & 15]) {
-            *digit = if half < 10 {
-                b'0' + half
-            } else {
-                b'a' - 10 + half
-            };
+    let id = IDS.with_borrow_mut(|ids| {
+        if ids.len() < 2 * BYTES {
+            *ids = make();
         }
-    }
-    HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("-"))
+        ids.split_to(ids.len().min(2 * BYTES))
+    });
+    HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
 }
 
-fn random() -> [u8; BYTES] {
-    RANDOM.with_borrow_mut(|(drawn, used)| {
-        if *used + BYTES > drawn.len() {
-            // It does not fail once a process has begun. If it did, IDs would come again, which nothing depends on.
-            let _ = aws_lc_rs::rand::fill(drawn);
-            *used = 0;
-        }
-        let bytes = drawn.get(*used..).and_then(<[u8]>::first_chunk);
-        *used += BYTES;
-        bytes.copied().unwrap_or_default()
-    })
+/// The text of many.
+fn make() -> Bytes {
+    let mut random = [0; MADE * BYTES];
+    // It does not fail once a process has begun. If it did, IDs would come again, which nothing depends on.
+    let _ = aws_lc_rs::rand::fill(&mut random);
+    let digits = random.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = digits.map(|half| match half {
+        0..10 => b'0' + half,
+        _ => b'a' - 10 + half,
+    });
+    digits.collect()
 }
 
 #[cfg(test)]

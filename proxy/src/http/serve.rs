@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use hyper::body::{Body, Incoming};
+use hyper::header::HeaderValue;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -46,11 +47,16 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Requests that we may give up because of what the client does, before it is too much.
 const MAX_LOCAL_RESETS: usize = 256;
 
+/// Most fields in a head if hyper is not told otherwise.
+const HYPER_FIELDS: usize = 100;
+
 /// What the requests of one connection share.
 pub(super) struct Shared {
     pub(super) plane: Arc<DataPlane>,
     /// Who the client is, as far as the connection says.
     pub(super) client: SocketAddr,
+    /// Its address as backends are told.
+    client_value: OnceLock<HeaderValue>,
     /// Who opened the connection, where that is not the client.
     pub(super) peer: Option<SocketAddr>,
     pub(super) bind: BindKey,
@@ -81,6 +87,14 @@ struct TenantCounts {
 }
 
 impl Shared {
+    /// The client's address as backends are told, which is written once.
+    pub(super) fn client_value(&self) -> &HeaderValue {
+        self.client_value.get_or_init(|| {
+            let address = self.client.ip().to_string();
+            HeaderValue::try_from(address).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
+        })
+    }
+
     /// Whether the client of this connection is let in by `listener` as it validates clients now.
     pub(super) fn is_admitted(&self, listener: &Listener) -> bool {
         if matches!(listener.mode, Mode::Https(Err(NotServing::NoTrustBundle))) {
@@ -136,6 +150,7 @@ pub(crate) async fn serve(begun: Begun) {
         end: age.map(|age| plane.end_of(age)),
         plane,
         client: record.client(),
+        client_value: OnceLock::new(),
         peer: record.peer(),
         bind: *record.bind(),
         listener: record.listener().cloned(),
@@ -168,8 +183,11 @@ pub(crate) async fn serve(begun: Begun) {
     let ended = match version {
         Version::One => {
             let mut builder = http1::Builder::new();
+            // hyper has room for so many on the stack, and prepares it anew for each head if it is told how many.
+            if limits.fields != HYPER_FIELDS {
+                builder.max_headers(limits.fields);
+            }
             builder
-                .max_headers(limits.fields)
                 // The smallest that it takes; heads are bounded by the other.
                 .max_buf_size(head_bytes.max(8192))
                 .max_header_size(head_bytes)
@@ -300,10 +318,17 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
     let age = Age::new(shared.age, shared.plane.limits.age_grace);
     // HTTP/2 tells its client before it ends. In HTTP/1.1 only an answer can, so an idle connection is kept for a
     // while after that began.
-    let mut closing = pin!(match version {
-        Version::One => shared.plane.closing_idle().cancelled(),
-        Version::Two => shared.plane.closing().cancelled(),
-    });
+    let poll_closing = || {
+        let is_closing = match version {
+            Version::One => shared.plane.is_closing_idle(),
+            Version::Two => shared.plane.is_closing(),
+        };
+        if is_closing {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    };
     let overload = shared.plane.overload();
     let mut step = overload.step();
     let first = {
@@ -332,7 +357,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
                 told = true;
                 timer.as_mut().reset(Instant::now() + LAST_WORDS);
             }
-            () = &mut closing, if !told => {
+            () = poll_fn(|_| poll_closing()), if !told => {
                 told = true;
                 connection.as_mut().end();
             }

@@ -12,8 +12,9 @@ use std::task::{Context, Poll, ready};
 
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 
+use super::transport::write_together;
 use super::unsent::{LAST_PIECE, Share};
 
 /// Most bytes of the first read of an answer. Most answers fit; of one that does not the client may take nothing.
@@ -71,14 +72,15 @@ impl Throttle {
 
 /// A connection that is read as its throttle says.
 pub(super) struct Throttled<S> {
-    stream: S,
+    /// Its limit is that of one read.
+    stream: Take<S>,
     throttle: Arc<Throttle>,
 }
 
-impl<S> Throttled<S> {
+impl<S: AsyncRead> Throttled<S> {
     pub(super) fn new(stream: S, throttle: &Arc<Throttle>) -> Self {
         Self {
-            stream,
+            stream: stream.take(0),
             throttle: Arc::clone(throttle),
         }
     }
@@ -92,28 +94,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for Throttled<S> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let most = ready!(this.throttle.poll_room(cx));
-        let stream = Pin::new(&mut this.stream);
+        this.stream.set_limit(most as u64);
         let before = buffer.filled().len();
-        if buffer.remaining() > most {
-            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
-            ready!(stream.poll_read(cx, &mut part))?;
-            let filled = part.filled().len();
-            buffer.advance(filled);
-        } else {
-            ready!(stream.poll_read(cx, buffer))?;
-        }
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
         this.throttle.read(buffer.filled().len() - before);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Throttled<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Throttled<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        Pin::new(self.stream.get_mut()).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -121,19 +116,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Throttled<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+        write_together(Pin::new(self.stream.get_mut()), cx, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.get_ref().is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Pin::new(self.stream.get_mut()).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(self.stream.get_mut()).poll_shutdown(cx)
     }
 }
 

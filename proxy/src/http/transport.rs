@@ -125,6 +125,33 @@ const MAX_DISCARDS: usize = 8;
 /// How long a client that has its answer is let finish what it sends.
 const LINGER: Duration = Duration::from_secs(3);
 
+/// Most bytes that are written as one piece.
+const MAX_TOGETHER: usize = 1024;
+
+/// Writes several pieces. Short ones, such as a head and a short body, are made one first: the kernel takes longer to
+/// look at a list of pieces than it takes to copy them.
+pub(super) fn write_together<S: AsyncWrite + ?Sized>(
+    stream: Pin<&mut S>,
+    cx: &mut Context<'_>,
+    pieces: &[io::IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    if let [piece] = pieces {
+        return stream.poll_write(cx, piece);
+    }
+    let length = pieces.iter().map(|piece| piece.len()).sum();
+    if length > MAX_TOGETHER {
+        return stream.poll_write_vectored(cx, pieces);
+    }
+    let mut together = [0; MAX_TOGETHER];
+    let mut rest = &mut together[..];
+    for piece in pieces {
+        // It cannot fail: the length of all of them is that of the array at most.
+        let _ = io::Write::write_all(&mut rest, piece);
+    }
+    let together = together.get(..length).unwrap_or_default();
+    stream.poll_write(cx, together)
+}
+
 /// A transport whose bytes are counted, those of HTTP/1 guarded, and the frames of HTTP/2 counted too.
 pub(super) struct Counted {
     transport: Transport,
@@ -387,7 +414,7 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(self.as_mut().inner().poll_write_vectored(cx, bytes))?;
+        let written = ready!(write_together(self.as_mut().inner(), cx, bytes))?;
         self.activity.sent(written as u64);
         Poll::Ready(Ok(written))
     }
