@@ -189,6 +189,7 @@ impl RequestRecord {
             challenge = challenge.map(|c| &*c.key),
             listener = listener.map(|l| &*l.key),
             route = route.map(|r| &*r.key),
+            route_kind = route.map(super::HttpRoute::kind),
             rule = rule.map(|rule| &*rule.name).filter(|name| !name.is_empty()),
             rule_index = self.found.as_ref().map(Found::rule_index),
             backend = self.backend.as_deref().map(|backend| &*backend.key),
