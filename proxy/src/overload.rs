@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
 use crate::plane::DataPlane;
+use rustix::process::{Resource, getrlimit};
 
 /// How often the readings are taken.
 const EVERY: Duration = Duration::from_millis(500);
